@@ -1,1 +1,4 @@
-//! (being written)
+//! Load generation, traces, real peers and plots: what turns a claim about
+//! Trefoil into a figure with a command beside it.
+
+pub mod measure;
