@@ -1,1 +1,36 @@
-//! (being written)
+//! The bytes that two Trefoil processes share, and nothing else.
+//!
+//! Every layout stands once, as a table at the top of its module, beside the
+//! constants derived from it and compile-time asserts. No I/O, no clock, no
+//! runtime; the only allocation is a caller's own buffer growing.
+//!
+//! | module | what it describes |
+//! |---|---|
+//! | [`limits`] | named bounds and how they relate |
+//! | [`hash`] | key hash: which bits pick shard, partition, bucket, slot and tag |
+//! | [`version`] | client-nominated, globally unique, totally ordered versions |
+//! | [`entry`] | the 32-byte index entry and its packed pointer |
+//! | [`bucket`] | header, slots, the reader's scan and the writer's publish |
+//! | [`data`] | the self-validating data entry |
+//! | [`control`] | a backend's control region: lease, incarnation, windows |
+//! | [`op`] | the vocabulary of mutations, lookups and their answers |
+//!
+//! Shared words are reached through [`words::Words`], so that the same code
+//! runs over a mapping, over a private copy that a network read filled, and
+//! over loom's atomics in the memory-model tests.
+
+pub mod bucket;
+pub mod checksum;
+pub mod control;
+pub mod data;
+pub mod entry;
+pub mod hash;
+pub mod limits;
+pub mod op;
+pub mod version;
+pub mod words;
+
+pub use bucket::{BucketHeader, BucketScan};
+pub use entry::{IndexEntry, Pointer};
+pub use hash::{HashKind, KeyHash, KeyHasher};
+pub use version::Version;

@@ -1,1 +1,19 @@
-//! (being written)
+//! Shared memory objects and word-wise racy copies.
+//!
+//! Together with `layout` this is the only place with `unsafe` over shared
+//! bytes. A backend creates [`MemoryObject`]s, maps them writable
+//! ([`Mapping::owner`]) and hands read-only descriptors to clients, who map them
+//! with [`Mapping::reader`]. Nobody ever holds a reference or a slice over live
+//! shared memory: all access goes through [`SharedWords`], one relaxed atomic
+//! word at a time, into private memory.
+
+mod mapping;
+mod object;
+mod words;
+
+pub use mapping::{Mapping, MappingError};
+pub use object::{HugePages, MemoryObject, ObjectError};
+pub use words::{SharedWords, WordBuffer, prefetch_read};
+
+/// Bytes of an ordinary page.
+pub const PAGE_LEN: u64 = 4096;

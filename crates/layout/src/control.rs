@@ -1,0 +1,200 @@
+//! A backend's control region: what a client on the same host must know to
+//! read the other regions, and until when it may believe them.
+//!
+//! | word | field | why |
+//! |---|---|---|
+//! | 0 | magic | this is Trefoil's, and in this byte order |
+//! | 1 | layout version (8) · partition count (16, from bit 16) | a reader refuses what it does not know |
+//! | 2 | incarnation | one life of the process; a restart is a new one |
+//! | 3 | lease end | host's monotonic clock, ns; dead memory stays readable, so readers reject an expired lease (0: revoked) |
+//! | 4 | config id | of the cell configuration in force |
+//! | 5 | data window | bytes of the data region that are advertised, from its beginning |
+//! | 6, 7 | flush floor | version; entries at or below it are misses |
+//! | 8.. | reserved, zero | |
+//! | 32 + 8 p | index window of partition p | see below |
+//!
+//! Index window, 64 bytes:
+//!
+//! | word | field | why |
+//! |---|---|---|
+//! | 0 | window id | grows with every new index of this partition; odd while words 1 and 2 change |
+//! | 1 | offset | bytes, in the index region |
+//! | 2 | bucket count | home buckets; [`crate::limits::SPILL_MAX`] more stand behind them |
+//! | 3 | epoch | the shard's, as in every bucket header; here for whoever maps the window |
+//!
+//! # Thread safety
+//! The backend alone writes. A reader takes an index window by a sequence
+//! lock on its window id; everything else is a single word.
+
+use crate::limits::{LAYOUT_VERSION, PARTITION_COUNT_MAX};
+use crate::version::Version;
+use crate::words::{Words, WordsMut};
+
+/// "TREFOIL" and a digit, little endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TREFOIL1");
+
+const WORD_MAGIC: usize = 0;
+const WORD_SHAPE: usize = 1;
+const WORD_INCARNATION: usize = 2;
+const WORD_LEASE_END: usize = 3;
+const WORD_CONFIG_ID: usize = 4;
+const WORD_DATA_WINDOW: usize = 5;
+const WORD_FLUSH_FLOOR: usize = 6;
+const WORD_WINDOWS: usize = 32;
+const WINDOW_WORDS: usize = 8;
+
+/// Bytes of a control region.
+pub const CONTROL_LEN: usize = 8192;
+
+const _: () = {
+    assert!((WORD_WINDOWS + PARTITION_COUNT_MAX * WINDOW_WORDS) * 8 <= CONTROL_LEN);
+    assert!(WORD_FLUSH_FLOOR + 2 <= WORD_WINDOWS);
+    assert!(WINDOW_WORDS * 8 == 64, "one cache line a partition");
+};
+
+/// Where a partition's index stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct IndexWindow {
+    /// Even; grows with every new index.
+    pub window_id: u64,
+    /// Bytes into the index region.
+    pub offset: u64,
+    /// Home buckets.
+    pub bucket_count: u64,
+    /// The shard's epoch when the window was advertised.
+    pub epoch: u32,
+}
+
+impl IndexWindow {
+    /// Bytes that an index with `bucket_count` home buckets takes, the spill
+    /// buckets behind the last one included.
+    pub const fn bytes(bucket_count: u64) -> u64 {
+        (bucket_count + crate::limits::SPILL_MAX as u64) * crate::bucket::BUCKET_LEN as u64
+    }
+}
+
+/// Why a control region cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Not a control region at all.
+    #[error("the shared memory is not a Trefoil control region")]
+    Magic,
+    /// A backend of another layout version.
+    #[error(
+        "the backend uses layout version {found}, this client understands {LAYOUT_VERSION}: run the same release on both sides"
+    )]
+    Layout {
+        /// What the backend wrote.
+        found: u8,
+    },
+    /// A partition count that no backend writes.
+    #[error("the control region names {0} partitions, the most possible is {PARTITION_COUNT_MAX}")]
+    Partitions(usize),
+}
+
+/// What never changes during one incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlShape {
+    /// Partitions of this backend.
+    pub partition_count: usize,
+    /// One life of the process.
+    pub incarnation: u64,
+}
+
+/// Writes a fresh control region; readers get it only afterwards.
+pub fn initialise<W: WordsMut + ?Sized>(words: &W, shape: ControlShape, config_id: u32) {
+    words.store(
+        WORD_SHAPE,
+        u64::from(LAYOUT_VERSION) | (shape.partition_count as u64) << 16,
+    );
+    words.store(WORD_INCARNATION, shape.incarnation);
+    words.store(WORD_CONFIG_ID, u64::from(config_id));
+    words.store_release(WORD_MAGIC, MAGIC);
+}
+
+/// Checks magic and layout version and returns what is fixed.
+pub fn shape<W: Words + ?Sized>(words: &W) -> Result<ControlShape, ControlError> {
+    if words.load_acquire(WORD_MAGIC) != MAGIC {
+        return Err(ControlError::Magic);
+    }
+    let word = words.load(WORD_SHAPE);
+    if word as u8 != LAYOUT_VERSION {
+        return Err(ControlError::Layout { found: word as u8 });
+    }
+    let partition_count = usize::from((word >> 16) as u16);
+    if partition_count == 0 || partition_count > PARTITION_COUNT_MAX {
+        return Err(ControlError::Partitions(partition_count));
+    }
+    Ok(ControlShape {
+        partition_count,
+        incarnation: words.load(WORD_INCARNATION),
+    })
+}
+
+/// End of the lease, in nanoseconds of the host's monotonic clock.
+#[inline(always)]
+pub fn lease_end_ns<W: Words + ?Sized>(words: &W) -> u64 {
+    words.load(WORD_LEASE_END)
+}
+
+/// Extends the lease, or revokes it with 0.
+pub fn set_lease_end_ns<W: WordsMut + ?Sized>(words: &W, end_ns: u64) {
+    words.store_release(WORD_LEASE_END, end_ns);
+}
+
+/// Configuration in force.
+pub fn config_id<W: Words + ?Sized>(words: &W) -> u32 {
+    words.load_acquire(WORD_CONFIG_ID) as u32
+}
+
+/// Announces another configuration.
+pub fn set_config_id<W: WordsMut + ?Sized>(words: &W, id: u32) {
+    words.store_release(WORD_CONFIG_ID, u64::from(id));
+}
+
+/// Bytes of the data region that pointers may reach.
+pub fn data_window<W: Words + ?Sized>(words: &W) -> u64 {
+    words.load_acquire(WORD_DATA_WINDOW)
+}
+
+/// Advertises a larger (or smaller) data window.
+pub fn set_data_window<W: WordsMut + ?Sized>(words: &W, len: u64) {
+    words.store_release(WORD_DATA_WINDOW, len);
+}
+
+/// Entries at or below this version are misses.
+pub fn flush_floor<W: Words + ?Sized>(words: &W) -> Version {
+    Version {
+        time_ns: words.load(WORD_FLUSH_FLOOR),
+        origin: words.load(WORD_FLUSH_FLOOR + 1),
+    }
+}
+
+/// Takes the index window of `partition`; `None` while it is being changed.
+pub fn index_window<W: Words + ?Sized>(words: &W, partition: usize) -> Option<IndexWindow> {
+    assert!(partition < PARTITION_COUNT_MAX);
+    let at = WORD_WINDOWS + partition * WINDOW_WORDS;
+    let window_id = words.load_acquire(at);
+    let window = IndexWindow {
+        window_id,
+        offset: words.load(at + 1),
+        bucket_count: words.load(at + 2),
+        epoch: words.load(at + 3) as u32,
+    };
+    words.fence_acquire();
+    (window_id.is_multiple_of(2) && window_id != 0 && words.load(at) == window_id).then_some(window)
+}
+
+/// Advertises a new index of `partition`; `window.window_id` is even and
+/// higher than any before it.
+pub fn set_index_window<W: WordsMut + ?Sized>(words: &W, partition: usize, window: IndexWindow) {
+    assert!(partition < PARTITION_COUNT_MAX && window.window_id.is_multiple_of(2));
+    let at = WORD_WINDOWS + partition * WINDOW_WORDS;
+    assert!(words.load(at) < window.window_id);
+    words.store(at, window.window_id - 1);
+    words.fence_release();
+    words.store(at + 1, window.offset);
+    words.store(at + 2, window.bucket_count);
+    words.store(at + 3, u64::from(window.epoch));
+    words.store_release(at, window.window_id);
+}

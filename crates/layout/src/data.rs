@@ -1,0 +1,268 @@
+//! The data entry: key, value and what belongs to them, validated by whoever
+//! reads it.
+//!
+//! | offset | bytes | field | why |
+//! |---|---|---|---|
+//! | 0 | 8 | checksum | over everything below up to the value's end, bound to the index entry's tag and version |
+//! | 8 | 6 | expiry | absolute milliseconds since the Unix epoch, 0 never; nominated once by the writer, equal on all replicas |
+//! | 14 | 2 | key length - 1 | keys have 1 to 65,536 bytes |
+//! | 16 | 25 bits | value length | |
+//! | | 7 bits | item flags | 1 *stale*, 2 *win given*, 4 a caller's CAS unique follows; others zero |
+//! | 20 | 4 | client flags | opaque to the cell (memcached's 32-bit flags) |
+//! | 24 | 8, if flag 4 | CAS unique | a number that the caller supplied |
+//! | 24 or 32 | key length | key | |
+//! | then | value length | value | |
+//!
+//! An entry begins on a granule; the bytes between its end and the next
+//! granule belong to nobody and are not checksummed. A published entry is
+//! immutable: a new expiry is a new version.
+
+use crate::checksum::checksum;
+use crate::limits::{KEY_LEN_MAX, VALUE_LEN_LIMIT};
+use crate::version::Version;
+
+/// Bytes before the optional fields.
+pub const DATA_HEADER_LEN: usize = 24;
+const UNIQUE_LEN: usize = 8;
+const VALUE_LEN_BITS: u32 = 25;
+const EXPIRY_BITS: u32 = 48;
+
+/// The item was marked stale by its owner (memcached's meta commands).
+pub const ITEM_STALE: u8 = 1;
+/// A client was told to recompute the stale item.
+pub const ITEM_WIN_GIVEN: u8 = 2;
+const ITEM_HAS_UNIQUE: u8 = 4;
+/// Item flags that a caller may set.
+pub const ITEM_FLAGS_ALLOWED: u8 = ITEM_STALE | ITEM_WIN_GIVEN;
+
+/// Latest expiry that can be written, in milliseconds since the Unix epoch.
+pub const EXPIRY_MS_MAX: u64 = (1 << EXPIRY_BITS) - 1;
+
+const _: () = {
+    assert!(VALUE_LEN_LIMIT < 1 << VALUE_LEN_BITS);
+    assert!(ITEM_FLAGS_ALLOWED & ITEM_HAS_UNIQUE == 0);
+    assert!(ITEM_FLAGS_ALLOWED < 1 << 7 && ITEM_HAS_UNIQUE < 1 << 7);
+};
+
+/// Bytes that an entry with these lengths takes.
+#[inline]
+pub const fn encoded_len(key_len: usize, value_len: usize, has_unique: bool) -> usize {
+    DATA_HEADER_LEN + if has_unique { UNIQUE_LEN } else { 0 } + key_len + value_len
+}
+
+/// A data entry's fields. `key` and `value` borrow the bytes they were read
+/// from, or are written from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DataEntry<'a> {
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// Opaque to the cell.
+    pub client_flags: u32,
+    /// [`ITEM_STALE`], [`ITEM_WIN_GIVEN`].
+    pub item_flags: u8,
+    /// CAS unique that the caller supplied.
+    pub unique: Option<u64>,
+    /// The full key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+impl<'a> DataEntry<'a> {
+    /// Bytes that this entry takes.
+    #[inline]
+    pub const fn encoded_len(&self) -> usize {
+        encoded_len(self.key.len(), self.value.len(), self.unique.is_some())
+    }
+
+    /// Whether it has expired at `now_ms`.
+    #[inline]
+    pub const fn is_expired(&self, now_ms: u64) -> bool {
+        self.expiry_ms != 0 && self.expiry_ms <= now_ms
+    }
+
+    /// Writes the entry, checksum included, to the front of `out`.
+    ///
+    /// # Panics
+    /// If a length is beyond its limit or `out` is too short: the callers
+    /// check what came from outside.
+    pub fn encode(&self, out: &mut [u8], tag: u64, version: Version) {
+        assert!(!self.key.is_empty() && self.key.len() <= KEY_LEN_MAX);
+        assert!(self.value.len() <= VALUE_LEN_LIMIT && self.expiry_ms <= EXPIRY_MS_MAX);
+        let len = self.encoded_len();
+        let out = &mut out[..len];
+        let has_unique = if self.unique.is_some() {
+            ITEM_HAS_UNIQUE
+        } else {
+            0
+        };
+        let flags = u64::from((self.item_flags & ITEM_FLAGS_ALLOWED) | has_unique);
+        let first = self.expiry_ms | (self.key.len() as u64 - 1) << EXPIRY_BITS;
+        let second =
+            self.value.len() as u64 | flags << VALUE_LEN_BITS | u64::from(self.client_flags) << 32;
+        out[8..16].copy_from_slice(&first.to_le_bytes());
+        out[16..24].copy_from_slice(&second.to_le_bytes());
+        let mut at = DATA_HEADER_LEN;
+        if let Some(unique) = self.unique {
+            out[at..at + UNIQUE_LEN].copy_from_slice(&unique.to_le_bytes());
+            at += UNIQUE_LEN;
+        }
+        out[at..at + self.key.len()].copy_from_slice(self.key);
+        out[at + self.key.len()..].copy_from_slice(self.value);
+        let sum = checksum(&out[8..], tag, version);
+        out[..8].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Decodes an entry at the front of `bytes` without checking its checksum:
+    /// for the owner, whose own bytes cannot be torn. `None` if the lengths do
+    /// not fit `bytes`.
+    #[inline]
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let word = |at: usize| -> Option<u64> {
+            Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+        };
+        let (first, second) = (word(8)?, word(16)?);
+        let flags = (second >> VALUE_LEN_BITS) as u8 & 0x7f;
+        let value_len = (second & ((1 << VALUE_LEN_BITS) - 1)) as usize;
+        let key_len = (first >> EXPIRY_BITS) as usize + 1;
+        let mut at = DATA_HEADER_LEN;
+        let unique = if flags & ITEM_HAS_UNIQUE != 0 {
+            at += UNIQUE_LEN;
+            Some(word(DATA_HEADER_LEN)?)
+        } else {
+            None
+        };
+        let body = bytes.get(at..at + key_len + value_len)?;
+        let (key, value) = body.split_at(key_len);
+        Some(DataEntry {
+            expiry_ms: first & EXPIRY_MS_MAX,
+            client_flags: (second >> 32) as u32,
+            item_flags: flags & ITEM_FLAGS_ALLOWED,
+            unique,
+            key,
+            value,
+        })
+    }
+
+    /// Validates a private copy of what `tag` and `version` pointed at: the
+    /// one check that turns racy bytes into a value.
+    #[inline]
+    pub fn validate(
+        bytes: &'a [u8],
+        tag: u64,
+        version: Version,
+        key: &[u8],
+    ) -> Result<Self, DataError> {
+        let entry = Self::decode(bytes).ok_or(DataError::Torn)?;
+        let sum = u64::from_le_bytes(bytes[..8].try_into().map_err(|_| DataError::Torn)?);
+        if sum != checksum(&bytes[8..entry.encoded_len()], tag, version) {
+            return Err(DataError::Torn);
+        }
+        if entry.key != key {
+            return Err(DataError::OtherKey);
+        }
+        Ok(entry)
+    }
+}
+
+/// Why bytes are not the wanted entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataError {
+    /// The checksum fails: a concurrent mutation; read again.
+    Torn,
+    /// A sound entry of another key with the same tag: the wanted one is absent.
+    OtherKey,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample<'a>() -> DataEntry<'a> {
+        DataEntry {
+            expiry_ms: 1_700_000_000_123,
+            client_flags: 0xdead_beef,
+            item_flags: ITEM_STALE,
+            unique: Some(77),
+            key: b"the key",
+            value: b"the value",
+        }
+    }
+
+    #[test]
+    fn round_trip_with_and_without_options() {
+        let version = Version::new(5, 6, 7);
+        for entry in [
+            sample(),
+            DataEntry {
+                unique: None,
+                value: b"",
+                ..sample()
+            },
+        ] {
+            let mut bytes = vec![0xaa; entry.encoded_len() + 9];
+            entry.encode(&mut bytes, 3, version);
+            assert_eq!(
+                DataEntry::validate(&bytes, 3, version, b"the key"),
+                Ok(entry)
+            );
+        }
+    }
+
+    #[test]
+    fn longest_key_round_trips() {
+        let key = vec![b'k'; KEY_LEN_MAX];
+        let entry = DataEntry {
+            key: &key,
+            value: b"v",
+            ..DataEntry::default()
+        };
+        let mut bytes = vec![0; entry.encoded_len()];
+        entry.encode(&mut bytes, 3, Version::ZERO);
+        assert_eq!(
+            DataEntry::validate(&bytes, 3, Version::ZERO, &key),
+            Ok(entry)
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_is_torn() {
+        let version = Version::new(5, 6, 7);
+        let entry = sample();
+        let mut bytes = vec![0; entry.encoded_len()];
+        entry.encode(&mut bytes, 3, version);
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(
+                DataEntry::validate(&bytes, 3, version, entry.key),
+                Err(DataError::Torn)
+            );
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn other_tag_version_or_key_is_told_apart() {
+        let version = Version::new(5, 6, 7);
+        let entry = sample();
+        let mut bytes = vec![0; entry.encoded_len()];
+        entry.encode(&mut bytes, 3, version);
+        let check = |tag, version, key| DataEntry::validate(&bytes, tag, version, key);
+        assert_eq!(check(4, version, entry.key), Err(DataError::Torn));
+        assert_eq!(check(3, Version::ZERO, entry.key), Err(DataError::Torn));
+        assert_eq!(check(3, version, b"another"), Err(DataError::OtherKey));
+    }
+
+    #[test]
+    fn any_prefix_is_torn_and_never_panics() {
+        let entry = sample();
+        let mut bytes = vec![0; entry.encoded_len()];
+        entry.encode(&mut bytes, 3, Version::ZERO);
+        for len in 0..bytes.len() {
+            assert_eq!(
+                DataEntry::validate(&bytes[..len], 3, Version::ZERO, entry.key),
+                Err(DataError::Torn)
+            );
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The key hash: 128 bits of the key, whose disjoint, independently mixed
+//! parts pick every place that a key has.
+//!
+//! | part | from | used for |
+//! |---|---|---|
+//! | `tag` | low 64 bits (0 is mapped to 1) | recognises the key inside a bucket; its upper half also picks the home slot |
+//! | `place` | high 64 bits | upper 48 bits: bucket; lower 16 bits: partition; remixed as a whole: shard |
+//!
+//! The kind and the seed are the cell's configuration and are agreed when a
+//! client connects: every client of a cell must hash alike.
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher as _;
+use twox_hash::XxHash3_128;
+
+/// Which function hashes keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum HashKind {
+    /// XXH3, 128 bits: the fastest; an attacker who chooses keys can collide them.
+    #[default]
+    Xxh3 = 1,
+    /// SipHash-1-3, 128 bits: for keys that strangers choose.
+    Sip13 = 2,
+}
+
+impl HashKind {
+    /// The kind with this number in the shared formats.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(HashKind::Xxh3),
+            2 => Some(HashKind::Sip13),
+            _ => None,
+        }
+    }
+}
+
+/// A cell's hash function: kind and seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct KeyHasher {
+    /// Which function.
+    pub kind: HashKind,
+    /// Its seed; XXH3 uses the first word only.
+    pub seed: [u64; 2],
+}
+
+impl KeyHasher {
+    /// Hashes a key.
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        let wide = match self.kind {
+            HashKind::Xxh3 => XxHash3_128::oneshot_with_seed(self.seed[0], key),
+            HashKind::Sip13 => {
+                let mut hasher = SipHasher13::new_with_keys(self.seed[0], self.seed[1]);
+                hasher.write(key);
+                hasher.finish128().as_u128()
+            }
+        };
+        KeyHash::from_u128(wide)
+    }
+}
+
+/// 128 bits of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct KeyHash {
+    /// Picks shard, partition and bucket.
+    pub place: u64,
+    /// Recognises the key in its bucket; never 0.
+    pub tag: u64,
+}
+
+impl KeyHash {
+    /// Splits 128 hashed bits.
+    #[inline]
+    pub const fn from_u128(wide: u128) -> Self {
+        let tag = wide as u64;
+        KeyHash {
+            place: (wide >> 64) as u64,
+            tag: if tag == 0 { 1 } else { tag },
+        }
+    }
+
+    /// 64 bits for consistent placement on shards, independent of the bits
+    /// that pick partition and bucket.
+    #[inline]
+    pub const fn shard_bits(self) -> u64 {
+        // The finaliser of MurmurHash3: every input bit moves every output bit.
+        let mut x = self.place;
+        x ^= x >> 33;
+        x = x.wrapping_mul(0xff51_afd7_ed55_8ccd);
+        x ^= x >> 33;
+        x = x.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        x ^ (x >> 33)
+    }
+
+    /// The partition, of `count`.
+    #[inline]
+    pub const fn partition(self, count: usize) -> usize {
+        (((self.place & 0xffff) * count as u64) >> 16) as usize
+    }
+
+    /// The home bucket, of `count` (any number, not only powers of two, so
+    /// that an index can grow by small steps).
+    #[inline]
+    pub const fn bucket(self, count: u64) -> u64 {
+        (((self.place >> 16) as u128 * count as u128) >> 48) as u64
+    }
+
+    /// The slot where the scan of a bucket begins. Starting at a hashed slot
+    /// lets a reader of shared memory find most entries in one cache line
+    /// beside the header.
+    #[inline]
+    pub const fn home_slot(self) -> usize {
+        (((self.tag >> 32) * crate::bucket::SLOT_COUNT as u64) >> 32) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_spread_evenly_and_stay_in_range() {
+        for kind in [HashKind::Xxh3, HashKind::Sip13] {
+            let hasher = KeyHasher { kind, seed: [3, 4] };
+            let mut partitions = [0u32; 7];
+            let mut slots = [0u32; crate::bucket::SLOT_COUNT];
+            let mut buckets = [0u32; 10];
+            for i in 0..70_000u32 {
+                let hash = hasher.hash(format!("key-{i}").as_bytes());
+                partitions[hash.partition(7)] += 1;
+                slots[hash.home_slot()] += 1;
+                buckets[hash.bucket(10) as usize] += 1;
+            }
+            for counts in [&partitions[..], &slots[..], &buckets[..]] {
+                let mean = 70_000 / counts.len() as u32;
+                assert!(
+                    counts.iter().all(|c| c.abs_diff(mean) < mean / 10),
+                    "{kind:?} {counts:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn seed_and_kind_change_the_hash() {
+        let a = KeyHasher {
+            kind: HashKind::Xxh3,
+            seed: [1, 0],
+        }
+        .hash(b"k");
+        assert_ne!(
+            a,
+            KeyHasher {
+                kind: HashKind::Xxh3,
+                seed: [2, 0]
+            }
+            .hash(b"k")
+        );
+        assert_ne!(
+            a,
+            KeyHasher {
+                kind: HashKind::Sip13,
+                seed: [1, 0]
+            }
+            .hash(b"k")
+        );
+    }
+
+    #[test]
+    fn tag_zero_is_never_used() {
+        assert_eq!(KeyHash::from_u128(5 << 64).tag, 1);
+    }
+}

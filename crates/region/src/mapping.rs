@@ -1,0 +1,171 @@
+//! Mappings of memory objects into this process, and private stand-ins for them.
+
+use crate::object::MemoryObject;
+use crate::words::SharedWords;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+/// Why a mapping could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// The kernel refused.
+    #[error("cannot map {len} bytes of shared memory: {source}")]
+    Map {
+        /// Bytes asked for.
+        len: u64,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The other side handed over something else than a sealed object of that size.
+    #[error("the shared memory handed over is not a sealed object of {expected} bytes")]
+    NotSealed {
+        /// Bytes that the peer announced.
+        expected: u64,
+    },
+}
+
+enum Backing {
+    /// Unmapped when dropped.
+    Kernel,
+    /// Ordinary memory of this process, for simulations and Miri: a leaked
+    /// box, so that no owner's uniqueness contradicts the shared accesses.
+    Heap,
+}
+
+/// A run of shared memory, mapped whole.
+pub struct Mapping {
+    base: NonNull<u64>,
+    len: u64,
+    backing: Backing,
+}
+
+// SAFETY: the memory is reached only through `SharedWords`, whose accesses are
+// atomic; the mapping itself is immutable.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps an object that this process made, readable and writable.
+    pub fn owner(object: &MemoryObject) -> Result<Self, MappingError> {
+        let mapping = Self::map(object, object.len(), ProtFlags::READ | ProtFlags::WRITE)?;
+        if object.page_len() == crate::PAGE_LEN {
+            mapping.advise_huge();
+        }
+        Ok(mapping)
+    }
+
+    /// Maps a descriptor that another process handed over, for reading. Checks
+    /// that it is a memory object of `len` bytes that nobody can shrink: a
+    /// truncated one would kill the reader with SIGBUS.
+    pub fn reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
+        Self::check_sealed(&fd, len)?;
+        Self::map(fd, len, ProtFlags::READ)
+    }
+
+    /// Maps a descriptor that another process handed over, for both directions
+    /// (message rings).
+    pub fn reader_writer(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
+        Self::check_sealed(&fd, len)?;
+        Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Ordinary private memory that behaves like a mapping.
+    pub fn heap(len: u64) -> Self {
+        let words = vec![0u64; (len as usize).div_ceil(8)].into_boxed_slice();
+        let len = words.len() as u64 * 8;
+        let base = NonNull::from(Box::leak(words)).cast();
+        Mapping {
+            base,
+            len,
+            backing: Backing::Heap,
+        }
+    }
+
+    fn check_sealed(fd: impl AsFd, len: u64) -> Result<(), MappingError> {
+        let sealed = rustix::fs::fcntl_get_seals(&fd)
+            .is_ok_and(|seals| seals.contains(rustix::fs::SealFlags::SHRINK));
+        let sized = rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size as u64 == len);
+        if sealed && sized && len > 0 {
+            Ok(())
+        } else {
+            Err(MappingError::NotSealed { expected: len })
+        }
+    }
+
+    fn map(fd: impl AsFd, len: u64, prot: ProtFlags) -> Result<Self, MappingError> {
+        let fail = |source: io::Error| MappingError::Map { len, source };
+        let size = usize::try_from(len).map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases
+        // nothing; it lives until `drop`.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
+            .map_err(|e| fail(e.into()))?;
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| fail(io::ErrorKind::OutOfMemory.into()))?;
+        Ok(Mapping {
+            base,
+            len,
+            backing: Backing::Kernel,
+        })
+    }
+
+    /// Asks for transparent huge pages where the system allows them for shared memory.
+    fn advise_huge(&self) {
+        // SAFETY: advice about our own mapping; it changes no contents.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                self.base.as_ptr().cast(),
+                self.len as usize,
+                Advice::LinuxHugepage,
+            )
+        };
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of it, as words.
+    #[inline(always)]
+    pub fn words(&self) -> SharedWords<'_> {
+        // SAFETY: base and len describe memory that outlives the borrow.
+        unsafe { SharedWords::new(self.base, (self.len / 8) as usize) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        match &self.backing {
+            // SAFETY: the mapping was made by `map` with this length and every
+            // `SharedWords` over it has ended.
+            Backing::Kernel => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize);
+            },
+            // SAFETY: `heap` leaked a box of exactly this many words.
+            Backing::Heap => unsafe {
+                let count = (self.len / 8) as usize;
+                drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+                    self.base.as_ptr(),
+                    count,
+                )));
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapping")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

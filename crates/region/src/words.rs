@@ -1,0 +1,212 @@
+//! Word-wise access to shared memory.
+//!
+//! # Thread safety
+//!
+//! Every access is an atomic operation on one aligned 8-byte word, so races
+//! are defined behaviour: a reader gets each word whole, from some moment, and
+//! nothing more. Which groups of words belong together is for the formats in
+//! `layout` to find out, after the bytes are private.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use trefoil_layout::words::{Words, WordsMut};
+
+/// A borrowed run of shared words.
+#[derive(Clone, Copy)]
+pub struct SharedWords<'a> {
+    base: NonNull<u64>,
+    count: usize,
+    lifetime: PhantomData<&'a [AtomicU64]>,
+}
+
+// SAFETY: all access is atomic.
+unsafe impl Send for SharedWords<'_> {}
+// SAFETY: all access is atomic.
+unsafe impl Sync for SharedWords<'_> {}
+
+impl<'a> SharedWords<'a> {
+    /// # Safety
+    /// `base` points at `count` words that stay mapped for `'a` and that every
+    /// process reaches by atomic operations only; writable if a store is used.
+    #[inline(always)]
+    pub(crate) unsafe fn new(base: NonNull<u64>, count: usize) -> Self {
+        SharedWords {
+            base,
+            count,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// Words in this run.
+    #[inline(always)]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The run of `len` bytes at `offset`, both multiples of 8; `None` if it
+    /// does not lie inside.
+    #[inline(always)]
+    pub fn slice(&self, offset: u64, len: usize) -> Option<SharedWords<'a>> {
+        let first = (offset / 8) as usize;
+        let count = len / 8;
+        if !offset.is_multiple_of(8) || first > self.count || count > self.count - first {
+            return None;
+        }
+        // SAFETY: checked above to lie within this run.
+        Some(unsafe { SharedWords::new(self.base.add(first), count) })
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> &'a AtomicU64 {
+        assert!(index < self.count);
+        // SAFETY: in bounds; `AtomicU64` has the layout of `u64`; per `new`.
+        unsafe { &*self.base.as_ptr().add(index).cast::<AtomicU64>() }
+    }
+
+    /// Copies this run into the front of `out`, word by word.
+    #[inline]
+    pub fn copy_out(&self, out: &mut [u64]) {
+        let out = &mut out[..self.count];
+        for (index, slot) in out.iter_mut().enumerate() {
+            // SAFETY: index < count; see `word`.
+            *slot = unsafe { &*self.base.as_ptr().add(index).cast::<AtomicU64>() }
+                .load(Ordering::Relaxed);
+        }
+    }
+
+    /// Copies `words` over the front of this run, word by word.
+    #[inline]
+    pub fn copy_in(&self, words: &[u64]) {
+        assert!(words.len() <= self.count);
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: index < count; see `word`.
+            unsafe { &*self.base.as_ptr().add(index).cast::<AtomicU64>() }
+                .store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets every word to zero.
+    pub fn zero(&self) {
+        for index in 0..self.count {
+            self.word(index).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The 32-bit word at the low half of word `index`, for futexes and flags
+    /// that the kernel or the other side waits on.
+    #[inline(always)]
+    pub fn atomic_u32(&self, index: usize) -> &'a std::sync::atomic::AtomicU32 {
+        let word = std::ptr::from_ref(self.word(index));
+        // SAFETY: half of an aligned, mapped word; little endian puts the low half first.
+        unsafe { &*word.cast() }
+    }
+
+    /// The word itself, for read-modify-write operations.
+    #[inline(always)]
+    pub fn atomic(&self, index: usize) -> &'a AtomicU64 {
+        self.word(index)
+    }
+
+    /// Brings the cache lines of the first `len` bytes nearer.
+    #[inline(always)]
+    pub fn prefetch(&self, len: usize) {
+        let len = len.min(self.count * 8);
+        let mut at = 0;
+        while at < len {
+            // SAFETY: the address lies inside this run.
+            prefetch_read(unsafe { self.base.as_ptr().cast::<u8>().add(at) });
+            at += 64;
+        }
+    }
+}
+
+impl Words for SharedWords<'_> {
+    #[inline(always)]
+    fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Relaxed)
+    }
+    #[inline(always)]
+    fn load_acquire(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn fence_acquire(&self) {
+        fence(Ordering::Acquire);
+    }
+}
+
+impl WordsMut for SharedWords<'_> {
+    #[inline(always)]
+    fn store(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Relaxed);
+    }
+    #[inline(always)]
+    fn store_release(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Release);
+    }
+    #[inline(always)]
+    fn fence_release(&self) {
+        fence(Ordering::Release);
+    }
+}
+
+/// Brings the cache line at `address` nearer. Never faults.
+#[inline(always)]
+pub fn prefetch_read(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: prefetching is a hint and may name any address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
+/// Private memory that racy copies land in: words, readable as bytes. Grows
+/// to the largest copy it has seen and is reused, so that a read does not allocate.
+#[derive(Debug, Default, Clone)]
+pub struct WordBuffer {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl WordBuffer {
+    /// Makes room for `len` bytes and returns the words that hold them. Old
+    /// contents may remain.
+    #[inline]
+    pub fn prepare(&mut self, len: usize) -> &mut [u64] {
+        let count = len.div_ceil(8);
+        if self.words.len() < count {
+            self.words.resize(count.next_power_of_two(), 0);
+        }
+        self.len = len;
+        &mut self.words[..count]
+    }
+
+    /// The bytes of the last [`WordBuffer::prepare`].
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes lie within the initialised words; any bytes are valid.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
+    }
+
+    /// The same, writable.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, exclusively borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), self.len) }
+    }
+
+    /// The words of the last [`WordBuffer::prepare`].
+    #[inline]
+    pub fn words(&self) -> &[u64] {
+        &self.words[..self.len.div_ceil(8)]
+    }
+
+    /// Copies `source` into this buffer.
+    #[inline]
+    pub fn fill_from(&mut self, source: SharedWords<'_>) {
+        source.copy_out(self.prepare(source.count() * 8));
+    }
+}
