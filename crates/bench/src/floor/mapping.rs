@@ -1,0 +1,115 @@
+//! A shared mapping of anonymous memory, populated before first use.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::FloorError;
+
+/// Pages behind a mapping. Compare a floor only with a cell on the same pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageSize {
+    /// The system's base pages (4 KiB).
+    Base,
+    /// 2 MiB pages, which the system must have reserved or allow to overcommit.
+    Huge,
+}
+
+/// Owns a `MAP_SHARED` mapping of a memfd, as words that may change under us.
+#[derive(Debug)]
+pub struct SharedMapping {
+    start: NonNull<AtomicU64>,
+    len_words: usize,
+    len_bytes_mapped: usize,
+}
+
+// SAFETY: the mapping is plain memory, reached only through atomics.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps at least `len_bytes`, every page present: a page fault inside the
+    /// measured loop would be the kernel's cost, not the read's.
+    pub fn create(len_bytes: usize, page: PageSize) -> Result<Self, FloorError> {
+        let fail = |source: io::Error| FloorError::Map {
+            len_bytes,
+            page,
+            source,
+        };
+        let granule: usize = match page {
+            PageSize::Base => 4096,
+            PageSize::Huge => 2 << 20,
+        };
+        let mut flags = MemfdFlags::CLOEXEC;
+        if page == PageSize::Huge {
+            flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        }
+        let len_bytes_mapped = len_bytes
+            .max(1)
+            .checked_next_multiple_of(granule)
+            .ok_or_else(|| fail(io::ErrorKind::InvalidInput.into()))?;
+        let file = memfd_create("trefoil-floor", flags).map_err(|e| fail(e.into()))?;
+        ftruncate(&file, len_bytes_mapped as u64).map_err(|e| fail(e.into()))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file
+        // that nobody else holds and that is never truncated.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len_bytes_mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                &file,
+                0,
+            )
+        }
+        .map_err(|e| fail(e.into()))?;
+        let start = NonNull::new(start.cast::<AtomicU64>())
+            .ok_or_else(|| fail(io::ErrorKind::Other.into()))?;
+        Ok(Self {
+            start,
+            len_words: len_bytes / 8,
+            len_bytes_mapped,
+        })
+    }
+
+    /// The mapped words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `start` is page-aligned, maps at least `len_words` zeroed words
+        // for as long as `self` lives, and atomics may be shared.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_words) }
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range mapped in `create`; `words` borrows `self`,
+        // so no reference into it is left. Failure would leak, not dangle.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes_mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    #[test]
+    fn words_are_zero_writable_and_counted() {
+        let mapping = SharedMapping::create(10_000, PageSize::Base).unwrap();
+        let words = mapping.words();
+        assert_eq!(words.len(), 1250);
+        assert!(words.iter().all(|w| w.load(Relaxed) == 0));
+        words[1249].store(7, Relaxed);
+        assert_eq!(mapping.words()[1249].load(Relaxed), 7);
+    }
+
+    #[test]
+    fn impossible_size_is_an_error() {
+        assert!(SharedMapping::create(usize::MAX, PageSize::Base).is_err());
+    }
+}

@@ -1,0 +1,5 @@
+//! Load: what is asked, how fast, and what came of it.
+
+mod permutation;
+
+pub use permutation::{Permutation, mix64};
