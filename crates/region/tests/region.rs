@@ -1,0 +1,114 @@
+//! Memory objects as two processes see them (both sides mapped here).
+
+use std::os::fd::AsFd;
+use trefoil_layout::words::{Words, WordsMut};
+use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, WordBuffer};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn private_memory_behaves_like_a_mapping() {
+    let mapping = Mapping::heap(4096);
+    let words = mapping.words();
+    let part = words.slice(64, 32).unwrap();
+    part.copy_in(&[1, 2, 3, 4]);
+    assert_eq!((words.load(8), words.load(11)), (1, 4));
+    let mut buffer = WordBuffer::default();
+    buffer.fill_from(part);
+    assert_eq!(&buffer.bytes()[..8], &1u64.to_le_bytes());
+    part.zero();
+    assert_eq!(words.load(9), 0);
+}
+
+#[test]
+fn slices_outside_or_unaligned_are_refused() {
+    let mapping = Mapping::heap(64);
+    let words = mapping.words();
+    assert!(words.slice(0, 64).is_some());
+    assert!(words.slice(64, 0).is_some());
+    for (offset, len) in [
+        (0, 72),
+        (64, 8),
+        (8, 64),
+        (4, 8),
+        (u64::MAX - 7, 8),
+        (8, usize::MAX),
+    ] {
+        assert!(words.slice(offset, len).is_none(), "{offset} {len}");
+    }
+}
+
+/// Readers get each word whole even while it is being written.
+#[test]
+fn racing_words_are_never_torn_inside() {
+    let rounds = if cfg!(miri) { 50 } else { 20_000 };
+    let mapping = Mapping::heap(256);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..rounds {
+                let word = u64::from(i as u32) << 32 | u64::from(i as u32);
+                for at in 0..32 {
+                    mapping.words().store(at, word);
+                }
+            }
+        });
+        let mut buffer = WordBuffer::default();
+        for _ in 0..rounds {
+            buffer.fill_from(mapping.words());
+            assert!(buffer.words().iter().all(|w| *w >> 32 == *w & 0xffff_ffff));
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory objects are the kernel's")]
+fn object_is_sparse_populated_and_given_back() {
+    let object = MemoryObject::create("test", 64 * MIB, 64 * MIB, HugePages::Off).unwrap();
+    assert_eq!(object.resident_len().unwrap(), 0);
+    object.populate(MIB..3 * MIB).unwrap();
+    assert_eq!(object.resident_len().unwrap(), 2 * MIB);
+    let owner = Mapping::owner(&object).unwrap();
+    owner.words().store(MIB as usize / 8, 42);
+    object.punch(MIB..2 * MIB).unwrap();
+    assert_eq!(object.resident_len().unwrap(), MIB);
+    assert_eq!(
+        owner.words().load(MIB as usize / 8),
+        0,
+        "a hole reads as zero"
+    );
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory objects are the kernel's")]
+fn reader_sees_writes_but_cannot_write_or_resize() {
+    let object = MemoryObject::create("test", MIB, MIB, HugePages::Off).unwrap();
+    let owner = Mapping::owner(&object).unwrap();
+    let fd = object.reopen_read_only().unwrap();
+    let reader = Mapping::reader(&fd, MIB).unwrap();
+    owner.words().store(5, 99);
+    assert_eq!(reader.words().load(5), 99);
+    assert!(matches!(
+        Mapping::reader_writer(&fd, MIB),
+        Err(MappingError::Map { .. })
+    ));
+    assert!(rustix::fs::ftruncate(&object, 2 * MIB).is_err());
+    assert!(rustix::fs::ftruncate(&object, 0).is_err());
+    let mode = rustix::fs::fstat(object.as_fd()).unwrap().st_mode;
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "memory objects are the kernel's")]
+fn reader_refuses_what_could_be_cut_short() {
+    let file = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, MIB).unwrap();
+    assert!(matches!(
+        Mapping::reader(&file, MIB),
+        Err(MappingError::NotSealed { .. })
+    ));
+    let object = MemoryObject::create("test", MIB, MIB, HugePages::Off).unwrap();
+    assert!(matches!(
+        Mapping::reader(&object, 2 * MIB),
+        Err(MappingError::NotSealed { .. })
+    ));
+}
