@@ -1,1 +1,4 @@
-//! (being written)
+//! Sans-IO operation machines of a Trefoil client.
+
+pub mod mutants;
+pub mod vote;

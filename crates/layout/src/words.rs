@@ -37,3 +37,19 @@ impl Words for [u64] {
     #[inline(always)]
     fn fence_acquire(&self) {}
 }
+
+/// Whatever can be read can be read through a reference.
+impl<W: Words + ?Sized> Words for &W {
+    #[inline(always)]
+    fn load(&self, index: usize) -> u64 {
+        (**self).load(index)
+    }
+    #[inline(always)]
+    fn load_acquire(&self, index: usize) -> u64 {
+        (**self).load_acquire(index)
+    }
+    #[inline(always)]
+    fn fence_acquire(&self) {
+        (**self).fence_acquire();
+    }
+}

@@ -1,0 +1,54 @@
+//! Single safety rules, switched off so that a test can show that it would
+//! notice. Without the feature `mutants` every switch is the constant `false`
+//! and costs nothing.
+
+/// A rule that can be broken on purpose. Numbers are those of the rules of
+/// mutations and quorums in ARCHITECTURE.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// Rule 4: acknowledgements of different epochs count together.
+    AcksAcrossEpochs,
+    /// Rule 5: a GET's votes of different epochs count together.
+    VotesAcrossEpochs,
+    /// Rule 14: a CAS whose answer was lost is sent again.
+    CasResent,
+    /// Rule 15: one refusal makes a CAS failed.
+    OneRefusalFails,
+    /// Rule 15: one application makes a CAS stored.
+    OneApplicationStores,
+    /// One vote decides a GET under R=3.2.
+    VoteOfOne,
+    /// One acknowledgement stores a SET or ERASE under R=3.2.
+    AckOfOne,
+    /// A data entry is believed without its checksum.
+    ChecksumIgnored,
+    /// A bucket whose header moved during the scan is believed.
+    StabilityIgnored,
+    /// A bucket of another configuration (a poisoned one included) is believed.
+    ConfigIgnored,
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static ACTIVE: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Breaks `mutant`'s rule, and no other, on this thread; `None` restores all.
+#[cfg(feature = "mutants")]
+pub fn set(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
+
+/// Whether this rule is broken now.
+#[cfg(feature = "mutants")]
+#[inline]
+pub fn is_on(mutant: Mutant) -> bool {
+    ACTIVE.get() == Some(mutant)
+}
+
+/// Whether this rule is broken now: never, in a build without the feature.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn is_on(_: Mutant) -> bool {
+    false
+}
