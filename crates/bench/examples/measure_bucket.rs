@@ -26,33 +26,45 @@ fn main() -> ExitCode {
 
 fn run(page: PageSize) -> Result<(), FloorError> {
     println!("ns per read, 1 GiB of values, {page:?} pages, random keys, chained, median of 21");
+    println!("copy, scan: how the bucket is read; +prefetch: value's lines asked for at once");
     println!(
-        "{:>8} {:>9} {:>12} {:>12} {:>12}",
-        "bucket", "value", "index MiB", "copy", "scan"
+        "{:>8} {:>9} {:>10} {:>8} {:>8} {:>15} {:>15}",
+        "bucket", "value", "index MiB", "copy", "scan", "copy+prefetch", "scan+prefetch"
     );
     for value_len in [100, 1024] {
         for bucket_len in [64, 128, 256, 512] {
-            let corpus = FloorCorpus::create(FloorOptions {
-                bucket_len,
-                page,
-                ..FloorOptions::new(CORPUS_LEN, value_len)
-            })?;
-            let mut private = vec![0; value_len];
-            let mut cost = |how| {
-                let mut count = 0u64;
-                time_chained(21, 50_000, |previous| {
-                    count += 1;
-                    let key = mix64(previous ^ count) as usize % corpus.keys_count();
-                    corpus.read(key, how, &mut private).unwrap_or(0)
-                })
-                .median_ns
-            };
-            let (copy, scan) = (cost(BucketRead::Copy), cost(BucketRead::Scan));
+            let mut cells = Vec::new();
+            let mut index_len = 0;
+            for prefetch in [false, true] {
+                let corpus = FloorCorpus::create(FloorOptions {
+                    bucket_len,
+                    page,
+                    prefetch,
+                    ..FloorOptions::new(CORPUS_LEN, value_len)
+                })?;
+                index_len = corpus.index_len();
+                cells.extend([BucketRead::Copy, BucketRead::Scan].map(|how| cost(&corpus, how)));
+            }
             println!(
-                "{bucket_len:>6} B {value_len:>7} B {:>12} {copy:>12.0} {scan:>12.0}",
-                corpus.index_len() >> 20
+                "{bucket_len:>6} B {value_len:>7} B {:>10} {:>8.0} {:>8.0} {:>15.0} {:>15.0}",
+                index_len >> 20,
+                cells[0],
+                cells[1],
+                cells[2],
+                cells[3]
             );
         }
     }
     Ok(())
+}
+
+fn cost(corpus: &FloorCorpus, how: BucketRead) -> f64 {
+    let mut private = vec![0; corpus.value_len()];
+    let mut count = 0u64;
+    let timing = time_chained(21, 50_000, |previous| {
+        count += 1;
+        let key = mix64(previous ^ count) as usize % corpus.keys_count();
+        corpus.read(key, how, &mut private).unwrap_or(0)
+    });
+    timing.median_ns
 }

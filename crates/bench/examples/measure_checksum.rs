@@ -50,9 +50,7 @@ fn checksums() -> Vec<Candidate> {
 
 fn key_hashes() -> Vec<Candidate> {
     vec![
-        ("xxh3-128 twox-hash", |b, _| {
-            fold(XxHash3_128::oneshot(b))
-        }),
+        ("xxh3-128 twox-hash", |b, _| fold(XxHash3_128::oneshot(b))),
         ("xxh3-128 twox-hash, seeded", |b, _| {
             fold(XxHash3_128::oneshot_with_seed(0x5eed_5eed, b))
         }),
