@@ -1,1 +1,19 @@
-//! (being written)
+//! The protobuf contract (`proto/trefoil.proto`), its generated stubs, and the
+//! conversions between its messages and the vocabulary of `layout::op`.
+//!
+//! This is the only place for generated code. Whatever arrives is converted
+//! before anybody looks at it: the conversions are total, and a message that
+//! no peer of this contract would send is a [`ContractError`] that names the
+//! field.
+
+mod connect;
+mod convert;
+mod generated;
+
+pub use connect::{Client, MESSAGE_LEN_MAX, Service, client, endpoint_tcp, endpoint_unix, service};
+pub use convert::{
+    ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_hash, decode_lookup_answer,
+    decode_mutation, decode_touches, decode_version, encode_ack, encode_hash, encode_lookup_answer,
+    encode_mutation, encode_touches, encode_version,
+};
+pub use generated::v1;
