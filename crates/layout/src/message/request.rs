@@ -1,0 +1,308 @@
+//! Requests.
+//!
+//! | offset | bytes | mutate | why |
+//! |---|---|---|---|
+//! | 9 | 1 | action | 1 set, 2 erase, 3 CAS on a version, 4 CAS on absence |
+//! | 10 | 1 | item flags | of the data entry |
+//! | 11 | 1 | options | 1: a CAS unique is given |
+//! | 12 | 4 | client flags | |
+//! | 16 | 16 | version | nominated by the client |
+//! | 32 | 16 | expected version | action 3 only |
+//! | 48 | 8 | expiry, ms | 0 never |
+//! | 56 | 8 | CAS unique | option 1 only |
+//! | 64 | 4 | key length | |
+//! | 68 | 4 | value length | |
+//! | 72 | | key, value | |
+//!
+//! | offset | bytes | lookup | |
+//! |---|---|---|---|
+//! | 12 | 4 | key length | |
+//! | 16 | | key | |
+//!
+//! | offset | bytes | touch | never answered |
+//! |---|---|---|---|
+//! | 10 | 2 | partition | |
+//! | 12 | 4 | slot count | at most [`TOUCH_SLOT_COUNT_MAX`] |
+//! | 16 | 8 | window id | slot numbers mean something within one index only |
+//! | 24 | 4 each | slots | |
+
+use super::{
+    AT_DETAIL, AT_ID, AT_KIND, Fields, HEAD_LEN, MESSAGE_LEN_MAX, MessageError, exact, kind,
+    put_head, put_u32, put_u64, put_version,
+};
+use crate::data::DataEntry;
+use crate::op::{Action, Expected, Mutation};
+use crate::version::Version;
+
+/// Bytes of a mutation before its key.
+pub const MUTATE_HEAD_LEN: usize = 72;
+/// Bytes of a touch before its slots.
+pub const TOUCH_HEAD_LEN: usize = 24;
+/// Slots that one touch names at most.
+pub const TOUCH_SLOT_COUNT_MAX: usize = 256;
+
+const AT_MUTATE_ITEM_FLAGS: usize = 10;
+const AT_MUTATE_OPTIONS: usize = 11;
+const AT_MUTATE_CLIENT_FLAGS: usize = 12;
+const AT_MUTATE_VERSION: usize = 16;
+const AT_MUTATE_EXPECTED: usize = 32;
+const AT_MUTATE_EXPIRY: usize = 48;
+const AT_MUTATE_UNIQUE: usize = 56;
+const AT_MUTATE_KEY_LEN: usize = 64;
+const AT_MUTATE_VALUE_LEN: usize = 68;
+const AT_LOOKUP_KEY_LEN: usize = 12;
+const AT_TOUCH_PARTITION: usize = 10;
+const AT_TOUCH_COUNT: usize = 12;
+const AT_TOUCH_WINDOW: usize = 16;
+
+const OPTION_UNIQUE: u8 = 1;
+
+const _: () = {
+    assert!(AT_MUTATE_ITEM_FLAGS == AT_DETAIL + 1);
+    assert!(AT_MUTATE_OPTIONS == AT_MUTATE_ITEM_FLAGS + 1);
+    assert!(AT_MUTATE_CLIENT_FLAGS == AT_MUTATE_OPTIONS + 1);
+    assert!(AT_MUTATE_VERSION == AT_MUTATE_CLIENT_FLAGS + 4 && AT_MUTATE_VERSION == HEAD_LEN);
+    assert!(AT_MUTATE_EXPECTED == AT_MUTATE_VERSION + 16);
+    assert!(AT_MUTATE_EXPIRY == AT_MUTATE_EXPECTED + 16);
+    assert!(AT_MUTATE_UNIQUE == AT_MUTATE_EXPIRY + 8);
+    assert!(AT_MUTATE_KEY_LEN == AT_MUTATE_UNIQUE + 8);
+    assert!(AT_MUTATE_VALUE_LEN == AT_MUTATE_KEY_LEN + 4);
+    assert!(AT_MUTATE_VALUE_LEN + 4 == MUTATE_HEAD_LEN);
+    assert!(AT_LOOKUP_KEY_LEN + 4 == HEAD_LEN);
+    assert!(AT_TOUCH_PARTITION + 2 == AT_TOUCH_COUNT && AT_TOUCH_COUNT + 4 == HEAD_LEN);
+    assert!(AT_TOUCH_WINDOW == HEAD_LEN && AT_TOUCH_WINDOW + 8 == TOUCH_HEAD_LEN);
+    // A value of 64 KiB and a key of 1 KiB fit; touches stay far below.
+    assert!(MUTATE_HEAD_LEN + 64 * 1024 + 1024 < MESSAGE_LEN_MAX);
+    assert!(TOUCH_HEAD_LEN + 4 * TOUCH_SLOT_COUNT_MAX <= 2048);
+};
+
+/// Slot numbers of a touch: borrowed numbers to send, or borrowed bytes of a
+/// message that was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots<'a>(SlotsRepr<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum SlotsRepr<'a> {
+    Numbers(&'a [u32]),
+    Bytes(&'a [[u8; 4]]),
+}
+
+impl<'a> Slots<'a> {
+    /// How many.
+    pub fn count(&self) -> usize {
+        match self.0 {
+            SlotsRepr::Numbers(numbers) => numbers.len(),
+            SlotsRepr::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + 'a {
+        let (numbers, bytes) = match self.0 {
+            SlotsRepr::Numbers(numbers) => (numbers, &[][..]),
+            SlotsRepr::Bytes(bytes) => (&[][..], bytes),
+        };
+        let bytes = bytes.iter().map(|b| u32::from_le_bytes(*b));
+        numbers.iter().copied().chain(bytes)
+    }
+
+    /// Copies them into `out` and returns the part that was filled.
+    pub fn copy_to<'b>(&self, out: &'b mut [u32; TOUCH_SLOT_COUNT_MAX]) -> &'b [u32] {
+        let mut count = 0;
+        for (to, from) in out.iter_mut().zip(self.iter()) {
+            *to = from;
+            count += 1;
+        }
+        &out[..count]
+    }
+}
+
+impl<'a> From<&'a [u32]> for Slots<'a> {
+    fn from(numbers: &'a [u32]) -> Self {
+        Slots(SlotsRepr::Numbers(numbers))
+    }
+}
+
+impl PartialEq for Slots<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+/// What an initiator asks.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Answered by [`Answer::Ack`].
+    Mutate(Mutation<'a>),
+    /// Answered by [`Answer::Lookup`].
+    Lookup {
+        /// The full key.
+        key: &'a [u8],
+    },
+    /// These items were read. Never answered.
+    Touch {
+        /// Partition of the backend.
+        partition: u16,
+        /// Index window that the slot numbers belong to.
+        window_id: u64,
+        /// At most [`TOUCH_SLOT_COUNT_MAX`].
+        slots: Slots<'a>,
+    },
+    /// Answered by [`Answer::Pong`].
+    Ping,
+}
+
+impl Request<'_> {
+    /// Bytes of the encoded message.
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Request::Mutate(m) => MUTATE_HEAD_LEN + m.entry.key.len() + m.entry.value.len(),
+            Request::Lookup { key } => HEAD_LEN + key.len(),
+            Request::Touch { slots, .. } => TOUCH_HEAD_LEN + 4 * slots.count(),
+            Request::Ping => HEAD_LEN,
+        }
+    }
+
+    /// Writes the message to the front of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Request::encoded_len`].
+    pub fn encode(&self, id: u64, out: &mut [u8]) {
+        let out = &mut out[..self.encoded_len()];
+        match self {
+            Request::Mutate(m) => encode_mutation(m, id, out),
+            Request::Lookup { key } => {
+                put_head(out, HEAD_LEN, id, kind::LOOKUP);
+                put_u32(out, AT_LOOKUP_KEY_LEN, key.len() as u32);
+                out[HEAD_LEN..].copy_from_slice(key);
+            }
+            Request::Touch {
+                partition,
+                window_id,
+                slots,
+            } => {
+                put_head(out, TOUCH_HEAD_LEN, id, kind::TOUCH);
+                out[AT_TOUCH_PARTITION..][..2].copy_from_slice(&partition.to_le_bytes());
+                put_u32(out, AT_TOUCH_COUNT, slots.count() as u32);
+                put_u64(out, AT_TOUCH_WINDOW, *window_id);
+                let to = out[TOUCH_HEAD_LEN..].chunks_exact_mut(4);
+                for (to, slot) in to.zip(slots.iter()) {
+                    to.copy_from_slice(&slot.to_le_bytes());
+                }
+            }
+            Request::Ping => put_head(out, HEAD_LEN, id, kind::PING),
+        }
+    }
+}
+
+fn encode_mutation(m: &Mutation<'_>, id: u64, out: &mut [u8]) {
+    put_head(out, MUTATE_HEAD_LEN, id, kind::MUTATE);
+    let entry = &m.entry;
+    let (action, expected) = match m.action {
+        Action::Set => (1, Version::ZERO),
+        Action::Erase => (2, Version::ZERO),
+        Action::Cas(Expected::Version(version)) => (3, version),
+        Action::Cas(Expected::Absent) => (4, Version::ZERO),
+    };
+    out[AT_DETAIL] = action;
+    out[AT_MUTATE_ITEM_FLAGS] = entry.item_flags;
+    put_u32(out, AT_MUTATE_CLIENT_FLAGS, entry.client_flags);
+    put_version(out, AT_MUTATE_VERSION, m.version);
+    put_version(out, AT_MUTATE_EXPECTED, expected);
+    put_u64(out, AT_MUTATE_EXPIRY, entry.expiry_ms);
+    if let Some(unique) = entry.unique {
+        out[AT_MUTATE_OPTIONS] = OPTION_UNIQUE;
+        put_u64(out, AT_MUTATE_UNIQUE, unique);
+    }
+    put_u32(out, AT_MUTATE_KEY_LEN, entry.key.len() as u32);
+    put_u32(out, AT_MUTATE_VALUE_LEN, entry.value.len() as u32);
+    let (key, value) = out[MUTATE_HEAD_LEN..].split_at_mut(entry.key.len());
+    key.copy_from_slice(entry.key);
+    value.copy_from_slice(entry.value);
+}
+
+/// Parses a request out of private bytes. Total: any bytes give a request or
+/// an error.
+pub fn parse_request(bytes: &[u8]) -> Result<(u64, Request<'_>), MessageError> {
+    let head = Fields::new(bytes, HEAD_LEN)?;
+    let id = head.u64(AT_ID);
+    let request = match bytes[AT_KIND] {
+        kind::MUTATE => parse_mutation(bytes)?,
+        kind::LOOKUP => {
+            head.zero(AT_DETAIL, 3)?;
+            let key = &bytes[HEAD_LEN..];
+            exact(key.len(), head.u32(AT_LOOKUP_KEY_LEN))?;
+            Request::Lookup { key }
+        }
+        kind::TOUCH => {
+            let head = Fields::new(bytes, TOUCH_HEAD_LEN)?;
+            head.zero(AT_DETAIL, 1)?;
+            let (slots, rest) = bytes[TOUCH_HEAD_LEN..].as_chunks::<4>();
+            exact(slots.len(), head.u32(AT_TOUCH_COUNT))?;
+            if !rest.is_empty() || slots.len() > TOUCH_SLOT_COUNT_MAX {
+                return Err(MessageError::Length);
+            }
+            Request::Touch {
+                partition: u16::from_le_bytes([
+                    bytes[AT_TOUCH_PARTITION],
+                    bytes[AT_TOUCH_PARTITION + 1],
+                ]),
+                window_id: head.u64(AT_TOUCH_WINDOW),
+                slots: Slots(SlotsRepr::Bytes(slots)),
+            }
+        }
+        kind::PING => {
+            exact(bytes.len(), HEAD_LEN as u32)?;
+            head.zero(AT_DETAIL, 7)?;
+            Request::Ping
+        }
+        _ => return Err(MessageError::Field { offset: AT_KIND }),
+    };
+    Ok((id, request))
+}
+
+fn parse_mutation(bytes: &[u8]) -> Result<Request<'_>, MessageError> {
+    let head = Fields::new(bytes, MUTATE_HEAD_LEN)?;
+    let expected = head.version(AT_MUTATE_EXPECTED);
+    let action = match bytes[AT_DETAIL] {
+        1 => Action::Set,
+        2 => Action::Erase,
+        3 => Action::Cas(Expected::Version(expected)),
+        4 => Action::Cas(Expected::Absent),
+        _ => return Err(MessageError::Field { offset: AT_DETAIL }),
+    };
+    if bytes[AT_DETAIL] != 3 {
+        head.zero(AT_MUTATE_EXPECTED, 16)?;
+    }
+    let unique = match bytes[AT_MUTATE_OPTIONS] {
+        0 => {
+            head.zero(AT_MUTATE_UNIQUE, 8)?;
+            None
+        }
+        OPTION_UNIQUE => Some(head.u64(AT_MUTATE_UNIQUE)),
+        _ => {
+            return Err(MessageError::Field {
+                offset: AT_MUTATE_OPTIONS,
+            });
+        }
+    };
+    let body = &bytes[MUTATE_HEAD_LEN..];
+    let key_len = head.u32(AT_MUTATE_KEY_LEN) as usize;
+    let (key, value) = body
+        .split_at_checked(key_len)
+        .ok_or(MessageError::Length)?;
+    exact(value.len(), head.u32(AT_MUTATE_VALUE_LEN))?;
+    Ok(Request::Mutate(Mutation {
+        action,
+        version: head.version(AT_MUTATE_VERSION),
+        entry: DataEntry {
+            expiry_ms: head.u64(AT_MUTATE_EXPIRY),
+            client_flags: head.u32(AT_MUTATE_CLIENT_FLAGS),
+            item_flags: bytes[AT_MUTATE_ITEM_FLAGS],
+            unique,
+            key,
+            value,
+        },
+    }))
+}
+
