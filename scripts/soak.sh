@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
+# FUZZ_SECONDS per target and SOAK_SEEDS can be set from outside.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/stages.sh
+fuzz_seconds=${FUZZ_SECONDS:-120}
+seeds=${SOAK_SEEDS:-2000000}
+
+nightly() {
+  rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
+  rustup component add --toolchain nightly miri rust-src
+  command -v cargo-fuzz >/dev/null || cargo install --locked --quiet cargo-fuzz
+}
+loom() {
+  RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-layout --test loom --target-dir target/loom
+}
+miri() {
+  MIRIFLAGS="-Zmiri-disable-isolation" \
+    cargo +nightly miri test --locked -p trefoil-layout -p trefoil-region --target-dir target/miri
+}
+fuzz() {
+  local target
+  for target in $(cd fuzz && cargo +nightly fuzz list); do
+    (cd fuzz && cargo +nightly fuzz run --target-dir ../target/fuzz "$target" -- -max_total_time="$fuzz_seconds" -max_len=4096)
+  done
+}
+
+stage "tools and peers" scripts/setup.sh
+stage "nightly tools" nightly
+stage "lints" cargo clippy --release --workspace --all-targets --locked -- -D warnings
+stage "loom" loom
+stage "Miri" miri
+stage "fuzzing, $fuzz_seconds s a target" fuzz
+stage "simulator, $seeds seeds" cargo run --release --locked --quiet -- sim --seed 1000000 --seeds "$seeds"
+stages_report

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# All tests, in one optimised build flavour. Prints the seconds of each stage.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/stages.sh
+
+stage "tools and peers" scripts/setup.sh
+stage "formatting" cargo fmt --all --check
+stage "build" cargo build --release --workspace --all-targets --locked --quiet
+stage "tests of every crate" cargo test --release --workspace --locked --quiet
+stage "simulator, 100,000 seeds" target/release/trefoil sim --seed 1 --seeds 100000
+stage "simulator, a mutant for each safety rule" \
+  cargo test --release --locked --quiet -p trefoil-sim --features mutants --test mutants
+stages_report
