@@ -165,6 +165,34 @@ impl<'a> DataEntry<'a> {
     }
 }
 
+/// The fixed part of an entry, read from its words: for the owner, who looks at
+/// single fields of entries that stay in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHead {
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// Where the key begins, in bytes from the entry's start: a multiple of 8.
+    pub key_at: usize,
+    /// Bytes of the key.
+    pub key_len: usize,
+    /// Bytes of the value.
+    pub value_len: usize,
+}
+
+impl DataHead {
+    /// Decodes words 1 and 2 of an entry.
+    #[inline]
+    pub const fn decode(first: u64, second: u64) -> Self {
+        let has_unique = (second >> VALUE_LEN_BITS) as u8 & ITEM_HAS_UNIQUE != 0;
+        DataHead {
+            expiry_ms: first & EXPIRY_MS_MAX,
+            key_at: DATA_HEADER_LEN + if has_unique { UNIQUE_LEN } else { 0 },
+            key_len: (first >> EXPIRY_BITS) as usize + 1,
+            value_len: (second & ((1 << VALUE_LEN_BITS) - 1)) as usize,
+        }
+    }
+}
+
 /// Why bytes are not the wanted entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataError {
@@ -206,6 +234,20 @@ mod tests {
                 DataEntry::validate(&bytes, 3, version, b"the key"),
                 Ok(entry)
             );
+        }
+    }
+
+    #[test]
+    fn head_tells_the_same_as_the_whole() {
+        for unique in [None, Some(3)] {
+            let entry = DataEntry { unique, ..sample() };
+            let mut bytes = vec![0; entry.encoded_len()];
+            entry.encode(&mut bytes, 3, Version::ZERO);
+            let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            let head = DataHead::decode(word(8), word(16));
+            assert_eq!(head.expiry_ms, entry.expiry_ms);
+            assert_eq!(&bytes[head.key_at..head.key_at + head.key_len], entry.key);
+            assert_eq!(head.value_len, entry.value.len());
         }
     }
 
