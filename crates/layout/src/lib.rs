@@ -13,6 +13,9 @@
 //! | [`bucket`] | header, slots, the reader's scan and the writer's publish |
 //! | [`data`] | the self-validating data entry |
 //! | [`control`] | a backend's control region: lease, incarnation, windows |
+//! | [`hello`] | the greeting on a backend's Unix socket |
+//! | [`ring`] | one client's request and answer rings |
+//! | [`message`] | requests and answers, as bytes |
 //! | [`op`] | the vocabulary of mutations, lookups and their answers |
 //!
 //! Shared words are reached through [`words::Words`], so that the same code
@@ -25,8 +28,11 @@ pub mod control;
 pub mod data;
 pub mod entry;
 pub mod hash;
+pub mod hello;
 pub mod limits;
+pub mod message;
 pub mod op;
+pub mod ring;
 pub mod version;
 pub mod words;
 

@@ -11,6 +11,20 @@ pub trait Words {
     fn load_acquire(&self, index: usize) -> u64;
     /// Keeps the loads before it before the loads after it.
     fn fence_acquire(&self);
+    /// Loads `out.len()` words from `index` on, in no order.
+    #[inline]
+    fn load_run(&self, index: usize, out: &mut [u64]) {
+        for (at, slot) in out.iter_mut().enumerate() {
+            *slot = self.load(index + at);
+        }
+    }
+    /// Keeps everything before it before everything after it, stores before
+    /// loads included: what two sides need who each announce something and
+    /// then look at the other's announcement.
+    #[inline(always)]
+    fn fence_full(&self) {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
 }
 
 /// A run of 8-byte words that this side owns and others read.
@@ -21,6 +35,13 @@ pub trait WordsMut: Words {
     fn store_release(&self, index: usize, value: u64);
     /// Keeps the stores before it before the stores after it.
     fn fence_release(&self);
+    /// Stores `words` from `index` on, in no order.
+    #[inline]
+    fn store_run(&self, index: usize, words: &[u64]) {
+        for (at, word) in words.iter().enumerate() {
+            self.store(index + at, *word);
+        }
+    }
 }
 
 /// A private copy, as a network read leaves it: nobody else writes it, so no

@@ -57,6 +57,14 @@ impl<'a> SharedWords<'a> {
         Some(unsafe { SharedWords::new(self.base.add(first), count) })
     }
 
+    /// The run of `count` words from `index` on, which lies inside.
+    #[inline(always)]
+    fn run(&self, index: usize, count: usize) -> SharedWords<'a> {
+        assert!(index <= self.count && count <= self.count - index);
+        // SAFETY: checked above to lie within this run.
+        unsafe { SharedWords::new(self.base.add(index), count) }
+    }
+
     #[inline(always)]
     fn word(&self, index: usize) -> &'a AtomicU64 {
         assert!(index < self.count);
@@ -134,6 +142,10 @@ impl Words for SharedWords<'_> {
     fn fence_acquire(&self) {
         fence(Ordering::Acquire);
     }
+    #[inline]
+    fn load_run(&self, index: usize, out: &mut [u64]) {
+        self.run(index, out.len()).copy_out(out);
+    }
 }
 
 impl WordsMut for SharedWords<'_> {
@@ -148,6 +160,10 @@ impl WordsMut for SharedWords<'_> {
     #[inline(always)]
     fn fence_release(&self) {
         fence(Ordering::Release);
+    }
+    #[inline]
+    fn store_run(&self, index: usize, words: &[u64]) {
+        self.run(index, words.len()).copy_in(words);
     }
 }
 

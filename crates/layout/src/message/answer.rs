@@ -238,4 +238,3 @@ fn parse_lookup_answer(bytes: &[u8]) -> Result<Answer<'_>, MessageError> {
         found,
     }))
 }
-

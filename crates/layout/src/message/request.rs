@@ -288,9 +288,7 @@ fn parse_mutation(bytes: &[u8]) -> Result<Request<'_>, MessageError> {
     };
     let body = &bytes[MUTATE_HEAD_LEN..];
     let key_len = head.u32(AT_MUTATE_KEY_LEN) as usize;
-    let (key, value) = body
-        .split_at_checked(key_len)
-        .ok_or(MessageError::Length)?;
+    let (key, value) = body.split_at_checked(key_len).ok_or(MessageError::Length)?;
     exact(value.len(), head.u32(AT_MUTATE_VALUE_LEN))?;
     Ok(Request::Mutate(Mutation {
         action,
@@ -305,4 +303,3 @@ fn parse_mutation(bytes: &[u8]) -> Result<Request<'_>, MessageError> {
         },
     }))
 }
-
