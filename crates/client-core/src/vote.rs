@@ -173,8 +173,10 @@ mod tests {
     struct Index {
         words: Vec<Cell<u64>>,
         loads: Cell<usize>,
-        edit: Cell<Option<(usize, fn(&Index))>>,
+        edit: Cell<Option<Edit>>,
     }
+
+    type Edit = (usize, fn(&Index));
 
     struct Bucket<'a>(&'a Index, usize);
 

@@ -1,0 +1,117 @@
+//! Collecting touches: which items a client has read, for the backends'
+//! eviction. A client has one [`TouchBuffer`] for each replica and partition.
+
+/// Touches of one message.
+pub const TOUCH_BATCH_MAX: usize = 64;
+
+/// Slot numbers touched in one partition's index.
+#[derive(Clone, Debug)]
+pub struct TouchBuffer {
+    window_id: u64,
+    count: usize,
+    slots: [u32; TOUCH_BATCH_MAX],
+    /// One touch in `sample` is kept; the rest is not reported.
+    sample: u32,
+    state: u32,
+}
+
+/// A batch that is ready to be sent; borrowed from the buffer, which is empty
+/// again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TouchBatch<'a> {
+    /// The index window whose slot numbers these are. The backend ignores the
+    /// batch if it has another index by now.
+    pub window_id: u64,
+    /// See [`crate::vote::IndexVote::Present`].
+    pub slots: &'a [u32],
+}
+
+impl TouchBuffer {
+    /// An empty buffer that keeps one touch in `sample` (1: every one; 0 is
+    /// taken as 1).
+    pub const fn new(sample: u32) -> Self {
+        TouchBuffer {
+            window_id: 0,
+            count: 0,
+            slots: [0; TOUCH_BATCH_MAX],
+            sample: if sample == 0 { 1 } else { sample },
+            state: 0x9e37_79b9,
+        }
+    }
+
+    /// Notes that `slot` was read through `window_id`; returns a batch when
+    /// the buffer is full. Touches of an older window are dropped: their slot
+    /// numbers mean nothing any more.
+    #[inline]
+    pub fn touch(&mut self, window_id: u64, slot: u32) -> Option<TouchBatch<'_>> {
+        if self.sample > 1 && !self.is_sampled() {
+            return None;
+        }
+        if window_id != self.window_id {
+            self.window_id = window_id;
+            self.count = 0;
+        }
+        self.slots[self.count] = slot;
+        self.count += 1;
+        (self.count == TOUCH_BATCH_MAX).then(|| self.take())
+    }
+
+    /// What has been collected so far, if anything: to be sent when a client
+    /// goes idle or ends.
+    pub fn flush(&mut self) -> Option<TouchBatch<'_>> {
+        (self.count > 0).then(|| self.take())
+    }
+
+    fn take(&mut self) -> TouchBatch<'_> {
+        let count = std::mem::take(&mut self.count);
+        TouchBatch {
+            window_id: self.window_id,
+            slots: &self.slots[..count],
+        }
+    }
+
+    /// Random rather than every k-th, so that a loop over the keys does not
+    /// touch the same ones each time.
+    #[inline]
+    fn is_sampled(&mut self) -> bool {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 17;
+        self.state ^= self.state << 5;
+        (u64::from(self.state) * u64::from(self.sample)) >> 32 == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_buffer_is_a_batch() {
+        let mut buffer = TouchBuffer::new(1);
+        for slot in 0..TOUCH_BATCH_MAX as u32 - 1 {
+            assert_eq!(buffer.touch(4, slot), None);
+        }
+        let batch = buffer.touch(4, 63).unwrap();
+        assert_eq!((batch.window_id, batch.slots.len()), (4, 64));
+        assert!(batch.slots.iter().copied().eq(0..64));
+        assert_eq!(buffer.flush(), None);
+    }
+
+    #[test]
+    fn a_new_window_drops_the_old_ones() {
+        let mut buffer = TouchBuffer::new(0);
+        buffer.touch(4, 1);
+        buffer.touch(6, 2);
+        let batch = buffer.flush().unwrap();
+        assert_eq!((batch.window_id, batch.slots), (6, &[2][..]));
+    }
+
+    #[test]
+    fn sampling_keeps_about_one_in_k() {
+        let mut buffer = TouchBuffer::new(10);
+        let kept: usize = (0..100_000)
+            .filter_map(|slot| buffer.touch(2, slot).map(|batch| batch.slots.len()))
+            .sum();
+        assert!((9_000..11_000).contains(&kept), "{kept}");
+    }
+}
