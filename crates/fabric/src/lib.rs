@@ -1,1 +1,24 @@
-//! (being written)
+//! Fabrics: what carries one-sided reads and messages between a client (the
+//! initiator) and a backend (the target).
+//!
+//! ```text
+//!            initiator                              target
+//!   set-up   shm::Connection::connect   <socket>    shm::Target (accept thread)
+//!   reads    shm::Reader                <memory>    (nobody: zero CPU)
+//!   messages shm::Channel               <rings>     shm::Target (poller thread) -> Service
+//! ```
+//!
+//! Every fabric is a module with the same pairs of files, set-up apart from
+//! datapath; [`initiator::Initiator`] and [`target::Service`] are what they
+//! share. [`shm`] serves clients on the same host.
+
+pub mod agreement;
+pub mod clock;
+mod idle;
+pub mod initiator;
+pub mod shm;
+pub mod target;
+
+pub use agreement::Agreement;
+pub use initiator::{Closed, Initiator, OutOfWindow, Progress, Refreshed, RequestId, SendError};
+pub use target::{AnswerSink, ClientId, Service};

@@ -1,0 +1,198 @@
+//! Requests and answers through the rings of one client.
+//!
+//! Everything that is sent or received passes through private memory; no
+//! system call but for ringing the bell of a server that sleeps.
+
+use super::socket;
+use crate::initiator::{Closed, RequestId, SendError};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use trefoil_layout::message::{
+    Answer, MESSAGE_LEN_MAX, Request, Slots, TOUCH_SLOT_COUNT_MAX, parse_answer,
+};
+use trefoil_layout::ring::{self, Consumer, Geometry, Producer};
+use trefoil_layout::words::Words;
+use trefoil_region::{Mapping, WordBuffer};
+
+/// The message path to one backend.
+#[derive(Debug)]
+pub struct Channel {
+    pub(super) rings: Mapping,
+    pub(super) socket: UnixStream,
+    requests: Producer,
+    pub(super) answers: Consumer,
+    outgoing: WordBuffer,
+    incoming: WordBuffer,
+    next_id: u64,
+    /// Number of the server's sleep that was ended by this client's bell.
+    rung: u64,
+    /// Unread bytes of requests at which even a touch wakes the server.
+    wake_above: u64,
+    /// How long to spin before sleeping.
+    pub(super) spin: Duration,
+    /// What was last announced as *waiting*.
+    pub(super) waiting: AtomicU64,
+    pub(super) closed: AtomicBool,
+}
+
+/// Whether a request is worth waking a server that sleeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wake {
+    Now,
+    WhenHalfFull,
+}
+
+impl Channel {
+    pub(super) fn new(
+        rings: Mapping,
+        geometry: Geometry,
+        socket: UnixStream,
+        spin: Duration,
+    ) -> Self {
+        let mut buffer = WordBuffer::default();
+        buffer.prepare(MESSAGE_LEN_MAX);
+        Channel {
+            rings,
+            socket,
+            requests: Producer::requests(geometry),
+            answers: Consumer::answers(geometry),
+            outgoing: buffer.clone(),
+            incoming: buffer,
+            next_id: 1,
+            rung: 0,
+            wake_above: u64::from(geometry.request_len()) / 2,
+            spin,
+            waiting: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends a request and wakes the server if it sleeps.
+    #[inline]
+    pub fn send(&mut self, request: &Request<'_>) -> Result<RequestId, SendError> {
+        self.push(request, Wake::Now)
+    }
+
+    /// Reports items that were read, in messages of a few hundred. What does
+    /// not fit is dropped. A server that sleeps is left asleep until the ring
+    /// is half full; it looks by itself ten times a second.
+    pub fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+        let Ok(partition) = u16::try_from(partition) else {
+            return;
+        };
+        for slots in slots.chunks(TOUCH_SLOT_COUNT_MAX) {
+            let request = Request::Touch {
+                partition,
+                window_id,
+                slots: Slots::from(slots),
+            };
+            if self.push(&request, Wake::WhenHalfFull).is_err() {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, request: &Request<'_>, wake: Wake) -> Result<RequestId, SendError> {
+        let len = request.encoded_len();
+        if len > MESSAGE_LEN_MAX {
+            return Err(SendError::TooLarge);
+        }
+        if self.is_closed() {
+            return Err(SendError::Closed);
+        }
+        let id = self.next_id;
+        let message = self.outgoing.prepare(len);
+        // The padding of the last word is sent along: keep it clean.
+        if let Some(last) = message.last_mut() {
+            *last = 0;
+        }
+        request.encode(id, self.outgoing.bytes_mut());
+        let words = self.rings.words();
+        let Ok(pushed) = self.requests.push(&words, self.outgoing.words(), len) else {
+            return Err(self.close().into());
+        };
+        let wake = match wake {
+            Wake::WhenHalfFull if pushed => self.is_half_full()?,
+            Wake::Now | Wake::WhenHalfFull => true,
+        };
+        if wake {
+            self.wake_server(|_| true);
+        }
+        if !pushed {
+            return Err(SendError::Full);
+        }
+        self.next_id += 1;
+        Ok(RequestId(id))
+    }
+
+    #[inline]
+    fn is_half_full(&mut self) -> Result<bool, Closed> {
+        if self.requests.used_max() <= self.wake_above {
+            return Ok(false);
+        }
+        match self.requests.used(&self.rings.words()) {
+            Ok(used) => Ok(used > self.wake_above),
+            Err(_) => Err(self.close()),
+        }
+    }
+
+    /// Rings the bell of a server that sleeps, once for each sleep, if `when`
+    /// says so; it is told whether the server waits for room in the answer ring.
+    #[inline]
+    fn wake_server(&mut self, when: impl FnOnce(bool) -> bool) {
+        let words = self.rings.words();
+        words.fence_full();
+        let (number, blocked) = ring::sleeping(&words);
+        if number % 2 == 1 && number != self.rung && when(blocked) {
+            self.rung = number;
+            socket::ring(&self.socket);
+        }
+    }
+
+    /// Hands every answer that has arrived to `on` and returns how many.
+    #[inline]
+    pub fn poll(&mut self, mut on: impl FnMut(RequestId, Answer<'_>)) -> Result<usize, Closed> {
+        let words = self.rings.words();
+        let mut count = 0;
+        loop {
+            let len = match self
+                .answers
+                .pop(&words, self.incoming.prepare(MESSAGE_LEN_MAX))
+            {
+                Ok(Some(len)) => len,
+                Ok(None) => break,
+                Err(_) => return Err(self.close()),
+            };
+            let Ok((id, answer)) = parse_answer(&self.incoming.bytes()[..len]) else {
+                return Err(self.close());
+            };
+            count += 1;
+            on(RequestId(id), answer);
+        }
+        if self.answers.release(&words) {
+            self.wake_server(|blocked| blocked);
+        } else if self.is_closed() {
+            return Err(Closed);
+        }
+        Ok(count)
+    }
+
+    /// Whether a poll would deliver something.
+    #[inline(always)]
+    pub fn has_answer(&self) -> bool {
+        self.answers.has_message(&self.rings.words())
+    }
+
+    /// Whether the server is known to be gone. Found out by who waits.
+    #[inline(always)]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn close(&self) -> Closed {
+        self.closed.store(true, Ordering::Relaxed);
+        Closed
+    }
+}

@@ -1,0 +1,271 @@
+//! Connecting to a backend's socket.
+
+use super::channel::Channel;
+use super::connection::Connection;
+use super::reader::Reader;
+use super::socket;
+use crate::agreement::Agreement;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use trefoil_layout::control::{self, ControlError};
+use trefoil_layout::hello::{Granted, Hello, HelloError, REPLY_LEN, Reply, Status};
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_layout::ring;
+use trefoil_region::{Mapping, MappingError};
+
+/// What a client may choose.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectOptions {
+    /// For the whole greeting.
+    pub timeout: Duration,
+    /// Whether to ask for message rings.
+    pub rings: bool,
+    /// How long a wait spins before it sleeps. About one wake-up of the other
+    /// side, so that even an answer of a server that slept is usually caught.
+    pub spin: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        ConnectOptions {
+            timeout: Duration::from_secs(2),
+            rings: true,
+            spin: Duration::from_micros(50),
+        }
+    }
+}
+
+/// Why no connection could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No such file.
+    #[error("there is no socket {path}: is the backend running?")]
+    NotFound {
+        /// Where.
+        path: PathBuf,
+    },
+    /// A socket file that its server has left behind.
+    #[error("nobody listens on {path}: the backend has stopped")]
+    NobodyListens {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Somebody else's socket file.
+    #[error("{path} is not accessible to this user: it belongs to another user's backend")]
+    Permission {
+        /// Where.
+        path: PathBuf,
+    },
+    /// The server refuses this user.
+    #[error("the backend at {path} does not serve this user")]
+    NotAllowed {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Longer than a socket address can be.
+    #[error("the socket path {path} is longer than the system allows (107 bytes)")]
+    PathTooLong {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Too slow.
+    #[error("the backend at {path} did not answer within {timeout:?}")]
+    Timeout {
+        /// Where.
+        path: PathBuf,
+        /// How long it was given.
+        timeout: Duration,
+    },
+    /// The server hung up.
+    #[error("the backend at {path} closed the connection during the greeting")]
+    HungUp {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Another release, or not Trefoil at all.
+    #[error("{path}: {source}")]
+    Hello {
+        /// Where.
+        path: PathBuf,
+        /// What was wrong.
+        source: HelloError,
+    },
+    /// Regions of another layout.
+    #[error(
+        "the backend uses layout version {found}, this client understands {LAYOUT_VERSION}: run the same release on both sides"
+    )]
+    Layout {
+        /// The backend's.
+        found: u8,
+    },
+    /// Another cell, or another backend's socket.
+    #[error("the process at {path} does not serve backend {backend}")]
+    NoSuchBackend {
+        /// Where.
+        path: PathBuf,
+        /// Which was asked for.
+        backend: u32,
+    },
+    /// The server ran out of something.
+    #[error("the backend at {path} could not prepare shared memory for this client")]
+    Unavailable {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Control region of another kind.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// What was handed over contradicts what was announced.
+    #[error("the backend at {path} handed over something else than it announced: {what}")]
+    Inconsistent {
+        /// Where.
+        path: PathBuf,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// It could not be mapped.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// Anything else that the system reports.
+    #[error("cannot connect to {path}: {source}")]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Connection {
+    /// Connects to backend number `backend` of the process that listens at `path`.
+    pub fn connect(
+        path: &Path,
+        backend: u32,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let socket = open(path, options)?;
+        let hello = Hello {
+            backend,
+            wants_rings: options.rings,
+        };
+        // A server that refuses at once has already closed; its reply says why.
+        let _ = socket::send_with(&socket, &hello.encode(), &[]);
+        let mut bytes = [0; REPLY_LEN];
+        let mut descriptors = Vec::new();
+        let complete = socket::receive_with(&socket, &mut bytes, &mut descriptors)
+            .map_err(|e| system(path, options, e))?;
+        if !complete {
+            return Err(ConnectError::HungUp { path: path.into() });
+        }
+        let granted = judge(path, backend, &bytes)?;
+        establish(path, options, socket, &granted, descriptors)
+    }
+}
+
+fn open(path: &Path, options: &ConnectOptions) -> Result<OwnedFd, ConnectError> {
+    let fail = |e| system(path, options, e);
+    let address = SocketAddrUnix::new(path).map_err(fail)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(fail)?;
+    for direction in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, direction, Some(options.timeout)).map_err(fail)?;
+    }
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(fail)?;
+    Ok(socket)
+}
+
+fn system(path: &Path, options: &ConnectOptions, errno: Errno) -> ConnectError {
+    let path = path.to_path_buf();
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => ConnectError::NotFound { path },
+        Errno::CONNREFUSED => ConnectError::NobodyListens { path },
+        Errno::ACCESS | Errno::PERM => ConnectError::Permission { path },
+        Errno::NAMETOOLONG => ConnectError::PathTooLong { path },
+        Errno::AGAIN | Errno::TIMEDOUT => ConnectError::Timeout {
+            path,
+            timeout: options.timeout,
+        },
+        Errno::CONNRESET | Errno::PIPE => ConnectError::HungUp { path },
+        errno => ConnectError::System {
+            path,
+            source: errno.into(),
+        },
+    }
+}
+
+fn judge(path: &Path, backend: u32, bytes: &[u8; REPLY_LEN]) -> Result<Granted, ConnectError> {
+    let path = path.to_path_buf();
+    match Reply::parse(bytes) {
+        Ok(Reply::Granted(granted)) if granted.backend == backend => Ok(granted),
+        Ok(Reply::Granted(_) | Reply::Refused(Status::NoSuchBackend)) => {
+            Err(ConnectError::NoSuchBackend { path, backend })
+        }
+        Ok(Reply::OtherLayout(found)) => Err(ConnectError::Layout { found }),
+        Ok(Reply::Refused(Status::NotAllowed)) => Err(ConnectError::NotAllowed { path }),
+        Ok(Reply::Refused(Status::Malformed | Status::Protocol)) => Err(ConnectError::Hello {
+            path,
+            source: HelloError::Malformed,
+        }),
+        Ok(Reply::Refused(_)) => Err(ConnectError::Unavailable { path }),
+        Err(source) => Err(ConnectError::Hello { path, source }),
+    }
+}
+
+fn establish(
+    path: &Path,
+    options: &ConnectOptions,
+    socket: OwnedFd,
+    granted: &Granted,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Connection, ConnectError> {
+    let inconsistent = |what| ConnectError::Inconsistent {
+        path: path.to_path_buf(),
+        what,
+    };
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || {
+        descriptors
+            .next()
+            .ok_or_else(|| inconsistent("a descriptor is missing"))
+    };
+    let control = Mapping::reader(next()?, granted.control_len)?;
+    let index = Mapping::reader(next()?, granted.index_len)?;
+    let data = Mapping::reader(next()?, granted.data_len)?;
+    if control.len() < control::CONTROL_LEN as u64 {
+        return Err(inconsistent("the control region is too short"));
+    }
+    let shape = control::shape(&control.words())?;
+    if shape.incarnation != granted.incarnation
+        || shape.partition_count != usize::from(granted.partition_count)
+    {
+        return Err(inconsistent("the control region is of another incarnation"));
+    }
+    let agreement = Agreement {
+        backend: granted.backend,
+        incarnation: granted.incarnation,
+        hasher: granted.hasher,
+        partition_count: shape.partition_count,
+        layout_version: granted.layout_version,
+        config_id: 0,
+    };
+    let channel = match granted.rings {
+        None => None,
+        Some(geometry) => {
+            let rings = Mapping::reader_writer(next()?, geometry.object_len())?;
+            if !ring::is_initialised(&rings.words()) {
+                return Err(inconsistent("the message rings are not initialised"));
+            }
+            let socket = UnixStream::from(socket);
+            Some(Channel::new(rings, geometry, socket, options.spin))
+        }
+    };
+    let reader = Reader::new(agreement, control, index, data);
+    Ok(Connection::from_parts(reader, channel))
+}

@@ -1,0 +1,233 @@
+//! One-sided reads. No system call, no lock, no allocation; the backend does
+//! not notice.
+//!
+//! The windows are private copies: nothing that the backend writes while a
+//! read is under way can lead it outside the mappings.
+
+use crate::agreement::Agreement;
+use crate::initiator::{OutOfWindow, Refreshed};
+use trefoil_client_core::vote::{IndexVote, index_vote};
+use trefoil_layout::bucket::{BUCKET_LEN, SLOT_COUNT, slot_word};
+use trefoil_layout::control::{self, IndexWindow};
+use trefoil_layout::limits::SPILL_MAX;
+use trefoil_layout::{KeyHash, Pointer, Version};
+use trefoil_region::{Mapping, SharedWords, WordBuffer};
+
+/// Bytes of an entry that are fetched ahead of its copy; behind them the
+/// processor's own prefetcher has understood.
+const PREFETCH_LEN_MAX: usize = 4096;
+/// Looks at a window that is being changed, before the old copy is kept.
+const WINDOW_ATTEMPT_COUNT: usize = 100;
+
+/// The regions of one backend, mapped for reading.
+#[derive(Debug)]
+pub struct Reader {
+    agreement: Agreement,
+    control: Mapping,
+    index: Mapping,
+    data: Mapping,
+    windows: Box<[IndexWindow]>,
+    config_id: u32,
+    data_window: u64,
+}
+
+impl Reader {
+    pub(super) fn new(
+        agreement: Agreement,
+        control: Mapping,
+        index: Mapping,
+        data: Mapping,
+    ) -> Self {
+        let mut reader = Reader {
+            agreement,
+            control,
+            index,
+            data,
+            windows: vec![IndexWindow::default(); agreement.partition_count].into(),
+            config_id: 0,
+            data_window: 0,
+        };
+        reader.refresh();
+        reader.agreement.config_id = reader.config_id;
+        reader
+    }
+
+    /// What was agreed when the connection was made.
+    #[inline(always)]
+    pub fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// Config id that buckets are expected to carry, as of the last refresh.
+    #[inline(always)]
+    pub fn config_id(&self) -> u32 {
+        self.config_id
+    }
+
+    /// Whether the backend's lease on its memory runs at `now_monotonic_ns`
+    /// ([`crate::clock::monotonic_ns`]). To be asked after the last read of an
+    /// operation: memory of a dead backend stays readable.
+    #[inline(always)]
+    pub fn lease_alive(&self, now_monotonic_ns: u64) -> bool {
+        control::lease_end_ns(&self.control.words()) > now_monotonic_ns
+    }
+
+    /// Entries at or below this version are misses.
+    #[inline]
+    pub fn flush_floor(&self) -> Version {
+        control::flush_floor(&self.control.words())
+    }
+
+    /// Partition of a key.
+    #[inline(always)]
+    pub fn partition(&self, hash: KeyHash) -> usize {
+        hash.partition(self.agreement.partition_count)
+    }
+
+    /// Id of the index window in use for a partition; 0 if there is none.
+    #[inline(always)]
+    pub fn window_id(&self, partition: usize) -> u64 {
+        self.windows[partition].window_id
+    }
+
+    /// Takes windows and config id from the control region anew.
+    #[cold]
+    pub fn refresh(&mut self) -> Refreshed {
+        let words = self.control.words();
+        let mut changed = Refreshed::Unchanged;
+        let config_id = control::config_id(&words);
+        let data_window = control::data_window(&words).min(self.data.len());
+        if (config_id, data_window) != (self.config_id, self.data_window) {
+            (self.config_id, self.data_window) = (config_id, data_window);
+            changed = Refreshed::Changed;
+        }
+        for (partition, known) in self.windows.iter_mut().enumerate() {
+            let Some(window) = settled_window(&words, partition) else {
+                continue;
+            };
+            let window = usable(window, self.index.len());
+            if window != *known {
+                *known = window;
+                changed = Refreshed::Changed;
+            }
+        }
+        changed
+    }
+
+    /// What the index says about a key, judged from the live buckets.
+    #[inline]
+    pub fn index_vote(&self, hash: KeyHash) -> IndexVote {
+        let window = &self.windows[self.partition(hash)];
+        index_vote(hash, self.config_id, window.bucket_count, |bucket| {
+            self.bucket(window, bucket)
+        })
+    }
+
+    /// Fetches the lines of the bucket that hold its header and the slot where
+    /// the key most likely stands.
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: KeyHash) {
+        let window = &self.windows[self.partition(hash)];
+        if window.bucket_count == 0 {
+            return;
+        }
+        let bucket = self.bucket(window, hash.bucket(window.bucket_count));
+        bucket.prefetch(1);
+        if let Some(slot) = bucket.slice(slot_word(hash.home_slot()) as u64 * 8, 8) {
+            slot.prefetch(1);
+        }
+    }
+
+    /// Fetches the lines of a data entry.
+    #[inline]
+    pub fn prefetch_data(&self, pointer: Pointer) {
+        if let Ok(words) = self.entry(pointer) {
+            words.prefetch(PREFETCH_LEN_MAX);
+        }
+    }
+
+    /// Copies what `pointer` leads to into private memory, where it is to be
+    /// validated. It may be torn, or something else by now.
+    #[inline]
+    pub fn read_data(&self, pointer: Pointer, into: &mut WordBuffer) -> Result<(), OutOfWindow> {
+        let words = self.entry(pointer)?;
+        words.prefetch(PREFETCH_LEN_MAX);
+        into.fill_from(words);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn entry(&self, pointer: Pointer) -> Result<SharedWords<'_>, OutOfWindow> {
+        let (offset, len) = (pointer.offset(), pointer.len());
+        if offset + len as u64 > self.data_window {
+            return Err(OutOfWindow);
+        }
+        self.data.words().slice(offset, len).ok_or(OutOfWindow)
+    }
+
+    /// A bucket below `bucket_count + SPILL_MAX`.
+    #[inline(always)]
+    fn bucket(&self, window: &IndexWindow, bucket: u64) -> SharedWords<'_> {
+        self.index
+            .words()
+            .slice(window.offset + bucket * BUCKET_LEN as u64, BUCKET_LEN)
+            .expect("refresh() has checked that the whole window lies in the mapping")
+    }
+}
+
+fn settled_window(words: &SharedWords<'_>, partition: usize) -> Option<IndexWindow> {
+    (0..WINDOW_ATTEMPT_COUNT).find_map(|_| control::index_window(words, partition))
+}
+
+/// The window, or none at all if it does not lie inside the region or its slot
+/// numbers would not fit.
+fn usable(window: IndexWindow, index_len: u64) -> IndexWindow {
+    let slots_fit = window
+        .bucket_count
+        .checked_add(SPILL_MAX as u64)
+        .and_then(|buckets| buckets.checked_mul(SLOT_COUNT as u64))
+        .is_some_and(|slots| slots <= u64::from(u32::MAX));
+    let inside = slots_fit
+        && window.offset.is_multiple_of(BUCKET_LEN as u64)
+        && window
+            .offset
+            .checked_add(IndexWindow::bytes(window.bucket_count))
+            .is_some_and(|end| end <= index_len);
+    if inside {
+        window
+    } else {
+        IndexWindow::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_outside_the_region_are_not_used() {
+        let good = IndexWindow {
+            window_id: 2,
+            offset: 512,
+            bucket_count: 4,
+            epoch: 1,
+        };
+        assert_eq!(usable(good, 512 * 8), good);
+        let none = IndexWindow::default();
+        assert_eq!(usable(good, 512 * 8 - 1), none);
+        for (offset, bucket_count) in [
+            (8, 1),
+            (u64::MAX - 511, 1),
+            (0, u64::MAX),
+            (0, u64::MAX / 512),
+            (0, 1 << 29),
+        ] {
+            let bad = IndexWindow {
+                offset,
+                bucket_count,
+                ..good
+            };
+            assert_eq!(usable(bad, u64::MAX), none, "{bad:?}");
+        }
+    }
+}
