@@ -28,12 +28,11 @@ pub enum DataVerdict<'a> {
     Expired,
     /// The wanted entry, sound, but flushed.
     Flushed,
-    /// The pointer leaves the data window that this client knows.
-    OutOfWindow,
 }
 
 /// Whether `pointer` lies inside a data window of `window_len` bytes: to be
-/// asked before anything is read through it.
+/// asked before anything is read through it. If not, the window is refreshed
+/// ([`crate::get::Get::handle_out_of_window`]).
 #[inline(always)]
 pub const fn pointer_in_window(pointer: Pointer, window_len: u64) -> bool {
     !pointer.is_empty() && pointer.offset() + pointer.len() as u64 <= window_len

@@ -219,6 +219,13 @@ impl Retry {
         GiveUp::Deadline { last: self.last }
     }
 
+    /// Nobody could be reached, and trying again is not allowed.
+    pub(crate) fn unreached(&self) -> GiveUp {
+        GiveUp::Budget {
+            last: self.last.unwrap_or(RetryCause::Connection),
+        }
+    }
+
     /// How long to wait before the next retry, in nanoseconds: nothing before
     /// the first two, then doubling.
     pub(crate) fn pause_ns(&self) -> u64 {

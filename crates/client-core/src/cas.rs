@@ -1,0 +1,191 @@
+//! Compare-and-swap: rules 13 to 15.
+//!
+//! # Calling order
+//!
+//! ```text
+//! let mut cas = Cas::new(mode, version, limits);
+//! loop {
+//!     match cas.poll(now) {
+//!         Send { replica }  => message -> handle_ack, or handle_failure
+//!         Wait { until_ns } => feed the answer, or poll again at that time
+//!         Done(outcome)     => ends it
+//!     }
+//! }
+//! ```
+//!
+//! * The replicas are asked in the order of the cohort, each after the one
+//!   before has answered or was found down: contenders meet at one replica
+//!   instead of splitting three ways.
+//! * **Each replica gets the message at most once, and no layer below may
+//!   repeat it** (rule 14): a copy that finds the first one's work would be
+//!   refused, and a refusal must mean that it does not hold. A lost answer
+//!   stays unknown.
+//! * Once two have applied it, the third is still sent to before `Done`.
+
+use crate::mode::{Mode, REPLICAS_MAX};
+use crate::mutants::{self, Mutant};
+use crate::outcome::{MutationOutcome, SendFailure};
+use crate::quorum::{CasDecision, CasState, decide_cas};
+use crate::retry::{Limits, Retry, RetryCause, RetryCounts};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Ack, Outcome, Rejection};
+
+/// What the driver does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CasStep {
+    /// Send it to this replica, once.
+    Send {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// Nothing to start before the answer or this time.
+    Wait {
+        /// On the caller's monotonic clock; `u64::MAX` if there is no such time.
+        until_ns: u64,
+    },
+    /// Finished; any further poll says the same.
+    Done(MutationOutcome),
+}
+
+/// The machine. See the module's page for the calling order.
+#[derive(Clone, Debug)]
+pub struct Cas {
+    version: Version,
+    replica_count: usize,
+    quorum: usize,
+    states: [CasState; REPLICAS_MAX],
+    /// The replica to be sent to next.
+    next: Option<usize>,
+    retry: Retry,
+    outcome: Option<MutationOutcome>,
+}
+
+impl Cas {
+    /// A machine that installs under `version`, freshly issued.
+    pub fn new(mode: Mode, version: Version, limits: Limits) -> Self {
+        let mut cas = Cas {
+            version,
+            replica_count: mode.replica_count(),
+            quorum: mode.quorum(),
+            states: [CasState::Unsent; REPLICAS_MAX],
+            next: None,
+            retry: Retry::new(limits),
+            outcome: (mode == Mode::R2Immutable)
+                .then_some(MutationOutcome::Rejected(Rejection::Immutable)),
+        };
+        cas.advance();
+        cas
+    }
+
+    /// The next step.
+    pub fn poll(&mut self, now_ns: u64) -> CasStep {
+        if self.outcome.is_none() && now_ns >= self.retry.deadline_ns() {
+            self.give_up();
+        }
+        if let Some(replica) = self.next.take() {
+            self.states[replica] = CasState::Open;
+            if matches!(self.outcome, Some(MutationOutcome::Stored { .. })) {
+                self.next_unsent();
+            }
+            return CasStep::Send { replica };
+        }
+        match self.outcome {
+            Some(outcome) => CasStep::Done(outcome),
+            None => CasStep::Wait {
+                until_ns: self.retry.deadline_ns(),
+            },
+        }
+    }
+
+    /// A replica's answer.
+    pub fn handle_ack(&mut self, replica: usize, ack: Ack) {
+        self.states[replica] = match ack.outcome {
+            Outcome::Applied => CasState::Applied { epoch: ack.epoch },
+            Outcome::Mismatch { present, .. } => CasState::Refused { present },
+            // A replica that knows something newer has not installed it.
+            Outcome::Superseded { bound } => CasState::Refused {
+                present: Some(bound),
+            },
+            Outcome::Rejected(rejection) => CasState::Rejected(rejection),
+        };
+        self.advance();
+    }
+
+    /// There is no answer, or there was no message.
+    pub fn handle_failure(&mut self, replica: usize, failure: SendFailure) {
+        self.retry.count(RetryCause::Connection);
+        self.states[replica] = match failure {
+            SendFailure::NotSent => CasState::Down,
+            SendFailure::Lost if mutants::is_on(Mutant::CasResent) && self.may_repeat() => {
+                CasState::Unsent
+            }
+            SendFailure::Lost => CasState::Lost,
+        };
+        self.advance();
+    }
+
+    /// The version under which it is being installed.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Replicas passed over, by cause.
+    pub fn retries(&self) -> RetryCounts {
+        self.retry.counts()
+    }
+
+    /// For the mutant of rule 14 only: how often a lost message is repeated.
+    fn may_repeat(&mut self) -> bool {
+        self.retry.spend(RetryCause::Connection).is_ok()
+    }
+
+    fn advance(&mut self) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let states = &self.states[..self.replica_count];
+        self.outcome = match decide_cas(states, self.quorum) {
+            CasDecision::Open => None,
+            CasDecision::Ask(replica) => {
+                self.next = Some(replica);
+                None
+            }
+            CasDecision::Stored => {
+                self.next_unsent();
+                Some(MutationOutcome::Stored {
+                    version: self.version,
+                })
+            }
+            CasDecision::Exists { present } => Some(MutationOutcome::Exists { present }),
+            CasDecision::Rejected(rejection) => Some(MutationOutcome::Rejected(rejection)),
+            CasDecision::Unreached => Some(MutationOutcome::Failed {
+                cause: self.retry.unreached(),
+            }),
+            CasDecision::Indeterminate => Some(MutationOutcome::Indeterminate),
+        };
+    }
+
+    fn next_unsent(&mut self) {
+        let states = &self.states[..self.replica_count];
+        self.next = states.iter().position(|s| *s == CasState::Unsent);
+    }
+
+    /// The deadline has passed without a decision.
+    fn give_up(&mut self) {
+        self.next = None;
+        let states = &self.states[..self.replica_count];
+        let untouched = states.iter().all(|state| {
+            !matches!(
+                state,
+                CasState::Open | CasState::Applied { .. } | CasState::Lost
+            )
+        });
+        self.outcome = Some(if untouched {
+            MutationOutcome::Failed {
+                cause: self.retry.deadline(),
+            }
+        } else {
+            MutationOutcome::Indeterminate
+        });
+    }
+}

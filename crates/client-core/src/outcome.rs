@@ -1,0 +1,44 @@
+//! How a mutation ended, whatever kind it was.
+
+use crate::retry::GiveUp;
+use trefoil_layout::Version;
+use trefoil_layout::op::Rejection;
+
+/// What a mutation's caller may rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MutationOutcome {
+    /// A quorum holds it: no GET that begins now returns anything older.
+    Stored {
+        /// The version under which it was finally stored.
+        version: Version,
+    },
+    /// Something newer is known. A fine outcome for a fill; for a SET or ERASE
+    /// it means that the retry budget ended, and that no replica holds it.
+    Superseded {
+        /// The highest bound that a replica named.
+        bound: Version,
+    },
+    /// A CAS did not find what it expected, and will never be seen.
+    Exists {
+        /// What is present instead, as far as the replicas that refused know.
+        present: Option<Version>,
+    },
+    /// It may have been applied or may still be: nothing can be said.
+    Indeterminate,
+    /// The replicas refuse it; nothing was done.
+    Rejected(Rejection),
+    /// It was not sent, or certainly not received; nothing was done.
+    Failed {
+        /// Why.
+        cause: GiveUp,
+    },
+}
+
+/// Why there is no answer to a mutation's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendFailure {
+    /// It certainly did not reach the replica and never will.
+    NotSent,
+    /// It may have reached the replica, or may still.
+    Lost,
+}
