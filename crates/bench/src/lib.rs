@@ -4,3 +4,4 @@
 pub mod floor;
 pub mod load;
 pub mod measure;
+pub mod target;

@@ -4,11 +4,15 @@
 
 mod corpus;
 mod mapping;
+mod ping_pong;
+mod target;
 
 use std::io;
 
 pub use corpus::{BucketRead, FloorCorpus, FloorOptions};
 pub use mapping::{PageSize, SharedMapping};
+pub use ping_pong::{futex_ping_pong, ring_ping_pong};
+pub use target::FloorTarget;
 
 /// Why a floor could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -34,4 +38,7 @@ pub enum FloorError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A thread of the measurement panicked.
+    #[error("a measuring thread ended by panic")]
+    Panicked,
 }
