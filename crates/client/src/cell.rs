@@ -1,0 +1,202 @@
+//! A connection to a cell: its configuration, from which clients are made.
+
+use crate::client::Client;
+use crate::error::ConnectError;
+use crate::options::Options;
+use crate::rpc::Rpc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use trefoil_cell::{
+    CellAddress, CellConfig, CellLocation, ConfigStore as _, DirectoryStore, RpcAddress,
+};
+use trefoil_rpc::v1;
+
+/// How long establishing a connection may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A cell as its clients know it. Cheap to clone; shared by threads, each of
+/// which has a [`Client`] of its own.
+#[derive(Clone)]
+pub struct Cell {
+    inner: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    address: String,
+    location: CellLocation,
+    config: RwLock<Arc<CellConfig>>,
+    pub(crate) rpc: Arc<Rpc>,
+    clients: AtomicUsize,
+}
+
+impl Cell {
+    /// Finds the cell at `address` (see `trefoil_cell::CellAddress`) and loads
+    /// its configuration.
+    pub fn connect(address: &str) -> Result<Cell, ConnectError> {
+        let bad = |source| ConnectError::Address {
+            address: address.to_owned(),
+            source,
+        };
+        let location = address
+            .parse::<CellAddress>()
+            .and_then(|a| a.locate())
+            .map_err(bad)?;
+        let rpc = Rpc::new(CONNECT_PATIENCE);
+        let config = load(&rpc, address, &location)?;
+        Ok(Cell {
+            inner: Arc::new(Shared {
+                address: address.to_owned(),
+                location,
+                config: RwLock::new(Arc::new(config)),
+                rpc,
+                clients: AtomicUsize::new(0),
+            }),
+        })
+    }
+
+    /// The configuration that this process knows.
+    pub fn config(&self) -> Arc<CellConfig> {
+        self.inner.config()
+    }
+
+    /// The address that this cell was found at.
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// A client for one thread. Backends that cannot be reached now are tried
+    /// again when they are needed.
+    pub fn client(&self, options: Options) -> Client {
+        let number = self.inner.clients.fetch_add(1, Ordering::Relaxed);
+        Client::new(self.inner.clone(), options, number)
+    }
+
+    /// Statistics of every backend process: an entry for each backend, with
+    /// the reason if it did not answer.
+    pub fn stats(&self) -> Vec<BackendStats> {
+        let config = self.config();
+        let answer = |number: u32| {
+            let client = self.inner.rpc.backend(&config, number)?;
+            let call = async move {
+                let mut client = client;
+                client
+                    .stats(v1::StatsRequest {})
+                    .await
+                    .map(|r| r.into_inner())
+            };
+            self.inner.rpc.wait(call, CONNECT_PATIENCE)
+        };
+        config
+            .backends
+            .iter()
+            .map(|b| BackendStats {
+                number: b.number,
+                stats: answer(b.number),
+            })
+            .collect()
+    }
+
+    /// Sets the memory bound of every process of the cell, in bytes.
+    /// Returns for each backend the bytes resident now, or why it failed.
+    pub fn set_memory_limit(&self, bytes: u64) -> Vec<(u32, Result<u64, String>)> {
+        let config = self.config();
+        let set = |number: u32| {
+            let client = self.inner.rpc.backend(&config, number)?;
+            let call = async move {
+                let mut client = client;
+                client
+                    .set_memory_limit(v1::SetMemoryLimitRequest { bytes })
+                    .await
+                    .map(|r| r.into_inner())
+            };
+            self.inner
+                .rpc
+                .wait(call, CONNECT_PATIENCE)
+                .map(|r| r.resident_bytes)
+        };
+        config
+            .backends
+            .iter()
+            .map(|b| (b.number, set(b.number)))
+            .collect()
+    }
+
+    /// One empty RPC call to backend `number`: the floor of every call's cost.
+    pub fn ping(&self, number: u32) -> Result<(), String> {
+        let config = self.config();
+        let mut client = self.inner.rpc.backend(&config, number)?;
+        let call = async move { client.ping(v1::PingRequest {}).await.map(|_| ()) };
+        self.inner.rpc.wait(call, CONNECT_PATIENCE)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner
+    }
+}
+
+/// What one backend's process says of itself.
+pub struct BackendStats {
+    /// Backend number.
+    pub number: u32,
+    /// Its statistics, or why there are none.
+    pub stats: Result<v1::StatsResponse, String>,
+}
+
+impl Shared {
+    pub(crate) fn config(&self) -> Arc<CellConfig> {
+        self.config
+            .read()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
+    }
+
+    /// Loads the configuration anew; an older one than the known is ignored.
+    pub(crate) fn reload_config(&self) -> Result<Arc<CellConfig>, ConnectError> {
+        let fresh = load(&self.rpc, &self.address, &self.location)?;
+        let mut known = self.config.write().unwrap_or_else(|e| e.into_inner());
+        if fresh.config_id > known.config_id {
+            *known = Arc::new(fresh);
+        }
+        Ok(known.clone())
+    }
+}
+
+fn load(rpc: &Rpc, address: &str, location: &CellLocation) -> Result<CellConfig, ConnectError> {
+    match location {
+        CellLocation::Directory(path) => {
+            let config = DirectoryStore::open(path)?.load()?;
+            config.ok_or_else(|| trefoil_cell::ConfigStoreError::NoCell(path.clone()).into())
+        }
+        CellLocation::Servers(servers) => load_from_servers(rpc, address, servers),
+    }
+}
+
+fn load_from_servers(
+    rpc: &Rpc,
+    address: &str,
+    servers: &[RpcAddress],
+) -> Result<CellConfig, ConnectError> {
+    rpc.runtime().map_err(ConnectError::Runtime)?;
+    let mut reason = "the address names no server".to_owned();
+    for server in servers {
+        let answer = rpc.open(server).and_then(|mut client| {
+            let call = async move { client.config(v1::ConfigRequest {}).await };
+            rpc.wait(call, CONNECT_PATIENCE)
+        });
+        match answer {
+            Ok(response) => {
+                let config = response.into_inner().config.unwrap_or_default();
+                return trefoil_cell::decode_config(&config).map_err(|source| ConnectError::Wire {
+                    address: server.to_string(),
+                    source,
+                });
+            }
+            Err(error) => reason = error,
+        }
+    }
+    Err(ConnectError::Unreachable {
+        address: address.to_owned(),
+        reason,
+    })
+}

@@ -1,0 +1,207 @@
+//! A thread's client: what its operations share.
+
+use crate::cell::Shared;
+use crate::link::Link;
+use crate::options::Options;
+use crate::rpc::Completion;
+use crate::time;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use trefoil_cell::{CellConfig, Cohort, Placement, RpcAddress};
+use trefoil_client_core::clock::VersionClock;
+use trefoil_client_core::mode::Mode;
+use trefoil_client_core::retry::{Limits, RetryCounts};
+use trefoil_layout::limits::KEY_LEN_MAX;
+use trefoil_layout::op::Rejection;
+use trefoil_layout::{KeyHash, KeyHasher, Version};
+
+/// How many lookups begin at the same replica before the next one's turn: each
+/// gets its share of touches, and its memory stays in the cache for a while.
+const PREFERRED_TURN: u64 = 64;
+
+/// What a client has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Lookups that returned a value.
+    pub hits: u64,
+    /// Lookups that found none.
+    pub misses: u64,
+    /// Of the misses, those without a quorum.
+    pub inquorate: u64,
+    /// Operations without a result.
+    pub failed: u64,
+    /// Mutations whose outcome is unknown.
+    pub indeterminate: u64,
+    /// Retries of lookups, by cause.
+    pub get_retries: RetryCounts,
+    /// Retries of mutations, by cause.
+    pub mutation_retries: RetryCounts,
+}
+
+/// A client of one cell for one thread.
+pub struct Client {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: Arc<CellConfig>,
+    pub(crate) mode: Mode,
+    pub(crate) options: Options,
+    hasher: KeyHasher,
+    placement: Placement,
+    pub(crate) links: Vec<Link>,
+    pub(crate) clock: VersionClock,
+    pub(crate) counters: Counters,
+    turn: u64,
+    /// Number of the operation under way.
+    pub(crate) operation: u64,
+    pub(crate) done: (Sender<Completion>, Receiver<Completion>),
+}
+
+impl Client {
+    pub(crate) fn new(shared: Arc<Shared>, options: Options, number: usize) -> Self {
+        let config = shared.config();
+        let now = time::monotonic_ns();
+        let link = |backend: &trefoil_cell::BackendConfig| {
+            let has_tcp = backend
+                .addresses
+                .iter()
+                .any(|a| matches!(a, RpcAddress::Tcp { host, .. } if !is_loopback(host)));
+            Link::new(
+                backend.number,
+                backend.fabric_socket.clone(),
+                has_tcp,
+                options.touch_sample,
+                now,
+            )
+        };
+        Client {
+            mode: machine_mode(config.mode),
+            hasher: config.hash,
+            placement: config.placement(),
+            links: config.backends.iter().map(link).collect(),
+            config,
+            shared,
+            options,
+            clock: VersionClock::new(random_id()),
+            counters: Counters::default(),
+            turn: number as u64 * PREFERRED_TURN,
+            operation: 0,
+            done: channel(),
+        }
+    }
+
+    /// What this client has counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Starts counting anew.
+    pub fn reset_counters(&mut self) {
+        self.counters = Counters::default();
+    }
+
+    /// Reports the touches that are still being collected. Called when the
+    /// client is dropped; of use before it goes idle.
+    pub fn flush_touches(&mut self) {
+        self.links.iter_mut().for_each(Link::flush_touches);
+    }
+
+    #[inline(always)]
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        self.hasher.hash(key)
+    }
+
+    #[inline(always)]
+    pub(crate) fn cohort(&self, hash: KeyHash) -> Cohort {
+        self.placement.cohort(hash)
+    }
+
+    #[inline(always)]
+    pub(crate) fn limits(&self, now_ns: u64) -> Limits {
+        Limits {
+            deadline_ns: now_ns + self.options.deadline.as_nanos() as u64,
+            retries_max: self.options.retries_max,
+        }
+    }
+
+    /// The place in the cohort that is asked first.
+    #[inline(always)]
+    pub(crate) fn preferred(&mut self) -> usize {
+        let copies = self.mode.replica_count();
+        if copies == 1 {
+            return 0;
+        }
+        if let Some(preferred) = self.options.preferred {
+            return preferred % copies;
+        }
+        self.turn += 1;
+        (self.turn / PREFERRED_TURN % copies as u64) as usize
+    }
+
+    /// Issues the next version.
+    pub(crate) fn next_version(&mut self) -> Version {
+        let now = time::unix_ns();
+        match self.clock.next(now) {
+            Ok(version) => version,
+            Err(_) => {
+                self.clock.renew(random_id());
+                self.clock
+                    .next(now)
+                    .expect("a fresh client id has sequence numbers")
+            }
+        }
+    }
+
+    /// Notes that another configuration may be in force.
+    #[cold]
+    pub(crate) fn refresh_config(&mut self) {
+        if let Ok(config) = self.shared.reload_config()
+            && config.config_id > self.config.config_id
+        {
+            self.hasher = config.hash;
+            self.placement = config.placement();
+            self.mode = machine_mode(config.mode);
+            self.config = config;
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.flush_touches();
+    }
+}
+
+/// Refuses keys that no backend takes.
+#[inline(always)]
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Rejection> {
+    if key.is_empty() {
+        return Err(Rejection::KeyEmpty);
+    }
+    if key.len() > KEY_LEN_MAX {
+        return Err(Rejection::KeyTooLong);
+    }
+    Ok(())
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Random bits for a client incarnation: a freshly keyed hasher's.
+fn random_id() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u64(time::monotonic_ns());
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}
+
+fn machine_mode(mode: trefoil_cell::Mode) -> Mode {
+    match mode {
+        trefoil_cell::Mode::R1 => Mode::R1,
+        trefoil_cell::Mode::R2 => Mode::R2Immutable,
+        trefoil_cell::Mode::R32 => Mode::R32,
+    }
+}

@@ -1,0 +1,84 @@
+//! What can go wrong, in the caller's words.
+
+use trefoil_cell::{AddressError, ConfigStoreError, WireError};
+use trefoil_client_core::get::GetFailure;
+use trefoil_layout::Version;
+use trefoil_layout::op::Rejection;
+
+/// Why no client of a cell could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The address cannot be understood.
+    #[error("cannot use the cell address \"{address}\": {source}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// What is wrong with it.
+        source: AddressError,
+    },
+    /// The directory's configuration cannot be read.
+    #[error(transparent)]
+    Config(#[from] ConfigStoreError),
+    /// None of the servers answered.
+    #[error("cannot reach the cell at {address}: {reason}; is it up?")]
+    Unreachable {
+        /// Servers that were tried.
+        address: String,
+        /// The last one's error.
+        reason: String,
+    },
+    /// A server's configuration makes no sense to this release.
+    #[error("the cell at {address} sent a configuration that this release cannot use: {source}")]
+    Wire {
+        /// The server.
+        address: String,
+        /// What is wrong with it.
+        source: WireError,
+    },
+    /// No runtime for RPC could be started.
+    #[error("cannot start the RPC runtime: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// Why an operation has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// Nothing can have been changed.
+    #[error("{0}")]
+    Failed(String),
+    /// A replica refused it; nothing was changed.
+    #[error("{0}")]
+    Rejected(#[from] Rejection),
+    /// A mutation may or may not have taken effect, now or later.
+    #[error("the outcome is unknown: {0}")]
+    Indeterminate(String),
+}
+
+impl From<GetFailure> for OpError {
+    fn from(failure: GetFailure) -> Self {
+        match failure {
+            GetFailure::Rejected(rejection) => OpError::Rejected(rejection),
+            GetFailure::GaveUp(why) => OpError::Failed(format!("no replica answered: {why}")),
+        }
+    }
+}
+
+/// How a mutation ended, if it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutated {
+    /// It holds at a quorum.
+    Stored {
+        /// Its version: a later CAS expects this.
+        version: Version,
+    },
+    /// Something newer is there (fills only: other mutations are retried above it).
+    Superseded {
+        /// The highest bound seen.
+        bound: Version,
+    },
+    /// A CAS did not find what it expected.
+    Exists {
+        /// What it found instead; `None` for no value.
+        present: Option<Version>,
+    },
+}

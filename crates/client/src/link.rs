@@ -1,0 +1,170 @@
+//! One backend as one client reaches it.
+
+use crate::options::Carrier;
+use crate::time::COARSE_LAG_NS;
+use std::path::PathBuf;
+use trefoil_client_core::get::Strategy;
+use trefoil_client_core::touch::TouchBuffer;
+use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+use trefoil_region::WordBuffer;
+
+/// First pause before a backend that was found down is tried again; it doubles
+/// up to [`RETRY_NS_MAX`].
+const RETRY_NS_MIN: u64 = 20_000_000;
+const RETRY_NS_MAX: u64 = 1_000_000_000;
+
+/// How the backend can be reached.
+enum State {
+    /// Mapped, with rings.
+    Shared(Box<Connection>),
+    /// Another host, another user, or no fabric: gRPC.
+    RpcOnly,
+    /// Not reachable; tried again at this time of the monotonic clock.
+    Down { retry_at_ns: u64 },
+}
+
+/// The link to one backend.
+pub(crate) struct Link {
+    pub(crate) number: u32,
+    socket: Option<PathBuf>,
+    has_tcp: bool,
+    state: State,
+    pause_ns: u64,
+    /// The latest data read from this backend; what a hit borrows.
+    pub(crate) bytes: WordBuffer,
+    touches: Box<[TouchBuffer]>,
+    touch_sample: u32,
+}
+
+impl Link {
+    pub(crate) fn new(
+        number: u32,
+        socket: Option<PathBuf>,
+        has_tcp: bool,
+        touch_sample: u32,
+        now_ns: u64,
+    ) -> Self {
+        let mut link = Link {
+            number,
+            socket,
+            has_tcp,
+            state: State::Down { retry_at_ns: 0 },
+            pause_ns: RETRY_NS_MIN,
+            bytes: WordBuffer::default(),
+            touches: Box::default(),
+            touch_sample,
+        };
+        link.reconnect(now_ns);
+        link
+    }
+
+    /// The mapped backend, if it is on this host and up.
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> Option<&Connection> {
+        match &self.state {
+            State::Shared(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// Connection and read buffer at once.
+    #[inline(always)]
+    pub(crate) fn shared_and_bytes(&mut self) -> Option<(&mut Connection, &mut WordBuffer)> {
+        match &mut self.state {
+            State::Shared(connection) => Some((connection, &mut self.bytes)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_rpc(&self) -> bool {
+        matches!(self.state, State::RpcOnly)
+    }
+
+    /// Whether what was read before `coarse_now_ns` may be believed.
+    #[inline(always)]
+    pub(crate) fn lease_alive(connection: &Connection, coarse_now_ns: u64) -> bool {
+        connection.lease_alive(coarse_now_ns + COARSE_LAG_NS)
+    }
+
+    /// How to look up at this backend now. A backend that was down is tried
+    /// again here when its time has come.
+    #[inline]
+    pub(crate) fn strategy(&mut self, carrier: Carrier, now_ns: u64) -> Strategy {
+        if let State::Down { retry_at_ns } = self.state
+            && now_ns >= retry_at_ns
+        {
+            self.reconnect(now_ns);
+        }
+        match (&self.state, carrier) {
+            (State::Shared(_), Carrier::Auto) => Strategy::TwoReads,
+            (State::Shared(connection), Carrier::Message) if connection.channel().is_some() => {
+                Strategy::Message
+            }
+            (State::Down { .. }, _) => Strategy::Down,
+            _ => Strategy::Rpc,
+        }
+    }
+
+    /// Connects anew; `false` if the backend cannot be reached.
+    #[cold]
+    pub(crate) fn reconnect(&mut self, now_ns: u64) -> bool {
+        let Some(socket) = &self.socket else {
+            self.state = State::RpcOnly;
+            return true;
+        };
+        match Connection::connect(socket, self.number, &ConnectOptions::default()) {
+            Ok(connection) => {
+                let partition_count = connection.agreement().partition_count;
+                self.touches = (0..partition_count)
+                    .map(|_| TouchBuffer::new(self.touch_sample))
+                    .collect();
+                self.state = State::Shared(Box::new(connection));
+                self.pause_ns = RETRY_NS_MIN;
+                true
+            }
+            // The socket of a backend on this host is gone or silent: it is down.
+            Err(ConnectError::NobodyListens { .. }) => self.set_down(now_ns),
+            Err(ConnectError::NotFound { .. }) if !self.has_tcp => self.set_down(now_ns),
+            // Another host's socket, another user's, another release's layout:
+            // RPC reaches it, or says why not.
+            Err(_) => {
+                self.state = State::RpcOnly;
+                true
+            }
+        }
+    }
+
+    /// Notes that the backend does not answer; returns `false` for its callers.
+    #[cold]
+    pub(crate) fn set_down(&mut self, now_ns: u64) -> bool {
+        self.state = State::Down {
+            retry_at_ns: now_ns + self.pause_ns,
+        };
+        self.pause_ns = (self.pause_ns * 2).min(RETRY_NS_MAX);
+        false
+    }
+
+    /// Reports that a hit read this slot.
+    #[inline]
+    pub(crate) fn touch(&mut self, partition: usize, slot: u32) {
+        let State::Shared(connection) = &mut self.state else {
+            return;
+        };
+        let window_id = connection.window_id(partition);
+        if let Some(batch) = self.touches[partition].touch(window_id, slot) {
+            connection.touch(partition, batch.window_id, batch.slots);
+        }
+    }
+
+    /// Sends the touches collected so far.
+    pub(crate) fn flush_touches(&mut self) {
+        let State::Shared(connection) = &mut self.state else {
+            return;
+        };
+        for (partition, touches) in self.touches.iter_mut().enumerate() {
+            if let Some(batch) = touches.flush() {
+                connection.touch(partition, batch.window_id, batch.slots);
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The command line: what others script against.
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use trefoil_layout::Version;
+
+/// A replicated in-memory cache whose GETs are memory reads.
+#[derive(Parser, Debug)]
+#[command(name = "trefoil", version, propagate_version = true, infer_long_args = false)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a whole cell in this process
+    Serve(ServeArgs),
+    /// Run and steer cells with a process for each backend
+    #[command(subcommand)]
+    Cell(CellCommand),
+    /// Print a value's bytes; exit code 1 and the reason on stderr if it is not there
+    Get(GetArgs),
+    /// Store a value
+    Set(SetArgs),
+    /// Remove a value
+    Erase(EraseArgs),
+    /// Store a value if exactly the given version is present
+    Cas(CasArgs),
+    /// Measure: a cell under load, beside memcached or redis, hit ratios, memory
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Search for violations of the promises in a simulated cell with faults
+    Sim(SimArgs),
+    /// Start a replicated cell, replay a real workload through it, kill a backend, compare
+    Demo(DemoArgs),
+}
+
+/// Where the cell is.
+#[derive(Args, Debug, Clone)]
+pub struct CellAddress {
+    /// host:port[,host:port…], unix:/path (a socket or a cell's directory), or trefoil://…
+    #[arg(long, env = "TREFOIL_CELL", value_name = "ADDR")]
+    pub cell: String,
+}
+
+/// Settings that `serve` and `cell up` share. Unset ones come from the
+/// configuration file, then from the defaults.
+#[derive(Args, Debug, Clone, Default)]
+pub struct StoreArgs {
+    /// Bound of all resident memory [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// What makes room when memory is full [default: lru]
+    #[arg(long, value_name = "POLICY")]
+    pub eviction: Option<Eviction>,
+    /// Longest value that is accepted [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub value_max: Option<ByteSize>,
+    /// How keys are hashed; sip13 where strangers choose the keys [default: xxh3]
+    #[arg(long, value_name = "KIND")]
+    pub hash: Option<Hash>,
+    /// Partitions of each backend [default: 8]
+    #[arg(long, value_name = "N")]
+    pub partitions: Option<usize>,
+    /// Back shared memory by huge pages if the system has enough reserved [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub huge_pages: Option<bool>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Eviction {
+    Lru,
+    Arc,
+    S3fifo,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hash {
+    Xxh3,
+    Sip13,
+}
+
+#[derive(Args, Debug, Clone, Default)]
+pub struct ServeArgs {
+    /// R=1 (one copy) or R=3.2 (three copies, two agree) [default: R=1]
+    #[arg(long)]
+    pub mode: Option<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Address of the RPC service [default: 127.0.0.1:7411]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Unix socket of the RPC service; shared memory is handed over beside it
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Address of the Prometheus metrics, or off [default: 127.0.0.1:9411]
+    #[arg(long, value_name = "HOST:PORT|off")]
+    pub metrics: Option<String>,
+    /// Settings in TOML, named like the options; options win
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CellCommand {
+    /// Start a cell, a process for each backend, and stay until a signal ends it
+    Up(UpArgs),
+    /// Show what the cell holds and how it is
+    Status {
+        #[command(flatten)]
+        address: CellAddress,
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the memory bound of every process of the cell
+    Memory {
+        #[command(flatten)]
+        address: CellAddress,
+        /// New bound for each process, for example 512MiB
+        #[arg(long, value_name = "SIZE")]
+        limit: ByteSize,
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace the corpus of an immutable cell (R=2)
+    Reload {
+        #[command(flatten)]
+        address: CellAddress,
+        /// JSON lines or CSV with a header
+        #[arg(long, value_name = "FILE")]
+        load: PathBuf,
+        /// Drop the old corpus first, where memory does not hold both
+        #[arg(long)]
+        clear_first: bool,
+    },
+    /// One backend of a directory cell (started by `cell up`)
+    #[command(hide = true)]
+    Backend(BackendArgs),
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct UpArgs {
+    /// Directory of the cell: configuration, sockets, locks
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// R=1, R=2 (immutable, needs --load) or R=3.2
+    #[arg(long, default_value = "R=3.2")]
+    pub mode: String,
+    /// Backend processes [default: 3 at R=3.2, 2 at R=2, 1 at R=1]
+    #[arg(long, value_name = "N")]
+    pub backends: Option<u32>,
+    /// Corpus of an immutable cell: JSON lines or CSV with a header
+    #[arg(long, value_name = "FILE")]
+    pub load: Option<PathBuf>,
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct BackendArgs {
+    #[arg(long)]
+    pub dir: PathBuf,
+    #[arg(long)]
+    pub number: u32,
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    pub key: String,
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Print outcome and version instead of the value
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    pub key: String,
+    /// The value; or --file
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub value: Option<String>,
+    /// Read the value from a file; - is standard input
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Expire after, for example 60s, 5m, 2h
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub ttl: Option<Duration>,
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct EraseArgs {
+    pub key: String,
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CasArgs {
+    pub key: String,
+    pub value: String,
+    /// The version that has to be present: 32 hex digits, as `get --json` prints it
+    #[arg(long, value_name = "V")]
+    pub version: Version,
+    /// Expire after, for example 60s, 5m, 2h
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub ttl: Option<Duration>,
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// GETs against a cell, filled first
+    Get(LoadArgs),
+    /// SETs against a cell
+    Set(LoadArgs),
+    /// 95 % GETs and 5 % SETs (see --get-share)
+    Mix(LoadArgs),
+    /// Beside memcached or redis, in turn in one run; starts everything itself
+    Compare(CompareArgs),
+    /// Memory per item beyond key and value, beside memcached
+    Memory(MemoryArgs),
+    /// Hit ratio of a trace through the real store
+    HitRatio(HitRatioArgs),
+    /// Value sizes shifting at full memory, beside fresh caches of the new size
+    SizeShift {
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Keys in the corpus
+    #[arg(long, default_value_t = 100_000)]
+    pub keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    pub value_size: usize,
+    /// Keys of one get_many; 1 is a plain get
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Open loop with this many operations a second; without it, closed loop
+    #[arg(long, value_name = "OPS")]
+    pub rate: Option<f64>,
+    /// How long to measure
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// uniform, or zipf with this exponent
+    #[arg(long, value_name = "THETA")]
+    pub zipf: Option<f64>,
+    /// Share of GETs in a mix
+    #[arg(long, default_value_t = 0.95)]
+    pub get_share: f64,
+    /// Core for the load generator
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Do not fill the corpus first
+    #[arg(long)]
+    pub no_fill: bool,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Memcached,
+    Redis,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct CompareArgs {
+    /// What to compare with
+    #[arg(long, default_value = "memcached")]
+    pub peer: Peer,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    pub value_size: usize,
+    /// Bytes of all values together
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    pub corpus: ByteSize,
+    /// Runs of each system, in turn; medians are reported
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Write plots into this folder
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct MemoryArgs {
+    #[arg(long, default_value_t = 5_000_000)]
+    pub items: u64,
+    #[arg(long, default_value_t = 36)]
+    pub key_size: usize,
+    #[arg(long, default_value_t = 224)]
+    pub value_size: usize,
+    #[arg(long, default_value = "memcached")]
+    pub peer: Peer,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touches {
+    /// One partition, every access reported at once
+    Exact,
+    /// The default configuration: partitions, and touches in batches
+    Batched,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct HitRatioArgs {
+    /// ARC text format (`start count ignore id` a line), zstd or plain
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    #[arg(long)]
+    pub policy: Eviction,
+    /// Capacities in objects
+    #[arg(long, value_delimiter = ',', required = true, value_name = "N[,N…]")]
+    pub objects: Vec<u64>,
+    #[arg(long, default_value = "exact")]
+    pub touches: Touches,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct SimArgs {
+    /// First seed; alone, that seed is replayed with every step printed
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How many seeds
+    #[arg(long)]
+    pub seeds: Option<u64>,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct DemoArgs {
+    /// Trace in the ARC text format; the OLTP trace is built in
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Directory for the cell [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}

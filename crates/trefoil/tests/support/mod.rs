@@ -1,0 +1,152 @@
+//! A running cell and the command line, as a user's script sees them.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trefoil");
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A cell that ends with the test.
+pub struct Cell {
+    child: Child,
+    pub address: String,
+    pub pids: Vec<u32>,
+}
+
+impl Cell {
+    /// Runs `trefoil ARGS` until it prints its ready line.
+    pub fn start(args: &[&str]) -> Cell {
+        let mut child = Command::new(PROGRAM)
+            .args(args)
+            .env_remove("TREFOIL_CELL")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let Some(Ok(line)) = lines.next() else {
+            let mut stderr = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            panic!("no ready line from {args:?}: {stderr}");
+        };
+        let json = line.strip_prefix("ready ").expect("the line begins with ready");
+        let json: Value = serde_json::from_str(json).unwrap();
+        let pids = json["pids"].as_array().unwrap().iter();
+        // Keep the log flowing; it is shown if the test fails.
+        let stderr = child.stderr.take().unwrap();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                eprintln!("[cell] {line}");
+            }
+        });
+        Cell {
+            child,
+            address: json["cell"].as_str().unwrap().to_owned(),
+            pids: pids.map(|pid| pid.as_u64().unwrap() as u32).collect(),
+        }
+    }
+
+    /// `trefoil serve` on free ports.
+    pub fn serve(dir: &Path, more: &[&str]) -> Cell {
+        let listen = format!("127.0.0.1:{}", free_port());
+        let socket = dir.join("serve.sock").display().to_string();
+        let mut args = vec!["serve", "--listen", &listen, "--socket", &socket, "--metrics", "off"];
+        args.extend_from_slice(more);
+        Cell::start(&args)
+    }
+
+    /// `trefoil cell up` in `dir`.
+    pub fn up(dir: &Path, more: &[&str]) -> Cell {
+        let dir = dir.display().to_string();
+        let mut args = vec!["cell", "up", "--dir", &dir];
+        args.extend_from_slice(more);
+        Cell::start(&args)
+    }
+
+    /// Runs `trefoil ARGS --cell ADDRESS`.
+    pub fn run(&self, args: &[&str]) -> Output {
+        let mut all = args.to_vec();
+        all.extend_from_slice(&["--cell", &self.address]);
+        run(&all)
+    }
+
+    /// The same, of which exit code 0 and JSON are expected.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let output = self.run(args);
+        parse(&output)
+    }
+
+    /// kill -9 of backend `number`'s process.
+    pub fn kill(&self, number: usize) {
+        kill(self.pids[number], "KILL");
+    }
+
+    /// SIGTERM, and the exit code within a few seconds.
+    pub fn stop(mut self) -> i32 {
+        kill(self.child.id(), "TERM");
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "it does not stop");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Takes the whole process tree away without asking.
+    pub fn crash(mut self) {
+        for pid in &self.pids {
+            kill(*pid, "KILL");
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill(self.child.id(), "TERM");
+            let begin = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) {
+                if begin.elapsed() > Duration::from_secs(10) {
+                    let _ = self.child.kill();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+pub fn kill(pid: u32, signal: &str) {
+    let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(status.is_ok());
+}
+
+pub fn run(args: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .args(args)
+        .env_remove("TREFOIL_CELL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+pub fn parse(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
