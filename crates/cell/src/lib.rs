@@ -1,1 +1,32 @@
-//! (being written)
+//! What a cell is: its configuration, where keys are placed, where the
+//! configuration is kept and how the cell is addressed.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `mode` | `R=1`, `R=2`, `R=3.2` and what they imply |
+//! | `config` | the configuration and its validation |
+//! | `placement` | jump consistent hash onto a cohort |
+//! | `address` | how people write cells and servers |
+//! | `store` | where the configuration is kept: one process, a directory, and the trait for others |
+//! | `wire` | the configuration as a message of the RPC contract |
+//!
+//! Nothing here is on a data path but [`Placement::cohort`], which neither
+//! allocates nor locks.
+
+mod address;
+mod config;
+mod mode;
+mod owner;
+mod placement;
+mod store;
+mod wire;
+
+pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
+pub use config::{BACKEND_COUNT_MAX, BackendConfig, CellConfig, ConfigError};
+pub use mode::{Mode, ModeParseError};
+pub use owner::{OwnerError, check_owner};
+pub use placement::{COPY_COUNT_MAX, Cohort, Placement};
+pub use store::{
+    BackendLock, ConfigStore, ConfigStoreError, DirectoryStore, EmbeddedStore, FileError,
+};
+pub use wire::{WireError, decode_config, encode_config, endpoint};

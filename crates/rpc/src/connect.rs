@@ -3,7 +3,8 @@
 use crate::v1::trefoil_client::TrefoilClient;
 use crate::v1::trefoil_server::{Trefoil, TrefoilServer};
 use std::path::Path;
-use tonic::transport::{Channel, Endpoint, Error};
+use tonic::transport::Channel;
+pub use tonic::transport::{Endpoint, Error as EndpointError};
 
 /// Longest message, in bytes: the longest value that the formats allow, its
 /// key and their frame.
@@ -24,12 +25,12 @@ pub type Client = TrefoilClient<Channel>;
 pub type Service<T> = TrefoilServer<T>;
 
 /// An endpoint at `host:port`.
-pub fn endpoint_tcp(host_port: &str) -> Result<Endpoint, Error> {
+pub fn endpoint_tcp(host_port: &str) -> Result<Endpoint, EndpointError> {
     Ok(tuned(Endpoint::from_shared(format!("http://{host_port}"))?))
 }
 
 /// An endpoint at a Unix socket.
-pub fn endpoint_unix(path: &Path) -> Result<Endpoint, Error> {
+pub fn endpoint_unix(path: &Path) -> Result<Endpoint, EndpointError> {
     Ok(tuned(Endpoint::from_shared(format!(
         "unix://{}",
         path.display()

@@ -10,7 +10,10 @@ mod connect;
 mod convert;
 mod generated;
 
-pub use connect::{Client, MESSAGE_LEN_MAX, Service, client, endpoint_tcp, endpoint_unix, service};
+pub use connect::{
+    Client, Endpoint, EndpointError, MESSAGE_LEN_MAX, Service, client, endpoint_tcp, endpoint_unix,
+    service,
+};
 pub use convert::{
     ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_hash, decode_lookup_answer,
     decode_mutation, decode_touches, decode_version, encode_ack, encode_hash, encode_lookup_answer,

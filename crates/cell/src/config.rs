@@ -1,0 +1,196 @@
+//! A cell's configuration: what every client and backend of it must agree on.
+
+use crate::address::RpcAddress;
+use crate::mode::Mode;
+use crate::placement::Placement;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use trefoil_layout::limits::{VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
+use trefoil_layout::{HashKind, KeyHasher};
+
+/// Most backends of one cell.
+pub const BACKEND_COUNT_MAX: usize = 4096;
+
+/// Longest cell name, in bytes.
+const CELL_NAME_LEN_MAX: usize = 64;
+
+/// One configuration of one cell. A change is a new configuration with a
+/// higher config id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellConfig {
+    /// Grows with every change; 0 is never issued, because zeroed memory must
+    /// not look like a bucket of this cell.
+    pub config_id: u32,
+    /// Name, for people and metrics.
+    pub cell: String,
+    /// Copies and quorum.
+    pub mode: Mode,
+    /// In order of number, from 0 without gaps.
+    pub backends: Vec<BackendConfig>,
+    /// Hash function of the keys.
+    #[serde(with = "hash_text")]
+    pub hash: KeyHasher,
+    /// Longest value, in bytes.
+    #[serde(default = "value_len_max_default")]
+    pub value_len_max: u64,
+    /// Name of the eviction policy.
+    pub eviction: String,
+}
+
+/// One backend of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendConfig {
+    /// Its shard number.
+    pub number: u32,
+    /// Where its RPC service listens, the preferred address first. Backends
+    /// of one process share addresses.
+    pub addresses: Vec<RpcAddress>,
+    /// Unix socket where its shared memory is handed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric_socket: Option<PathBuf>,
+}
+
+/// Why a configuration cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Config id 0.
+    #[error("the config id is 0: ids begin with 1, because zeroed memory must not look valid")]
+    ConfigIdZero,
+    /// A name that metrics and paths cannot carry.
+    #[error("the cell's name \"{0}\" is not valid: use 1 to 64 letters, digits, '.', '-' and '_'")]
+    Name(String),
+    /// Not enough backends for the mode.
+    #[error("{mode} needs at least {needed} backends, the configuration has {found}")]
+    TooFewBackends {
+        /// Mode asked for.
+        mode: Mode,
+        /// Its copies.
+        needed: usize,
+        /// Backends configured.
+        found: usize,
+    },
+    /// More than anybody has tested.
+    #[error("the configuration has {0} backends, the most possible is {BACKEND_COUNT_MAX}")]
+    TooManyBackends(usize),
+    /// A gap, a duplicate, or a wrong order.
+    #[error(
+        "backend number {found} stands where {expected} belongs: backends are numbered from 0 without gaps, in order"
+    )]
+    Number {
+        /// Where it stands.
+        expected: u32,
+        /// What stands there.
+        found: u32,
+    },
+    /// A backend that nobody can reach.
+    #[error("backend {0} has no address")]
+    NoAddress(u32),
+    /// Outside the formats.
+    #[error("the longest value is configured as {0} bytes: choose 1 to {VALUE_LEN_LIMIT}")]
+    ValueLenMax(u64),
+    /// No policy.
+    #[error("no eviction policy is named: choose lru, arc or s3fifo")]
+    Eviction,
+}
+
+impl CellConfig {
+    /// Checks everything that can be checked without looking at the system.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.config_id == 0 {
+            return Err(ConfigError::ConfigIdZero);
+        }
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if !(1..=CELL_NAME_LEN_MAX).contains(&self.cell.len()) || !self.cell.bytes().all(plain) {
+            return Err(ConfigError::Name(self.cell.clone()));
+        }
+        let found = self.backends.len();
+        let needed = self.mode.copy_count();
+        if found < needed {
+            let mode = self.mode;
+            return Err(ConfigError::TooFewBackends {
+                mode,
+                needed,
+                found,
+            });
+        }
+        if found > BACKEND_COUNT_MAX {
+            return Err(ConfigError::TooManyBackends(found));
+        }
+        for (expected, backend) in (0u32..).zip(&self.backends) {
+            if backend.number != expected {
+                let found = backend.number;
+                return Err(ConfigError::Number { expected, found });
+            }
+            if backend.addresses.is_empty() {
+                return Err(ConfigError::NoAddress(expected));
+            }
+        }
+        if !(1..=VALUE_LEN_LIMIT as u64).contains(&self.value_len_max) {
+            return Err(ConfigError::ValueLenMax(self.value_len_max));
+        }
+        if self.eviction.is_empty() {
+            return Err(ConfigError::Eviction);
+        }
+        Ok(())
+    }
+
+    /// Where keys are placed. For validated configurations.
+    pub fn placement(&self) -> Placement {
+        Placement::new(self.mode, self.backends.len() as u32)
+    }
+
+    /// The backend with this number.
+    pub fn backend(&self, number: u32) -> Option<&BackendConfig> {
+        self.backends.get(number as usize)
+    }
+}
+
+fn value_len_max_default() -> u64 {
+    VALUE_LEN_MAX_DEFAULT as u64
+}
+
+/// The hash function in JSON: 64-bit numbers do not survive every reader, so
+/// the seed is text.
+mod hash_text {
+    use super::{HashKind, KeyHasher};
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct HashText {
+        kind: String,
+        seed: String,
+    }
+
+    pub(super) fn serialize<S: Serializer>(hash: &KeyHasher, to: S) -> Result<S::Ok, S::Error> {
+        let kind = match hash.kind {
+            HashKind::Xxh3 => "xxh3",
+            HashKind::Sip13 => "sip13",
+        };
+        HashText {
+            kind: kind.to_owned(),
+            seed: format!("{:016x}{:016x}", hash.seed[0], hash.seed[1]),
+        }
+        .serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KeyHasher, D::Error> {
+        let text = HashText::deserialize(from)?;
+        let kind = match text.kind.as_str() {
+            "xxh3" => HashKind::Xxh3,
+            "sip13" => HashKind::Sip13,
+            other => {
+                let message = format!("unknown hash function \"{other}\": xxh3 or sip13");
+                return Err(D::Error::custom(message));
+            }
+        };
+        let seed = Some(&text.seed)
+            .filter(|seed| seed.len() == 32 && seed.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|seed| u128::from_str_radix(seed, 16).ok())
+            .ok_or_else(|| D::Error::custom("a hash seed is exactly 32 hexadecimal digits"))?;
+        Ok(KeyHasher {
+            kind,
+            seed: [(seed >> 64) as u64, seed as u64],
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! The configuration of a cell whose processes share a local directory.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cell.json` | the configuration in force, replaced whole |
+//! | `cell.lock` | held while it is replaced |
+//! | `backend-N.lock` | held by the process that is backend N, for all its life |
+//! | `backend-N.sock` | its RPC service |
+//! | `backend-N.fabric` | where it hands its shared memory over |
+
+use super::file::{FileError, FileLock, fail, replace};
+use super::{ConfigStore, ConfigStoreError, check_swap};
+use crate::address::RpcAddress;
+use crate::config::CellConfig;
+use crate::owner::check_owner;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a change waits for another process's change.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How often a waiting process looks again.
+const POLL: Duration = Duration::from_millis(20);
+/// More than any configuration of [`crate::BACKEND_COUNT_MAX`] backends needs.
+const CONFIG_LEN_MAX: u64 = 16 << 20;
+
+/// A directory that holds one cell.
+#[derive(Clone, Debug)]
+pub struct DirectoryStore {
+    directory: PathBuf,
+}
+
+/// The right to be one backend of a cell.
+#[derive(Debug)]
+pub struct BackendLock {
+    number: u32,
+    _lock: FileLock,
+}
+
+impl BackendLock {
+    /// Which backend.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl DirectoryStore {
+    /// Makes the directory if it is not there, for this user alone, and opens
+    /// it. It need not hold a cell yet.
+    pub fn create(directory: &Path) -> Result<Self, ConfigStoreError> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|e| fail("create the directory", directory, e))?;
+        Self::at(directory)
+    }
+
+    /// Opens a directory that holds a cell.
+    pub fn open(directory: &Path) -> Result<Self, ConfigStoreError> {
+        if !directory.join("cell.json").exists() {
+            return Err(ConfigStoreError::NoCell(directory.to_owned()));
+        }
+        Self::at(directory)
+    }
+
+    fn at(directory: &Path) -> Result<Self, ConfigStoreError> {
+        let directory = directory
+            .canonicalize()
+            .map_err(|e| fail("find", directory, e))?;
+        check_owner(&directory)?;
+        Ok(DirectoryStore { directory })
+    }
+
+    /// The directory's absolute path.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where backend `number` serves RPC.
+    pub fn rpc_socket(&self, number: u32) -> Result<RpcAddress, ConfigStoreError> {
+        let path = self.directory.join(format!("backend-{number}.sock"));
+        Ok(RpcAddress::unix(path)?)
+    }
+
+    /// Where backend `number` hands its shared memory over.
+    pub fn fabric_socket(&self, number: u32) -> Result<PathBuf, ConfigStoreError> {
+        let path = self.directory.join(format!("backend-{number}.fabric"));
+        RpcAddress::unix(&path)?;
+        Ok(path)
+    }
+
+    /// Becomes backend `number`, for as long as the lock lives.
+    pub fn lock_backend(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
+        let path = self.directory.join(format!("backend-{number}.lock"));
+        match FileLock::try_acquire(&path)? {
+            Some(mut lock) => {
+                lock.sign();
+                Ok(BackendLock {
+                    number,
+                    _lock: lock,
+                })
+            }
+            None => Err(ConfigStoreError::BackendLocked {
+                number,
+                pid: FileLock::signature(&path),
+                path,
+            }),
+        }
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.directory.join("cell.json")
+    }
+
+    fn lock_config(&self) -> Result<FileLock, ConfigStoreError> {
+        let path = self.directory.join("cell.lock");
+        let deadline = Instant::now() + LOCK_WAIT;
+        loop {
+            if let Some(lock) = FileLock::try_acquire(&path)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= deadline {
+                let waited = LOCK_WAIT;
+                return Err(ConfigStoreError::Busy { path, waited });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Tells two contents of the file apart without reading it: it is replaced
+    /// whole, so every change is another inode or another time.
+    fn stamp(&self) -> Result<Option<(u64, i64, i64)>, FileError> {
+        let path = self.config_path();
+        match std::fs::metadata(&path) {
+            Ok(m) => Ok(Some((m.ino(), m.mtime(), m.mtime_nsec()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(fail("inspect", &path, error)),
+        }
+    }
+}
+
+impl ConfigStore for DirectoryStore {
+    fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
+        let path = self.config_path();
+        let corrupt = |reason: String| ConfigStoreError::Corrupt {
+            path: path.clone(),
+            reason,
+        };
+        match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.len() > CONFIG_LEN_MAX => {
+                return Err(corrupt(format!("it has {} bytes", metadata.len())));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(fail("read", &path, error).into()),
+        }
+        let bytes = std::fs::read(&path).map_err(|e| fail("read", &path, e))?;
+        let config: CellConfig =
+            serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
+        config.validate().map_err(|e| corrupt(e.to_string()))?;
+        Ok(Some(config))
+    }
+
+    fn compare_and_swap(
+        &self,
+        expected: Option<u32>,
+        next: &CellConfig,
+    ) -> Result<(), ConfigStoreError> {
+        let _lock = self.lock_config()?;
+        check_swap(self.load()?.as_ref(), expected, next)?;
+        let path = self.config_path();
+        let mut bytes = serde_json::to_vec_pretty(next).map_err(|e| fail("write", &path, e))?;
+        bytes.push(b'\n');
+        Ok(replace(&path, &bytes)?)
+    }
+
+    fn wait_for_change(
+        &self,
+        known: Option<u32>,
+        timeout: Duration,
+    ) -> Result<Option<CellConfig>, ConfigStoreError> {
+        let deadline = Instant::now() + timeout;
+        let mut seen = None;
+        loop {
+            let stamp = self.stamp()?;
+            if seen != Some(stamp) {
+                seen = Some(stamp);
+                let config = self.load()?;
+                if config.as_ref().map(|config| config.config_id) != known {
+                    return Ok(config);
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(POLL.min(left));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The configuration as a message of the RPC contract.
+
+use crate::address::{AddressError, RpcAddress};
+use crate::config::{BackendConfig, CellConfig, ConfigError};
+use crate::mode::ModeParseError;
+use trefoil_rpc::{ContractError, Endpoint, EndpointError, v1};
+
+/// Why a message is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// A malformed message.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// A mode of another release.
+    #[error(transparent)]
+    Mode(#[from] ModeParseError),
+    /// An address of another release.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A configuration that nobody can serve.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// A configuration as a message.
+pub fn encode_config(config: &CellConfig) -> v1::CellConfig {
+    let backends = config.backends.iter().map(|backend| v1::Backend {
+        number: backend.number,
+        addresses: backend.addresses.iter().map(ToString::to_string).collect(),
+        fabric_socket: backend
+            .fabric_socket
+            .as_ref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default(),
+    });
+    v1::CellConfig {
+        config_id: config.config_id,
+        cell: config.cell.clone(),
+        mode: config.mode.to_string(),
+        backends: backends.collect(),
+        hash: Some(trefoil_rpc::encode_hash(config.hash)),
+        value_len_max: config.value_len_max,
+        eviction: config.eviction.clone(),
+    }
+}
+
+/// A message as a validated configuration.
+pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> {
+    let backend = |backend: &v1::Backend| -> Result<BackendConfig, WireError> {
+        let addresses: Result<Vec<RpcAddress>, AddressError> =
+            backend.addresses.iter().map(|text| text.parse()).collect();
+        Ok(BackendConfig {
+            number: backend.number,
+            addresses: addresses?,
+            fabric_socket: Some(&backend.fabric_socket)
+                .filter(|path| !path.is_empty())
+                .map(Into::into),
+        })
+    };
+    let hash = message.hash.as_ref();
+    let config = CellConfig {
+        config_id: message.config_id,
+        cell: message.cell.clone(),
+        mode: message.mode.parse()?,
+        backends: message
+            .backends
+            .iter()
+            .map(backend)
+            .collect::<Result<_, _>>()?,
+        hash: trefoil_rpc::decode_hash(hash.ok_or(ContractError::Missing("hash"))?)?,
+        value_len_max: message.value_len_max,
+        eviction: message.eviction.clone(),
+    };
+    config.validate()?;
+    Ok(config)
+}
+
+/// An endpoint for a server's address; connects to nothing yet.
+pub fn endpoint(address: &RpcAddress) -> Result<Endpoint, EndpointError> {
+    match address {
+        RpcAddress::Tcp { .. } => trefoil_rpc::endpoint_tcp(&address.to_string()),
+        RpcAddress::Unix(path) => trefoil_rpc::endpoint_unix(path),
+    }
+}

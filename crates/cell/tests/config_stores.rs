@@ -1,0 +1,244 @@
+//! Every configuration store keeps the same promises.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_cell::*;
+use trefoil_layout::{HashKind, KeyHasher};
+
+fn config(config_id: u32) -> CellConfig {
+    let backend = |number| BackendConfig {
+        number,
+        addresses: vec![
+            format!("127.0.0.1:{}", 7411 + number).parse().unwrap(),
+            "unix:/run/trefoil/rpc".parse().unwrap(),
+        ],
+        fabric_socket: (number > 0).then(|| "/run/trefoil/fabric".into()),
+    };
+    CellConfig {
+        config_id,
+        cell: "test".to_owned(),
+        mode: Mode::R32,
+        backends: (0..3).map(backend).collect(),
+        hash: KeyHasher {
+            kind: HashKind::Sip13,
+            seed: [u64::MAX, 1],
+        },
+        value_len_max: 1 << 20,
+        eviction: "lru".to_owned(),
+    }
+}
+
+fn keeps_its_promises(store: Arc<dyn ConfigStore>) {
+    assert_eq!(store.load().unwrap(), None);
+    let soon = Duration::from_millis(30);
+    assert_eq!(store.wait_for_change(None, soon).unwrap(), None);
+
+    store.compare_and_swap(None, &config(1)).unwrap();
+    assert_eq!(store.load().unwrap(), Some(config(1)));
+    assert_eq!(store.wait_for_change(None, soon).unwrap(), Some(config(1)));
+    assert_eq!(store.wait_for_change(Some(1), soon).unwrap(), None);
+
+    assert!(matches!(
+        store.compare_and_swap(None, &config(2)),
+        Err(ConfigStoreError::Conflict {
+            expected: None,
+            found: Some(1)
+        })
+    ));
+    assert!(matches!(
+        store.compare_and_swap(Some(1), &config(1)),
+        Err(ConfigStoreError::NotHigher { .. })
+    ));
+    assert!(matches!(
+        store.compare_and_swap(Some(1), &config(0)),
+        Err(ConfigStoreError::Invalid(ConfigError::ConfigIdZero))
+    ));
+    assert_eq!(store.load().unwrap(), Some(config(1)));
+
+    let waiter = {
+        let store = store.clone();
+        std::thread::spawn(move || store.wait_for_change(Some(1), Duration::from_secs(10)))
+    };
+    store.compare_and_swap(Some(1), &config(5)).unwrap();
+    assert_eq!(waiter.join().unwrap().unwrap(), Some(config(5)));
+}
+
+/// Of several writers with one expectation exactly one wins, each time.
+fn has_one_winner(store: Arc<dyn ConfigStore>) {
+    store.compare_and_swap(None, &config(1)).unwrap();
+    for round in 1..6 {
+        let wins: usize = std::thread::scope(|scope| {
+            let attempt = |_| {
+                let store = &store;
+                scope.spawn(move || {
+                    store
+                        .compare_and_swap(Some(round), &config(round + 1))
+                        .is_ok()
+                })
+            };
+            let attempts: Vec<_> = (0..4).map(attempt).collect();
+            attempts
+                .into_iter()
+                .map(|a| usize::from(a.join().unwrap()))
+                .sum()
+        });
+        assert_eq!(wins, 1);
+    }
+}
+
+#[test]
+fn embedded_store() {
+    keeps_its_promises(Arc::new(EmbeddedStore::new()));
+    has_one_winner(Arc::new(EmbeddedStore::new()));
+}
+
+#[test]
+fn directory_store() {
+    let home = tempfile::tempdir().unwrap();
+    let open = |name: &str| DirectoryStore::create(&home.path().join(name)).unwrap();
+    keeps_its_promises(Arc::new(open("a/b")));
+    has_one_winner(Arc::new(open("c")));
+    let mode = home.path().join("a/b").metadata().unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777, 0o700);
+    let left: Vec<_> = std::fs::read_dir(home.path().join("c"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(
+        left.len(),
+        2,
+        "only the configuration and its lock: {left:?}"
+    );
+}
+
+#[test]
+fn a_backend_runs_once() {
+    let home = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::create(home.path()).unwrap();
+    let lock = store.lock_backend(2).unwrap();
+    assert_eq!(lock.number(), 2);
+    store.lock_backend(1).unwrap();
+    let error = store.lock_backend(2).unwrap_err().to_string();
+    let pid = format!("already running as process {}", std::process::id());
+    assert!(error.contains(&pid), "{error}");
+    drop(lock);
+    store.lock_backend(2).unwrap();
+}
+
+#[test]
+fn a_broken_file_and_an_empty_directory_are_named() {
+    let home = tempfile::tempdir().unwrap();
+    let missing = DirectoryStore::open(home.path()).unwrap_err().to_string();
+    assert!(missing.contains("holds no cell"), "{missing}");
+    let store = DirectoryStore::create(home.path()).unwrap();
+    let path = home.path().join("cell.json");
+    let mut half = serde_json::to_vec(&config(1)).unwrap();
+    half.truncate(100);
+    let invalid = serde_json::to_vec(&config(0)).unwrap();
+    for bytes in [&half[..], &invalid, b"", b"[]", b"\xff\xfe"] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = store.load().unwrap_err().to_string();
+        assert!(
+            error.contains("cell.json holds no valid configuration"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = DirectoryStore::create(&file.join("cell")).unwrap_err();
+    assert!(error.to_string().contains("file/cell"), "{error}");
+}
+
+#[test]
+fn a_full_disk_is_explained() {
+    let full = std::io::Error::from_raw_os_error(28);
+    let error = FileError {
+        what: "write",
+        path: "/cell/cell.next".into(),
+        source: full,
+    };
+    let text = error.to_string();
+    assert!(
+        text.contains("/cell/cell.next") && text.contains("free some space"),
+        "{text}"
+    );
+}
+
+#[test]
+fn long_directories_leave_no_room_for_sockets() {
+    let home = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::create(&home.path().join("d".repeat(100))).unwrap();
+    let error = store.rpc_socket(0).unwrap_err().to_string();
+    assert!(error.contains("shorter directory"), "{error}");
+}
+
+#[test]
+fn configurations_survive_json_and_the_wire() {
+    let original = config(7);
+    let text = serde_json::to_string(&original).unwrap();
+    assert!(
+        text.contains("\"R=3.2\"") && text.contains("\"sip13\""),
+        "{text}"
+    );
+    assert_eq!(serde_json::from_str::<CellConfig>(&text).unwrap(), original);
+    assert_eq!(decode_config(&encode_config(&original)).unwrap(), original);
+
+    let mut message = encode_config(&original);
+    message.backends[1].addresses[0] = "nowhere".to_owned();
+    assert!(matches!(
+        decode_config(&message),
+        Err(WireError::Address(_))
+    ));
+    message = encode_config(&original);
+    message.mode = "R=4".to_owned();
+    assert!(matches!(decode_config(&message), Err(WireError::Mode(_))));
+    message = encode_config(&original);
+    message.hash = None;
+    assert!(matches!(
+        decode_config(&message),
+        Err(WireError::Contract(_))
+    ));
+}
+
+#[test]
+fn every_mistake_in_a_configuration_is_named() {
+    type Damage = fn(&mut CellConfig);
+    let cases: [(&str, Damage); 10] = [
+        ("config id is 0", |c| c.config_id = 0),
+        ("name", |c| c.cell.clear()),
+        ("name", |c| c.cell = "a b".to_owned()),
+        (
+            "R=3.2 needs at least 3 backends, the configuration has 2",
+            |c| {
+                c.backends.truncate(2);
+            },
+        ),
+        ("R=2 needs at least 2 backends", |c| {
+            c.mode = Mode::R2;
+            c.backends.truncate(1);
+        }),
+        ("R=1 needs at least 1", |c| {
+            c.mode = Mode::R1;
+            c.backends.clear();
+        }),
+        ("number 2 stands where 1 belongs", |c| c.backends.swap(1, 2)),
+        ("backend 2 has no address", |c| {
+            c.backends[2].addresses.clear()
+        }),
+        ("longest value", |c| c.value_len_max = 1 << 40),
+        ("eviction", |c| c.eviction.clear()),
+    ];
+    config(1).validate().unwrap();
+    for (hint, damage) in cases {
+        let mut damaged = config(1);
+        damage(&mut damaged);
+        let error = damaged.validate().unwrap_err().to_string();
+        assert!(error.contains(hint), "{hint}: {error}");
+    }
+}
