@@ -61,7 +61,8 @@ pub struct Cas {
 }
 
 impl Cas {
-    /// A machine that installs under `version`, freshly issued.
+    /// A machine that installs under `version`, freshly issued by a clock that
+    /// has observed the expected version: below it, every replica would refuse.
     pub fn new(mode: Mode, version: Version, limits: Limits) -> Self {
         let mut cas = Cas {
             version,

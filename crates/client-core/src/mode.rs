@@ -19,6 +19,20 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// The mode with so many copies.
+    ///
+    /// # Panics
+    /// If no mode has that many; at compile time where it is a constant.
+    #[inline(always)]
+    pub const fn of(replica_count: usize) -> Self {
+        match replica_count {
+            1 => Mode::R1,
+            2 => Mode::R2Immutable,
+            3 => Mode::R32,
+            _ => panic!("a mode has one, two or three copies"),
+        }
+    }
+
     /// Copies of each key.
     #[inline(always)]
     pub const fn replica_count(self) -> usize {

@@ -1,0 +1,375 @@
+//! The GET machine's face: steps out, completions in.
+
+use super::rounds::{Data, NO_SLOT, Replica, Work};
+use super::{Failure, GetFailure, GetOutcome, GetStep, Plan, Strategy};
+use crate::data::{DataCheck, DataVerdict, judge};
+use crate::mode::Mode;
+use crate::mutants::{self, Mutant};
+use crate::quorum::Vote;
+use crate::retry::{Limits, Retry, RetryCause, RetryCounts};
+use crate::vote::IndexVote;
+use trefoil_layout::op::{Found, LookupAnswer, Rejection};
+use trefoil_layout::{KeyHash, Pointer};
+
+/// The machine. See the parent module's page for the calling order.
+///
+/// What is known of the replicas stands in arrays by place in the cohort; a
+/// replica's *rank* is its place in the order of preference.
+#[derive(Clone, Debug)]
+pub struct Get<const N: usize> {
+    pub(super) tag: u64,
+    pub(super) preferred: usize,
+    pub(super) fan_out: usize,
+    pub(super) replicas: [Replica; N],
+    pub(super) votes: [Vote; N],
+    pub(super) pointers: [Pointer; N],
+    /// Named by one-sided votes.
+    pub(super) slot_numbers: [u32; N],
+    /// Due before the next step; 0 for none.
+    pub(super) pause_ns: u64,
+    /// When `poll` must look at the time: next hedge, or the deadline.
+    pub(super) wake_ns: u64,
+    pub(super) hedge_after_ns: u64,
+    pub(super) retry: Retry,
+    pub(super) outcome: Option<GetOutcome>,
+}
+
+impl<const N: usize> Get<N> {
+    /// A machine for the key with this hash. `now_ns` is the caller's
+    /// monotonic clock, as is the limits' deadline.
+    #[inline]
+    pub fn new(plan: &Plan<N>, hash: KeyHash, limits: Limits, now_ns: u64) -> Self {
+        let mut get = Get {
+            tag: hash.tag,
+            preferred: plan.preferred,
+            fan_out: 0,
+            replicas: [Replica::SPARE; N],
+            votes: [Vote::Open; N],
+            pointers: [Pointer(0); N],
+            slot_numbers: [NO_SLOT; N],
+            pause_ns: 0,
+            wake_ns: limits.deadline_ns,
+            hedge_after_ns: plan.hedge_after_ns,
+            retry: Retry::new(limits),
+            outcome: None,
+        };
+        get.begin(plan, now_ns);
+        get
+    }
+
+    /// Begins anew with other replicas; deadline and budget go on. Answers to
+    /// steps from before must not be fed any more.
+    pub fn restart(&mut self, plan: &Plan<N>, now_ns: u64) {
+        for number in 0..N {
+            self.clear(number);
+        }
+        self.replicas = [Replica::SPARE; N];
+        self.preferred = plan.preferred;
+        self.hedge_after_ns = plan.hedge_after_ns;
+        self.begin(plan, now_ns);
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, plan: &Plan<N>, now_ns: u64) {
+        debug_assert!(plan.preferred < N);
+        self.fan_out = plan.fan_out.max(Self::quorum()).min(N);
+        let mut wanted = self.fan_out;
+        for rank in 0..N {
+            let number = self.at(rank);
+            let replica = &mut self.replicas[number];
+            replica.strategy = plan.strategies[number];
+            if replica.strategy == Strategy::Down {
+                replica.work = Work::Settled;
+                replica.lacking = Some(RetryCause::Connection);
+                self.votes[number] = Vote::None;
+            } else if wanted > 0 {
+                replica.work = Work::Lookup;
+                wanted -= 1;
+            }
+        }
+        self.wake_ns = self
+            .retry
+            .deadline_ns()
+            .min(now_ns.saturating_add(self.hedge_after_ns));
+        if wanted > 0 {
+            self.advance();
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn quorum() -> usize {
+        if mutants::is_on(Mutant::VoteOfOne) {
+            1
+        } else {
+            const { Mode::of(N).quorum() }
+        }
+    }
+
+    /// The replica at this rank.
+    #[inline(always)]
+    pub(super) fn at(&self, rank: usize) -> usize {
+        let number = self.preferred + rank;
+        if number >= N { number - N } else { number }
+    }
+
+    /// The next step. `now_ns` may lag a little: it decides nothing but
+    /// deadline and hedges.
+    #[inline]
+    pub fn poll(&mut self, now_ns: u64) -> GetStep {
+        if let Some(outcome) = self.outcome {
+            return GetStep::Done(outcome);
+        }
+        if now_ns >= self.wake_ns {
+            self.alarm(now_ns);
+            if let Some(outcome) = self.outcome {
+                return GetStep::Done(outcome);
+            }
+        }
+        if self.pause_ns != 0 {
+            return GetStep::Pause {
+                ns: std::mem::take(&mut self.pause_ns),
+            };
+        }
+        for rank in 0..N {
+            let number = self.at(rank);
+            let replica = &mut self.replicas[number];
+            match replica.work {
+                Work::Spare | Work::Busy | Work::Settled => {}
+                Work::Lookup => {
+                    replica.work = Work::Busy;
+                    return lookup_step(replica.strategy, number);
+                }
+                Work::Data => {
+                    replica.work = Work::Busy;
+                    return GetStep::ReadData {
+                        replica: number,
+                        pointer: self.pointers[number],
+                    };
+                }
+                _ => return rare_step(replica, number),
+            }
+        }
+        GetStep::Wait {
+            until_ns: self.wake_ns,
+        }
+    }
+
+    /// A bucket was scanned ([`crate::vote::index_vote`]).
+    #[inline]
+    pub fn handle_index(&mut self, replica: usize, vote: IndexVote) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let IndexVote::Present {
+            slot_number,
+            entry,
+            epoch,
+        } = vote
+        else {
+            return self.handle_no_entry(replica, vote);
+        };
+        let version = entry.version;
+        self.votes[replica] = Vote::Present { version, epoch };
+        self.pointers[replica] = entry.pointer;
+        self.slot_numbers[replica] = slot_number;
+        if Self::quorum() == 1 {
+            // Decided already; only its data is missing.
+            self.read_data(replica);
+            return;
+        }
+        self.replicas[replica].work = Work::Settled;
+        self.advance();
+    }
+
+    fn handle_no_entry(&mut self, replica: usize, vote: IndexVote) {
+        match vote {
+            IndexVote::Absent { epoch } => {
+                self.votes[replica] = Vote::Absent { epoch };
+                self.replicas[replica].work = Work::Settled;
+                self.advance();
+            }
+            IndexVote::AskByMessage { .. } => self.replicas[replica].work = Work::Message,
+            IndexVote::Unstable => self.again(replica, RetryCause::Unstable),
+            IndexVote::Recovering => self.lacking(replica, RetryCause::Recovering),
+            IndexVote::ConfigChanged { .. } => self.refresh(replica, RetryCause::ConfigChanged),
+            IndexVote::Present { .. } => {}
+        }
+    }
+
+    /// A data entry was copied. Whatever the bytes are, they are judged here.
+    #[inline]
+    pub fn handle_data(&mut self, replica: usize, bytes: &[u8], check: &DataCheck<'_>) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let Vote::Present { version, epoch } = self.votes[replica] else {
+            return;
+        };
+        let verdict = judge(bytes, self.tag, version, check);
+        let state = &mut self.replicas[replica];
+        state.work = Work::Settled;
+        state.data = match verdict {
+            DataVerdict::Hit(_) if Self::quorum() == 1 => {
+                self.outcome = Some(GetOutcome::Hit { version, replica });
+                return;
+            }
+            DataVerdict::Hit(_) => Data::Sound,
+            DataVerdict::Expired => Data::Expired,
+            DataVerdict::Flushed => Data::Flushed,
+            DataVerdict::OtherKey => {
+                self.votes[replica] = Vote::Absent { epoch };
+                Data::Unread
+            }
+            DataVerdict::Torn => return self.again(replica, RetryCause::Torn),
+        };
+        self.advance();
+    }
+
+    /// The pointer of a `ReadData` does not lie in the known data window.
+    #[cold]
+    pub fn handle_out_of_window(&mut self, replica: usize) {
+        self.refresh(replica, RetryCause::Window);
+    }
+
+    /// A software NIC has scanned the bucket and read the data, in this order;
+    /// `bytes` are ignored unless the vote is `Present`.
+    #[inline]
+    pub fn handle_scar(
+        &mut self,
+        replica: usize,
+        vote: IndexVote,
+        bytes: &[u8],
+        check: &DataCheck<'_>,
+    ) {
+        let IndexVote::Present {
+            slot_number,
+            entry,
+            epoch,
+        } = vote
+        else {
+            return self.handle_index(replica, vote);
+        };
+        let version = entry.version;
+        self.slot_numbers[replica] = slot_number;
+        self.votes[replica] = Vote::Present { version, epoch };
+        self.handle_data(replica, bytes, check);
+    }
+
+    /// A replica has answered a lookup by message.
+    #[inline]
+    pub fn handle_answer(
+        &mut self,
+        replica: usize,
+        answer: &LookupAnswer<'_>,
+        check: &DataCheck<'_>,
+    ) {
+        let epoch = answer.epoch;
+        match answer.found {
+            Found::Present { version, data } => {
+                self.votes[replica] = Vote::Present { version, epoch };
+                self.handle_data(replica, data, check);
+            }
+            Found::Absent => self.handle_index(replica, IndexVote::Absent { epoch }),
+            Found::Rejected(Rejection::Recovering) => {
+                self.lacking(replica, RetryCause::Recovering);
+            }
+            Found::Rejected(Rejection::WrongShard) => {
+                self.refresh(replica, RetryCause::ConfigChanged);
+            }
+            Found::Rejected(_) if self.outcome.is_some() => {}
+            Found::Rejected(rejection) => {
+                self.outcome = Some(GetOutcome::Failed {
+                    cause: GetFailure::Rejected(rejection),
+                });
+            }
+        }
+    }
+
+    /// The windows of this replica are fresh.
+    pub fn handle_refreshed(&mut self, replica: usize) {
+        self.replicas[replica].work = Work::Lookup;
+    }
+
+    /// This replica is connected again, its windows are fresh.
+    pub fn handle_reconnected(&mut self, replica: usize) {
+        self.clear(replica);
+        let state = &mut self.replicas[replica];
+        state.work = Work::Lookup;
+        if state.strategy == Strategy::Down {
+            state.strategy = Strategy::TwoReads;
+        }
+    }
+
+    /// The outstanding step at this replica could not be carried out.
+    #[cold]
+    pub fn handle_failure(&mut self, replica: usize, failure: Failure) {
+        match failure {
+            Failure::Stale => self.refresh(replica, RetryCause::ConfigChanged),
+            Failure::Lease => self.lacking(replica, RetryCause::Lease),
+            Failure::Connection => self.lacking(replica, RetryCause::Connection),
+        }
+    }
+
+    /// Retries so far, by cause.
+    pub fn retries(&self) -> RetryCounts {
+        self.retry.counts()
+    }
+
+    /// Whether there was no retry at all: the common case, for which counters
+    /// need not be touched.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        self.retry.is_clean()
+    }
+
+    /// What to report as touched at this replica after a hit: the slot of the
+    /// item, if it was read there one-sidedly and voted for the hit's version.
+    #[inline]
+    pub fn touched_slot(&self, replica: usize) -> Option<u32> {
+        let Some(GetOutcome::Hit { version: hit, .. }) = self.outcome else {
+            return None;
+        };
+        let slot = self.slot_numbers[replica];
+        match self.votes[replica] {
+            Vote::Present { version, .. } if version == hit && slot != NO_SLOT => Some(slot),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn lookup_step(strategy: Strategy, replica: usize) -> GetStep {
+    match strategy {
+        Strategy::TwoReads | Strategy::Down => GetStep::ReadIndex { replica },
+        Strategy::Scar => GetStep::Scan { replica },
+        Strategy::Message => GetStep::Ask {
+            replica,
+            by_rpc: false,
+        },
+        Strategy::Rpc => GetStep::Ask {
+            replica,
+            by_rpc: true,
+        },
+    }
+}
+
+#[cold]
+fn rare_step(state: &mut Replica, replica: usize) -> GetStep {
+    match std::mem::replace(&mut state.work, Work::Busy) {
+        Work::Message => GetStep::Ask {
+            replica,
+            by_rpc: state.strategy == Strategy::Rpc,
+        },
+        Work::RefreshConfig => GetStep::Refresh {
+            replica,
+            cause: RetryCause::ConfigChanged,
+        },
+        Work::RefreshWindow => GetStep::Refresh {
+            replica,
+            cause: RetryCause::Window,
+        },
+        Work::Reconnect => GetStep::Reconnect { replica },
+        // `poll` passes only those above.
+        _ => lookup_step(state.strategy, replica),
+    }
+}

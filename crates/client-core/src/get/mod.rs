@@ -1,0 +1,235 @@
+//! GET: one machine for every mode and every lookup strategy. The number of
+//! copies is a parameter of the type, so that R=1 does not pay for a quorum.
+//!
+//! # Calling order
+//!
+//! ```text
+//! let mut get = Get::<N>::new(&plan, hash, limits, now);   // N copies: 1, 2, 3
+//! loop {
+//!     match get.poll(now) {
+//!         ReadIndex { replica }  => scan the bucket        -> handle_index, or handle_failure
+//!         ReadData { replica, .. } => check the pointer against the window
+//!                                   outside: handle_out_of_window
+//!                                   inside:  copy the bytes -> handle_data, or handle_failure
+//!         Scan { replica }       => SCAR, both in one      -> handle_scar, or handle_failure
+//!         Ask { replica, .. }    => lookup by message      -> handle_answer, or handle_failure
+//!         Refresh { replica, .. } => windows by RPC or from the control region
+//!                                                          -> handle_refreshed, or handle_failure
+//!         Reconnect { replica }  => a new connection       -> handle_reconnected, or handle_failure
+//!         Pause { ns }           => spin, yield or sleep that long
+//!         Wait { until_ns }      => nothing to start: feed a completion, or poll again at that time
+//!         Done(outcome)          => ends it
+//!     }
+//! }
+//! ```
+//!
+//! * Every step but `Pause`, `Wait` and `Done` is answered exactly once, at any
+//!   time, in any order; until then it is outstanding. A driver that completes
+//!   everything at once (shared memory) never sees `Wait`. One that wants to
+//!   overlap takes steps until `Wait` before it executes them: under R=3.2 the
+//!   first two indexes come one behind the other, so both can be prefetched.
+//! * A fabric checks the backend's lease *after* it has copied, and reports
+//!   [`Failure::Lease`] instead of the bytes if it had run out.
+//! * Bytes given to `handle_data`, `handle_scar` and `handle_answer` are judged
+//!   here. The driver keeps each replica's latest bytes until `Done`: a hit
+//!   names the replica whose bytes are the value (`DataEntry::decode`).
+//! * After `Done` the machine may be dropped, outstanding steps and all.
+//! * If a refresh finds that the key now belongs to other backends, the driver
+//!   calls [`Get::restart`] with the new plan; deadline and budget go on.
+
+mod machine;
+mod rounds;
+
+pub use machine::Get;
+
+use crate::mode::Mode;
+use crate::retry::{GiveUp, RetryCause};
+use trefoil_layout::op::Rejection;
+use trefoil_layout::{Pointer, Version};
+
+/// After this many torn or unstable one-sided reads of one replica within one
+/// GET, that replica is asked by message, which waits for its writers instead
+/// of racing them.
+pub const ONE_SIDED_FAULTS_MAX: u8 = 4;
+
+/// How one replica is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// Two one-sided reads: bucket, then data.
+    #[default]
+    TwoReads,
+    /// One request to a software NIC, which scans the bucket and reads the data.
+    Scar,
+    /// A message to the backend over the fabric.
+    Message,
+    /// An RPC to the backend.
+    Rpc,
+    /// Known to be down: not asked, unless no quorum is left without it; then
+    /// it is reconnected first and looked up by two reads.
+    Down,
+}
+
+/// Who is asked, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<const N: usize> {
+    /// The replica (its place in the cohort) to be asked first; the data comes
+    /// from it if it agrees. Rotated where all are equally near.
+    pub preferred: usize,
+    /// By place in the cohort.
+    pub strategies: [Strategy; N],
+    /// Replicas asked at once: at least the quorum is. Over shared memory each
+    /// read costs CPU, so as few as possible; over a network all three.
+    pub fan_out: usize,
+    /// If the answers do not decide it for this long, one more replica is
+    /// asked; `u64::MAX` for never.
+    pub hedge_after_ns: u64,
+}
+
+impl<const N: usize> Plan<N> {
+    /// As few reads as possible, by two reads from each replica.
+    pub const fn frugal(preferred: usize) -> Self {
+        Plan {
+            preferred,
+            strategies: [Strategy::TwoReads; N],
+            fan_out: Mode::of(N).quorum(),
+            hedge_after_ns: u64::MAX,
+        }
+    }
+}
+
+/// What the driver does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetStep {
+    /// Scan the key's bucket at this replica.
+    ReadIndex {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// Copy a data entry.
+    ReadData {
+        /// Place in the cohort.
+        replica: usize,
+        /// Not yet checked against the data window.
+        pointer: Pointer,
+    },
+    /// Scan and read by the software NIC.
+    Scan {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// Look up by message.
+    Ask {
+        /// Place in the cohort.
+        replica: usize,
+        /// By RPC rather than by a message over the fabric.
+        by_rpc: bool,
+    },
+    /// Learn the backend's configuration and windows anew.
+    Refresh {
+        /// Place in the cohort.
+        replica: usize,
+        /// What was wrong with the old ones.
+        cause: RetryCause,
+    },
+    /// Establish the connection anew.
+    Reconnect {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// Let others finish what they are at.
+    Pause {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// Nothing to start before a completion or this time.
+    Wait {
+        /// On the caller's monotonic clock; `u64::MAX` if there is no such time.
+        until_ns: u64,
+    },
+    /// Finished; any further poll says the same.
+    Done(GetOutcome),
+}
+
+/// How a GET ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetOutcome {
+    /// A value.
+    Hit {
+        /// The mutation that wrote it.
+        version: Version,
+        /// Whose bytes are the value.
+        replica: usize,
+    },
+    /// No value that could be returned.
+    Miss {
+        /// Why.
+        reason: MissReason,
+    },
+    /// It could not be found out.
+    Failed {
+        /// Why.
+        cause: GetFailure,
+    },
+}
+
+/// Why a GET found no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MissReason {
+    /// No value is known.
+    Absent,
+    /// There is one, past its expiry.
+    Expired,
+    /// There is one, older than the cell's last flush.
+    Flushed,
+    /// No two replicas agreed within deadline and budget.
+    Inquorate,
+}
+
+impl MissReason {
+    /// Every reason.
+    pub const ALL: [MissReason; 4] = [
+        MissReason::Absent,
+        MissReason::Expired,
+        MissReason::Flushed,
+        MissReason::Inquorate,
+    ];
+
+    /// The name in metrics and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            MissReason::Absent => "absent",
+            MissReason::Expired => "expired",
+            MissReason::Flushed => "flushed",
+            MissReason::Inquorate => "inquorate",
+        }
+    }
+}
+
+impl std::fmt::Display for MissReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a GET failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GetFailure {
+    /// Deadline or budget ended before any replica had a usable answer.
+    #[error(transparent)]
+    GaveUp(#[from] GiveUp),
+    /// A replica refused the lookup itself.
+    #[error(transparent)]
+    Rejected(Rejection),
+}
+
+/// Why a step could not be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The lease had run out: what was read may be a dead process's memory.
+    Lease,
+    /// No connection, or it broke.
+    Connection,
+    /// The window or configuration that the step relied on is not valid any
+    /// more (for a fabric that notices before it reads).
+    Stale,
+}

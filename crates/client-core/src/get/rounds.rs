@@ -1,0 +1,351 @@
+//! The GET machine's inside: whose vote is still wanted, whose data is read,
+//! when another round begins and when it ends.
+
+use super::machine::Get;
+use super::{GetFailure, GetOutcome, MissReason, ONE_SIDED_FAULTS_MAX, Strategy};
+use crate::mode::REPLICAS_MAX;
+use crate::quorum::{Vote, VoteDecision, decide_votes};
+use crate::retry::{GiveUp, RetryCause};
+use trefoil_layout::Version;
+
+/// What is to be done at one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Not asked in this round.
+    Spare,
+    /// Look up by its strategy.
+    Lookup,
+    /// Look up by message, whatever its strategy.
+    Message,
+    /// Read the data that its vote points at.
+    Data,
+    /// Refresh, because of the configuration.
+    RefreshConfig,
+    /// Refresh, because of the data window.
+    RefreshWindow,
+    Reconnect,
+    /// A step is outstanding.
+    Busy,
+    /// It has voted, or gives no vote.
+    Settled,
+}
+
+/// What is known of the data that a replica's vote points at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Data {
+    Unread,
+    Reading,
+    Sound,
+    Expired,
+    Flushed,
+}
+
+/// What is kept of each replica besides its vote and pointer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replica {
+    pub(super) strategy: Strategy,
+    pub(super) work: Work,
+    pub(super) data: Data,
+    /// Torn and unstable reads so far.
+    pub(super) faults: u8,
+    /// Why it gives no vote, if so.
+    pub(super) lacking: Option<RetryCause>,
+}
+
+impl Replica {
+    pub(super) const SPARE: Replica = Replica {
+        strategy: Strategy::TwoReads,
+        work: Work::Spare,
+        data: Data::Unread,
+        faults: 0,
+        lacking: None,
+    };
+}
+
+/// A replica whose vote names no slot.
+pub(super) const NO_SLOT: u32 = u32::MAX;
+
+impl<const N: usize> Get<N> {
+    /// Acts on the votes as they stand now.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        if self.outcome.is_some() {
+            return;
+        }
+        match self.decide() {
+            VoteDecision::Present { version, members } => self.agreed(version, members),
+            VoteDecision::Open => {
+                self.speculate();
+                self.recruit();
+            }
+            VoteDecision::Absent => self.finish_miss(MissReason::Absent),
+            VoteDecision::Inquorate => self.inquorate(),
+        }
+    }
+
+    #[inline(always)]
+    fn decide(&self) -> VoteDecision {
+        decide_votes(&self.votes, Self::quorum())
+    }
+
+    /// A quorum has agreed on `version`: its data must come from a member.
+    #[inline]
+    fn agreed(&mut self, version: Version, members: u8) {
+        let mut wanted = None;
+        for rank in 0..N {
+            let number = self.at(rank);
+            if members & 1 << number == 0 {
+                continue;
+            }
+            match self.replicas[number].data {
+                Data::Sound => {
+                    let replica = number;
+                    self.outcome = Some(GetOutcome::Hit { version, replica });
+                    return;
+                }
+                Data::Expired => return self.finish_miss(MissReason::Expired),
+                Data::Flushed => return self.finish_miss(MissReason::Flushed),
+                Data::Reading => return,
+                Data::Unread => wanted = wanted.or(Some(number)),
+            }
+        }
+        if let Some(number) = wanted {
+            self.read_data(number);
+        }
+    }
+
+    /// The first vote that names a value has its data read before the quorum
+    /// stands: it will most likely agree.
+    #[inline]
+    fn speculate(&mut self) {
+        let mut first = None;
+        for rank in 0..N {
+            let number = self.at(rank);
+            if self.replicas[number].data != Data::Unread {
+                return;
+            }
+            if matches!(self.votes[number], Vote::Present { .. }) {
+                first = first.or(Some(number));
+            }
+        }
+        if let Some(number) = first {
+            self.read_data(number);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn read_data(&mut self, number: usize) {
+        let replica = &mut self.replicas[number];
+        replica.data = Data::Reading;
+        replica.work = Work::Data;
+    }
+
+    /// Brings in spare replicas as long as those asked cannot decide it.
+    #[inline]
+    fn recruit(&mut self) {
+        let mut voted = 0;
+        let mut pending = 0;
+        for (replica, vote) in self.replicas.iter().zip(&self.votes) {
+            match vote {
+                Vote::Open => pending += usize::from(replica.work != Work::Spare),
+                Vote::None => {}
+                Vote::Present { .. } | Vote::Absent { .. } => voted += 1,
+            }
+        }
+        // The usual case: one vote, whatever it says, and the next on its way.
+        if voted > 1 || voted + pending < Self::quorum() {
+            self.recruit_until_decidable();
+        }
+    }
+
+    #[cold]
+    fn recruit_until_decidable(&mut self) {
+        loop {
+            // A spare counts as one that gives no vote: can the others do it?
+            let mut votes = self.votes;
+            for (vote, replica) in votes.iter_mut().zip(&self.replicas) {
+                if replica.work == Work::Spare {
+                    *vote = Vote::None;
+                }
+            }
+            let decision = decide_votes(&votes, Self::quorum());
+            if decision != VoteDecision::Inquorate || !self.recruit_one() {
+                return;
+            }
+        }
+    }
+
+    fn recruit_one(&mut self) -> bool {
+        for rank in 0..N {
+            let number = self.at(rank);
+            if self.replicas[number].work == Work::Spare {
+                self.replicas[number].work = Work::Lookup;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// All votes are in and no quorum stands.
+    #[cold]
+    fn inquorate(&mut self) {
+        let replicas = &self.replicas;
+        if replicas
+            .iter()
+            .any(|replica| !matches!(replica.work, Work::Settled | Work::Spare))
+        {
+            // Whoever is still at it may yet change its vote.
+            return;
+        }
+        let votes = &self.votes;
+        let voters = votes.iter().filter(|vote| **vote != Vote::None).count();
+        if voters >= Self::quorum() {
+            if self.spend(RetryCause::Inquorate) {
+                self.new_round();
+            }
+            return;
+        }
+        let lacking = replicas.iter().find_map(|replica| replica.lacking);
+        if self.spend(lacking.unwrap_or(RetryCause::Connection)) {
+            self.win_back();
+        }
+    }
+
+    /// Everybody who can vote votes again.
+    fn new_round(&mut self) {
+        let mut wanted = self.fan_out;
+        for rank in 0..N {
+            let number = self.at(rank);
+            if self.votes[number] == Vote::None {
+                continue;
+            }
+            self.clear(number);
+            self.replicas[number].work = if wanted > 0 {
+                Work::Lookup
+            } else {
+                Work::Spare
+            };
+            wanted = wanted.saturating_sub(1);
+        }
+    }
+
+    /// Too few replicas can vote: those that could not are tried again. The
+    /// votes of the others stand.
+    fn win_back(&mut self) {
+        for number in 0..N {
+            if self.votes[number] == Vote::None {
+                self.votes[number] = Vote::Open;
+                let replica = &mut self.replicas[number];
+                replica.work = match replica.lacking {
+                    Some(RetryCause::Lease | RetryCause::Connection) => Work::Reconnect,
+                    _ => Work::Lookup,
+                };
+            }
+        }
+    }
+
+    /// Reads this replica's index again, or asks it by message if racing its
+    /// writers has failed too often.
+    #[cold]
+    pub(super) fn again(&mut self, replica: usize, cause: RetryCause) {
+        self.clear(replica);
+        let state = &mut self.replicas[replica];
+        state.faults += 1;
+        state.work = if state.faults < ONE_SIDED_FAULTS_MAX {
+            Work::Lookup
+        } else {
+            Work::Message
+        };
+        self.spend(cause);
+    }
+
+    #[cold]
+    pub(super) fn refresh(&mut self, replica: usize, cause: RetryCause) {
+        self.clear(replica);
+        self.replicas[replica].work = if cause == RetryCause::Window {
+            Work::RefreshWindow
+        } else {
+            Work::RefreshConfig
+        };
+        self.spend(cause);
+    }
+
+    /// This replica gives no vote for now: the others must decide.
+    #[cold]
+    pub(super) fn lacking(&mut self, replica: usize, cause: RetryCause) {
+        self.clear(replica);
+        self.votes[replica] = Vote::None;
+        let state = &mut self.replicas[replica];
+        state.work = Work::Settled;
+        state.lacking = Some(cause);
+        self.retry.count(cause);
+        self.advance();
+    }
+
+    /// Forgets what a replica has said.
+    pub(super) fn clear(&mut self, replica: usize) {
+        self.votes[replica] = Vote::Open;
+        self.slot_numbers[replica] = NO_SLOT;
+        let state = &mut self.replicas[replica];
+        state.data = Data::Unread;
+        state.lacking = None;
+    }
+
+    /// Takes a retry off the budget; `false` if that ended the GET.
+    fn spend(&mut self, cause: RetryCause) -> bool {
+        match self.retry.spend(cause) {
+            Ok(()) => {
+                self.pause_ns = self.retry.pause_ns();
+                true
+            }
+            Err(give_up) => {
+                self.give_up(give_up);
+                false
+            }
+        }
+    }
+
+    /// The deadline, or time for one more replica.
+    #[cold]
+    pub(super) fn alarm(&mut self, now_ns: u64) {
+        if now_ns >= self.retry.deadline_ns() {
+            self.give_up(self.retry.deadline());
+            return;
+        }
+        self.wake_ns = self.retry.deadline_ns();
+        if self.recruit_one() {
+            self.retry.count(RetryCause::Slow);
+            self.wake_ns = self.wake_ns.min(now_ns.saturating_add(self.hedge_after_ns));
+        }
+    }
+
+    /// A loss of quorum is a miss to the caller; where nobody could be heard,
+    /// or one copy is all there is, it is a failure.
+    #[cold]
+    fn give_up(&mut self, give_up: GiveUp) {
+        if self.outcome.is_some() {
+            return;
+        }
+        // With a quorum, only its data was still missing.
+        let agreed = matches!(self.decide(), VoteDecision::Present { .. });
+        let heard = self
+            .votes
+            .iter()
+            .any(|vote| matches!(vote, Vote::Present { .. } | Vote::Absent { .. }));
+        self.outcome = Some(if Self::quorum() > 1 && heard && !agreed {
+            GetOutcome::Miss {
+                reason: MissReason::Inquorate,
+            }
+        } else {
+            GetOutcome::Failed {
+                cause: GetFailure::GaveUp(give_up),
+            }
+        });
+    }
+
+    fn finish_miss(&mut self, reason: MissReason) {
+        self.outcome = Some(GetOutcome::Miss { reason });
+    }
+}
+
+const _: () = assert!(REPLICAS_MAX <= u8::BITS as usize, "members are a bit set");

@@ -1,0 +1,539 @@
+//! GET, step by step: each scenario is a script of what the machine asks for
+//! and what it is told.
+
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::get::{
+    Failure, Get, GetFailure, GetOutcome, GetStep, MissReason, ONE_SIDED_FAULTS_MAX, Plan, Strategy,
+};
+use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Found, LookupAnswer, Rejection};
+use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
+
+const KEY: &[u8] = b"key";
+const HASH: KeyHash = KeyHash { place: 5, tag: 9 };
+const NOW_MS: u64 = 1_000;
+
+fn v(time_ns: u64) -> Version {
+    Version::new(time_ns, 1, 0)
+}
+
+fn pointer(replica: usize) -> Pointer {
+    Pointer::new(replica as u64 * 64, 64).unwrap()
+}
+
+/// A vote for version `time_ns` by `replica`, whose slot number is its own number.
+fn present(replica: usize, time_ns: u64, epoch: u32) -> IndexVote {
+    IndexVote::Present {
+        slot_number: replica as u32,
+        entry: IndexEntry {
+            tag: HASH.tag,
+            version: v(time_ns),
+            pointer: pointer(replica),
+        },
+        epoch,
+    }
+}
+
+fn bytes_of(key: &[u8], time_ns: u64, expiry_ms: u64) -> Vec<u8> {
+    let entry = DataEntry {
+        expiry_ms,
+        key,
+        value: b"value",
+        ..DataEntry::default()
+    };
+    let mut bytes = vec![0; entry.encoded_len()];
+    entry.encode(&mut bytes, HASH.tag, v(time_ns));
+    bytes
+}
+
+fn check() -> DataCheck<'static> {
+    DataCheck {
+        key: KEY,
+        now_ms: NOW_MS,
+        flush_floor: Version::ZERO,
+    }
+}
+
+/// The machine and its script.
+struct Script<const N: usize>(Get<N>);
+
+impl<const N: usize> Script<N> {
+    fn new() -> Self {
+        Self::with(&Plan::frugal(0), Limits::until(u64::MAX))
+    }
+    fn with(plan: &Plan<N>, limits: Limits) -> Self {
+        Script(Get::new(plan, HASH, limits, 0))
+    }
+    #[track_caller]
+    fn asks(&mut self, step: GetStep) -> &mut Self {
+        assert_eq!(self.0.poll(0), step);
+        self
+    }
+    #[track_caller]
+    fn asks_index(&mut self, replica: usize) -> &mut Self {
+        self.asks(GetStep::ReadIndex { replica })
+    }
+    #[track_caller]
+    fn asks_data(&mut self, replica: usize) -> &mut Self {
+        let pointer = pointer(replica);
+        self.asks(GetStep::ReadData { replica, pointer })
+    }
+    #[track_caller]
+    fn waits(&mut self) -> &mut Self {
+        let step = self.0.poll(0);
+        assert!(matches!(step, GetStep::Wait { .. }), "{step:?}");
+        self
+    }
+    #[track_caller]
+    fn pauses(&mut self) -> &mut Self {
+        let step = self.0.poll(0);
+        assert!(matches!(step, GetStep::Pause { .. }), "{step:?}");
+        self
+    }
+    fn index(&mut self, replica: usize, vote: IndexVote) -> &mut Self {
+        self.0.handle_index(replica, vote);
+        self
+    }
+    fn votes(&mut self, replica: usize, time_ns: u64, epoch: u32) -> &mut Self {
+        self.index(replica, present(replica, time_ns, epoch))
+    }
+    fn absent(&mut self, replica: usize) -> &mut Self {
+        self.index(replica, IndexVote::Absent { epoch: 1 })
+    }
+    fn data(&mut self, replica: usize, time_ns: u64) -> &mut Self {
+        self.bytes(replica, &bytes_of(KEY, time_ns, 0))
+    }
+    fn bytes(&mut self, replica: usize, bytes: &[u8]) -> &mut Self {
+        self.0.handle_data(replica, bytes, &check());
+        self
+    }
+    fn fails(&mut self, replica: usize, failure: Failure) -> &mut Self {
+        self.0.handle_failure(replica, failure);
+        self
+    }
+    #[track_caller]
+    fn hit(&mut self, replica: usize, time_ns: u64) -> &mut Self {
+        let version = v(time_ns);
+        self.asks(GetStep::Done(GetOutcome::Hit { version, replica }))
+    }
+    #[track_caller]
+    fn miss(&mut self, reason: MissReason) -> &mut Self {
+        self.asks(GetStep::Done(GetOutcome::Miss { reason }))
+    }
+    #[track_caller]
+    fn retried(&mut self, causes: &[(RetryCause, u64)]) {
+        let counts: Vec<_> = self.0.retries().iter().filter(|(_, n)| *n > 0).collect();
+        assert_eq!(counts, causes);
+        assert_eq!(self.0.is_clean(), causes.is_empty());
+    }
+}
+
+#[test]
+fn one_copy_hit() {
+    let mut get = Script::<1>::new();
+    get.asks_index(0)
+        .waits()
+        .votes(0, 5, 1)
+        .asks_data(0)
+        .waits();
+    get.data(0, 5).hit(0, 5).hit(0, 5).retried(&[]);
+    assert_eq!(get.0.touched_slot(0), Some(0));
+}
+
+#[test]
+fn one_copy_misses() {
+    Script::<1>::new()
+        .asks_index(0)
+        .absent(0)
+        .miss(MissReason::Absent);
+    let mut get = Script::<1>::new();
+    get.asks_index(0).votes(0, 5, 1).asks_data(0);
+    get.bytes(0, &bytes_of(KEY, 5, NOW_MS))
+        .miss(MissReason::Expired);
+    let mut get = Script::<1>::new();
+    get.asks_index(0).votes(0, 5, 1).asks_data(0);
+    get.bytes(0, &bytes_of(b"another", 5, 0))
+        .miss(MissReason::Absent);
+    let mut get = Script::<1>::new();
+    get.asks_index(0).votes(0, 5, 1).asks_data(0);
+    let flushed = DataCheck {
+        flush_floor: v(5),
+        ..check()
+    };
+    get.0.handle_data(0, &bytes_of(KEY, 5, 0), &flushed);
+    get.miss(MissReason::Flushed);
+    assert_eq!(get.0.touched_slot(0), None);
+}
+
+#[test]
+fn torn_data_reads_the_index_again_and_in_the_end_asks() {
+    let mut get = Script::<1>::new();
+    for fault in 1..ONE_SIDED_FAULTS_MAX {
+        get.asks_index(0).votes(0, 5, 1).asks_data(0).data(0, 6);
+        if fault > 2 {
+            get.pauses();
+        }
+    }
+    get.asks_index(0).index(0, IndexVote::Unstable).pauses();
+    get.asks(GetStep::Ask {
+        replica: 0,
+        by_rpc: false,
+    });
+    let data = bytes_of(KEY, 7, 0);
+    let answer = LookupAnswer {
+        epoch: 1,
+        found: Found::Present {
+            version: v(7),
+            data: &data,
+        },
+    };
+    get.0.handle_answer(0, &answer, &check());
+    get.hit(0, 7);
+    get.retried(&[(RetryCause::Torn, 3), (RetryCause::Unstable, 1)]);
+    assert_eq!(get.0.touched_slot(0), None, "no slot is known by message");
+}
+
+#[test]
+fn a_poisoned_index_and_a_pointer_out_of_the_window_are_refreshed() {
+    let mut get = Script::<1>::new();
+    get.asks_index(0)
+        .index(0, IndexVote::ConfigChanged { found: 0 });
+    let cause = RetryCause::ConfigChanged;
+    get.asks(GetStep::Refresh { replica: 0, cause }).waits();
+    get.0.handle_refreshed(0);
+    get.asks_index(0).votes(0, 5, 1).asks_data(0);
+    get.0.handle_out_of_window(0);
+    let cause = RetryCause::Window;
+    get.asks(GetStep::Refresh { replica: 0, cause });
+    get.0.handle_refreshed(0);
+    get.asks_index(0)
+        .votes(0, 5, 1)
+        .asks_data(0)
+        .data(0, 5)
+        .hit(0, 5);
+    get.retried(&[(RetryCause::ConfigChanged, 1), (RetryCause::Window, 1)]);
+}
+
+#[test]
+fn one_copy_that_is_down_is_reconnected_until_the_budget_ends() {
+    let limits = Limits {
+        retries_max: 2,
+        ..Limits::until(u64::MAX)
+    };
+    let mut get = Script::<1>::with(&Plan::frugal(0), limits);
+    get.asks_index(0).fails(0, Failure::Lease);
+    get.asks(GetStep::Reconnect { replica: 0 });
+    get.fails(0, Failure::Connection);
+    get.asks(GetStep::Reconnect { replica: 0 });
+    get.0.handle_reconnected(0);
+    get.asks_index(0).fails(0, Failure::Connection);
+    let last = RetryCause::Connection;
+    let cause = GetFailure::GaveUp(GiveUp::Budget { last });
+    get.asks(GetStep::Done(GetOutcome::Failed { cause }));
+}
+
+#[test]
+fn the_deadline_is_looked_at_even_if_nothing_comes() {
+    let mut get = Script::<1>::with(&Plan::frugal(0), Limits::until(100));
+    get.asks_index(0).asks(GetStep::Wait { until_ns: 100 });
+    let cause = GetFailure::GaveUp(GiveUp::Deadline { last: None });
+    assert_eq!(get.0.poll(100), GetStep::Done(GetOutcome::Failed { cause }));
+    get.votes(0, 5, 1);
+    get.asks(GetStep::Done(GetOutcome::Failed { cause }));
+}
+
+#[test]
+fn two_immutable_copies_fall_over() {
+    let mut get = Script::<2>::with(&Plan::frugal(1), Limits::until(u64::MAX));
+    get.asks_index(1).waits().fails(1, Failure::Lease);
+    get.asks_index(0)
+        .votes(0, 5, 1)
+        .asks_data(0)
+        .data(0, 5)
+        .hit(0, 5);
+    get.retried(&[(RetryCause::Lease, 1)]);
+    Script::<2>::new()
+        .asks_index(0)
+        .absent(0)
+        .miss(MissReason::Absent);
+}
+
+#[test]
+fn quorum_of_two_reads_two_indexes_and_the_preferred_ones_data() {
+    let mut get = Script::<3>::with(&Plan::frugal(2), Limits::until(u64::MAX));
+    get.asks_index(2).asks_index(0).waits();
+    get.votes(2, 5, 1).asks_data(2).waits();
+    get.votes(0, 5, 1).waits().data(2, 5).hit(2, 5).retried(&[]);
+    assert_eq!(get.0.touched_slot(2), Some(2));
+    assert_eq!(get.0.touched_slot(0), Some(0));
+    assert_eq!(get.0.touched_slot(1), None);
+}
+
+#[test]
+fn data_comes_from_whoever_answers_first() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0).asks_index(1).votes(1, 5, 1).asks_data(1);
+    get.data(1, 5).waits().votes(0, 5, 1).hit(1, 5);
+}
+
+#[test]
+fn the_third_is_asked_only_if_two_disagree() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .votes(1, 6, 1);
+    get.asks_data(0).asks_index(2).votes(2, 6, 1);
+    // The data read first is of no member of the quorum.
+    get.asks_data(1).data(0, 5).waits().data(1, 6).hit(1, 6);
+    get.retried(&[]);
+    assert_eq!(get.0.touched_slot(0), None, "it has another version");
+}
+
+#[test]
+fn two_absents_are_a_miss_in_any_epoch() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0).asks_index(1).absent(0).waits();
+    get.index(1, IndexVote::Absent { epoch: 7 })
+        .miss(MissReason::Absent);
+    let mut get = Script::<3>::new();
+    get.asks_index(0).asks_index(1).absent(0).votes(1, 5, 1);
+    get.asks_data(1)
+        .asks_index(2)
+        .absent(2)
+        .miss(MissReason::Absent);
+}
+
+#[test]
+fn votes_of_different_epochs_do_not_count_together() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .votes(1, 5, 2);
+    get.asks_data(0).asks_index(2).data(0, 5).waits();
+    get.votes(2, 5, 2).asks_data(1).data(1, 5).hit(1, 5);
+}
+
+#[test]
+fn a_dead_replica_costs_one_fall_over() {
+    for failure in [Failure::Lease, Failure::Connection] {
+        let mut get = Script::<3>::new();
+        get.asks_index(0)
+            .fails(0, failure)
+            .asks_index(1)
+            .asks_index(2);
+        get.votes(1, 5, 1)
+            .votes(2, 5, 1)
+            .asks_data(1)
+            .data(1, 5)
+            .hit(1, 5);
+        assert_eq!(get.0.retries().total(), 1);
+    }
+    // Known to be dead: not even that.
+    let mut plan = Plan::frugal(0);
+    plan.strategies[0] = Strategy::Down;
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    get.asks_index(1)
+        .asks_index(2)
+        .votes(1, 5, 1)
+        .votes(2, 5, 1);
+    get.asks_data(1).data(1, 5).hit(1, 5).retried(&[]);
+}
+
+#[test]
+fn a_replica_that_dies_between_vote_and_data_is_replaced() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .votes(1, 5, 1);
+    get.asks_data(0)
+        .fails(0, Failure::Lease)
+        .asks_data(1)
+        .asks_index(2);
+    get.data(1, 5).waits().votes(2, 5, 1).hit(1, 5);
+}
+
+#[test]
+fn recovering_replicas_give_no_vote_not_even_for_a_miss() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .index(0, IndexVote::Recovering)
+        .absent(1);
+    get.asks_index(2).waits().absent(2).miss(MissReason::Absent);
+    get.retried(&[(RetryCause::Recovering, 1)]);
+}
+
+#[test]
+fn without_agreement_another_round_begins_and_in_the_end_it_is_a_miss() {
+    let limits = Limits {
+        retries_max: 1,
+        ..Limits::until(u64::MAX)
+    };
+    let mut get = Script::<3>::with(&Plan::frugal(0), limits);
+    get.asks_index(0).votes(0, 5, 1).asks_data(0).data(0, 5);
+    get.asks_index(1)
+        .votes(1, 6, 1)
+        .asks_index(2)
+        .votes(2, 7, 1);
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 7, 1)
+        .absent(1)
+        .asks_data(0)
+        .data(0, 7);
+    get.asks_index(2).votes(2, 8, 1).miss(MissReason::Inquorate);
+    get.retried(&[(RetryCause::Inquorate, 2)]);
+}
+
+#[test]
+fn torn_data_of_a_quorum_member_is_read_again_there() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .votes(1, 5, 1);
+    get.asks_data(0).data(0, 4).asks_index(0).votes(0, 5, 1);
+    get.asks_data(0).data(0, 5).hit(0, 5);
+    get.retried(&[(RetryCause::Torn, 1)]);
+}
+
+#[test]
+fn two_dead_replicas_are_no_quorum() {
+    let limits = Limits {
+        retries_max: 1,
+        ..Limits::until(u64::MAX)
+    };
+    let mut get = Script::<3>::with(&Plan::frugal(0), limits);
+    get.asks_index(0)
+        .asks_index(1)
+        .fails(0, Failure::Connection);
+    get.fails(1, Failure::Connection).asks_index(2).waits();
+    get.votes(2, 5, 1);
+    get.asks(GetStep::Reconnect { replica: 0 });
+    get.asks(GetStep::Reconnect { replica: 1 });
+    get.fails(0, Failure::Connection)
+        .fails(1, Failure::Connection);
+    get.miss(MissReason::Inquorate);
+}
+
+#[test]
+fn nobody_reachable_is_a_failure_not_a_miss() {
+    let limits = Limits {
+        retries_max: 0,
+        ..Limits::until(u64::MAX)
+    };
+    let mut get = Script::<3>::with(&Plan::frugal(0), limits);
+    get.asks_index(0).asks_index(1);
+    for replica in 0..3 {
+        get.fails(replica, Failure::Lease);
+    }
+    let last = RetryCause::Lease;
+    let cause = GetFailure::GaveUp(GiveUp::Budget { last });
+    get.asks(GetStep::Done(GetOutcome::Failed { cause }));
+}
+
+#[test]
+fn a_slow_replica_is_hedged() {
+    let plan = Plan {
+        hedge_after_ns: 50,
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<3>::with(&plan, Limits::until(1_000));
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .asks_data(0)
+        .data(0, 5);
+    get.asks(GetStep::Wait { until_ns: 50 });
+    assert_eq!(get.0.poll(50), GetStep::ReadIndex { replica: 2 });
+    get.votes(2, 5, 1)
+        .hit(0, 5)
+        .retried(&[(RetryCause::Slow, 1)]);
+}
+
+#[test]
+fn messages_and_scar_bring_vote_and_data_at_once() {
+    let plan = Plan {
+        strategies: [Strategy::Message, Strategy::Rpc, Strategy::Scar],
+        fan_out: 3,
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    get.asks(GetStep::Ask {
+        replica: 0,
+        by_rpc: false,
+    });
+    get.asks(GetStep::Ask {
+        replica: 1,
+        by_rpc: true,
+    });
+    get.asks(GetStep::Scan { replica: 2 });
+    let absent = LookupAnswer {
+        epoch: 1,
+        found: Found::Absent,
+    };
+    get.0.handle_answer(0, &absent, &check());
+    let data = bytes_of(KEY, 5, 0);
+    get.0.handle_scar(2, present(2, 5, 1), &data, &check());
+    get.waits();
+    let found = Found::Present {
+        version: v(5),
+        data: &data,
+    };
+    let answer = LookupAnswer { epoch: 1, found };
+    get.0.handle_answer(1, &answer, &check());
+    get.hit(1, 5);
+    assert_eq!(get.0.touched_slot(2), Some(2));
+}
+
+#[test]
+fn an_overflowed_bucket_is_asked_by_message() {
+    let mut get = Script::<1>::new();
+    get.asks_index(0)
+        .index(0, IndexVote::AskByMessage { epoch: 1 });
+    get.asks(GetStep::Ask {
+        replica: 0,
+        by_rpc: false,
+    });
+    let absent = LookupAnswer {
+        epoch: 1,
+        found: Found::Absent,
+    };
+    get.0.handle_answer(0, &absent, &check());
+    get.miss(MissReason::Absent).retried(&[]);
+}
+
+#[test]
+fn a_rejected_lookup_names_its_reason() {
+    let plan = Plan {
+        strategies: [Strategy::Message],
+        ..Plan::frugal(0)
+    };
+    let mut get = Script::<1>::with(&plan, Limits::until(u64::MAX));
+    get.asks(GetStep::Ask {
+        replica: 0,
+        by_rpc: false,
+    });
+    let rejected = |rejection| LookupAnswer {
+        epoch: 1,
+        found: Found::Rejected(rejection),
+    };
+    get.0
+        .handle_answer(0, &rejected(Rejection::WrongShard), &check());
+    let cause = RetryCause::ConfigChanged;
+    get.asks(GetStep::Refresh { replica: 0, cause });
+    get.0.restart(&plan, 0);
+    get.asks(GetStep::Ask {
+        replica: 0,
+        by_rpc: false,
+    });
+    get.0
+        .handle_answer(0, &rejected(Rejection::KeyTooLong), &check());
+    let cause = GetFailure::Rejected(Rejection::KeyTooLong);
+    get.asks(GetStep::Done(GetOutcome::Failed { cause }));
+}
