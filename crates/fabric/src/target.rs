@@ -99,6 +99,10 @@ fn put(message: &mut WordBuffer, request_id: u64, answered: &mut bool, answer: &
     } else {
         answer
     };
-    message.prepare(answer.encoded_len());
+    // The padding of the last word travels along: it must not carry what an
+    // answer to somebody else has left there.
+    if let Some(last) = message.prepare(answer.encoded_len()).last_mut() {
+        *last = 0;
+    }
     answer.encode(request_id, message.bytes_mut());
 }

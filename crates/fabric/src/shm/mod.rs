@@ -7,24 +7,38 @@
 //! | `channel` | initiator, datapath | requests and answers through the rings |
 //! | `wait` | initiator, datapath | spinning, sleeping and being woken |
 //! | `connection` | initiator | reader and channel of one backend in one hand |
-//! | `listener` | target, set-up | socket file, peer credentials, greeting |
-//! | `grant` | target, set-up | what a backend hands to a client |
+//! | `socket_file` | target, set-up | the file that clients find the backend by |
+//! | `export` | target, set-up | what a backend hands to its clients |
+//! | `listener` | target, set-up | the thread that greets clients |
 //! | `client` | target, datapath | the rings of one client |
 //! | `poller` | target, datapath | the one thread that serves all rings |
+//! | `target` | target | both threads and what they share |
+//! | `policy` | both | which users may talk to each other |
 //! | `socket` | both | bytes and descriptors over the Unix socket |
 //!
 //! The socket stays open after the greeting. Its death tells either side that
 //! the other is gone; a byte on it is a doorbell for a side that sleeps.
 
 mod channel;
+mod client;
 mod connect;
 mod connection;
+mod export;
+mod listener;
+mod policy;
+mod poller;
 mod reader;
 mod socket;
+mod socket_file;
+mod target;
 mod wait;
 
 pub use channel::Channel;
 pub use connect::{ConnectError, ConnectOptions};
 pub use connection::Connection;
+pub use export::Export;
+pub use policy::UserPolicy;
 pub use reader::Reader;
+pub use socket_file::ListenError;
+pub use target::{Statistics, Target, TargetError, TargetOptions};
 pub use wait::wait_any;

@@ -1,0 +1,186 @@
+//! The one thread that serves the rings of all clients of all backends in a
+//! process.
+//!
+//! # Thread safety
+//! The poller owns every [`Client`]; new ones come through the inbox. It spins
+//! for a while after the last message that wanted an answer (touches want
+//! none, so readers do not keep it awake), then sleeps:
+//! 1. it announces the sleep in every ring, with a number of its own;
+//! 2. full fence;
+//! 3. it looks at every ring, the inbox and the stop flag once more;
+//! 4. it waits for a bell on any socket or its own event descriptor.
+//!
+//! A client that writes after (3) sees the announcement of (1), by its own full
+//! fence, and rings. While clients exist a sleep ends after a while in any case:
+//! that is when touches are taken in.
+
+use super::client::{Buffers, Client};
+use super::socket::{self, Peer};
+use super::target::Shared;
+use crate::idle::Idle;
+use rustix::event::{Timespec, epoll};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// Rounds between two looks at the sockets while the poller does not sleep.
+const SOCKET_ROUNDS: u32 = 8192;
+/// Names the poller's own bell in epoll events; no client has this id.
+const OWN_BELL: u64 = 0;
+const EVENT_COUNT_MAX: usize = 64;
+
+pub(super) struct Poller {
+    shared: Arc<Shared>,
+    epoll: OwnedFd,
+    clients: Vec<Client>,
+    buffers: Buffers,
+    spin: Duration,
+    sleep_max: Timespec,
+    sleep_number: u64,
+}
+
+impl Poller {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        spin: Duration,
+        sleep_max: Duration,
+    ) -> rustix::io::Result<Self> {
+        // Longer than the system can count is for ever.
+        let sleep_max = Timespec::try_from(sleep_max).unwrap_or(Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
+        });
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(OWN_BELL);
+        epoll::add(&epoll, &shared.poller_bell, data, epoll::EventFlags::IN)?;
+        Ok(Poller {
+            shared,
+            epoll,
+            clients: Vec::new(),
+            buffers: Buffers::new(),
+            spin,
+            sleep_max,
+            sleep_number: 0,
+        })
+    }
+
+    /// Serves until the target is stopped.
+    pub(super) fn run(mut self) {
+        let mut idle = Idle::default();
+        let mut last_answer: Option<Instant> = None;
+        let mut rounds = 0u32;
+        while !self.shared.is_stopped() {
+            if self.shared.has_inbox() {
+                self.adopt();
+            }
+            let (answered, silent) = self.round();
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(SOCKET_ROUNDS) {
+                self.look_at_sockets(Some(&Timespec::default()));
+            }
+            if answered > 0 {
+                last_answer = None;
+                continue;
+            }
+            if silent > 0 {
+                continue;
+            }
+            let Some(now) = idle.pause() else {
+                continue;
+            };
+            // The clock is read in idle rounds only: the first one after an
+            // answer starts the count.
+            if now - *last_answer.get_or_insert(now) >= self.spin {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Gives every client one turn; messages answered and not to be answered.
+    #[inline]
+    fn round(&mut self) -> (usize, usize) {
+        let (mut answered, mut silent) = (0, 0);
+        let mut at = 0;
+        while at < self.clients.len() {
+            match self.clients[at].turn(&mut self.buffers) {
+                Ok(turn) => {
+                    answered += turn.answered;
+                    silent += turn.silent;
+                    at += 1;
+                }
+                Err(_) => {
+                    self.shared
+                        .counters
+                        .rings_broken
+                        .fetch_add(1, Ordering::Relaxed);
+                    self.clients.swap_remove(at);
+                }
+            }
+        }
+        (answered, silent)
+    }
+
+    #[cold]
+    fn adopt(&mut self) {
+        for client in self.shared.take_inbox() {
+            let data = epoll::EventData::new_u64(client.id().0);
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+            // Without its bell the client could not be served when asleep.
+            if epoll::add(&self.epoll, client.socket(), data, flags).is_ok() {
+                self.clients.push(client);
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.sleep_number += 1;
+        self.announce();
+        fence(Ordering::SeqCst);
+        let ready = self.shared.is_stopped()
+            || self.shared.has_inbox()
+            || self.clients.iter_mut().any(Client::is_ready);
+        if !ready {
+            let timeout = (!self.clients.is_empty()).then_some(self.sleep_max);
+            self.look_at_sockets(timeout.as_ref());
+            self.shared.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sleep_number += 1;
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        for client in &mut self.clients {
+            client.announce_sleep(self.sleep_number);
+        }
+    }
+
+    /// Waits for bells and hang-ups; no timeout means for ever.
+    fn look_at_sockets(&mut self, timeout: Option<&Timespec>) {
+        let mut room = [const { MaybeUninit::uninit() }; EVENT_COUNT_MAX];
+        // An interrupted wait is a short one.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, timeout) else {
+            return;
+        };
+        let mut bells = 0;
+        for event in events {
+            let data = event.data;
+            if data.u64() == OWN_BELL {
+                self.shared.silence_poller_bell();
+                continue;
+            }
+            let Some(at) = self.clients.iter().position(|c| c.id().0 == data.u64()) else {
+                continue;
+            };
+            bells += 1;
+            if socket::silence(self.clients[at].socket()) == Peer::Gone {
+                self.clients.swap_remove(at);
+            }
+        }
+        self.shared
+            .counters
+            .bells_heard
+            .fetch_add(bells, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,309 @@
+//! The target of a process: both threads, and what they share.
+
+use super::client::Client;
+use super::export::Export;
+use super::listener::Listener;
+use super::policy::UserPolicy;
+use super::poller::Poller;
+use super::socket_file::{ListenError, SocketFile};
+use rustix::event::EventfdFlags;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use trefoil_layout::ring::Geometry;
+
+/// What an operator may choose.
+#[derive(Clone, Debug)]
+pub struct TargetOptions {
+    /// Socket file.
+    pub path: PathBuf,
+    /// Lengths of each client's rings.
+    pub geometry: Geometry,
+    /// Clients with rings; further ones read only, and mutate by RPC.
+    pub client_count_max: usize,
+    /// Who may connect.
+    pub users: UserPolicy,
+    /// How long the poller spins after the last message it answered.
+    pub spin: Duration,
+    /// How long the poller sleeps at most while clients exist: how late
+    /// touches are taken in.
+    pub sleep_max: Duration,
+    /// Processor that the poller is pinned to.
+    pub cpu: Option<usize>,
+    /// How long a client may take for its hello.
+    pub hello_timeout: Duration,
+}
+
+impl TargetOptions {
+    /// The defaults, with a socket file at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        TargetOptions {
+            path: path.into(),
+            geometry: Geometry::default(),
+            client_count_max: 64,
+            users: UserPolicy::SameUser,
+            spin: Duration::from_micros(75),
+            sleep_max: Duration::from_millis(100),
+            cpu: None,
+            hello_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Why a target could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// No socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No such processor for this process.
+    #[error("cannot pin the poller to processor {cpu}: {source}")]
+    Cpu {
+        /// The one that was asked for.
+        cpu: usize,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Anything else that the system reports.
+    #[error("cannot start the shared memory target: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Counters, as a moment's copy. All but `rings_open` only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Messages taken out of rings.
+    pub messages: u64,
+    /// Messages that could not be parsed.
+    pub malformed: u64,
+    /// Requests whose execution panicked.
+    pub panics: u64,
+    /// Times that the poller went to sleep.
+    pub sleeps: u64,
+    /// Bells of clients that were heard.
+    pub bells_heard: u64,
+    /// Clients that were woken.
+    pub bells_rung: u64,
+    /// Clients that were given regions.
+    pub greeted: u64,
+    /// Clients that were refused.
+    pub refused: u64,
+    /// Clients with rings, now.
+    pub rings_open: u64,
+    /// Clients that wanted rings and got none.
+    pub rings_refused: u64,
+    /// Rings that were closed because of nonsense in them.
+    pub rings_broken: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    messages: AtomicU64,
+    pub(super) malformed: AtomicU64,
+    pub(super) panics: AtomicU64,
+    pub(super) sleeps: AtomicU64,
+    pub(super) bells_heard: AtomicU64,
+    pub(super) bells_rung: AtomicU64,
+    pub(super) greeted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) rings_open: AtomicU64,
+    pub(super) rings_refused: AtomicU64,
+    pub(super) rings_broken: AtomicU64,
+}
+
+impl Counters {
+    /// The poller alone counts messages: no read-modify-write needed.
+    #[inline(always)]
+    pub(super) fn count_message(&self) {
+        let messages = self.messages.load(Ordering::Relaxed);
+        self.messages.store(messages + 1, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> Statistics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Statistics {
+            messages: get(&self.messages),
+            malformed: get(&self.malformed),
+            panics: get(&self.panics),
+            sleeps: get(&self.sleeps),
+            bells_heard: get(&self.bells_heard),
+            bells_rung: get(&self.bells_rung),
+            greeted: get(&self.greeted),
+            refused: get(&self.refused),
+            rings_open: get(&self.rings_open),
+            rings_refused: get(&self.rings_refused),
+            rings_broken: get(&self.rings_broken),
+        }
+    }
+}
+
+/// What listener, poller and their owner share.
+pub(super) struct Shared {
+    stopped: AtomicBool,
+    inbox_full: AtomicBool,
+    inbox: Mutex<Vec<Client>>,
+    pub(super) poller_bell: OwnedFd,
+    pub(super) listener_bell: OwnedFd,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl Shared {
+    fn new() -> rustix::io::Result<Self> {
+        let bell = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Shared {
+            stopped: AtomicBool::new(false),
+            inbox_full: AtomicBool::new(false),
+            inbox: Mutex::default(),
+            poller_bell: bell()?,
+            listener_bell: bell()?,
+            counters: Arc::default(),
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn has_inbox(&self) -> bool {
+        self.inbox_full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn take_inbox(&self) -> Vec<Client> {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inbox_full.store(false, Ordering::Relaxed);
+        std::mem::take(&mut inbox)
+    }
+
+    pub(super) fn hand_over(&self, client: Client) {
+        {
+            let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            inbox.push(client);
+            self.inbox_full.store(true, Ordering::Relaxed);
+        }
+        ring_event(&self.poller_bell);
+    }
+
+    pub(super) fn silence_poller_bell(&self) {
+        let _ = rustix::io::read(&self.poller_bell, &mut [0; 8]);
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        ring_event(&self.poller_bell);
+        ring_event(&self.listener_bell);
+    }
+}
+
+fn ring_event(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// A running target. Dropping it stops both threads, hangs up on all clients
+/// and removes the socket file.
+pub struct Target {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    path: PathBuf,
+    file: Option<SocketFile>,
+}
+
+impl Target {
+    /// Starts to serve `exports` at `options.path`. Errors are found before it
+    /// returns, not in the background.
+    pub fn start(options: TargetOptions, exports: Vec<Export>) -> Result<Self, TargetError> {
+        let mode = match options.users {
+            UserPolicy::SameUser => 0o600,
+            // Who may connect is then decided by credentials alone.
+            UserPolicy::Listed(_) => 0o666,
+        };
+        let (socket, file) = SocketFile::bind(&options.path, mode)?;
+        let shared = Arc::new(Shared::new().map_err(io::Error::from)?);
+        let poller = Poller::new(Arc::clone(&shared), options.spin, options.sleep_max)
+            .map_err(io::Error::from)?;
+        let listener = Listener {
+            socket,
+            shared: Arc::clone(&shared),
+            exports,
+            users: options.users,
+            geometry: options.geometry,
+            client_count_max: options.client_count_max,
+            hello_timeout: options.hello_timeout,
+        };
+        let mut target = Target {
+            shared,
+            threads: Vec::with_capacity(2),
+            path: options.path,
+            file: Some(file),
+        };
+        let (report, pinned) = std::sync::mpsc::sync_channel(1);
+        let cpu = options.cpu;
+        target.spawn("trefoil-shm-poll", move || {
+            let result = cpu.map_or(Ok(()), pin);
+            let serve = result.is_ok();
+            let _ = report.send(result);
+            if serve {
+                poller.run();
+            }
+        })?;
+        if let (Ok(Err(source)), Some(cpu)) = (pinned.recv(), cpu) {
+            return Err(TargetError::Cpu { cpu, source });
+        }
+        target.spawn("trefoil-shm-greet", move || listener.run())?;
+        Ok(target)
+    }
+
+    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+
+    /// What it has done so far.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.counters.snapshot()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Before the listening socket: see `SocketFile`.
+        drop(self.file.take());
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        // Clients that were greeted while the poller was stopping.
+        drop(self.shared.take_inbox());
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target")
+            .field("path", &self.path)
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Pins the calling thread.
+fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(())
+}
