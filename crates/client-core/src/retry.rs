@@ -126,7 +126,7 @@ pub struct Limits {
 }
 
 /// Retries that an operation gets unless configured otherwise: with the
-/// back-off of [`Retry::pause_ns`] about 15 ms of waiting.
+/// machines' back-off about 15 ms of waiting.
 pub const RETRIES_MAX_DEFAULT: u16 = 24;
 
 /// Longest single back-off, in nanoseconds.

@@ -418,7 +418,7 @@ fn two_dead_replicas_are_no_quorum() {
     get.asks(GetStep::Reconnect { replica: 1 });
     get.fails(0, Failure::Connection)
         .fails(1, Failure::Connection);
-    get.miss(MissReason::Inquorate);
+    get.asks_data(2).data(2, 5).miss(MissReason::Inquorate);
 }
 
 #[test]
