@@ -1,0 +1,332 @@
+//! Every policy against its reference model, and what all of them must stand.
+
+use super::reference::{Model, Random};
+use super::slots::{Queue, Slots};
+use super::*;
+
+fn slots_of(policy: &AnyPolicy) -> &Slots {
+    match policy {
+        AnyPolicy::Lru(policy) => &policy.slots,
+        AnyPolicy::Arc(policy) => &policy.slots,
+        AnyPolicy::S3Fifo(policy) => &policy.slots,
+    }
+}
+
+fn order(policy: &AnyPolicy) -> [Vec<u32>; 2] {
+    [Queue::First, Queue::Second].map(|queue| slots_of(policy).order(queue))
+}
+
+fn order_of_model(model: &Model) -> [Vec<u32>; 2] {
+    [0, 1].map(|list| model.lists[list].iter().map(|item| item.slot).collect())
+}
+
+/// A policy and its model, fed with the same calls.
+struct Pair {
+    policy: AnyPolicy,
+    model: Model,
+    /// Identity in each slot.
+    identities: Vec<Option<u64>>,
+}
+
+impl Pair {
+    fn new(kind: PolicyKind, slot_count: u32) -> Self {
+        Pair {
+            policy: new(kind, slot_count),
+            model: Model::new(kind),
+            identities: vec![None; slot_count as usize],
+        }
+    }
+
+    fn slot_of(&self, identity: u64) -> Option<u32> {
+        let at = self
+            .identities
+            .iter()
+            .position(|held| *held == Some(identity))?;
+        Some(at as u32)
+    }
+
+    fn victim(&mut self) {
+        let identities = &self.identities;
+        let chosen = self
+            .policy
+            .victim(&mut |slot| identities[slot as usize].unwrap());
+        assert_eq!(chosen, self.model.victim());
+        if let Some(slot) = chosen {
+            self.identities[slot as usize] = None;
+        }
+    }
+
+    fn victim_among(&mut self, slots: &[u32]) {
+        let identities = &self.identities;
+        let identity_of = &mut |slot: u32| identities[slot as usize].unwrap();
+        match self.policy.victim_among(slots, identity_of) {
+            Some(slot) => {
+                assert!(slots.contains(&slot));
+                self.model.evict(slot);
+                assert!(self.identities[slot as usize].take().is_some());
+            }
+            None => assert!(slots.iter().all(|&slot| {
+                self.identities
+                    .get(slot as usize)
+                    .is_none_or(|held| held.is_none())
+            })),
+        }
+    }
+
+    fn insert(&mut self, identity: u64, random: &mut Random) {
+        let empty: Vec<u32> = (0..self.identities.len() as u32)
+            .filter(|&slot| self.identities[slot as usize].is_none())
+            .collect();
+        let slot = empty[random.below(empty.len() as u64) as usize];
+        self.policy.insert(slot, identity);
+        self.model.insert(slot, identity);
+        self.identities[slot as usize] = Some(identity);
+    }
+
+    fn rebuild(&mut self, slot_count: u32, random: &mut Random) {
+        let mut free: Vec<u32> = (0..slot_count).collect();
+        let mut moved = vec![None; slot_count as usize];
+        let mut dropped = vec![];
+        let mut numbers = vec![None; self.identities.len()];
+        for (slot, identity) in self.identities.iter().enumerate() {
+            if identity.is_some() {
+                if random.below(20) == 0 {
+                    dropped.push(slot as u32);
+                } else {
+                    let to = free.swap_remove(random.below(free.len() as u64) as usize);
+                    moved[to as usize] = *identity;
+                    numbers[slot] = Some(to);
+                }
+            }
+        }
+        self.policy
+            .rebuild(slot_count, &mut |slot| numbers[slot as usize]);
+        for slot in dropped {
+            self.model.remove(slot);
+        }
+        for item in self.model.lists.iter_mut().flatten() {
+            item.slot = numbers[item.slot as usize].unwrap();
+        }
+        self.identities = moved;
+    }
+
+    fn check(&self) {
+        assert_eq!(order(&self.policy), order_of_model(&self.model));
+        assert_eq!(self.policy.resident_count() as usize, self.model.count());
+    }
+}
+
+#[test]
+fn every_policy_agrees_with_its_model() {
+    for kind in PolicyKind::ALL {
+        for seed in 0..60 {
+            let mut random = Random::new(seed);
+            let mut room = 1 + random.below(120) as usize;
+            let mut pair = Pair::new(kind, room as u32 + 20);
+            for step in 0..2500 {
+                let identity = random.skewed(room as u64 * 6);
+                match random.below(1000) {
+                    0..20 => {
+                        if let Some(slot) = pair.slot_of(identity) {
+                            pair.policy.remove(slot);
+                            pair.model.remove(slot);
+                            pair.identities[slot as usize] = None;
+                        }
+                    }
+                    20..30 => {
+                        let nonsense = random.next() as u32;
+                        pair.policy.access(nonsense);
+                        pair.model.access(nonsense);
+                    }
+                    30..40 => {
+                        let slots: Vec<u32> = (0..5)
+                            .map(|_| random.below(pair.identities.len() as u64 + 3) as u32)
+                            .collect();
+                        pair.victim_among(&slots);
+                    }
+                    40..43 => {
+                        room = 1 + random.below(120) as usize;
+                        while pair.model.count() > room {
+                            pair.victim();
+                        }
+                        let slot_count = pair.identities.len() + room;
+                        pair.policy.resize(slot_count as u32);
+                        pair.identities.resize(slot_count, None);
+                    }
+                    43..46 => pair.rebuild(room as u32 + 30, &mut random),
+                    _ => match pair.slot_of(identity) {
+                        Some(slot) => {
+                            pair.policy.access(slot);
+                            pair.model.access(slot);
+                        }
+                        None => {
+                            pair.policy.prepare(identity);
+                            pair.model.prepare(identity);
+                            while pair.model.count() >= room {
+                                pair.victim();
+                            }
+                            if random.below(50) != 0 {
+                                pair.insert(identity, &mut random);
+                            }
+                        }
+                    },
+                }
+                if step % 50 == 0 {
+                    pair.check();
+                }
+            }
+            pair.check();
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_its_accesses_one_by_one() {
+    for kind in PolicyKind::ALL {
+        let mut random = Random::new(7);
+        let (mut one, mut batch) = (new(kind, 500), new(kind, 500));
+        for slot in 0..400 {
+            one.insert(slot, u64::from(slot));
+            batch.insert(slot, u64::from(slot));
+        }
+        for len in [0, 1, 5, 64, 300] {
+            let slots: Vec<u32> = (0..len).map(|_| random.below(600) as u32).collect();
+            slots.iter().for_each(|&slot| one.access(slot));
+            batch.access_batch(&slots);
+            assert_eq!(order(&one), order(&batch));
+        }
+    }
+}
+
+#[test]
+fn nonsense_from_outside_changes_nothing() {
+    for kind in PolicyKind::ALL {
+        let mut policy = new(kind, 10);
+        policy.insert(3, 33);
+        let before = order(&policy);
+        let nonsense = [4, 10, SLOT_COUNT_MAX, u32::MAX];
+        for slot in nonsense {
+            policy.access(slot);
+            policy.remove(slot);
+            policy.prefetch(slot);
+            policy.set_displacement(slot.max(10), 1);
+        }
+        policy.access_batch(&nonsense);
+        let identity_of = &mut |_: u32| -> u64 { panic!("nothing leaves") };
+        assert_eq!(policy.victim_among(&nonsense, identity_of), None);
+        assert_eq!(order(&policy), before, "{kind}");
+        assert_eq!(policy.victim(&mut |_| 33), Some(3));
+        assert_eq!(policy.victim(&mut |_| 33), None);
+    }
+}
+
+#[test]
+fn the_older_of_given_slots_leaves() {
+    for kind in [PolicyKind::Lru, PolicyKind::Arc] {
+        let mut policy = new(kind, 1000);
+        for slot in 0..1000 {
+            policy.insert(slot, u64::from(slot));
+        }
+        for slot in 0..300 {
+            policy.access(slot);
+        }
+        let given = [100, 800, 400, 550, 10];
+        assert_eq!(policy.victim_among(&given, &mut u64::from), Some(400));
+        assert_eq!(policy.victim_among(&given, &mut u64::from), Some(550));
+        assert_eq!(policy.victim_among(&given, &mut u64::from), Some(800));
+    }
+    let mut policy = new(PolicyKind::S3Fifo, 1000);
+    for slot in 0..1000 {
+        policy.insert(slot, u64::from(slot));
+    }
+    [5, 5, 6, 700]
+        .into_iter()
+        .for_each(|slot| policy.access(slot));
+    let given = [5, 700, 701, 6];
+    assert_eq!(policy.victim_among(&given, &mut u64::from), Some(701));
+    assert_eq!(policy.victim_among(&given, &mut u64::from), Some(6));
+}
+
+#[test]
+fn one_call_for_a_victim_is_bounded_however_popular_everything_is() {
+    let mut policy = new(PolicyKind::S3Fifo, 100_000);
+    for slot in 0..100_000 {
+        policy.insert(slot, u64::from(slot));
+        (0..3).for_each(|_| policy.access(slot));
+    }
+    let before = order(&policy)[1].clone();
+    assert!(policy.victim(&mut u64::from).is_some());
+    let after = order(&policy)[1].clone();
+    let untouched = after
+        .iter()
+        .zip(&before[1..])
+        .take_while(|(a, b)| a == b)
+        .count();
+    assert!(untouched > 80_000, "{untouched}");
+}
+
+#[test]
+fn displacement_survives_everything_but_a_rebuild() {
+    for kind in PolicyKind::ALL {
+        let mut policy = new(kind, 20);
+        for slot in 0..20 {
+            policy.set_displacement(slot, (slot % 4) as u8);
+            policy.insert(slot, u64::from(slot));
+        }
+        policy.access(5);
+        policy.remove(6);
+        policy.victim(&mut u64::from);
+        for slot in 0..20 {
+            assert_eq!(policy.displacement(slot), (slot % 4) as u8);
+        }
+        policy.rebuild(40, &mut |slot| Some(slot + 20));
+        assert_eq!(policy.displacement(27), 0);
+    }
+}
+
+#[test]
+fn resident_bytes_tell_slots_and_ghosts() {
+    for (kind, ghost_bytes_max) in [
+        (PolicyKind::Lru, 0),
+        (PolicyKind::Arc, 13),
+        (PolicyKind::S3Fifo, 12),
+    ] {
+        let count = 10_000u32;
+        let mut policy = new(kind, count);
+        assert_eq!(policy.resident_bytes(), slot_bytes(count));
+        let mut identities: Vec<u64> = (0..u64::from(count)).collect();
+        for slot in 0..count {
+            policy.insert(slot, u64::from(slot));
+            if slot % 2 == 0 {
+                (0..2).for_each(|_| policy.access(slot));
+            }
+        }
+        for identity in u64::from(count)..60_000 {
+            policy.prepare(identity);
+            let slot = policy
+                .victim(&mut |slot| identities[slot as usize])
+                .unwrap();
+            identities[slot as usize] = identity;
+            policy.insert(slot, identity);
+        }
+        let ghost_bytes = policy.resident_bytes() - slot_bytes(count);
+        assert!(
+            ghost_bytes <= ghost_bytes_max * u64::from(count),
+            "{kind} {ghost_bytes}"
+        );
+        policy.resize(count + 8);
+        assert_eq!(policy.resident_bytes() - ghost_bytes, slot_bytes(count + 8));
+    }
+}
+
+#[test]
+fn names_round_trip() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(kind.to_string().parse(), Ok(kind));
+    }
+    let error = "LRU".parse::<PolicyKind>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no eviction policy is called \"LRU\"; choose lru, arc or s3fifo"
+    );
+}
