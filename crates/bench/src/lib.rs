@@ -4,4 +4,5 @@
 pub mod floor;
 pub mod load;
 pub mod measure;
+pub mod peer;
 pub mod target;
