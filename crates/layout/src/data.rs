@@ -191,6 +191,12 @@ impl DataHead {
             value_len: (second & ((1 << VALUE_LEN_BITS) - 1)) as usize,
         }
     }
+
+    /// Whether the entry has expired at `now_ms`.
+    #[inline]
+    pub const fn is_expired(&self, now_ms: u64) -> bool {
+        self.expiry_ms != 0 && self.expiry_ms <= now_ms
+    }
 }
 
 /// Why bytes are not the wanted entry.

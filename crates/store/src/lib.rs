@@ -1,1 +1,54 @@
-//! (being written)
+//! The store of one backend: partitions of items in memory that others read.
+//!
+//! No sockets, no clock, no threads: the backend brings requests, the time and
+//! [`Store::maintain`]'s turns.
+//!
+//! ```text
+//!  any thread ── mutate / lookup / touch ──► partition (one lock each)
+//!  maintenance ── maintain ───────────────►   rules, policy, allocator
+//!                                               │ writes words
+//!                      control · index · data ◄─┘
+//!                          ▲ read one-sided, without any lock
+//!                       clients
+//! ```
+//!
+//! Start with [`Store::mutate`], then `partition::mutate` (the rules),
+//! `partition::room` (who leaves when memory is full) and `partition::reshape`
+//! (how an index grows under readers).
+
+mod budget;
+mod classes;
+mod config;
+mod index;
+mod maintain;
+#[cfg(feature = "mutants")]
+pub mod mutants;
+#[cfg(not(feature = "mutants"))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the product breaks no rule and names only some"
+)]
+mod mutants;
+mod partition;
+pub mod policy;
+mod pool;
+mod ranges;
+mod reload;
+mod runs;
+mod shared;
+mod side;
+mod slab;
+mod space;
+mod stats;
+mod store;
+mod tombstones;
+
+pub use config::{Now, StoreConfig, StoreError};
+pub use maintain::Maintained;
+pub use partition::CheckError;
+pub use policy::PolicyKind;
+pub use reload::ReloadError;
+pub use space::{Regions, Space};
+pub use stats::{Counts, MutationKind, OutcomeCounts, Resident, StoreStats};
+pub use store::Store;

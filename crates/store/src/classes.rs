@@ -1,0 +1,108 @@
+//! Size classes of data entries within pages.
+//!
+//! Up to 1 KiB there is a class every granule (16 bytes). Above, a class is
+//! the largest slot of which a whole number fits a page, with counts about an
+//! eighth apart, down to four slots a page. Larger entries get runs of their own.
+
+use trefoil_layout::limits::GRANULE;
+
+/// Slots up to this length are a granule apart.
+const FINE_LEN_MAX: usize = 1024;
+/// Fewest slots of a page.
+const SLOTS_MIN: usize = 4;
+
+/// The classes of one page length.
+#[derive(Debug)]
+pub(crate) struct Classes {
+    /// Slot length in bytes, by class.
+    lens: Vec<u32>,
+    /// Slots of a page, by class.
+    counts: Vec<u16>,
+    /// Class by length in granules.
+    by_granules: Vec<u8>,
+}
+
+impl Classes {
+    pub(crate) fn new(page_len: usize) -> Self {
+        let largest = page_len / SLOTS_MIN;
+        let mut lens: Vec<usize> = (2..=FINE_LEN_MAX.min(largest) / GRANULE)
+            .map(|granules| granules * GRANULE)
+            .collect();
+        let mut coarse = Vec::new();
+        let mut count = SLOTS_MIN;
+        while page_len / count > FINE_LEN_MAX {
+            coarse.push(page_len / count / GRANULE * GRANULE);
+            count = (count + 1).max(count * 9 / 8);
+        }
+        lens.extend(coarse.into_iter().rev().filter(|len| *len > FINE_LEN_MAX));
+        let longest = lens.last().copied().unwrap_or(0) / GRANULE;
+        let by_granules = (0..=longest)
+            .map(|granules| lens.partition_point(|len| *len < granules * GRANULE) as u8)
+            .collect();
+        assert!(lens.len() < usize::from(u8::MAX));
+        Classes {
+            counts: lens.iter().map(|len| (page_len / len) as u16).collect(),
+            lens: lens.into_iter().map(|len| len as u32).collect(),
+            by_granules,
+        }
+    }
+
+    /// The class for an entry of `len` bytes; `None` if it needs a run.
+    #[inline]
+    pub(crate) fn of(&self, len: usize) -> Option<usize> {
+        self.by_granules
+            .get(len.div_ceil(GRANULE))
+            .map(|class| usize::from(*class))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lens.len()
+    }
+
+    #[inline]
+    pub(crate) fn slot_len(&self, class: usize) -> u64 {
+        u64::from(self.lens[class])
+    }
+
+    #[inline]
+    pub(crate) fn slots(&self, class: usize) -> usize {
+        usize::from(self.counts[class])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_gets_the_smallest_slot_that_holds_it() {
+        for page_len in [4096, 16384, 65536] {
+            let classes = Classes::new(page_len);
+            let longest = page_len / SLOTS_MIN;
+            for len in 1..=longest {
+                let class = classes.of(len).unwrap();
+                assert!(classes.slot_len(class) >= len as u64);
+                assert!(class == 0 || classes.slot_len(class - 1) < len as u64);
+                assert!(classes.slots(class) * classes.slot_len(class) as usize <= page_len);
+            }
+            assert_eq!(classes.of(longest + 1), None);
+        }
+    }
+
+    #[test]
+    fn waste_is_bounded() {
+        let classes = Classes::new(65536);
+        for len in 200..16384usize {
+            let class = classes.of(len).unwrap();
+            let waste = 65536.0 / classes.slots(class) as f64 / len as f64;
+            let bound = if len <= 1024 {
+                1.10
+            } else if len <= 8192 {
+                1.16
+            } else {
+                1.26
+            };
+            assert!(waste < bound, "{len}: {waste}");
+        }
+    }
+}

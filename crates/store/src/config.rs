@@ -1,0 +1,106 @@
+//! What a store is told when it is made, and why it may refuse to be made.
+
+use crate::policy::PolicyKind;
+use trefoil_layout::hash::KeyHasher;
+use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
+use trefoil_region::{MappingError, ObjectError};
+
+/// The time, given by the caller: the store has no clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Now {
+    /// Nanoseconds since the Unix epoch.
+    pub unix_ns: u64,
+}
+
+impl Now {
+    /// Milliseconds since the Unix epoch, the unit of expiries.
+    #[inline]
+    pub const fn unix_ms(self) -> u64 {
+        self.unix_ns / 1_000_000
+    }
+}
+
+/// What a store is told when it is made.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Units of mutual exclusion.
+    pub partition_count: usize,
+    /// Cell configuration that the buckets carry; not 0.
+    pub config_id: u32,
+    /// The shard's epoch at the start.
+    pub epoch: u32,
+    /// One life of the process; stands in the control region.
+    pub incarnation: u64,
+    /// The cell's hash function.
+    pub hasher: KeyHasher,
+    /// Who is evicted first.
+    pub policy: PolicyKind,
+    /// Bound on all resident bytes: data, index, private metadata and charged extras.
+    pub memory_limit: u64,
+    /// Longest value accepted, in bytes.
+    pub value_len_max: usize,
+    /// Capacity in objects, split over the partitions: for hit-ratio experiments.
+    pub objects_max: Option<u64>,
+    /// Erased keys whose versions a partition remembers.
+    pub tombstone_count_max: usize,
+    /// Mutations are refused; [`crate::Store::load`] alone fills it.
+    pub immutable: bool,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        StoreConfig {
+            partition_count: 8,
+            config_id: 1,
+            epoch: 1,
+            incarnation: 1,
+            hasher: KeyHasher::default(),
+            policy: PolicyKind::Lru,
+            memory_limit: 1 << 30,
+            value_len_max: VALUE_LEN_MAX_DEFAULT,
+            objects_max: None,
+            tombstone_count_max: 1024,
+            immutable: false,
+        }
+    }
+}
+
+/// Why a store or its memory could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A memory object could not be made or changed.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// A memory object could not be mapped.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// No bucket is ever valid under config id 0.
+    #[error("config id 0 marks invalid buckets and cannot be served")]
+    ConfigId,
+    /// More partitions than the control region has windows, or none.
+    #[error("{0} partitions were asked for; 1 to {PARTITION_COUNT_MAX} are possible")]
+    PartitionCount(usize),
+    /// Longer values than the data entry can describe.
+    #[error("values of {0} bytes were asked for; at most {VALUE_LEN_LIMIT} are possible")]
+    ValueLen(usize),
+    /// The limit does not even hold the empty store.
+    #[error(
+        "a memory limit of {limit} bytes is too small: {needed} are needed for {partition_count} partitions"
+    )]
+    LimitTooSmall {
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes without which nothing can be stored.
+        needed: u64,
+        /// Partitions that share them.
+        partition_count: usize,
+    },
+    /// The limit is beyond what the regions were made for.
+    #[error("a memory limit of {limit} bytes is beyond the {max} that the regions were made for")]
+    LimitTooLarge {
+        /// Bytes allowed.
+        limit: u64,
+        /// See [`crate::Regions`].
+        max: u64,
+    },
+}

@@ -1,0 +1,194 @@
+//! One index window: the buckets of one partition, as `layout::bucket`
+//! describes them, in a range of the index region.
+//!
+//! A slot number is `bucket * SLOT_COUNT + slot`; it names an item for touches
+//! and for eviction metadata. Numbers from [`Index::slot_count`] up name places
+//! of the side table.
+
+use crate::space::Space;
+use trefoil_layout::bucket::{self, BUCKET_LEN, BucketHeader, SLOT_COUNT};
+use trefoil_layout::control::IndexWindow;
+use trefoil_layout::limits::SPILL_MAX;
+use trefoil_layout::words::Words;
+use trefoil_layout::{IndexEntry, KeyHash};
+use trefoil_region::SharedWords;
+
+/// The slot number of a slot in a bucket.
+#[inline(always)]
+pub(crate) fn slot_number(bucket: u64, slot: usize) -> u32 {
+    (bucket * SLOT_COUNT as u64) as u32 + slot as u32
+}
+
+/// Bucket and slot of a slot number.
+#[inline(always)]
+pub(crate) fn bucket_and_slot(number: u32) -> (u64, usize) {
+    let number = number as usize;
+    ((number / SLOT_COUNT) as u64, number % SLOT_COUNT)
+}
+
+/// One index window. Its memory is charged and resident.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) window: IndexWindow,
+    pub(crate) config_id: u32,
+}
+
+/// Where a new entry can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vacancy {
+    pub(crate) number: u32,
+    /// Buckets between it and the home bucket.
+    pub(crate) displacement: u8,
+}
+
+impl Index {
+    /// Writes empty, valid buckets over zeroed memory.
+    pub(crate) fn initialise(space: &Space, window: IndexWindow, config_id: u32) -> Self {
+        let index = Index { window, config_id };
+        let header = BucketHeader::new(config_id, window.epoch);
+        for number in 0..index.buckets_in_all() {
+            bucket::set_header(&index.bucket(space, number), header);
+        }
+        index
+    }
+
+    /// Home buckets.
+    #[inline(always)]
+    pub(crate) fn bucket_count(&self) -> u64 {
+        self.window.bucket_count
+    }
+
+    /// Home buckets and the spill buckets behind the last one.
+    pub(crate) fn buckets_in_all(&self) -> u64 {
+        self.window.bucket_count + SPILL_MAX as u64
+    }
+
+    /// Slots of all buckets.
+    #[inline(always)]
+    pub(crate) fn slot_count(&self) -> u32 {
+        self.buckets_in_all() as u32 * SLOT_COUNT as u32
+    }
+
+    /// Slots that count as capacity.
+    pub(crate) fn home_slot_count(&self) -> u64 {
+        self.bucket_count() * SLOT_COUNT as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn home(&self, hash: KeyHash) -> u64 {
+        hash.bucket(self.bucket_count())
+    }
+
+    #[inline(always)]
+    pub(crate) fn bucket<'a>(&self, space: &'a Space, number: u64) -> SharedWords<'a> {
+        let offset = self.window.offset + number * BUCKET_LEN as u64;
+        space
+            .words()
+            .slice(offset, BUCKET_LEN)
+            .expect("a bucket inside the index region")
+    }
+
+    /// The entry with `hash`'s tag in the buckets that the home's header names.
+    #[inline]
+    pub(crate) fn find(&self, space: &Space, hash: KeyHash) -> Option<(u32, IndexEntry)> {
+        let home = self.home(hash);
+        let scan = bucket::scan(&self.bucket(space, home), hash.tag, hash.home_slot());
+        if let Some((slot, entry)) = scan.found {
+            return Some((slot_number(home, slot), entry));
+        }
+        for number in home + 1..=home + u64::from(scan.header.spill) {
+            let scan = bucket::scan(&self.bucket(space, number), hash.tag, hash.home_slot());
+            if let Some((slot, entry)) = scan.found {
+                return Some((slot_number(number, slot), entry));
+            }
+        }
+        None
+    }
+
+    /// The nearest empty slot for `hash`.
+    #[inline]
+    pub(crate) fn vacancy(&self, space: &Space, hash: KeyHash) -> Option<Vacancy> {
+        let home = self.home(hash);
+        (0..=SPILL_MAX as u64).find_map(|displacement| {
+            let words = self.bucket(space, home + displacement);
+            let slot = (0..SLOT_COUNT)
+                .map(|probe| bucket::probe_slot(hash.home_slot(), probe))
+                .find(|slot| words.load(bucket::slot_word(*slot)) == 0)?;
+            Some(Vacancy {
+                number: slot_number(home + displacement, slot),
+                displacement: displacement as u8,
+            })
+        })
+    }
+
+    /// Publishes an entry in an empty slot, after the home's header says that
+    /// readers must look as far as there.
+    #[inline]
+    pub(crate) fn insert(&self, space: &Space, vacancy: Vacancy, entry: IndexEntry) {
+        let (number, slot) = bucket_and_slot(vacancy.number);
+        if vacancy.displacement > 0 {
+            let home = self.bucket(space, number - u64::from(vacancy.displacement));
+            let header = bucket::header(&home);
+            if header.spill < vacancy.displacement {
+                bucket::set_header(
+                    &home,
+                    BucketHeader {
+                        spill: vacancy.displacement,
+                        ..header
+                    },
+                );
+            }
+        }
+        bucket::insert(&self.bucket(space, number), slot, entry);
+    }
+
+    /// The entry in a slot; tag 0 if it is empty.
+    #[inline]
+    pub(crate) fn entry(&self, space: &Space, number: u32) -> IndexEntry {
+        let (number, slot) = bucket_and_slot(number);
+        bucket::entry(&self.bucket(space, number), slot)
+    }
+
+    /// Empties a slot.
+    #[inline]
+    pub(crate) fn remove(&self, space: &Space, number: u32) {
+        let (number, slot) = bucket_and_slot(number);
+        bucket::remove(&self.bucket(space, number), slot);
+    }
+
+    pub(crate) fn set_overflowed(&self, space: &Space, home: u64, overflowed: bool) {
+        let words = self.bucket(space, home);
+        let header = bucket::header(&words);
+        if header.overflowed != overflowed {
+            bucket::set_header(
+                &words,
+                BucketHeader {
+                    overflowed,
+                    ..header
+                },
+            );
+        }
+    }
+
+    /// Rewrites every header.
+    pub(crate) fn restamp(&mut self, space: &Space, config_id: u32, epoch: u32) {
+        self.config_id = config_id;
+        self.window.epoch = epoch;
+        for number in 0..self.buckets_in_all() {
+            let words = self.bucket(space, number);
+            let header = BucketHeader {
+                config_id,
+                epoch,
+                ..bucket::header(&words)
+            };
+            bucket::set_header(&words, header);
+        }
+    }
+
+    /// Makes every bucket invalid: readers look for the present window.
+    pub(crate) fn poison(&self, space: &Space) {
+        for number in 0..self.buckets_in_all() {
+            bucket::set_header(&self.bucket(space, number), BucketHeader::default());
+        }
+    }
+}

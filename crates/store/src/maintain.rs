@@ -1,0 +1,149 @@
+//! Maintenance: what must happen off the path of requests, a bounded step at a
+//! time. The backend calls it some ten to a hundred times a second, and at once
+//! again while more work waits.
+
+use crate::config::Now;
+use crate::partition::NoRoom;
+use crate::shared::lock;
+use crate::store::Store;
+
+/// Slots of each partition that one step examines for expired items.
+const CRAWL_SLOTS: u32 = 1024;
+/// Items that one step evicts from one partition to shrink the store.
+const SHRINK_EVICTIONS: usize = 1024;
+/// Bytes that one step takes from one partition to shrink the store.
+const SHRINK_LEN: u64 = 4 << 20;
+/// Bytes populated ahead under one system call.
+const POPULATE_LEN: u64 = 1 << 20;
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintained {
+    /// More work is waiting: call again soon.
+    pub more: bool,
+    /// Items removed after their time.
+    pub expired: u64,
+    /// Indexes replaced.
+    pub reshaped: u64,
+    /// Bytes given back to the system.
+    pub released: u64,
+    /// Bytes populated ahead of need.
+    pub populated: u64,
+}
+
+impl Store {
+    /// One bounded step of everything that waits.
+    pub fn maintain(&self, now: Now) -> Maintained {
+        let mut done = Maintained::default();
+        if self.is_revoked() {
+            return done;
+        }
+        self.expire_step(now, &mut done);
+        self.shrink_step(&mut done);
+        self.reshape_step(&mut done);
+        self.populate_step(&mut done);
+        self.reclaim_holes();
+        done
+    }
+
+    fn expire_step(&self, now: Now, done: &mut Maintained) {
+        for cell in &self.partitions {
+            done.expired += lock(&cell.0).live.crawl(&self.shared, now, CRAWL_SLOTS);
+        }
+    }
+
+    /// Towards the limit, if it was lowered.
+    fn shrink_step(&self, done: &mut Maintained) {
+        let shared = &self.shared;
+        let before = shared.budget.excess();
+        if before == 0 {
+            return;
+        }
+        let data = &shared.regions.data;
+        lock(&shared.runs).drop_spare(data, &shared.budget);
+        lock(&shared.pool).shrink(data, &shared.budget, before);
+        for cell in &self.partitions {
+            if shared.budget.excess() == 0 {
+                break;
+            }
+            let mut slot = lock(&cell.0);
+            slot.live.shed(shared, SHRINK_LEN, SHRINK_EVICTIONS);
+            slot.live.settle_private(shared);
+        }
+        let after = shared.budget.excess();
+        done.released += before.saturating_sub(after);
+        done.more |= after > 0 && after < before;
+    }
+
+    /// Grows what is crowded and shrinks what is far too large. The memory is
+    /// charged under the partition's lock, populated without it, filled under it.
+    fn reshape_step(&self, done: &mut Maintained) {
+        let shared = &self.shared;
+        for (number, cell) in self.partitions.iter().enumerate() {
+            let reserved = {
+                let mut slot = lock(&cell.0);
+                if !slot.live.wants_reshape(shared) {
+                    continue;
+                }
+                slot.live.reserve_reshape(shared)
+            };
+            let Some(reservation) = reserved else {
+                // The partition could not make room by itself.
+                let bytes = lock(&cell.0).live.reshape_bytes(shared);
+                if let Some(bytes) = bytes {
+                    done.more |= self.take_room_elsewhere(number, NoRoom { bytes, poor: true });
+                }
+                continue;
+            };
+            let Some(reservation) = reservation.populate(shared) else {
+                continue;
+            };
+            let mut slot = lock(&cell.0);
+            slot.live.reshape(shared, reservation);
+            done.reshaped += 1;
+            done.more |= slot.live.wants_reshape(shared);
+        }
+    }
+
+    /// Pages ahead of need, so that no writer waits for the system.
+    fn populate_step(&self, done: &mut Maintained) {
+        let shared = &self.shared;
+        let mut pool = lock(&shared.pool);
+        let ahead = shared.ahead_len();
+        if pool.free_bytes() * 2 >= ahead || shared.budget.available() < 2 * POPULATE_LEN {
+            return;
+        }
+        let wanted = (ahead - pool.free_bytes()).min(POPULATE_LEN);
+        let count = pool.units_of(wanted);
+        let Some(units) = pool.reserve(&shared.budget, count) else {
+            return;
+        };
+        let range = pool.bytes_of(&units);
+        drop(pool);
+        let populated = shared.regions.data.populate(range.clone()).is_ok();
+        let mut pool = lock(&shared.pool);
+        pool.settle(&shared.budget, units, populated);
+        if populated {
+            done.populated += range.end - range.start;
+            done.more |=
+                pool.free_bytes() * 2 < ahead && shared.budget.available() >= 2 * POPULATE_LEN;
+        }
+    }
+
+    /// A reader that followed a stale pointer into a hole made the system put a
+    /// page there; such pages are on no account. They are found by comparing
+    /// the sums, and punched again.
+    fn reclaim_holes(&self) {
+        let shared = &self.shared;
+        let Some(object) = shared.regions.data.object() else {
+            return;
+        };
+        let pool = lock(&shared.pool);
+        let runs = lock(&shared.runs);
+        let known = pool.resident_len() + runs.resident_len();
+        if object.resident_len().is_ok_and(|resident| resident > known) {
+            pool.punch_holes(&shared.regions.data);
+            runs.punch_holes(&shared.regions.data);
+        }
+    }
+}

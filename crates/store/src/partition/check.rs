@@ -1,0 +1,163 @@
+//! The invariants of a partition, checked from end to end: for tests, and for
+//! whoever doubts.
+
+use super::Partition;
+use crate::index::bucket_and_slot;
+use crate::policy::Policy;
+use crate::shared::Shared;
+use std::collections::HashSet;
+use trefoil_layout::bucket;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_layout::{IndexEntry, control};
+use trefoil_region::WordBuffer;
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("partition {partition}: {what}")]
+pub struct CheckError {
+    /// Which partition.
+    pub partition: usize,
+    /// What was found.
+    pub what: String,
+}
+
+impl Partition {
+    /// Checks every invariant that one partition can see.
+    pub(crate) fn check(&self, shared: &Shared) -> Result<(), CheckError> {
+        let mut wrong = Vec::new();
+        self.check_headers(shared, &mut wrong);
+        let mut buffer = WordBuffer::default();
+        let mut offsets = HashSet::new();
+        let (mut count, mut len, mut in_pages) = (0, 0, 0);
+        self.for_each_entry(shared, |number, entry| {
+            count += 1;
+            len += entry.pointer.len() as u64;
+            if !offsets.insert(entry.pointer.offset()) {
+                wrong.push(format!("two entries point at {:?}", entry.pointer));
+            }
+            if entry.pointer.offset() < shared.regions.pages_len() {
+                in_pages += 1;
+                let used = self.slab.is_used(
+                    &shared.classes,
+                    &shared.page_table,
+                    shared.page_len(),
+                    entry.pointer.offset(),
+                    entry.pointer.len() as u64,
+                );
+                if !used {
+                    wrong.push(format!("{entry:?} points into a slot that is not in use"));
+                }
+            }
+            if let Err(what) = self.check_entry(shared, number, entry, &mut buffer) {
+                wrong.push(what);
+            }
+        });
+        let mut equal = |what: &str, a: u64, b: u64| {
+            if a != b {
+                wrong.push(format!("{what}: {a} counted, {b} kept"));
+            }
+        };
+        equal("items", count, self.item_count);
+        equal("entry bytes", len, self.entry_len);
+        equal("slots in use", in_pages, self.slab.used_slots());
+        equal(
+            "items of the policy",
+            u64::from(self.policy.resident_count()),
+            count,
+        );
+        if self.advertised {
+            let window = control::index_window(&shared.regions.control.words(), self.number);
+            if window != Some(self.index.window) {
+                wrong.push(format!("advertised is {window:?}"));
+            }
+        }
+        match wrong.into_iter().next() {
+            None => Ok(()),
+            Some(what) => Err(CheckError {
+                partition: self.number,
+                what,
+            }),
+        }
+    }
+
+    fn check_headers(&self, shared: &Shared, wrong: &mut Vec<String>) {
+        for number in 0..self.index.buckets_in_all() {
+            let header = bucket::header(&self.index.bucket(&shared.regions.index, number));
+            if header.config_id != self.index.config_id
+                || header.epoch != self.epoch()
+                || header.layout_version != LAYOUT_VERSION
+            {
+                wrong.push(format!("bucket {number} has header {header:?}"));
+            }
+            let beside = self.side.of_home(number).next().is_some();
+            if beside != header.overflowed {
+                wrong.push(format!("bucket {number}: overflow flag against {beside}"));
+            }
+            let farthest = (1..=header.spill).rev().find(|far| {
+                let at = number + u64::from(*far);
+                (0..bucket::SLOT_COUNT).any(|slot| {
+                    let slot = crate::index::slot_number(at, slot);
+                    self.index.entry(&shared.regions.index, slot).tag != 0
+                        && self.policy.displacement(slot) == *far
+                })
+            });
+            if farthest.unwrap_or(0) != header.spill {
+                wrong.push(format!("bucket {number} spills too far: {header:?}"));
+            }
+        }
+    }
+
+    fn check_entry(
+        &self,
+        shared: &Shared,
+        number: u32,
+        entry: IndexEntry,
+        buffer: &mut WordBuffer,
+    ) -> Result<(), String> {
+        let data = shared
+            .data()
+            .slice(entry.pointer.offset(), entry.pointer.len())
+            .ok_or_else(|| format!("{entry:?} points outside the region"))?;
+        buffer.fill_from(data);
+        let key = DataEntry::decode(buffer.bytes())
+            .ok_or_else(|| format!("{entry:?} points at bytes that are no entry"))?
+            .key;
+        DataEntry::validate(buffer.bytes(), entry.tag, entry.version, key)
+            .map_err(|e| format!("{entry:?}: {e:?}"))?;
+        let hash = shared.config.hasher.hash(key);
+        let home = self.index.home(hash);
+        match number.checked_sub(self.index.slot_count()) {
+            None => {
+                let far = u64::from(self.policy.displacement(number));
+                let header = bucket::header(&self.index.bucket(&shared.regions.index, home));
+                if bucket_and_slot(number).0 != home + far || far > u64::from(header.spill) {
+                    return Err(format!(
+                        "{entry:?} of home {home} stands in slot {number}, {far} from home, spill {}",
+                        header.spill
+                    ));
+                }
+            }
+            Some(place) => {
+                let known = self.side.get(place).is_some_and(|side| side.home == home);
+                if !known {
+                    return Err(format!(
+                        "side table: {entry:?} has another home than {home}"
+                    ));
+                }
+            }
+        }
+        match self.find(shared, hash) {
+            Some((found, _)) if found == number => Ok(()),
+            other => Err(format!("slot {number} is found as {other:?}")),
+        }
+    }
+
+    /// What the partition has charged: private bytes and bytes of its window.
+    pub(crate) fn charged(&self, shared: &Shared) -> (u64, u64) {
+        (
+            self.private_charged,
+            super::reshape::window_len(shared, self.index.bucket_count()),
+        )
+    }
+}

@@ -1,0 +1,314 @@
+//! A partition: the unit of mutual exclusion. The code inside is
+//! single-threaded, entered under one lock by whatever thread carries the
+//! request; one-sided readers never take it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`mutate`] | the rules of SET, ERASE and CAS; lookup by message |
+//! | [`place`] | entries into and out of buckets and side table |
+//! | [`room`] | allocation, eviction, compaction |
+//! | [`reshape`] | larger and smaller indexes, headers, poison |
+//! | [`expire`] | the crawler that removes what has expired |
+//! | [`check`] | the invariants, for tests |
+//!
+//! # Invariants
+//! 1. What an index entry points at is complete before the entry does
+//!    (writer's rule 1), and is freed only after no entry points at it.
+//! 2. `floor` never falls, and is at least the version of everything that was
+//!    evicted, expired, or forgotten (rules 2 and 3).
+//! 3. A home bucket's `spill` reaches its farthest entry, and `overflowed` is
+//!    set while the side table holds one of its entries: both are set before
+//!    such an entry can be missed elsewhere and withdrawn after it is gone.
+//! 4. Within one home, a tag stands for one key. A key whose tag another key of
+//!    the same home already has replaces it, and the replaced version raises
+//!    the floor: a bound may be higher than the key's own, never lower.
+
+mod check;
+mod expire;
+mod mutate;
+mod place;
+mod reshape;
+mod room;
+
+use crate::index::Index;
+use crate::mutants::{self, Mutant};
+use crate::policy::{self, AnyPolicy, Policy};
+use crate::shared::Shared;
+use crate::side::SideTable;
+use crate::slab::Slab;
+use crate::stats::{Counts, MutationKind};
+use crate::tombstones::Tombstones;
+use crate::{budget::Kind, config::StoreError};
+use std::sync::atomic::Ordering;
+use trefoil_layout::data::DataHead;
+use trefoil_layout::op::Outcome;
+use trefoil_layout::words::Words;
+use trefoil_layout::{KeyHash, Pointer, Version, control};
+use trefoil_region::WordBuffer;
+
+pub use check::CheckError;
+pub(crate) use mutate::Found;
+pub(crate) use room::{Effort, NoRoom};
+
+/// Longest scratch buffer that is kept between mutations, in bytes.
+const SCRATCH_LEN_MAX: usize = 64 << 10;
+
+/// Why an entry was removed without its key's owner having asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Memory, or the capacity in objects, was needed.
+    Capacity,
+    /// Its four buckets and the side table were full.
+    Associativity,
+    /// Its time was over.
+    Expired,
+    /// Another key of the same home has the same tag.
+    SameTag,
+}
+
+/// See the module.
+pub(crate) struct Partition {
+    number: usize,
+    /// Whether the control region names this partition's index (not yet, while
+    /// it is a corpus being loaded).
+    advertised: bool,
+    index: Index,
+    side: SideTable,
+    slab: Slab,
+    policy: AnyPolicy,
+    tombstones: Tombstones,
+    floor: Version,
+    item_count: u64,
+    /// Bytes of all entries, in whole granules.
+    entry_len: u64,
+    /// Bytes of pages and runs held.
+    data_len: u64,
+    objects_max: Option<u64>,
+    /// Grows whenever an entry may have moved or gone: what was found before
+    /// an allocation is looked up again if this moved.
+    changes: u64,
+    crawl: expire::Crawl,
+    counts: Counts,
+    scratch: WordBuffer,
+    /// Scratch of compaction.
+    in_use: Vec<u64>,
+    moves: Vec<(u64, KeyHash)>,
+    /// Charged for private metadata so far.
+    private_charged: u64,
+    #[cfg(feature = "mutants")]
+    unwritten: Option<(u64, Vec<u64>)>,
+}
+
+impl Partition {
+    /// An empty partition with a small index.
+    pub(crate) fn new(
+        shared: &Shared,
+        number: usize,
+        config_id: u32,
+        epoch: u32,
+        objects_max: Option<u64>,
+    ) -> Result<Self, StoreError> {
+        let bucket_count = reshape::bucket_count_first(shared);
+        let too_small = || StoreError::LimitTooSmall {
+            limit: shared.budget.limit(),
+            needed: shared.config.partition_count as u64
+                * (reshape::window_len(shared, bucket_count) + 2 * shared.page_len()),
+            partition_count: shared.config.partition_count,
+        };
+        let window =
+            reshape::acquire_window(shared, bucket_count, 0, epoch).ok_or_else(too_small)?;
+        let index = Index::initialise(&shared.regions.index, window, config_id);
+        let policy = policy::new(shared.config.policy, index.slot_count());
+        let mut partition = Partition {
+            number,
+            advertised: false,
+            index,
+            side: SideTable::default(),
+            slab: Slab::new(&shared.classes),
+            policy,
+            tombstones: Tombstones::new(shared.config.tombstone_count_max),
+            floor: Version::ZERO,
+            item_count: 0,
+            entry_len: 0,
+            data_len: 0,
+            objects_max,
+            changes: 0,
+            crawl: expire::Crawl::default(),
+            counts: Counts::default(),
+            scratch: WordBuffer::default(),
+            in_use: Vec::new(),
+            moves: Vec::new(),
+            private_charged: 0,
+            #[cfg(feature = "mutants")]
+            unwritten: None,
+        };
+        partition.settle_private(shared);
+        Ok(partition)
+    }
+
+    /// Names this partition's index in the control region, under an id above
+    /// every earlier one.
+    pub(crate) fn advertise(&mut self, shared: &Shared, window_id_before: u64) {
+        self.advertised = true;
+        self.index.window.window_id = window_id_before + 2;
+        control::set_index_window(
+            &shared.regions.control.words(),
+            self.number,
+            self.index.window,
+        );
+    }
+
+    /// The id of the advertised window.
+    pub(crate) fn window_id(&self) -> u64 {
+        self.index.window.window_id
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.index.window.epoch
+    }
+
+    pub(crate) fn config_id(&self) -> u32 {
+        self.index.config_id
+    }
+
+    pub(crate) fn floor(&self) -> Version {
+        self.floor
+    }
+
+    /// Feeds accesses that clients report; everything unknown is ignored.
+    pub(crate) fn touch(&mut self, window_id: u64, slots: &[u32]) {
+        if window_id == self.index.window.window_id {
+            self.policy.access_batch(slots);
+            self.counts.touches += slots.len() as u64;
+        }
+    }
+
+    /// Adds what this partition knows to `stats`.
+    pub(crate) fn add_stats(&self, stats: &mut crate::StoreStats) {
+        stats.items += self.item_count;
+        stats.entry_bytes += self.entry_len;
+        stats.side_table_items += self.side.count() as u64;
+        stats.tombstones += self.tombstones.count() as u64;
+        stats.index_buckets += self.index.bucket_count();
+        stats.data_pages += self.slab.page_count() as u64;
+        stats.counts.add(&self.counts);
+    }
+
+    /// Counts a lookup by message.
+    pub(crate) fn count_lookup(&mut self, found: Found) {
+        match found {
+            Found::Present(_) => self.counts.lookup_hits += 1,
+            Found::Absent => self.counts.lookup_misses += 1,
+        }
+    }
+
+    /// Counts a mutation and does what must not wait for maintenance.
+    #[inline]
+    pub(crate) fn after_mutation(
+        &mut self,
+        shared: &Shared,
+        kind: MutationKind,
+        outcome: &Outcome,
+    ) {
+        self.counts.mutated(kind, outcome);
+        if self.is_crowded()
+            && let Some(reservation) = self.reserve_reshape(shared)
+            && let Some(reservation) = reservation.populate(shared)
+        {
+            self.reshape(shared, reservation);
+        }
+        self.settle_private(shared);
+    }
+
+    fn raise_floor(&mut self, version: Version, unless: Mutant) {
+        if !mutants::is(unless) {
+            self.floor = self.floor.max(version);
+        }
+    }
+
+    /// The fixed part of the data entry at `offset`.
+    #[inline]
+    fn head_at(shared: &Shared, offset: u64) -> DataHead {
+        let first = (offset / 8) as usize;
+        let data = shared.data();
+        DataHead::decode(data.load(first + 1), data.load(first + 2))
+    }
+
+    /// The hash of the key of the data entry at `offset`.
+    fn hash_at(&mut self, shared: &Shared, offset: u64) -> KeyHash {
+        let head = Self::head_at(shared, offset);
+        let key = shared
+            .data()
+            .slice(
+                offset + head.key_at as u64,
+                head.key_len.next_multiple_of(8),
+            )
+            .expect("a key inside the data region");
+        self.scratch.fill_from(key);
+        let hash = shared
+            .config
+            .hasher
+            .hash(&self.scratch.bytes()[..head.key_len]);
+        self.trim_scratch();
+        hash
+    }
+
+    /// Whether the data entry at `pointer` is `key`'s.
+    #[inline]
+    fn is_key(shared: &Shared, pointer: Pointer, key: &[u8]) -> bool {
+        let head = Self::head_at(shared, pointer.offset());
+        if head.key_len != key.len() {
+            return false;
+        }
+        let first = (pointer.offset() / 8) as usize + head.key_at / 8;
+        let data = shared.data();
+        key.chunks(8).enumerate().all(|(at, chunk)| {
+            let word = data.load(first + at).to_le_bytes();
+            word[..chunk.len()] == *chunk
+        })
+    }
+
+    fn trim_scratch(&mut self) {
+        if self.scratch.words().len() * 8 > SCRATCH_LEN_MAX {
+            self.scratch = WordBuffer::default();
+        }
+    }
+
+    /// Charges what private metadata takes now.
+    pub(crate) fn settle_private(&mut self, shared: &Shared) {
+        let now = self.policy.resident_bytes()
+            + self.slab.private_len()
+            + self.side.private_len()
+            + self.tombstones.private_len()
+            + (self.in_use.capacity() * 8 + self.moves.capacity() * 24) as u64
+            + size_of::<Self>() as u64;
+        if now > self.private_charged {
+            shared
+                .budget
+                .charge(Kind::Private, now - self.private_charged);
+        } else if now < self.private_charged {
+            shared
+                .budget
+                .release(Kind::Private, self.private_charged - now);
+        }
+        self.private_charged = now;
+    }
+
+    fn set_data_len(&mut self, shared: &Shared, len: u64) {
+        self.data_len = len;
+        if self.advertised {
+            shared.data_lens[self.number].store(len, Ordering::Relaxed);
+        }
+    }
+}
+
+impl std::fmt::Debug for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Partition")
+            .field("number", &self.number)
+            .field("items", &self.item_count)
+            .field("window", &self.index.window)
+            .field("floor", &self.floor)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,256 @@
+//! The rules of one mutation (DESIGN section 4, numbers as there), and the
+//! lookup by message.
+//!
+//! The bound of a key is the version present, else its tombstone's, else the
+//! floor. An entry whose time is over is present as far as its version goes
+//! and absent to lookups and to CAS, which remove it.
+//!
+//! A mutation that needs room evicts *after* it was decided: in the order that
+//! counts it happened first, so the floor that its own evictions raise does not
+//! concern it.
+
+use super::room::Effort;
+use super::{Cause, NoRoom, Partition};
+use crate::config::Now;
+use crate::mutants::{self, Mutant};
+use crate::policy::Policy;
+use crate::shared::Shared;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
+use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
+use trefoil_region::WordBuffer;
+
+/// What a lookup by message found; the data is in the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A value of this version.
+    Present(Version),
+    /// None.
+    Absent,
+}
+
+impl Partition {
+    /// The bound of a key of which `found` stands.
+    fn bound(&self, hash: KeyHash, found: Option<(u32, IndexEntry)>) -> Version {
+        match found {
+            Some((_, entry)) => entry.version,
+            None => self.tombstones.version(hash).unwrap_or(self.floor),
+        }
+    }
+
+    /// Executes a mutation that has passed the checks of its form.
+    pub(crate) fn mutate(
+        &mut self,
+        shared: &Shared,
+        now: Now,
+        hash: KeyHash,
+        mutation: &Mutation<'_>,
+        effort: Effort,
+    ) -> Result<Outcome, NoRoom> {
+        self.write_what_is_unwritten(shared);
+        let mut found = self.find(shared, hash);
+        if let Some((number, entry)) = found {
+            self.policy.prefetch(number);
+            if let Some(head) = shared.data().slice(entry.pointer.offset(), 64) {
+                head.prefetch(64);
+            }
+        }
+        match mutation.action {
+            Action::Set | Action::Erase => {
+                let bound = self.bound(hash, found);
+                if mutation.version < bound && !mutants::is(Mutant::BoundIgnored) {
+                    return Ok(Outcome::Superseded { bound });
+                }
+                if mutation.action == Action::Erase {
+                    self.erase(shared, hash, found, mutation);
+                } else {
+                    if let Some((number, entry)) = found
+                        && entry.version == mutation.version
+                    {
+                        self.policy.access(number);
+                        return Ok(Outcome::Applied);
+                    }
+                    self.install(shared, hash, found, mutation, effort)?;
+                }
+            }
+            Action::Cas(expected) => {
+                if let Some((number, entry)) = found
+                    && Self::head_at(shared, entry.pointer.offset()).is_expired(now.unix_ms())
+                {
+                    self.expire(shared, number);
+                    found = None;
+                }
+                let bound = self.bound(hash, found);
+                let present = found.map(|(_, entry)| entry.version);
+                let applies = match expected {
+                    Expected::Absent => present.is_none() && mutation.version >= bound,
+                    Expected::Version(version) => {
+                        (present == Some(version)
+                            || (present.is_some() && mutants::is(Mutant::CasNotExact)))
+                            && mutation.version > bound
+                    }
+                };
+                if !applies {
+                    return Ok(Outcome::Mismatch { present, bound });
+                }
+                self.install(shared, hash, found, mutation, effort)?;
+            }
+        }
+        Ok(Outcome::Applied)
+    }
+
+    fn erase(
+        &mut self,
+        shared: &Shared,
+        hash: KeyHash,
+        found: Option<(u32, IndexEntry)>,
+        mutation: &Mutation<'_>,
+    ) {
+        if let Some((number, entry)) = found {
+            if !Self::is_key(shared, entry.pointer, mutation.entry.key) {
+                self.raise_floor(entry.version, Mutant::EvictionForgotten);
+                self.counts.removed(Cause::SameTag);
+            }
+            self.policy.remove(number);
+            self.detach(shared, number);
+            self.free_data(shared, entry.pointer);
+        }
+        if let Some(forgotten) = self.tombstones.remember(hash, mutation.version) {
+            self.raise_floor(forgotten, Mutant::TombstoneForgottenSilently);
+        }
+    }
+
+    /// Puts the mutation's value in place of what stands, if anything.
+    fn install(
+        &mut self,
+        shared: &Shared,
+        hash: KeyHash,
+        found: Option<(u32, IndexEntry)>,
+        mutation: &Mutation<'_>,
+        effort: Effort,
+    ) -> Result<(), NoRoom> {
+        match found {
+            Some((number, _)) => self.policy.access(number),
+            None => {
+                self.policy.prepare(hash.tag);
+                while self.objects_max.is_some_and(|max| self.item_count >= max) {
+                    if !self.evict(shared) {
+                        break;
+                    }
+                }
+            }
+        }
+        let len = mutation.entry.encoded_len();
+        let changes = self.changes;
+        let offset = self.allocate(shared, len, effort)?;
+        // Making room may have moved or evicted what was found.
+        let found = if self.changes == changes {
+            found
+        } else {
+            self.find(shared, hash)
+        };
+        let pointer = Pointer::new(offset, len).expect("the allocator keeps to the region");
+        self.write(shared, offset, &mutation.entry, hash.tag, mutation.version);
+        self.crawl.note(mutation.entry.expiry_ms);
+        match found {
+            Some((number, old)) => {
+                let same_key = Self::is_key(shared, old.pointer, mutation.entry.key);
+                self.overwrite(shared, number, mutation.version, pointer);
+                if !same_key {
+                    self.raise_floor(old.version, Mutant::EvictionForgotten);
+                    self.counts.removed(Cause::SameTag);
+                }
+                self.entry_len += pointer.len() as u64;
+                self.entry_len -= old.pointer.len() as u64;
+                self.free_data(shared, old.pointer);
+            }
+            None => {
+                let entry = IndexEntry {
+                    tag: hash.tag,
+                    version: mutation.version,
+                    pointer,
+                };
+                self.insert(shared, hash, entry);
+                self.tombstones.drop_key(hash);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a complete data entry.
+    fn write(
+        &mut self,
+        shared: &Shared,
+        offset: u64,
+        entry: &DataEntry<'_>,
+        tag: u64,
+        version: Version,
+    ) {
+        let len = entry.encoded_len();
+        let words = self.scratch.prepare(len.next_multiple_of(8));
+        // Nothing of an earlier entry stays in the last word.
+        if let Some(last) = words.last_mut() {
+            *last = 0;
+        }
+        let (tag, version) = if mutants::is(Mutant::ChecksumUnbound) {
+            (0, Version::ZERO)
+        } else {
+            (tag, version)
+        };
+        entry.encode(self.scratch.bytes_mut(), tag, version);
+        let into = shared
+            .data()
+            .slice(offset, len.next_multiple_of(8))
+            .expect("the allocator keeps to the region");
+        #[cfg(feature = "mutants")]
+        if mutants::is(Mutant::PublishedBeforeData) {
+            self.unwritten = Some((offset, self.scratch.words().to_vec()));
+            return;
+        }
+        into.copy_in(self.scratch.words());
+        self.trim_scratch();
+    }
+
+    /// See [`Mutant::PublishedBeforeData`].
+    #[inline(always)]
+    pub(super) fn write_what_is_unwritten(&mut self, shared: &Shared) {
+        #[cfg(feature = "mutants")]
+        if let Some((offset, words)) = self.unwritten.take()
+            && let Some(into) = shared.data().slice(offset, words.len() * 8)
+        {
+            into.copy_in(&words);
+        }
+        #[cfg(not(feature = "mutants"))]
+        let _ = shared;
+    }
+
+    /// Copies the data entry of `key` into `into`.
+    pub(crate) fn lookup(
+        &mut self,
+        shared: &Shared,
+        now: Now,
+        hash: KeyHash,
+        key: &[u8],
+        into: &mut WordBuffer,
+    ) -> Found {
+        self.write_what_is_unwritten(shared);
+        let Some((number, entry)) = self.find(shared, hash) else {
+            return Found::Absent;
+        };
+        let pointer = entry.pointer;
+        if Self::head_at(shared, pointer.offset()).is_expired(now.unix_ms()) {
+            self.expire(shared, number);
+            return Found::Absent;
+        }
+        if !Self::is_key(shared, pointer, key) {
+            return Found::Absent;
+        }
+        self.policy.access(number);
+        let data = shared
+            .data()
+            .slice(pointer.offset(), pointer.len())
+            .expect("pointers lie inside the data region");
+        into.fill_from(data);
+        Found::Present(entry.version)
+    }
+}

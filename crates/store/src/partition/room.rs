@@ -1,0 +1,331 @@
+//! Room for data: allocation, eviction, compaction.
+//!
+//! A slot comes, in this order, from a page of its class, a free page, a page
+//! that compaction empties, a victim of the policy. Victims are chosen among
+//! all items whatever their size; their freed slots add up until compaction
+//! can gather a page of them for the class that needs it. So the work of one
+//! mutation is bounded by what frees one page (or the bytes of a large entry),
+//! and the pages follow the sizes of what is written.
+
+use super::{Cause, Partition};
+use crate::budget::Kind;
+use crate::policy::Policy;
+use crate::runs::run_len;
+use crate::shared::{Shared, lock};
+use trefoil_layout::Pointer;
+use trefoil_layout::words::{Words, WordsMut};
+use trefoil_region::SharedWords;
+
+/// Bytes of an entry that are fetched ahead of moving it: head and key.
+const PREFETCH_LEN: usize = 128;
+
+/// A partition could not make room; others may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    /// Bytes wanted.
+    pub(crate) bytes: u64,
+    /// Whether the partition could still evict but holds so little that
+    /// another one should give first.
+    pub(crate) poor: bool,
+}
+
+/// What a partition may do for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Evict unless the partition holds much less than the others.
+    Fair,
+    /// Evict everything if need be.
+    Own,
+}
+
+fn copy(from: SharedWords<'_>, to: SharedWords<'_>) {
+    for word in 0..from.count() {
+        to.store(word, from.load(word));
+    }
+}
+
+impl Partition {
+    /// Bytes for an entry of `len`, at the returned offset.
+    pub(super) fn allocate(
+        &mut self,
+        shared: &Shared,
+        len: usize,
+        effort: Effort,
+    ) -> Result<u64, NoRoom> {
+        match shared.classes.of(len) {
+            Some(class) => self.allocate_slot(shared, class, effort),
+            None => self.allocate_run(shared, len, effort),
+        }
+    }
+
+    #[inline]
+    fn take_slot(&mut self, shared: &Shared, class: usize) -> Option<u64> {
+        self.slab.take(&shared.classes, class, shared.page_len())
+    }
+
+    #[inline]
+    fn allocate_slot(
+        &mut self,
+        shared: &Shared,
+        class: usize,
+        effort: Effort,
+    ) -> Result<u64, NoRoom> {
+        if let Some(offset) = self.take_slot(shared, class) {
+            return Ok(offset);
+        }
+        self.allocate_slot_slowly(shared, class, effort)
+    }
+
+    #[cold]
+    fn allocate_slot_slowly(
+        &mut self,
+        shared: &Shared,
+        class: usize,
+        effort: Effort,
+    ) -> Result<u64, NoRoom> {
+        loop {
+            if let Some(offset) = self.take_slot(shared, class) {
+                return Ok(offset);
+            }
+            if let Some(page) = self.take_page(shared).or_else(|| self.empty_page(shared)) {
+                self.slab
+                    .add_page(&shared.classes, &shared.page_table, class, page);
+                continue;
+            }
+            self.give_way(shared, shared.page_len(), effort)?;
+        }
+    }
+
+    /// A page from the common pool.
+    fn take_page(&mut self, shared: &Shared) -> Option<u32> {
+        if shared.budget.excess() > 0 {
+            return None;
+        }
+        let mut pool = lock(&shared.pool);
+        let page = pool.take().or_else(|| {
+            let chunk = shared.inline_chunk_len();
+            if pool.grow(&shared.regions.data, &shared.budget, chunk) {
+                pool.take()
+            } else {
+                None
+            }
+        })?;
+        drop(pool);
+        self.set_data_len(shared, self.data_len + shared.page_len());
+        Some(page)
+    }
+
+    fn give_page(&mut self, shared: &Shared, page: u32) {
+        lock(&shared.pool).give(page);
+        self.set_data_len(shared, self.data_len - shared.page_len());
+    }
+
+    fn allocate_run(&mut self, shared: &Shared, len: usize, effort: Effort) -> Result<u64, NoRoom> {
+        let wanted = run_len(len) + crate::runs::RUN_PRIVATE_LEN;
+        if wanted > shared.budget.limit() {
+            return Err(NoRoom {
+                bytes: wanted,
+                poor: false,
+            });
+        }
+        loop {
+            if shared.budget.excess() == 0 {
+                let offset = lock(&shared.runs).allocate(&shared.regions.data, &shared.budget, len);
+                if let Some(offset) = offset {
+                    self.set_data_len(shared, self.data_len + run_len(len));
+                    return Ok(offset);
+                }
+            }
+            if !self.release_free(shared, wanted) {
+                self.give_way(shared, wanted, effort)?;
+            }
+        }
+    }
+
+    /// Gives back what is resident but holds nothing: free pages, spare runs,
+    /// a page that compaction can empty. `false` if there is nothing.
+    fn release_free(&mut self, shared: &Shared, bytes: u64) -> bool {
+        let data = &shared.regions.data;
+        if lock(&shared.pool).shrink(data, &shared.budget, bytes) > 0
+            || lock(&shared.runs).drop_spare(data, &shared.budget) > 0
+        {
+            return true;
+        }
+        let Some(page) = self.empty_page(shared) else {
+            return false;
+        };
+        self.give_page(shared, page);
+        true
+    }
+
+    /// Evicts one item, if this is the partition that should.
+    fn give_way(&mut self, shared: &Shared, bytes: u64, effort: Effort) -> Result<(), NoRoom> {
+        let poor = effort == Effort::Fair
+            && shared.data_lens.len() > 1
+            && self.data_len + bytes < shared.fair_len() / 2;
+        if poor || !self.evict(shared) {
+            return Err(NoRoom { bytes, poor });
+        }
+        Ok(())
+    }
+
+    /// Evicts the policy's choice. `false` if there is nothing left.
+    pub(super) fn evict(&mut self, shared: &Shared) -> bool {
+        let (index, side, space) = (&self.index, &self.side, &shared.regions.index);
+        let slot_count = index.slot_count();
+        let victim = self.policy.victim(&mut |slot| {
+            slot.checked_sub(slot_count).map_or_else(
+                || index.entry(space, slot).tag,
+                |place| side.get(place).map_or(0, |side| side.entry.tag),
+            )
+        });
+        let Some(slot) = victim else { return false };
+        self.discard(shared, slot, Cause::Capacity);
+        true
+    }
+
+    /// Frees what an entry pointed at; it may be overwritten at once.
+    pub(super) fn free_data(&mut self, shared: &Shared, pointer: Pointer) {
+        let offset = pointer.offset();
+        if offset < shared.regions.pages_len() {
+            let page = self.slab.free(
+                &shared.classes,
+                &shared.page_table,
+                shared.page_len(),
+                offset,
+            );
+            if let Some(page) = page {
+                self.give_page(shared, page);
+            }
+            return;
+        }
+        let data = &shared.regions.data;
+        lock(&shared.runs).free(data, &shared.budget, offset, pointer.len());
+        self.set_data_len(shared, self.data_len - run_len(pointer.len()));
+    }
+
+    /// Empties a page by moving what it holds into other pages of its class,
+    /// if they have the slots. The page is then nobody's.
+    fn empty_page(&mut self, shared: &Shared) -> Option<u32> {
+        let page_len = shared.page_len();
+        let emptying = self.slab.begin_emptying(&shared.classes)?;
+        let mut in_use = std::mem::take(&mut self.in_use);
+        self.slab
+            .slots_in_use(&shared.classes, page_len, &emptying, &mut in_use);
+        let mut moves = std::mem::take(&mut self.moves);
+        moves.clear();
+        for offset in &in_use {
+            if let Some(words) = shared.data().slice(*offset, PREFETCH_LEN) {
+                words.prefetch(PREFETCH_LEN);
+            }
+        }
+        for offset in &in_use {
+            let hash = self.hash_at(shared, *offset);
+            let home = self.index.home(hash);
+            let bucket = self.index.bucket(&shared.regions.index, home);
+            bucket.prefetch(trefoil_layout::bucket::BUCKET_LEN);
+            moves.push((*offset, hash));
+        }
+        for &(offset, hash) in &moves {
+            let found = self.find_pointer(shared, hash, offset);
+            debug_assert!(found.is_some(), "a slot in use that nothing points at");
+            if let Some((number, entry)) = found {
+                let to = self
+                    .take_slot(shared, emptying.class)
+                    .expect("the other pages of the class have room");
+                let len = entry.pointer.len();
+                let data = shared.data();
+                let (Some(from), Some(into)) = (data.slice(offset, len), data.slice(to, len))
+                else {
+                    unreachable!("slots lie inside the data region");
+                };
+                copy(from, into);
+                let pointer = Pointer::new(to, len).expect("as long as it was");
+                self.repoint(shared, number, pointer);
+            }
+            self.slab
+                .vacate(&shared.classes, &shared.page_table, page_len, offset);
+        }
+        self.counts.entries_moved += moves.len() as u64;
+        self.counts.slab_moves += 1;
+        self.changes += 1;
+        self.in_use = in_use;
+        self.moves = moves;
+        Some(self.slab.end_emptying(&shared.classes, emptying))
+    }
+
+    /// Makes `bytes` available in the budget by giving back free memory,
+    /// compacting, and evicting at most `evictions_max` items. `false` if that
+    /// was not enough.
+    pub(crate) fn make_room(&mut self, shared: &Shared, bytes: u64, evictions_max: usize) -> bool {
+        let mut evictions = 0;
+        loop {
+            let missing = (shared.budget.used() + bytes).saturating_sub(shared.budget.limit());
+            if missing == 0 {
+                return true;
+            }
+            if self.release_free(shared, missing) {
+                continue;
+            }
+            if evictions == evictions_max || !self.evict(shared) {
+                return false;
+            }
+            evictions += 1;
+        }
+    }
+
+    /// Gives back up to `bytes` of what is beyond the limit, evicting at most
+    /// `evictions_max` items.
+    pub(crate) fn shed(&mut self, shared: &Shared, bytes: u64, evictions_max: usize) {
+        let target = shared
+            .budget
+            .limit()
+            .max(shared.budget.used().saturating_sub(bytes));
+        let mut evictions = 0;
+        loop {
+            let missing = shared.budget.used().saturating_sub(target);
+            if missing == 0 {
+                return;
+            }
+            if self.release_free(shared, missing) {
+                continue;
+            }
+            if evictions == evictions_max || !self.evict(shared) {
+                return;
+            }
+            evictions += 1;
+        }
+    }
+
+    /// Charges `bytes`, making room for them first. See [`Partition::make_room`].
+    pub(super) fn charge_with_room(
+        &mut self,
+        shared: &Shared,
+        kind: Kind,
+        bytes: u64,
+        evictions_max: usize,
+    ) -> bool {
+        shared.budget.try_charge(kind, bytes)
+            || (self.make_room(shared, bytes, evictions_max)
+                && shared.budget.try_charge(kind, bytes))
+    }
+
+    /// Gives every page and run back, for a partition that ends.
+    pub(crate) fn release_all(&mut self, shared: &Shared) {
+        let mut runs = Vec::new();
+        self.for_each_entry(shared, |_, entry| {
+            if entry.pointer.offset() >= shared.regions.pages_len() {
+                runs.push(entry.pointer);
+            }
+        });
+        for pointer in runs {
+            self.free_data(shared, pointer);
+        }
+        for page in self.slab.drain() {
+            self.give_page(shared, page);
+        }
+        shared.budget.release(Kind::Private, self.private_charged);
+        self.private_charged = 0;
+        super::reshape::release_window(shared, &self.index);
+    }
+}

@@ -1,0 +1,230 @@
+//! Runs: large entries, each in bytes of its own.
+//!
+//! Populated when allocated and punched when freed, in frames (4 KiB, or a
+//! huge page, which several runs then share). A few freed runs are kept for
+//! the next entry of exactly that length, because overwriting a large value
+//! would otherwise be two system calls and a fault for every page.
+//!
+//! One leaf lock protects it; nothing else is locked under it.
+
+use crate::budget::{Budget, Kind};
+use crate::ranges::RangeAllocator;
+use crate::space::Space;
+use std::collections::HashMap;
+use std::ops::Range;
+use trefoil_region::PAGE_LEN;
+
+/// Freed runs that are kept.
+const SPARE_COUNT_MAX: usize = 16;
+/// Share of the memory limit that they may hold.
+const SPARE_SHARE: u64 = 64;
+/// Private bytes of bookkeeping that one run costs.
+pub(crate) const RUN_PRIVATE_LEN: u64 = 64;
+
+/// The runs of all partitions.
+#[derive(Debug)]
+pub(crate) struct RunPool {
+    ranges: RangeAllocator,
+    frame_len: u64,
+    /// Bytes in use of each frame that several runs may share.
+    shared_frames: HashMap<u64, u64>,
+    /// Freed runs that are still resident: offset and length.
+    spare: Vec<(u64, u64)>,
+    spare_bytes: u64,
+    count: u64,
+    resident_len: u64,
+}
+
+/// Bytes that a run for an entry of `len` bytes takes.
+#[inline]
+pub(crate) fn run_len(len: usize) -> u64 {
+    (len as u64).next_multiple_of(PAGE_LEN)
+}
+
+impl RunPool {
+    pub(crate) fn new(space: Range<u64>, frame_len: u64) -> Self {
+        let start = space.start.next_multiple_of(frame_len);
+        RunPool {
+            ranges: RangeAllocator::new(start..space.end.max(start)),
+            frame_len,
+            shared_frames: HashMap::new(),
+            spare: Vec::new(),
+            spare_bytes: 0,
+            count: 0,
+            resident_len: 0,
+        }
+    }
+
+    /// A resident run for `len` bytes; `None` if the budget has no room.
+    pub(crate) fn allocate(&mut self, space: &Space, budget: &Budget, len: usize) -> Option<u64> {
+        let len = run_len(len);
+        if let Some(at) = self.spare.iter().position(|spare| spare.1 == len) {
+            let (offset, _) = self.spare.swap_remove(at);
+            self.spare_bytes -= len;
+            self.count += 1;
+            return Some(offset);
+        }
+        let offset = self.ranges.allocate(len)?;
+        if self.make_resident(space, budget, offset, len) {
+            self.count += 1;
+            return Some(offset);
+        }
+        self.ranges.release(offset, len);
+        None
+    }
+
+    fn make_resident(&mut self, space: &Space, budget: &Budget, offset: u64, len: u64) -> bool {
+        if self.frame_len == PAGE_LEN {
+            if !budget.try_charge(Kind::Runs, len + RUN_PRIVATE_LEN) {
+                return false;
+            }
+            if space.populate(offset..offset + len).is_err() {
+                budget.release(Kind::Runs, len + RUN_PRIVATE_LEN);
+                return false;
+            }
+            self.resident_len += len;
+            return true;
+        }
+        let fresh = self
+            .frames(offset, len)
+            .filter(|(frame, _)| !self.shared_frames.contains_key(frame))
+            .count() as u64;
+        let cost = fresh * self.frame_len + RUN_PRIVATE_LEN;
+        if !budget.try_charge(Kind::Runs, cost) {
+            return false;
+        }
+        let whole = offset / self.frame_len * self.frame_len
+            ..(offset + len).next_multiple_of(self.frame_len);
+        if fresh > 0 && space.populate(whole).is_err() {
+            budget.release(Kind::Runs, cost);
+            return false;
+        }
+        self.resident_len += fresh * self.frame_len;
+        for (frame, bytes) in self.frames(offset, len) {
+            *self.shared_frames.entry(frame).or_default() += bytes;
+        }
+        true
+    }
+
+    /// The frames that a run touches and how many of its bytes lie in each.
+    fn frames(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (frame_len, end) = (self.frame_len, offset + len);
+        (offset / frame_len..end.div_ceil(frame_len)).map(move |frame| {
+            let from = offset.max(frame * frame_len);
+            (frame, end.min((frame + 1) * frame_len) - from)
+        })
+    }
+
+    /// Frees the run at `offset` that was allocated for `len` bytes.
+    pub(crate) fn free(&mut self, space: &Space, budget: &Budget, offset: u64, len: usize) {
+        let len = run_len(len);
+        self.count -= 1;
+        let spare_max = budget.limit() / SPARE_SHARE;
+        if self.spare.len() < SPARE_COUNT_MAX
+            && self.spare_bytes + len <= spare_max
+            && budget.excess() == 0
+        {
+            self.spare.push((offset, len));
+            self.spare_bytes += len;
+            return;
+        }
+        self.give_back(space, budget, offset, len);
+    }
+
+    fn give_back(&mut self, space: &Space, budget: &Budget, offset: u64, len: u64) {
+        if self.frame_len == PAGE_LEN {
+            let _ = space.punch(offset..offset + len);
+            self.resident_len -= len;
+            budget.release(Kind::Runs, len + RUN_PRIVATE_LEN);
+        } else {
+            for (frame, bytes) in self.frames(offset, len) {
+                let Some(used) = self.shared_frames.get_mut(&frame) else {
+                    continue;
+                };
+                *used -= bytes;
+                if *used == 0 {
+                    self.shared_frames.remove(&frame);
+                    self.resident_len -= self.frame_len;
+                    let _ = space.punch(frame * self.frame_len..(frame + 1) * self.frame_len);
+                    budget.release(Kind::Runs, self.frame_len);
+                }
+            }
+            budget.release(Kind::Runs, RUN_PRIVATE_LEN);
+        }
+        self.ranges.release(offset, len);
+    }
+
+    /// Gives the spare runs back to the system; returns their bytes.
+    pub(crate) fn drop_spare(&mut self, space: &Space, budget: &Budget) -> u64 {
+        let bytes = std::mem::take(&mut self.spare_bytes);
+        while let Some((offset, len)) = self.spare.pop() {
+            self.give_back(space, budget, offset, len);
+        }
+        bytes
+    }
+
+    /// Bytes that are resident for runs by these books.
+    pub(crate) fn resident_len(&self) -> u64 {
+        self.resident_len
+    }
+
+    /// Runs in use.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Punches every hole once more; see [`crate::pool::PagePool::punch_holes`].
+    pub(crate) fn punch_holes(&self, space: &Space) {
+        for range in self.ranges.free_ranges() {
+            let start = range.start.next_multiple_of(self.frame_len);
+            let end = range.end / self.frame_len * self.frame_len;
+            if start < end {
+                let _ = space.punch(start..end);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_charged_reused_and_given_back() {
+        let space = Space::heap(1 << 20);
+        let budget = Budget::new(1 << 20);
+        let mut runs = RunPool::new(65536..1 << 20, PAGE_LEN);
+        let a = runs.allocate(&space, &budget, 16385).unwrap();
+        assert_eq!(budget.used(), 20480 + RUN_PRIVATE_LEN);
+        let b = runs.allocate(&space, &budget, 30000).unwrap();
+        assert!(a >= 65536 && b >= a + 20480);
+        runs.free(&space, &budget, a, 16385);
+        runs.free(&space, &budget, b, 30000);
+        assert_eq!(budget.used(), 0, "too long to be kept");
+        budget.set_limit(64 << 20);
+        let a = runs.allocate(&space, &budget, 16385).unwrap();
+        runs.free(&space, &budget, a, 16385);
+        assert_eq!(runs.resident_len(), 20480);
+        assert_eq!(runs.allocate(&space, &budget, 17000), Some(a), "kept");
+        runs.free(&space, &budget, a, 17000);
+        runs.drop_spare(&space, &budget);
+        assert_eq!((budget.used(), runs.count()), (0, 0));
+    }
+
+    #[test]
+    fn runs_share_huge_frames() {
+        let space = Space::heap(1 << 20);
+        let budget = Budget::new((256 << 10) + 10 * RUN_PRIVATE_LEN);
+        let mut runs = RunPool::new(0..1 << 20, 256 << 10);
+        let all: Vec<_> = std::iter::from_fn(|| runs.allocate(&space, &budget, 60_000)).collect();
+        assert_eq!(all.len(), 4);
+        for offset in &all[1..] {
+            runs.free(&space, &budget, *offset, 60_000);
+        }
+        runs.drop_spare(&space, &budget);
+        assert_eq!(budget.used(), (256 << 10) + RUN_PRIVATE_LEN);
+        runs.free(&space, &budget, all[0], 60_000);
+        runs.drop_spare(&space, &budget);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! What all partitions of a store share.
+//!
+//! # Lock order
+//! A partition's lock, then `pool`, `runs` or `windows`, in this order if ever
+//! more than one. Nothing ever holds two partitions.
+
+use crate::budget::Budget;
+use crate::classes::Classes;
+use crate::config::StoreConfig;
+use crate::pool::PagePool;
+use crate::ranges::RangeAllocator;
+use crate::runs::RunPool;
+use crate::space::Regions;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use trefoil_region::{Mapping, SharedWords};
+
+/// Locks, whatever became of an earlier holder: every state behind these locks
+/// is consistent at each point where a panic could arise.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which of its owner's pages each page of the region is. Only the owner of a
+/// page reads or writes its word. Asked for zeroed, so that it becomes resident
+/// only as far as pages are used.
+#[derive(Debug)]
+pub(crate) struct PageTable(Mapping);
+
+impl PageTable {
+    pub(crate) fn new(page_count: u64) -> Self {
+        PageTable(Mapping::heap(page_count * 8))
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, page: u64) -> u32 {
+        self.0.words().atomic(page as usize).load(Ordering::Relaxed) as u32
+    }
+
+    pub(crate) fn set(&self, page: u32, at: u32) {
+        self.0
+            .words()
+            .atomic(page as usize)
+            .store(u64::from(at), Ordering::Relaxed);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: StoreConfig,
+    pub(crate) regions: Regions,
+    pub(crate) classes: Classes,
+    pub(crate) budget: Budget,
+    pub(crate) page_table: PageTable,
+    pub(crate) pool: Mutex<PagePool>,
+    pub(crate) runs: Mutex<RunPool>,
+    pub(crate) windows: Mutex<RangeAllocator>,
+    /// Bytes of pages and runs that each partition holds, so that a poor one
+    /// can find a rich one without its lock.
+    pub(crate) data_lens: Box<[AtomicU64]>,
+}
+
+impl Shared {
+    #[inline(always)]
+    pub(crate) fn page_len(&self) -> u64 {
+        self.regions.page_len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn data(&self) -> SharedWords<'_> {
+        self.regions.data.words()
+    }
+
+    /// Pages that are populated at once when somebody waits for one.
+    pub(crate) fn inline_chunk_len(&self) -> u64 {
+        (self.budget.limit() / 1024).clamp(self.page_len(), 256 << 10)
+    }
+
+    /// Pages that maintenance keeps populated ahead of need.
+    pub(crate) fn ahead_len(&self) -> u64 {
+        (self.budget.limit() / 64).clamp(self.page_len(), 8 << 20)
+    }
+
+    /// What a partition would hold if all held the same.
+    pub(crate) fn fair_len(&self) -> u64 {
+        self.budget.limit() / self.data_lens.len() as u64
+    }
+}

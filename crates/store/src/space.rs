@@ -1,0 +1,185 @@
+//! The memory that a store lives in: three spaces, each a mapping and, unless
+//! it is ordinary memory of a simulation, the memory object behind it.
+//!
+//! | region | contents |
+//! |---|---|
+//! | control | `layout::control` |
+//! | index | index windows, anywhere; a replaced window's range is used again as late as possible |
+//! | data | pages from the beginning (`pages_len` bytes), then the offsets for runs of large entries |
+
+use crate::config::StoreError;
+use std::ops::Range;
+use trefoil_layout::control::CONTROL_LEN;
+use trefoil_layout::limits::DATA_REGION_LEN_MAX;
+use trefoil_region::{HugePages, Mapping, MemoryObject, ObjectError, PAGE_LEN, SharedWords};
+
+/// Largest data page.
+pub(crate) const DATA_PAGE_LEN_MAX: u64 = 64 << 10;
+/// Pages that even a small store should have.
+const DATA_PAGES_WANTED: u64 = 256;
+/// Offsets for runs, as a multiple of the memory that may be resident: more
+/// than the base-2 logarithm of the longest run over the shortest.
+const RUNS_FACTOR: u64 = 16;
+/// Offsets for index windows, likewise.
+const INDEX_FACTOR: u64 = 8;
+
+/// One region.
+#[derive(Debug)]
+pub struct Space {
+    mapping: Mapping,
+    object: Option<MemoryObject>,
+}
+
+impl Space {
+    /// A sparse memory object of `len` bytes, of which at most `resident_max`
+    /// will be populated.
+    pub fn memfd(
+        name: &str,
+        len: u64,
+        resident_max: u64,
+        huge: HugePages,
+    ) -> Result<Self, StoreError> {
+        let object = MemoryObject::create(name, len, resident_max, huge)?;
+        let mapping = Mapping::owner(&object)?;
+        Ok(Space {
+            mapping,
+            object: Some(object),
+        })
+    }
+
+    /// Ordinary memory, for simulations and Miri.
+    pub fn heap(len: u64) -> Self {
+        Space {
+            mapping: Mapping::heap(len),
+            object: None,
+        }
+    }
+
+    /// The object to hand to readers, if there is one.
+    pub fn object(&self) -> Option<&MemoryObject> {
+        self.object.as_ref()
+    }
+
+    /// Bytes from end to end.
+    pub fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.mapping.is_empty()
+    }
+
+    /// All of it, as words.
+    #[inline(always)]
+    pub fn words(&self) -> SharedWords<'_> {
+        self.mapping.words()
+    }
+
+    /// Bytes that become resident or not together.
+    pub(crate) fn frame_len(&self) -> u64 {
+        self.object
+            .as_ref()
+            .map_or(PAGE_LEN, MemoryObject::page_len)
+    }
+
+    /// Makes `range` resident; it reads as zero if it was not.
+    pub(crate) fn populate(&self, range: Range<u64>) -> Result<(), ObjectError> {
+        match &self.object {
+            Some(object) => object.populate(range),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives `range` back; it reads as zero afterwards. A failure leaves the
+    /// memory resident, which costs memory and nothing else.
+    pub(crate) fn punch(&self, range: Range<u64>) -> Result<(), ObjectError> {
+        match &self.object {
+            Some(object) => object.punch(range),
+            None => {
+                let len = (range.end - range.start) as usize;
+                if let Some(words) = self.mapping.words().slice(range.start, len) {
+                    words.zero();
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The three regions of one backend.
+#[derive(Debug)]
+pub struct Regions {
+    /// See [`trefoil_layout::control`].
+    pub control: Space,
+    /// Index windows.
+    pub index: Space,
+    /// Data entries.
+    pub data: Space,
+    memory_max: u64,
+    page_len: u64,
+}
+
+/// Bytes of a data page where at most `memory_max` bytes are resident: a small
+/// store has small pages, so that size classes do not starve each other.
+fn page_len(memory_max: u64) -> u64 {
+    let wanted = (memory_max / DATA_PAGES_WANTED).max(1);
+    (1 << wanted.ilog2()).clamp(PAGE_LEN, DATA_PAGE_LEN_MAX)
+}
+
+impl Regions {
+    /// Sparse memory objects for a store that never has a higher limit than
+    /// `memory_max` bytes. Their names begin with `name`. Offsets are plentiful
+    /// (25 times `memory_max`), resident bytes are not touched yet.
+    pub fn memfd(name: &str, memory_max: u64, huge: HugePages) -> Result<Self, StoreError> {
+        let pages = memory_max.next_multiple_of(2 << 20);
+        let data = pages
+            .saturating_mul(1 + RUNS_FACTOR)
+            .min(DATA_REGION_LEN_MAX);
+        let index = pages.saturating_mul(INDEX_FACTOR);
+        let object = |part: &str, len, resident_max, huge| {
+            Space::memfd(&format!("{name}-{part}"), len, resident_max, huge)
+        };
+        Ok(Regions {
+            control: object("control", CONTROL_LEN as u64, 0, HugePages::Off)?,
+            index: object("index", index, memory_max, huge)?,
+            data: object("data", data, memory_max, huge)?,
+            memory_max: pages,
+            page_len: page_len(memory_max),
+        })
+    }
+
+    /// Ordinary memory for a store of at most `memory_max` bytes: about five
+    /// times that is allocated, so keep it small.
+    pub fn heap(memory_max: u64) -> Self {
+        let page_len = page_len(memory_max);
+        let pages = memory_max.next_multiple_of(page_len);
+        Regions {
+            control: Space::heap(CONTROL_LEN as u64),
+            index: Space::heap(2 * pages),
+            data: Space::heap(3 * pages),
+            memory_max: pages,
+            page_len,
+        }
+    }
+
+    /// The highest memory limit that these regions can serve, in bytes.
+    pub fn memory_max(&self) -> u64 {
+        self.memory_max
+    }
+
+    /// Bytes of a data page.
+    pub(crate) fn page_len(&self) -> u64 {
+        self.page_len
+    }
+
+    /// Where in the data region pages lie.
+    pub(crate) fn pages_len(&self) -> u64 {
+        self.memory_max
+    }
+
+    /// Where in the data region runs of large entries lie.
+    pub(crate) fn runs_range(&self) -> Range<u64> {
+        self.memory_max..self.data.len()
+    }
+}
