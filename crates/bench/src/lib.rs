@@ -6,3 +6,4 @@ pub mod load;
 pub mod measure;
 pub mod peer;
 pub mod target;
+pub mod workload;

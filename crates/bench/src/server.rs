@@ -1,0 +1,130 @@
+//! Trefoil servers for one measurement: this very program, started on its core
+//! and gone with its guard.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::peer::procfs::{self, Memory};
+use crate::peer::{PeerError, spawn_on_core};
+
+const PROGRAM: &str = "trefoil";
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The program; its path, because what runs is what is measured.
+    pub program: PathBuf,
+    /// `R=1` or `R=3.2`.
+    pub mode: &'static str,
+    /// A process for each backend (`cell up`) instead of one for all (`serve`).
+    pub processes: bool,
+    /// Bound of resident memory, per process.
+    pub memory: u64,
+    /// The core to keep all of it on.
+    pub core: Option<usize>,
+    /// More options, as on the command line.
+    pub more: Vec<String>,
+}
+
+/// A running cell; dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// For `--cell`.
+    pub address: String,
+    /// Of the backends, by number.
+    pub pids: Vec<u32>,
+    _dir: tempfile::TempDir,
+}
+
+#[derive(serde::Deserialize)]
+struct Ready {
+    cell: String,
+    pids: Vec<u32>,
+}
+
+impl Server {
+    /// Starts a cell and waits until it serves.
+    pub fn start(options: &ServerOptions) -> Result<Self, PeerError> {
+        let start_error = |source| PeerError::Start {
+            program: PROGRAM,
+            source,
+        };
+        let dir = tempfile::Builder::new()
+            .prefix("trefoil-bench-")
+            .tempdir()
+            .map_err(start_error)?;
+        let mut command = Command::new(&options.program);
+        if options.processes {
+            command.args(["cell", "up", "--dir"]).arg(dir.path());
+        } else {
+            command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "off", "--socket"]);
+            command.arg(dir.path().join("socket"));
+        }
+        command
+            .args(["--mode", options.mode, "--memory", &options.memory.to_string()])
+            .args(&options.more)
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = spawn_on_core(command, options.core).map_err(start_error)?;
+        let mut line = String::new();
+        let read = match child.stdout.take() {
+            Some(out) => BufReader::new(out).read_line(&mut line).map_err(start_error),
+            None => Ok(0),
+        };
+        let ready = line
+            .strip_prefix("ready ")
+            .and_then(|json| serde_json::from_str::<Ready>(json).ok());
+        match (read, ready) {
+            (Ok(_), Some(ready)) => Ok(Self {
+                child,
+                address: ready.cell,
+                pids: ready.pids,
+                _dir: dir,
+            }),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(PeerError::NotReady {
+                    program: PROGRAM,
+                    why: "no ready line".to_owned(),
+                    output: line,
+                })
+            }
+        }
+    }
+
+    /// CPU time that all its backends have used so far.
+    pub fn cpu_time(&self) -> Result<Duration, PeerError> {
+        let mut sum = Duration::ZERO;
+        for pid in &self.pids {
+            sum += procfs::cpu_time(*pid)?;
+        }
+        Ok(sum)
+    }
+
+    /// Resident memory of the first backend's process.
+    pub fn memory(&self) -> Result<Memory, PeerError> {
+        procfs::memory(self.pids.first().copied().unwrap_or(self.child.id()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGTERM lets it tell its children and remove its sockets.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        for _ in 0..500 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
