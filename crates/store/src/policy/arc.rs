@@ -168,6 +168,10 @@ impl Policy for Arc {
         self.slots.unlink(slot);
     }
 
+    fn relocate(&mut self, from: u32, to: u32) {
+        self.slots.relocate(from, to);
+    }
+
     fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
         self.set_capacity(self.slots.count_all());
         if self.returning.is_none() && !self.make_room_for_ghost() {

@@ -9,7 +9,7 @@
 //! | table word, bits | field | why |
 //! |---|---|---|
 //! | 0..28 | place in the ring + 1 | 0 is an empty word |
-//! | 28..32 | low bits of the fingerprint | spares 15 of 16 looks into the ring |
+//! | 28..32 | steps from the fingerprint's home, at most 15 | tells strangers apart, and where a word may move, without a look into the ring |
 //!
 //! Ten bytes per place: 4 in the ring, 1.5 table words of 4.
 //!
@@ -25,11 +25,15 @@
 //! 3. The table has one word for each place that is not a hole, reachable from
 //!    its home by probing onwards without meeting an empty word.
 
+use trefoil_region::prefetch_read;
+
 const HOLE: u32 = 0;
 const VACANT: u32 = 0;
 
 const PLACE_BITS: u32 = 28;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
+/// This many steps from home, or more.
+const STEPS_MAX: usize = (u32::MAX >> PLACE_BITS) as usize;
 
 /// Length of the first ring, and the least that a shrinking one keeps.
 const RING_LEN_MIN: usize = 32;
@@ -39,6 +43,11 @@ const RING_LEN_MAX: usize = PLACE_MASK as usize;
 /// Places that a push examines while there are holes. More than one, or the
 /// compaction would never catch up with the pushes.
 const COMPACT_STEPS: usize = 4;
+
+/// How many drops ahead a ghost's word in the table is fetched.
+const PREFETCH_DROP: u64 = 2;
+/// The same, in insertions, while the table is rebuilt.
+const PREFETCH_REBUILD: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -88,20 +97,20 @@ impl Ghosts {
             return false;
         }
         let mut at = self.home(wanted);
+        let mut steps = 0;
         loop {
             let word = self.table[at];
             if word == VACANT {
                 return false;
             }
-            let place = place_of(word);
-            if word >> PLACE_BITS == wanted & (u32::MAX >> PLACE_BITS) && self.ring[place] == wanted
-            {
+            if steps_of(word) == steps.min(STEPS_MAX) && self.ring[place_of(word)] == wanted {
+                self.ring[place_of(word)] = HOLE;
                 self.table_remove(at);
-                self.ring[place] = HOLE;
                 self.count -= 1;
                 return true;
             }
             at = self.next(at);
+            steps += 1;
         }
     }
 
@@ -113,10 +122,12 @@ impl Ghosts {
         while self.ring[self.place(self.tail)] == HOLE {
             self.set_tail(self.tail + 1);
         }
+        let ahead = self.ring[self.place(self.tail + PREFETCH_DROP)];
+        self.prefetch_home(ahead);
         let place = self.place(self.tail);
         let at = self.table_find(place);
-        self.table_remove(at);
         self.ring[place] = HOLE;
+        self.table_remove(at);
         self.count -= 1;
         self.set_tail(self.tail + 1);
         if self.ring.len() > RING_LEN_MIN && self.count < self.ring.len() / 2 {
@@ -160,7 +171,7 @@ impl Ghosts {
                     let at = self.table_find(from);
                     self.ring[from] = HOLE;
                     self.ring[to] = ghost;
-                    self.table[at] = table_word(to, ghost);
+                    self.table[at] = table_word(to, steps_of(self.table[at]));
                 }
                 self.write += 1;
             }
@@ -186,6 +197,9 @@ impl Ghosts {
         self.table = Vec::new();
         self.table = vec![VACANT; len + len / 2];
         for place in 0..self.count {
+            if let Some(&ahead) = self.ring.get(place + PREFETCH_REBUILD) {
+                self.prefetch_home(ahead);
+            }
             self.table_insert(place);
         }
     }
@@ -193,6 +207,11 @@ impl Ghosts {
     #[inline(always)]
     fn home(&self, ghost: u32) -> usize {
         ((u64::from(ghost) * self.table.len() as u64) >> 32) as usize
+    }
+
+    #[inline(always)]
+    fn prefetch_home(&self, ghost: u32) {
+        prefetch_read((&raw const self.table[self.home(ghost)]).cast());
     }
 
     #[inline(always)]
@@ -215,21 +234,19 @@ impl Ghosts {
     }
 
     fn table_insert(&mut self, place: usize) {
-        let ghost = self.ring[place];
-        let mut at = self.home(ghost);
+        let mut at = self.home(self.ring[place]);
+        let mut steps = 0;
         while self.table[at] != VACANT {
             at = self.next(at);
+            steps += 1;
         }
-        self.table[at] = table_word(place, ghost);
+        self.table[at] = table_word(place, steps);
     }
 
     /// The table's word for a place that is not a hole.
     fn table_find(&self, place: usize) -> usize {
-        let ghost = self.ring[place];
-        let word = table_word(place, ghost);
-        let mut at = self.home(ghost);
-        while self.table[at] != word {
-            debug_assert_ne!(self.table[at], VACANT);
+        let mut at = self.home(self.ring[place]);
+        while place_of(self.table[at]) != place {
             at = self.next(at);
         }
         at
@@ -242,9 +259,13 @@ impl Ghosts {
         let mut probe = self.next(at);
         while self.table[probe] != VACANT {
             let word = self.table[probe];
-            let home = self.home(self.ring[place_of(word)]);
-            if self.distance(home, probe) >= self.distance(gap, probe) {
-                self.table[gap] = word;
+            let steps = match steps_of(word) {
+                STEPS_MAX => self.distance(self.home(self.ring[place_of(word)]), probe),
+                steps => steps,
+            };
+            let back = self.distance(gap, probe);
+            if steps >= back {
+                self.table[gap] = table_word(place_of(word), steps - back);
                 gap = probe;
             }
             probe = self.next(probe);
@@ -263,13 +284,19 @@ fn fingerprint(identity: u64) -> u32 {
 }
 
 #[inline(always)]
-fn table_word(place: usize, ghost: u32) -> u32 {
-    (place as u32 + 1) | ghost << PLACE_BITS
+fn table_word(place: usize, steps: usize) -> u32 {
+    (place as u32 + 1) | (steps.min(STEPS_MAX) as u32) << PLACE_BITS
 }
 
 #[inline(always)]
 fn place_of(word: u32) -> usize {
-    (word & PLACE_MASK) as usize - 1
+    // Nowhere, for a vacant word.
+    ((word & PLACE_MASK) as usize).wrapping_sub(1)
+}
+
+#[inline(always)]
+fn steps_of(word: u32) -> usize {
+    (word >> PLACE_BITS) as usize
 }
 
 #[cfg(test)]

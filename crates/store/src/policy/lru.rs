@@ -67,6 +67,10 @@ impl Policy for Lru {
         self.slots.unlink(slot);
     }
 
+    fn relocate(&mut self, from: u32, to: u32) {
+        self.slots.relocate(from, to);
+    }
+
     #[inline]
     fn victim(&mut self, _identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
         let slot = self.slots.oldest(Queue::First)?;

@@ -92,6 +92,10 @@ pub trait Policy: Send {
     /// The item in `slot` is gone: erased or expired.
     fn remove(&mut self, slot: u32);
 
+    /// The item in `from` stands in the empty slot `to` now; order and
+    /// frequency stay with it. Displacements stay with the slots.
+    fn relocate(&mut self, from: u32, to: u32);
+
     /// Chooses the item that has to leave, takes it out and remembers its key.
     /// None if nothing is resident.
     fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32>;
@@ -239,6 +243,10 @@ impl Policy for AnyPolicy {
     #[inline]
     fn remove(&mut self, slot: u32) {
         each!(self, policy => policy.remove(slot))
+    }
+
+    fn relocate(&mut self, from: u32, to: u32) {
+        each!(self, policy => policy.relocate(from, to))
     }
 
     fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {

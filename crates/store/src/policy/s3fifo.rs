@@ -157,6 +157,10 @@ impl Policy for S3Fifo {
         self.slots.unlink(slot);
     }
 
+    fn relocate(&mut self, from: u32, to: u32) {
+        self.slots.relocate(from, to);
+    }
+
     fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
         self.filling = false;
         let slot = self.choose()?;

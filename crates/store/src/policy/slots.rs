@@ -208,6 +208,34 @@ impl Slots {
         }
     }
 
+    /// Gives an item another slot, in the same place of its list.
+    pub(super) fn relocate(&mut self, from: u32, to: u32) {
+        if from == to || to >= self.slot_count() {
+            return;
+        }
+        let Some(queue) = self.queue(from) else {
+            return;
+        };
+        self.unlink(to);
+        let displacement = DISPLACEMENT_MASK << DISPLACEMENT_SHIFT;
+        let word = self.words[from as usize];
+        let kept = self.words[to as usize] & displacement;
+        self.words[to as usize] = word & !displacement | kept;
+        self.words[from as usize] = word & displacement;
+        let newer = (word & LINK_MASK) as u32;
+        let older = (word >> OLDER_SHIFT & LINK_MASK) as u32;
+        if newer == NIL {
+            self.list_mut(queue).newest = to;
+        } else {
+            self.set_field(newer, OLDER_SHIFT, LINK_MASK, u64::from(to));
+        }
+        if older == NIL {
+            self.list_mut(queue).oldest = to;
+        } else {
+            self.set_field(older, 0, LINK_MASK, u64::from(to));
+        }
+    }
+
     /// These slots under new numbers: lists, order and grades are kept, what
     /// `map` drops is left out, displacements start at 0.
     pub(super) fn rebuilt(
@@ -303,6 +331,23 @@ mod tests {
         assert_eq!(slots.order(Queue::Second), [7, 2]);
         assert_eq!((slots.grade(7), slots.grade(4)), (15, 1));
         assert_eq!(slots.count_all(), 4);
+    }
+
+    #[test]
+    fn a_relocated_item_keeps_its_place() {
+        let mut slots = Slots::with_count(10);
+        slots.set_displacement(8, 2);
+        for slot in [4, 2, 9] {
+            slots.push(Queue::Second, slot, slot as u8);
+        }
+        for (from, to) in [(2, 8), (4, 0), (9, 1), (1, 1), (1, 10), (5, 6)] {
+            slots.relocate(from, to);
+        }
+        assert_eq!(slots.order(Queue::Second), [0, 8, 1]);
+        assert_eq!((slots.grade(8), slots.displacement(8)), (2, 2));
+        // Whatever stood there leaves.
+        slots.relocate(0, 8);
+        assert_eq!(slots.order(Queue::Second), [8, 1]);
     }
 
     #[test]
