@@ -8,15 +8,21 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Server, set};
 use trefoil_client_core::vote::IndexVote;
-use trefoil_fabric::shm::{ConnectOptions, Connection};
+use trefoil_fabric::shm::{ConnectOptions, Connection, wait_any};
 use trefoil_layout::message::Request;
 use trefoil_region::WordBuffer;
 
 fn main() {
-    let server = Server::start();
+    // Two processors, one for each side.
+    let server = Server::with(|options| options.cpu = Some(1));
+    let mut own = rustix::thread::CpuSet::new();
+    own.set(0);
+    rustix::thread::sched_setaffinity(None, &own).unwrap();
+    bare();
     let mut connection = server.connect();
     let value = vec![1; 1024];
 
@@ -71,15 +77,15 @@ fn main() {
 
     let slots: Vec<u32> = (0..128).collect();
     let count = 100_000;
-    let before = cpu_time();
     let start = Instant::now();
     for _ in 0..count {
         connection.touch(1, 2, &slots);
-        // About what 128 reads take.
-        std::thread::sleep(Duration::ZERO);
     }
-    throughput("touched slots, as fast as they go", count * 128, start);
-    let _ = before;
+    throughput(
+        "touched slots sent, most of them dropped",
+        count * 128,
+        start,
+    );
 
     let (hash, _) = server.install(b"hot", &value, 0);
     let mut buffer = WordBuffer::default();
@@ -101,6 +107,57 @@ fn main() {
         (cpu_time() - before).as_secs_f64() * 1e6
     );
     println!("{:?}", server.statistics());
+    drop((connection, sleepy, server));
+    three();
+}
+
+/// The floor: two words on lines of their own, one written by each side.
+fn bare() {
+    #[repr(align(128))]
+    struct Word(AtomicU64);
+    static WORDS: [Word; 2] = [Word(AtomicU64::new(0)), Word(AtomicU64::new(0))];
+    const COUNT: u64 = 200_000;
+    let echo = std::thread::spawn(|| {
+        let mut own = rustix::thread::CpuSet::new();
+        own.set(1);
+        rustix::thread::sched_setaffinity(None, &own).unwrap();
+        for round in 1..=COUNT {
+            while WORDS[0].0.load(Ordering::Acquire) != round {}
+            WORDS[1].0.store(round, Ordering::Release);
+        }
+    });
+    let mut round = 0;
+    row("floor: one word each way", COUNT as usize, || {
+        round += 1;
+        WORDS[0].0.store(round, Ordering::Release);
+        while WORDS[1].0.load(Ordering::Acquire) != round {}
+    });
+    echo.join().unwrap();
+}
+
+/// Three pollers and a client share two processors, as three backends on a
+/// small machine do.
+fn three() {
+    let mut all = rustix::thread::CpuSet::new();
+    all.set(0);
+    all.set(1);
+    rustix::thread::sched_setaffinity(None, &all).unwrap();
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let mut connections = servers.each_ref().map(Server::connect);
+    row("ping to three pollers, all answers", 20_000, || {
+        let mut left = 0;
+        for connection in &mut connections {
+            connection.send(&Request::Ping).unwrap();
+            left += 1;
+        }
+        while left > 0 {
+            let channels: [_; 3] = connections.each_ref().map(|c| c.channel().unwrap());
+            wait_any(&channels, Duration::from_secs(10));
+            for connection in &mut connections {
+                left -= connection.poll(|_, _| ()).unwrap();
+            }
+        }
+    });
 }
 
 fn exchange(connection: &mut Connection, request: &Request<'_>) {

@@ -8,8 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Pauses between two yields while the core is not shared.
-const PAUSE_COUNT: u32 = 64;
+/// Looks between two yields while the core is not shared.
+const LOOK_COUNT: u32 = 256;
+/// Looks for each pause of the processor, which costs up to 50 ns and is
+/// there for a sibling that shares the core's units.
+const LOOKS_PER_PAUSE: u32 = 4;
 /// A yield that takes longer gave the core to somebody.
 const YIELD_SHORT: Duration = Duration::from_nanos(1500);
 /// Short yields in a row until the core counts as not shared.
@@ -18,7 +21,7 @@ const CROWDED_ROUNDS: u32 = 64;
 /// The state of one spinner.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
-    pauses: u32,
+    looks: u32,
     crowded: u32,
 }
 
@@ -27,12 +30,14 @@ impl Idle {
     /// clock, which it does now and then.
     #[inline]
     pub(crate) fn pause(&mut self) -> Option<Instant> {
-        if self.crowded == 0 && self.pauses < PAUSE_COUNT {
-            self.pauses += 1;
-            std::hint::spin_loop();
+        if self.crowded == 0 && self.looks < LOOK_COUNT {
+            self.looks += 1;
+            if self.looks.is_multiple_of(LOOKS_PER_PAUSE) {
+                std::hint::spin_loop();
+            }
             return None;
         }
-        self.pauses = 0;
+        self.looks = 0;
         let before = Instant::now();
         rustix::thread::sched_yield();
         let after = Instant::now();
