@@ -1,9 +1,12 @@
 //! Load generation, traces, real peers and plots: what turns a claim about
 //! Trefoil into a figure with a command beside it.
 
+pub mod compare;
 pub mod floor;
 pub mod load;
 pub mod measure;
+pub mod memory;
 pub mod peer;
+pub mod server;
 pub mod target;
 pub mod workload;

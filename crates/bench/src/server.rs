@@ -60,11 +60,23 @@ impl Server {
         if options.processes {
             command.args(["cell", "up", "--dir"]).arg(dir.path());
         } else {
-            command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "off", "--socket"]);
+            command.args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--metrics",
+                "off",
+                "--socket",
+            ]);
             command.arg(dir.path().join("socket"));
         }
         command
-            .args(["--mode", options.mode, "--memory", &options.memory.to_string()])
+            .args([
+                "--mode",
+                options.mode,
+                "--memory",
+                &options.memory.to_string(),
+            ])
             .args(&options.more)
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
@@ -72,7 +84,9 @@ impl Server {
         let mut child = spawn_on_core(command, options.core).map_err(start_error)?;
         let mut line = String::new();
         let read = match child.stdout.take() {
-            Some(out) => BufReader::new(out).read_line(&mut line).map_err(start_error),
+            Some(out) => BufReader::new(out)
+                .read_line(&mut line)
+                .map_err(start_error),
             None => Ok(0),
         };
         let ready = line

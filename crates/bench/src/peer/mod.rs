@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 pub use congestion::{CONGESTION, set_listener_congestion};
 pub use memcached::Memcached;
+pub(crate) use process::spawn_on_core;
 pub use process::{PeerKind, PeerOptions, PeerProcess, Transport};
 pub use redis::Redis;
 pub use stream::Waiting;

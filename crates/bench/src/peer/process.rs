@@ -287,7 +287,7 @@ fn command(options: &PeerOptions, endpoint: &Endpoint, dir: &std::path::Path) ->
 
 /// A child inherits the core of the thread that spawns it, so that none of its
 /// own threads can be born elsewhere.
-fn spawn_on_core(mut command: Command, core: Option<usize>) -> io::Result<Child> {
+pub(crate) fn spawn_on_core(mut command: Command, core: Option<usize>) -> io::Result<Child> {
     let spawner = std::thread::spawn(move || {
         if let Some(core) = core {
             pin_current_thread(core)?;

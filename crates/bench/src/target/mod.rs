@@ -2,6 +2,8 @@
 //! connection (or mapping) used by one thread; a new system is measured by
 //! implementing this trait in a file of its own and nothing else.
 
+pub mod trefoil;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;

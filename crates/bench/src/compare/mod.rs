@@ -1,0 +1,113 @@
+//! Trefoil beside a real peer, in turn in one run: A B C A B C …, medians of
+//! every figure, ratios of the medians.
+//!
+//! Servers stay on one core, the load generator on the other. A peer is asked
+//! by a client that spins (it never sleeps, so this machine's slow wake-ups do
+//! not flatter us) and, beside it, by an ordinary blocking one.
+
+mod phases;
+mod report;
+
+use std::path::PathBuf;
+
+use crate::floor::FloorError;
+use crate::load::{Latency, LoadError};
+use crate::peer::{PeerError, PeerKind};
+use crate::target::TargetError;
+
+pub use report::{BatchFigures, CompareReport, GetFigures, RpcFigures, SetFigures};
+
+/// What to compare.
+#[derive(Debug, Clone)]
+pub struct CompareOptions {
+    /// Path of the trefoil program.
+    pub program: PathBuf,
+    /// With whom.
+    pub peer: PeerKind,
+    /// Bytes of a value.
+    pub value_len: usize,
+    /// Bytes of all values together.
+    pub corpus_len: u64,
+    /// Runs of each system.
+    pub runs: usize,
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// Core of the servers.
+    pub server_core: usize,
+    /// Core of the load generator.
+    pub client_core: usize,
+}
+
+/// Why a comparison came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// A server could not be started or looked at.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// A load could not be made.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The floor has no memory.
+    #[error(transparent)]
+    Floor(#[from] FloorError),
+    /// A client could not connect.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Trefoil's client could not connect.
+    #[error(transparent)]
+    Connect(#[from] trefoil_client::ConnectError),
+    /// The numbers asked for make no comparison.
+    #[error("{0}")]
+    Options(String),
+    /// Operations failed: the figures would be meaningless.
+    #[error("{system}: {failed} of {ops} operations failed or returned wrong values: {reason}")]
+    Failed {
+        /// Which system.
+        system: String,
+        /// How many.
+        failed: u64,
+        /// Of how many.
+        ops: u64,
+        /// The first error.
+        reason: String,
+    },
+}
+
+/// Compares; `progress` is told what is being done.
+pub fn compare(
+    options: &CompareOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Result<CompareReport, CompareError> {
+    if options.runs == 0 || options.value_len == 0 || options.seconds <= 0.0 {
+        return Err(CompareError::Options(
+            "a comparison needs at least one run, a value size and a time above 0".to_owned(),
+        ));
+    }
+    if (options.corpus_len as usize) < options.value_len * 100 {
+        return Err(CompareError::Options(
+            "the corpus is too small: give at least a hundred values".to_owned(),
+        ));
+    }
+    phases::run(options, progress)
+}
+
+/// The median of each figure by itself.
+fn median_latency(runs: &[Latency]) -> Latency {
+    let median = |figure: fn(&Latency) -> u64| {
+        let mut values: Vec<u64> = runs.iter().map(figure).collect();
+        values.sort_unstable();
+        values.get(values.len() / 2).copied().unwrap_or(0)
+    };
+    Latency {
+        count: runs.iter().map(|run| run.count).sum(),
+        p50_ns: median(|l| l.p50_ns),
+        p99_ns: median(|l| l.p99_ns),
+        p999_ns: median(|l| l.p999_ns),
+        max_ns: median(|l| l.max_ns),
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,451 @@
+//! The phases of a comparison. Each starts its own servers, so that no idle
+//! corpus of another phase stands in the caches' way.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use trefoil_client::{Carrier, Cell, Options, SetOptions};
+
+use super::report::{BatchFigures, CompareReport, GetFigures, RpcFigures, SetFigures};
+use super::{CompareError, CompareOptions, median, median_latency};
+use crate::floor::{FloorCorpus, FloorOptions, FloorTarget, futex_ping_pong};
+use crate::load::{
+    Bound, Latency, LoadError, RunOptions, RunShared, Summary, SyntheticOptions, SyntheticSource,
+    ValueLen, pin_current_thread, preload, run as run_load,
+};
+use crate::peer::{Memcached, PeerKind, PeerOptions, PeerProcess, Redis, Waiting};
+use crate::server::{Server, ServerOptions};
+use crate::target::trefoil::Trefoil;
+use crate::target::{Target, TargetError};
+
+const BATCH: usize = 100;
+const BATCH_VALUE_LEN: usize = 100;
+const BATCH_KEYS_COUNT: u64 = 1_000_000;
+/// Keys of the phases that only write.
+const SMALL_KEYS_COUNT: u64 = 100_000;
+/// How long a backend takes to fall asleep, with a margin.
+const ASLEEP_AFTER: Duration = Duration::from_millis(5);
+const ASLEEP_COUNT: usize = 300;
+const RPC_COUNT: usize = 3_000;
+const PING_PONG_ROUNDS: u64 = 2_000;
+
+type Progress<'a> = &'a mut dyn FnMut(&str);
+
+pub(super) fn run(
+    options: &CompareOptions,
+    progress: Progress<'_>,
+) -> Result<CompareReport, CompareError> {
+    let core = options.client_core;
+    pin_current_thread(core).map_err(|source| LoadError::Pin { core, source })?;
+    let singles = singles(options, progress)?;
+    let get_many = batches(options, progress)?;
+    let processes = processes(options, progress)?;
+    let (rpc, asleep) = rpc_and_sleep(options, progress)?;
+    let futex = futex_ping_pong(options.server_core, options.client_core, PING_PONG_ROUNDS)?;
+    let mut set = singles.set;
+    set.trefoil_r32_processes = processes;
+    set.trefoil_asleep = asleep;
+    set.futex_ping_pong = futex;
+    Ok(CompareReport {
+        peer: singles.peer,
+        value_size: options.value_len,
+        keys: keys_count(options),
+        runs: options.runs,
+        get: singles.get,
+        set,
+        get_many,
+        rpc,
+        server_cpu_us_per_get: singles.server_cpu_us_per_get,
+        peer_congestion_control: singles.congestion,
+    })
+}
+
+fn keys_count(options: &CompareOptions) -> u64 {
+    options.corpus_len / options.value_len as u64
+}
+
+/// A client of the peer, whichever it is.
+enum PeerTarget {
+    Memcached(Memcached),
+    Redis(Redis),
+}
+
+impl PeerTarget {
+    fn connect(peer: &PeerProcess, waiting: Waiting) -> Result<Self, TargetError> {
+        Ok(match peer.kind() {
+            PeerKind::Memcached => Self::Memcached(Memcached::connect(peer.endpoint(), waiting)?),
+            PeerKind::Redis => Self::Redis(Redis::connect(peer.endpoint(), waiting)?),
+        })
+    }
+}
+
+/// What one measurement asks for.
+#[derive(Clone, Copy)]
+struct Load {
+    keys_count: u64,
+    value_len: usize,
+    gets: f64,
+    batch: usize,
+    seconds: f64,
+    seed: u64,
+}
+
+/// Measures one system; failures and wrong values end the comparison.
+fn measure<T: Target>(system: &str, target: &mut T, load: Load) -> Result<Summary, CompareError> {
+    let mut source = SyntheticSource::new(SyntheticOptions {
+        keys_count: load.keys_count,
+        value_len: ValueLen::Fixed(load.value_len),
+        gets: load.gets,
+        seed: load.seed,
+        ..SyntheticOptions::default()
+    })?;
+    let options = RunOptions {
+        batch: load.batch,
+        warm_up: Bound::Time(Duration::from_secs_f64((load.seconds / 4.0).min(0.3))),
+        bound: Bound::Time(Duration::from_secs_f64(load.seconds)),
+        seed: load.seed,
+        ..RunOptions::default()
+    };
+    let result = run_load(target, &mut source, &options, &RunShared::reading())?;
+    let summary = Summary::of(&result);
+    let bad = summary.failed + summary.wrong + summary.misses;
+    if bad > 0 || summary.ops == 0 {
+        return Err(CompareError::Failed {
+            system: system.to_owned(),
+            failed: bad,
+            ops: summary.ops,
+            reason: summary
+                .first_error
+                .unwrap_or_else(|| "misses or wrong values".to_owned()),
+        });
+    }
+    Ok(summary)
+}
+
+fn measure_peer(target: &mut PeerTarget, load: Load) -> Result<Summary, CompareError> {
+    match target {
+        PeerTarget::Memcached(client) => measure("memcached", client, load),
+        PeerTarget::Redis(client) => measure("redis", client, load),
+    }
+}
+
+fn fill<T: Target>(target: &mut T, keys_count: u64, value_len: usize) -> Result<(), CompareError> {
+    let codec = SyntheticSource::new(SyntheticOptions {
+        keys_count,
+        ..SyntheticOptions::default()
+    })?;
+    let codec = crate::load::RequestSource::codec(&codec);
+    let shared = RunShared::reading();
+    preload(
+        target,
+        codec,
+        0..keys_count,
+        ValueLen::Fixed(value_len),
+        &shared,
+        &mut |_| {},
+    )?;
+    Ok(())
+}
+
+fn fill_peer(
+    target: &mut PeerTarget,
+    keys_count: u64,
+    value_len: usize,
+) -> Result<(), CompareError> {
+    match target {
+        PeerTarget::Memcached(client) => fill(client, keys_count, value_len),
+        PeerTarget::Redis(client) => fill(client, keys_count, value_len),
+    }
+}
+
+fn server(
+    options: &CompareOptions,
+    mode: &'static str,
+    processes: bool,
+    memory: u64,
+) -> Result<Server, CompareError> {
+    Ok(Server::start(&ServerOptions {
+        program: options.program.clone(),
+        mode,
+        processes,
+        memory,
+        core: Some(options.server_core),
+        more: Vec::new(),
+    })?)
+}
+
+fn client(server: &Server, carrier: Carrier) -> Result<Trefoil, CompareError> {
+    let cell = Cell::connect(&server.address)?;
+    Ok(Trefoil::new(cell.client(Options {
+        carrier,
+        ..Options::default()
+    })))
+}
+
+/// Room for a corpus with everything that belongs to it.
+fn memory_for(keys_count: u64, value_len: usize, copies: u64) -> u64 {
+    (keys_count * (value_len as u64 + 256) * 5 / 4 + (192 << 20)) * copies
+}
+
+struct Singles {
+    get: GetFigures,
+    set: SetFigures,
+    server_cpu_us_per_get: f64,
+    peer: String,
+    congestion: Option<String>,
+}
+
+fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, CompareError> {
+    let keys_count = keys_count(options);
+    let value_len = options.value_len;
+    progress("starting and filling the cells and the peer");
+    let one = server(options, "R=1", false, memory_for(keys_count, value_len, 1))?;
+    let three = server(
+        options,
+        "R=3.2",
+        false,
+        memory_for(keys_count, value_len, 3),
+    )?;
+    let peer = PeerProcess::start(PeerOptions {
+        core: Some(options.server_core),
+        ..PeerOptions::new(options.peer, memory_for(keys_count, value_len, 1) >> 20)
+    })?;
+    let mut one_client = client(&one, Carrier::Auto)?;
+    let mut three_client = client(&three, Carrier::Auto)?;
+    let mut spinning = PeerTarget::connect(&peer, Waiting::Spinning)?;
+    let mut blocking = PeerTarget::connect(&peer, Waiting::Blocking)?;
+    fill(&mut one_client, keys_count, value_len)?;
+    fill(&mut three_client, keys_count, value_len)?;
+    fill_peer(&mut spinning, keys_count, value_len)?;
+    let floor = FloorCorpus::create(FloorOptions::new(options.corpus_len as usize, value_len))?;
+    let codec = SyntheticSource::new(SyntheticOptions {
+        keys_count,
+        ..SyntheticOptions::default()
+    })?;
+    let mut floor = FloorTarget::new(&floor, crate::load::RequestSource::codec(&codec));
+
+    let mut runs = Runs::default();
+    for number in 0..options.runs {
+        progress(&format!(
+            "run {} of {}: GET and SET",
+            number + 1,
+            options.runs
+        ));
+        let load = Load {
+            keys_count,
+            value_len,
+            gets: 1.0,
+            batch: 1,
+            seconds: options.seconds,
+            seed: number as u64 + 1,
+        };
+        let writes = Load { gets: 0.0, ..load };
+        runs.floor.push(measure("floor", &mut floor, load)?.get);
+        let before = one.cpu_time()?;
+        let counted = one_client.client().counters().hits;
+        runs.get
+            .push(measure("trefoil R=1", &mut one_client, load)?.get);
+        let used = one.cpu_time()? - before;
+        let gets = one_client.client().counters().hits - counted;
+        runs.cpu_us
+            .push(used.as_secs_f64() * 1e6 / gets.max(1) as f64);
+        runs.get_r32
+            .push(measure("trefoil R=3.2", &mut three_client, load)?.get);
+        runs.get_peer.push(measure_peer(&mut spinning, load)?.get);
+        runs.get_peer_blocking
+            .push(measure_peer(&mut blocking, load)?.get);
+        runs.set
+            .push(measure("trefoil R=1", &mut one_client, writes)?.set);
+        runs.set_r32
+            .push(measure("trefoil R=3.2", &mut three_client, writes)?.set);
+        runs.set_peer.push(measure_peer(&mut spinning, writes)?.set);
+    }
+    Ok(Singles {
+        get: runs.get_figures(),
+        set: runs.set_figures(),
+        server_cpu_us_per_get: median(runs.cpu_us),
+        peer: peer.version().to_owned(),
+        congestion: peer.congestion().map(str::to_owned),
+    })
+}
+
+#[derive(Default)]
+struct Runs {
+    floor: Vec<Latency>,
+    get: Vec<Latency>,
+    get_r32: Vec<Latency>,
+    get_peer: Vec<Latency>,
+    get_peer_blocking: Vec<Latency>,
+    set: Vec<Latency>,
+    set_r32: Vec<Latency>,
+    set_peer: Vec<Latency>,
+    cpu_us: Vec<f64>,
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b.max(1) as f64
+}
+
+impl Runs {
+    fn get_figures(&self) -> GetFigures {
+        let trefoil = median_latency(&self.get);
+        let trefoil_r32 = median_latency(&self.get_r32);
+        let memcached = median_latency(&self.get_peer);
+        let memcached_blocking = median_latency(&self.get_peer_blocking);
+        let floor = median_latency(&self.floor);
+        GetFigures {
+            ratio_p50: ratio(memcached.p50_ns, trefoil.p50_ns),
+            ratio_p50_blocking: ratio(memcached_blocking.p50_ns, trefoil.p50_ns),
+            floor_ratio_p50: ratio(trefoil.p50_ns, floor.p50_ns),
+            tail_ratio: ratio(trefoil.p999_ns, trefoil.p50_ns),
+            r32_ratio_p50: ratio(trefoil_r32.p50_ns, trefoil.p50_ns),
+            trefoil,
+            trefoil_r32,
+            memcached,
+            memcached_blocking,
+            floor,
+        }
+    }
+
+    fn set_figures(&self) -> SetFigures {
+        let trefoil = median_latency(&self.set);
+        let trefoil_r32 = median_latency(&self.set_r32);
+        let memcached = median_latency(&self.set_peer);
+        SetFigures {
+            ratio_p50: ratio(trefoil.p50_ns, memcached.p50_ns),
+            r32_ratio_p50: ratio(trefoil_r32.p50_ns, trefoil.p50_ns),
+            trefoil,
+            trefoil_r32,
+            memcached,
+            trefoil_r32_processes: Latency::default(),
+            trefoil_asleep: Latency::default(),
+            futex_ping_pong: Latency::default(),
+        }
+    }
+}
+
+fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigures, CompareError> {
+    let memory = memory_for(BATCH_KEYS_COUNT, BATCH_VALUE_LEN, 1);
+    let cell = server(options, "R=1", false, memory)?;
+    let peer = PeerProcess::start(PeerOptions {
+        core: Some(options.server_core),
+        ..PeerOptions::new(options.peer, memory >> 20)
+    })?;
+    let mut ours = client(&cell, Carrier::Auto)?;
+    let mut theirs = PeerTarget::connect(&peer, Waiting::Spinning)?;
+    fill(&mut ours, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
+    fill_peer(&mut theirs, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
+    let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+    for number in 0..options.runs {
+        progress(&format!(
+            "run {} of {}: lookups of {BATCH} keys",
+            number + 1,
+            options.runs
+        ));
+        let load = Load {
+            keys_count: BATCH_KEYS_COUNT,
+            value_len: BATCH_VALUE_LEN,
+            gets: 1.0,
+            batch: BATCH,
+            seconds: options.seconds,
+            seed: number as u64 + 1,
+        };
+        // Keys per time inside the calls: composing and verifying are the load
+        // generator's, for both alike.
+        let rate = |summary: Summary| BATCH as f64 * 1e9 / summary.get.p50_ns.max(1) as f64;
+        our_rates.push(rate(measure("trefoil R=1", &mut ours, load)?));
+        their_rates.push(rate(measure_peer(&mut theirs, load)?));
+    }
+    let (trefoil_ops_per_s, memcached_ops_per_s) = (median(our_rates), median(their_rates));
+    Ok(BatchFigures {
+        batch: BATCH,
+        value_size: BATCH_VALUE_LEN,
+        trefoil_ops_per_s,
+        memcached_ops_per_s,
+        ratio: trefoil_ops_per_s / memcached_ops_per_s,
+    })
+}
+
+fn processes(options: &CompareOptions, progress: Progress<'_>) -> Result<Latency, CompareError> {
+    let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
+    let cell = server(options, "R=3.2", true, memory)?;
+    let mut ours = client(&cell, Carrier::Auto)?;
+    let mut runs = Vec::new();
+    for number in 0..options.runs {
+        progress(&format!(
+            "run {} of {}: SET to three processes",
+            number + 1,
+            options.runs
+        ));
+        let load = Load {
+            keys_count: SMALL_KEYS_COUNT,
+            value_len: options.value_len,
+            gets: 0.0,
+            batch: 1,
+            seconds: options.seconds,
+            seed: number as u64 + 1,
+        };
+        runs.push(measure("trefoil R=3.2 in processes", &mut ours, load)?.set);
+    }
+    Ok(median_latency(&runs))
+}
+
+/// SET and an empty call through gRPC, in turn; and SET to a backend that sleeps.
+fn rpc_and_sleep(
+    options: &CompareOptions,
+    progress: Progress<'_>,
+) -> Result<(RpcFigures, Latency), CompareError> {
+    progress("SET through gRPC, and to a sleeping backend");
+    let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
+    let server = server(options, "R=1", false, memory)?;
+    let cell = Cell::connect(&server.address)?;
+    let mut by_rpc = cell.client(Options {
+        carrier: Carrier::Rpc,
+        ..Options::default()
+    });
+    let mut by_ring = cell.client(Options::default());
+    let value = vec![7; options.value_len];
+    let failed = |reason: String| CompareError::Failed {
+        system: "trefoil by RPC".to_owned(),
+        failed: 1,
+        ops: 1,
+        reason,
+    };
+    let (mut sets, mut pings, mut sleeps) = (histogram(), histogram(), histogram());
+    for number in 0..RPC_COUNT {
+        let key = (number as u64).to_le_bytes();
+        let begin = Instant::now();
+        cell.ping(0).map_err(failed)?;
+        record(&mut pings, begin);
+        let begin = Instant::now();
+        by_rpc
+            .set(&key, &value, SetOptions::default())
+            .map_err(|e| failed(e.to_string()))?;
+        record(&mut sets, begin);
+    }
+    for number in 0..ASLEEP_COUNT {
+        std::thread::sleep(ASLEEP_AFTER);
+        let key = (number as u64).to_le_bytes();
+        let begin = Instant::now();
+        by_ring
+            .set(&key, &value, SetOptions::default())
+            .map_err(|e| failed(e.to_string()))?;
+        record(&mut sleeps, begin);
+    }
+    let (set, empty) = (Latency::of(&sets), Latency::of(&pings));
+    let rpc = RpcFigures {
+        ratio_p50: ratio(set.p50_ns, empty.p50_ns),
+        set,
+        empty,
+    };
+    Ok((rpc, Latency::of(&sleeps)))
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new(3).expect("three digits are valid")
+}
+
+fn record(histogram: &mut Histogram<u64>, begin: Instant) {
+    let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    histogram.saturating_record(ns);
+}

@@ -1,0 +1,118 @@
+//! `bench`: the command line of `trefoil-bench`.
+
+use crate::args::{BenchCommand, CompareArgs, HitRatioArgs, LoadArgs, MemoryArgs, Peer, Touches};
+use crate::failure::{Failure, Outcome, print_json, print_line};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use trefoil_bench::compare::{CompareOptions, compare};
+use trefoil_bench::load::{
+    Arrivals, Bound, Popularity, RunOptions, RunShared, Summary, SyntheticOptions, SyntheticSource,
+    ValueLen, pin_current_thread, preload, run as run_load,
+};
+use trefoil_bench::peer::PeerKind;
+use trefoil_bench::target::trefoil::Trefoil;
+use trefoil_client::{Cell, Options};
+
+/// Bytes of the load generator's keys.
+const KEY_LEN: usize = 16;
+
+pub fn run(command: BenchCommand) -> Outcome {
+    match command {
+        BenchCommand::Get(args) => load(&args, 1.0),
+        BenchCommand::Set(args) => load(&args, 0.0),
+        BenchCommand::Mix(args) => load(&args, args.get_share),
+        BenchCommand::Compare(args) => compared(&args),
+        BenchCommand::Memory(args) => memory(&args),
+        BenchCommand::HitRatio(args) => hit_ratio(&args),
+        BenchCommand::SizeShift { json } => size_shift(json),
+    }
+}
+
+fn load(args: &LoadArgs, gets: f64) -> Outcome {
+    if args.seconds <= 0.0 || !args.seconds.is_finite() {
+        return Err(Failure::Usage("--seconds has to be above 0".into()));
+    }
+    if let Some(core) = args.core {
+        pin_current_thread(core).map_err(|e| Failure::doing(format!("cannot use core {core}"), e))?;
+    }
+    let cell = Cell::connect(&args.address.cell).map_err(Failure::of)?;
+    let mut target = Trefoil::new(cell.client(Options::default()));
+    let popularity = match args.zipf {
+        Some(theta) => Popularity::Zipf { theta },
+        None => Popularity::Uniform,
+    };
+    let mut source = SyntheticSource::new(SyntheticOptions {
+        keys_count: args.keys,
+        key_len: KEY_LEN,
+        value_len: ValueLen::Fixed(args.value_size),
+        popularity,
+        gets,
+        ..SyntheticOptions::default()
+    })
+    .map_err(|e| Failure::Usage(e.to_string()))?;
+    let shared = if gets < 1.0 { RunShared::writing(args.keys) } else { RunShared::reading() };
+    if gets > 0.0 && !args.no_fill {
+        let codec = trefoil_bench::load::RequestSource::codec(&source);
+        let len = ValueLen::Fixed(args.value_size);
+        preload(&mut target, codec, 0..args.keys, len, &shared, &mut |_| {}).map_err(Failure::of)?;
+    }
+    target.client().reset_counters();
+    let arrivals = match args.rate {
+        Some(rate) => Arrivals::Poisson { ops_per_s: rate },
+        None => Arrivals::Closed,
+    };
+    let options = RunOptions {
+        arrivals,
+        batch: args.batch,
+        warm_up: Bound::Time(Duration::from_millis(200)),
+        bound: Bound::Time(Duration::from_secs_f64(args.seconds)),
+        ..RunOptions::default()
+    };
+    let result = run_load(&mut target, &mut source, &options, &shared)
+        .map_err(|e| Failure::Usage(e.to_string()))?;
+    let mut summary = Summary::of(&result);
+    // A value that is not the key's is the worst of failures.
+    summary.failed += summary.wrong;
+    if args.json {
+        print_json(&summary)?;
+    } else {
+        print_summary(&summary)?;
+    }
+    Ok(if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_summary(summary: &Summary) -> Result<(), Failure> {
+    print_line(&format!(
+        "{} operations, {:.0}/s; {} misses, {} failed, {} stale, {} wrong",
+        summary.ops, summary.ops_per_s, summary.misses, summary.failed, summary.stale, summary.wrong
+    ))?;
+    for (name, latency) in [("get", &summary.get), ("set", &summary.set)] {
+        if latency.count > 0 {
+            print_line(&format!(
+                "{name}  p50 {} ns  p99 {} ns  p99.9 {} ns",
+                latency.p50_ns, latency.p99_ns, latency.p999_ns
+            ))?;
+        }
+    }
+    let retries: Vec<String> =
+        summary.retries.iter().filter(|(_, n)| **n > 0).map(|(cause, n)| format!("{cause} {n}")).collect();
+    if !retries.is_empty() {
+        print_line(&format!("retries: {}", retries.join(", ")))?;
+    }
+    match &summary.first_error {
+        Some(error) => print_line(&format!("first error: {error}")),
+        None => Ok(()),
+    }
+}
+
+fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))
+}
+
+fn peer(peer: Peer) -> PeerKind {
+    match peer {
+        Peer::Memcached => PeerKind::Memcached,
+        Peer::Redis => PeerKind::Redis,
+    }
+}

@@ -1,0 +1,70 @@
+//! `cell`: cells with a process for each backend.
+
+mod backend;
+mod status;
+mod up;
+
+use crate::args::{CellAddress, CellCommand};
+use crate::failure::{Failure, Outcome, print_json, print_line};
+use bytesize::ByteSize;
+use std::path::Path;
+use std::process::ExitCode;
+use trefoil_client::{Cell, CorpusFormat};
+
+pub fn run(command: CellCommand) -> Outcome {
+    match command {
+        CellCommand::Up(args) => up::run(args),
+        CellCommand::Status { address, json } => status::run(&address, json),
+        CellCommand::Memory { address, limit, json } => memory(&address, limit, json),
+        CellCommand::Reload { address, load, clear_first } => reload(&address, &load, clear_first),
+        CellCommand::Backend(args) => backend::run(args),
+    }
+}
+
+#[derive(serde::Serialize)]
+struct MemoryReport {
+    backend: u32,
+    limit_bytes: u64,
+    resident_bytes: Option<u64>,
+    error: Option<String>,
+}
+
+fn memory(address: &CellAddress, limit: ByteSize, json: bool) -> Outcome {
+    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let bytes = limit.as_u64();
+    let mut code = ExitCode::SUCCESS;
+    let mut reports = Vec::new();
+    for (backend, result) in cell.set_memory_limit(bytes) {
+        let (resident_bytes, error) = match result {
+            Ok(resident) => (Some(resident), None),
+            Err(error) => {
+                eprintln!("trefoil: backend {backend}: {error}");
+                code = ExitCode::FAILURE;
+                (None, Some(error))
+            }
+        };
+        reports.push(MemoryReport { backend, limit_bytes: bytes, resident_bytes, error });
+    }
+    if json {
+        print_json(&reports)?;
+    } else {
+        for report in &reports {
+            if let Some(resident) = report.resident_bytes {
+                let resident = ByteSize::b(resident);
+                print_line(&format!("backend {}: limit {limit}, resident {resident}", report.backend))?;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// Loads `file` into an immutable cell and says what was loaded.
+fn reload(address: &CellAddress, file: &Path, clear_first: bool) -> Outcome {
+    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let loaded = cell.reload(file, CorpusFormat::of(file), clear_first).map_err(Failure::of)?;
+    print_line(&format!(
+        "{} lines loaded, {} items on all backends together, config id {}",
+        loaded.lines, loaded.items, loaded.config_id
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,144 @@
+//! `cell status`: what a cell holds and how it is.
+
+use crate::args::CellAddress;
+use crate::failure::{Failure, Outcome, print_json, print_line};
+use bytesize::ByteSize;
+use serde::Serialize;
+use std::process::ExitCode;
+use trefoil_client::{BackendStats, Cell};
+
+#[derive(Serialize)]
+struct Status {
+    cell: String,
+    mode: String,
+    config_id: u32,
+    eviction: String,
+    value_len_max: u64,
+    backends: Vec<Backend>,
+}
+
+#[derive(Serialize, Default)]
+struct Backend {
+    number: u32,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    pid: u32,
+    uptime_ms: u64,
+    memory_limit_bytes: u64,
+    resident_bytes: u64,
+    items: u64,
+    key_value_bytes: u64,
+    index_bytes: u64,
+    data_bytes: u64,
+    evictions_capacity: u64,
+    evictions_associativity: u64,
+    expired: u64,
+    side_table_items: u64,
+    tombstones: u64,
+    index_growths: u64,
+    slab_moves: u64,
+    lookups_by_message: u64,
+    touches: u64,
+    cpu_us: u64,
+    epoch: u32,
+    incarnation: String,
+    mutations: Vec<Mutations>,
+}
+
+#[derive(Serialize)]
+struct Mutations {
+    kind: String,
+    outcome: String,
+    count: u64,
+}
+
+pub fn run(address: &CellAddress, json: bool) -> Outcome {
+    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let config = cell.config();
+    let status = Status {
+        cell: config.cell.clone(),
+        mode: config.mode.to_string(),
+        config_id: config.config_id,
+        eviction: config.eviction.clone(),
+        value_len_max: config.value_len_max,
+        backends: cell.stats().into_iter().map(backend).collect(),
+    };
+    if json { print_json(&status)? } else { print(&status)? }
+    let any_up = status.backends.iter().any(|backend| backend.state == "up");
+    Ok(if any_up { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn backend(answer: BackendStats) -> Backend {
+    let number = answer.number;
+    let stats = match answer.stats {
+        Ok(stats) => stats,
+        Err(error) => {
+            return Backend { number, state: "down", error: Some(error), ..Backend::default() };
+        }
+    };
+    let process = stats.process.unwrap_or_default();
+    let Some(member) = stats.members.into_iter().find(|member| member.backend == number) else {
+        let error = Some("another process answered at its address".into());
+        return Backend { number, state: "down", error, ..Backend::default() };
+    };
+    let resident = member.resident.unwrap_or_default();
+    let evictions = member.evictions.unwrap_or_default();
+    Backend {
+        number,
+        state: "up",
+        error: None,
+        pid: process.pid,
+        uptime_ms: process.uptime_ms,
+        memory_limit_bytes: process.memory_limit_bytes,
+        resident_bytes: process.resident_bytes,
+        items: member.items,
+        key_value_bytes: member.key_value_bytes,
+        index_bytes: resident.index,
+        data_bytes: resident.data,
+        evictions_capacity: evictions.capacity,
+        evictions_associativity: evictions.associativity,
+        expired: evictions.expired,
+        side_table_items: member.side_table_items,
+        tombstones: member.tombstones,
+        index_growths: member.index_growths,
+        slab_moves: member.slab_moves,
+        lookups_by_message: member.lookups,
+        touches: member.touches,
+        cpu_us: process.cpu_user_us + process.cpu_system_us,
+        epoch: member.epoch,
+        incarnation: member.incarnation,
+        mutations: member
+            .mutations
+            .into_iter()
+            .map(|m| Mutations { kind: m.kind, outcome: m.outcome, count: m.count })
+            .collect(),
+    }
+}
+
+fn print(status: &Status) -> Result<(), Failure> {
+    print_line(&format!(
+        "cell {}  {}  eviction {}  config id {}",
+        status.cell, status.mode, status.eviction, status.config_id
+    ))?;
+    print_line("backend  state     pid        items   key+value    resident       limit   evicted  expired")?;
+    for backend in &status.backends {
+        if let Some(error) = &backend.error {
+            print_line(&format!("{:>7}  {:<5}  {error}", backend.number, backend.state))?;
+            continue;
+        }
+        print_line(&format!(
+            "{:>7}  {:<5} {:>7} {:>12} {:>11} {:>11} {:>11} {:>9} {:>8}",
+            backend.number,
+            backend.state,
+            backend.pid,
+            backend.items,
+            ByteSize::b(backend.key_value_bytes).to_string(),
+            ByteSize::b(backend.resident_bytes).to_string(),
+            ByteSize::b(backend.memory_limit_bytes).to_string(),
+            backend.evictions_capacity + backend.evictions_associativity,
+            backend.expired,
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! `get`, `set`, `erase`, `cas`: one operation each.
+
+use crate::args::{CasArgs, CellAddress, EraseArgs, GetArgs, SetArgs};
+use crate::failure::{Failure, Outcome, print_json};
+use serde::Serialize;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use trefoil_client::{Cell, Client, Lookup, Mutated, OpError, Options, SetOptions, Version};
+use trefoil_layout::op::Expected;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    outcome: &'static str,
+    version: Option<String>,
+    reason: Option<String>,
+}
+
+fn client(address: &CellAddress) -> Result<Client, Failure> {
+    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    Ok(cell.client(Options::default()))
+}
+
+fn text(version: Version) -> Option<String> {
+    Some(version.to_string())
+}
+
+pub fn get(args: GetArgs) -> Outcome {
+    let mut client = client(&args.address)?;
+    let found = client.get(args.key.as_bytes()).map_err(Failure::of)?;
+    match found {
+        Lookup::Hit(hit) if args.json => {
+            print_json(&Report { outcome: "hit", version: text(hit.version), reason: None })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Lookup::Hit(hit) => {
+            let mut out = std::io::stdout();
+            out.write_all(hit.value)
+                .and_then(|()| out.flush())
+                .map_err(|e| Failure::doing("cannot write the value", e))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Lookup::Miss(miss) => {
+            let reason = miss.reason.to_string();
+            if args.json {
+                print_json(&Report { outcome: "miss", version: None, reason: Some(reason.clone()) })?;
+            }
+            eprintln!("trefoil: miss: {reason}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+pub fn set(args: SetArgs) -> Outcome {
+    let value = match (&args.value, &args.file) {
+        (Some(value), None) => value.clone().into_bytes(),
+        (None, Some(path)) => read_value(path)?,
+        _ => return Err(Failure::Usage("give either VALUE or --file".into())),
+    };
+    let mut client = client(&args.address)?;
+    let options = SetOptions { ttl: args.ttl, ..SetOptions::default() };
+    let result = client.set(args.key.as_bytes(), &value, options);
+    report(result, args.json)
+}
+
+pub fn erase(args: EraseArgs) -> Outcome {
+    let mut client = client(&args.address)?;
+    let result = client.erase(args.key.as_bytes());
+    report(result, args.json)
+}
+
+pub fn cas(args: CasArgs) -> Outcome {
+    let mut client = client(&args.address)?;
+    let options = SetOptions { ttl: args.ttl, ..SetOptions::default() };
+    let expected = Expected::Version(args.version);
+    let result = client.cas(args.key.as_bytes(), expected, args.value.as_bytes(), options);
+    report(result, args.json)
+}
+
+fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
+    let (report, code) = match result {
+        Ok(Mutated::Stored { version }) => {
+            let report = Report { outcome: "stored", version: text(version), reason: None };
+            (report, ExitCode::SUCCESS)
+        }
+        Ok(Mutated::Superseded { bound }) => {
+            let reason = Some("something newer is there".into());
+            (Report { outcome: "superseded", version: text(bound), reason }, ExitCode::FAILURE)
+        }
+        Ok(Mutated::Exists { present }) => {
+            let reason = match present {
+                Some(_) => "another version is there",
+                None => "no value is there",
+            };
+            let version = present.and_then(text);
+            (Report { outcome: "exists", version, reason: Some(reason.into()) }, ExitCode::FAILURE)
+        }
+        Err(OpError::Indeterminate(why)) => {
+            let reason = Some(format!("the outcome is unknown: {why}"));
+            (Report { outcome: "indeterminate", version: None, reason }, ExitCode::FAILURE)
+        }
+        Err(error) => return Err(Failure::of(error)),
+    };
+    if json {
+        print_json(&report)?;
+    } else if let Some(version) = &report.version
+        && report.reason.is_none()
+    {
+        crate::failure::print_line(version)?;
+    }
+    if let Some(reason) = &report.reason {
+        eprintln!("trefoil: {}: {reason}", report.outcome);
+    }
+    Ok(code)
+}
+
+fn read_value(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut value = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().read_to_end(&mut value).map(|_| ())
+    } else {
+        std::fs::read(path).map(|bytes| value = bytes)
+    };
+    read.map_err(|e| Failure::doing(format!("cannot read {}", path.display()), e))?;
+    Ok(value)
+}
