@@ -45,7 +45,7 @@ fn attack(server: &Server, seed: u64) {
     let words = rogue.rings.words();
     let count = words.count();
     // Some start as honest clients with messages in flight.
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         let mut producer = Producer::requests(rogue.geometry);
         let request = set(b"rogue", &[1; 50]);
         let mut bytes = vec![0; request.encoded_len()];
@@ -81,7 +81,7 @@ fn attack(server: &Server, seed: u64) {
         words.store_release(at, value);
     }
     rogue.ring_bell();
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }

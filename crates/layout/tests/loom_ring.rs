@@ -1,6 +1,9 @@
 //! The message rings under a real memory model: publication of records, reuse
 //! of their room, and the announcements around sleeping.
 //!
+//! Loom never moves a store before an earlier load, so the release of *read*
+//! is checked for its place only, not for its ordering.
+//!
 //! Run by `make soak`: `RUSTFLAGS="--cfg loom" cargo test --release -p
 //! trefoil-layout --test loom_ring`.
 #![cfg(loom)]

@@ -124,6 +124,23 @@ pub(super) struct Turn {
     pub(super) silent: usize,
 }
 
+/// Counts a client as open. The last field of [`Client`]: when the count has
+/// fallen, everything else is given back.
+struct Open(Arc<Counters>);
+
+impl Open {
+    fn new(counters: Arc<Counters>) -> Self {
+        counters.rings_open.fetch_add(1, Ordering::Relaxed);
+        Open(counters)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.rings_open.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// One client with rings.
 pub(super) struct Client {
     id: ClientId,
@@ -134,6 +151,7 @@ pub(super) struct Client {
     /// The client's sleep that was ended by a bell.
     rung: u64,
     counters: Arc<Counters>,
+    _open: Open,
 }
 
 impl Client {
@@ -144,7 +162,6 @@ impl Client {
         socket: UnixStream,
         counters: Arc<Counters>,
     ) -> Self {
-        counters.rings_open.fetch_add(1, Ordering::Relaxed);
         Client {
             id,
             rings,
@@ -152,6 +169,7 @@ impl Client {
             requests: Consumer::requests(geometry),
             answers: Producer::answers(geometry),
             rung: 0,
+            _open: Open::new(Arc::clone(&counters)),
             counters,
         }
     }
@@ -238,12 +256,6 @@ impl Client {
         let words = self.rings.mapping.words();
         let blocked = !ready && self.requests.has_message(&words);
         ring::set_sleeping(&words, number, blocked);
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.counters.rings_open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::channel::Channel;
 use super::connection::Connection;
+use super::policy::UserPolicy;
 use super::reader::Reader;
 use super::socket;
 use crate::agreement::Agreement;
@@ -20,8 +21,11 @@ use trefoil_layout::ring;
 use trefoil_region::{Mapping, MappingError};
 
 /// What a client may choose.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConnectOptions {
+    /// Whose servers to believe: in a directory that others may write to,
+    /// anybody could have put a socket there.
+    pub servers: UserPolicy,
     /// For the whole greeting.
     pub timeout: Duration,
     /// Whether to ask for message rings.
@@ -34,6 +38,7 @@ pub struct ConnectOptions {
 impl Default for ConnectOptions {
     fn default() -> Self {
         ConnectOptions {
+            servers: UserPolicy::SameUser,
             timeout: Duration::from_secs(2),
             rings: true,
             spin: Duration::from_micros(50),
@@ -59,6 +64,12 @@ pub enum ConnectError {
     /// Somebody else's socket file.
     #[error("{path} is not accessible to this user: it belongs to another user's backend")]
     Permission {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Somebody else's server.
+    #[error("the process that listens on {path} belongs to another user, it is not believed")]
+    ForeignServer {
         /// Where.
         path: PathBuf,
     },
@@ -150,6 +161,9 @@ impl Connection {
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let socket = open(path, options)?;
+        if !options.servers.trusts_server(&socket) {
+            return Err(ConnectError::ForeignServer { path: path.into() });
+        }
         let hello = Hello {
             backend,
             wants_rings: options.rings,

@@ -140,6 +140,11 @@ impl Connection {
     }
 }
 
+const _: () = {
+    const fn shared_between_threads<T: Send + Sync>() {}
+    shared_between_threads::<Connection>();
+};
+
 /// Reads are done when they are submitted; only answers complete later.
 impl Initiator for Connection {
     fn agreement(&self) -> &Agreement {

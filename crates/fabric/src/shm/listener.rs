@@ -138,7 +138,7 @@ impl Listener {
                     return;
                 }
             };
-            if !self.users.allows_peer(&socket) {
+            if !self.users.allows_client(&socket) {
                 self.refuse(&socket, Status::NotAllowed);
                 continue;
             }

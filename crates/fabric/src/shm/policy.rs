@@ -23,12 +23,27 @@ impl UserPolicy {
         peer == own || peer == 0 || listed
     }
 
-    /// Decides about the other side of a connected Unix socket, by what the
-    /// kernel says about it.
-    pub(super) fn allows_peer(&self, socket: impl AsFd) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        socket_peercred(socket).is_ok_and(|peer| self.allows(own, peer.uid.as_raw()))
+    /// Decides whether a client that runs as `own` believes a server that runs
+    /// as `peer`. Root may inspect everybody's cells.
+    pub fn trusts(&self, own: u32, peer: u32) -> bool {
+        own == 0 || self.allows(own, peer)
     }
+
+    /// Decides about the client on a connected socket, by what the kernel says.
+    pub(super) fn allows_client(&self, socket: impl AsFd) -> bool {
+        users(socket).is_some_and(|(own, peer)| self.allows(own, peer))
+    }
+
+    /// Decides about the server on a connected socket, by what the kernel says.
+    pub(super) fn trusts_server(&self, socket: impl AsFd) -> bool {
+        users(socket).is_some_and(|(own, peer)| self.trusts(own, peer))
+    }
+}
+
+/// Users of this process and of the one on the other side.
+fn users(socket: impl AsFd) -> Option<(u32, u32)> {
+    let peer = socket_peercred(socket).ok()?;
+    Some((rustix::process::geteuid().as_raw(), peer.uid.as_raw()))
 }
 
 #[cfg(test)]
@@ -50,6 +65,8 @@ mod tests {
         ];
         for (policy, own, peer, allowed) in cases {
             assert_eq!(policy.allows(own, peer), allowed, "{policy:?} {own} {peer}");
+            let trusted = allowed || own == 0;
+            assert_eq!(policy.trusts(own, peer), trusted, "{policy:?} {own} {peer}");
         }
     }
 }

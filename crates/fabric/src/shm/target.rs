@@ -124,7 +124,7 @@ impl Counters {
     }
 
     fn snapshot(&self) -> Statistics {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let get = |counter: &AtomicU64| counter.load(Ordering::Acquire);
         Statistics {
             messages: get(&self.messages),
             malformed: get(&self.malformed),
