@@ -1,0 +1,194 @@
+//! The promise of the mutation and quorum rules, checked while the history is
+//! made. All events are in real-time order: the simulator is one thread.
+
+use crate::violation::Property;
+use trefoil_layout::Version;
+
+/// A broken promise, and how.
+pub(crate) type Broken = (Property, String);
+
+/// What a GET must not fall behind, taken when it begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Snapshot {
+    acknowledged: Version,
+    hit: Version,
+}
+
+/// Everything that was promised about one key.
+#[derive(Debug, Default)]
+pub(crate) struct KeyHistory {
+    acknowledged: Vec<Version>,
+    acknowledged_max: Version,
+    seen: Vec<Version>,
+    seen_max: Version,
+    /// Versions of CAS reported failed.
+    failed: Vec<Version>,
+    /// Versions of mutations reported as not done.
+    undone: Vec<Version>,
+    /// Expected and own version of CAS reported successful.
+    exact: Vec<(Version, Version)>,
+}
+
+impl KeyHistory {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            acknowledged: self.acknowledged_max,
+            hit: self.seen_max,
+        }
+    }
+
+    /// A GET that began at `snapshot` returned `version`.
+    pub(crate) fn hit(&mut self, snapshot: Snapshot, version: Version) -> Result<(), Broken> {
+        if version < snapshot.acknowledged {
+            let newer = snapshot.acknowledged;
+            return broken(
+                Property::Fresh,
+                format!("hit {version:?}, but {newer:?} was acknowledged before the GET began"),
+            );
+        }
+        if version < snapshot.hit {
+            let newer = snapshot.hit;
+            return broken(
+                Property::Monotone,
+                format!("hit {version:?}, but {newer:?} was hit before the GET began"),
+            );
+        }
+        if self.failed.contains(&version) {
+            return broken(
+                Property::Failed,
+                format!("hit {version:?}, a CAS that was reported failed"),
+            );
+        }
+        if self.undone.contains(&version) {
+            return broken(
+                Property::Ghost,
+                format!("hit {version:?}, which was reported as not done"),
+            );
+        }
+        if self.seen.contains(&version) {
+            return Ok(());
+        }
+        self.check_between(version, "seen")?;
+        self.seen.push(version);
+        self.seen_max = self.seen_max.max(version);
+        Ok(())
+    }
+
+    /// A mutation was reported stored.
+    pub(crate) fn stored(&mut self, version: Version) -> Result<(), Broken> {
+        self.check_between(version, "acknowledged")?;
+        self.acknowledged.push(version);
+        self.acknowledged_max = self.acknowledged_max.max(version);
+        Ok(())
+    }
+
+    /// A CAS over `expected` was reported stored.
+    pub(crate) fn cas_stored(&mut self, expected: Version, version: Version) -> Result<(), Broken> {
+        let between = |other: &&Version| expected < **other && **other < version;
+        if let Some(other) = self.acknowledged.iter().chain(&self.seen).find(between) {
+            return broken(
+                Property::Exact,
+                format!(
+                    "CAS {version:?} over {expected:?} is successful, but {other:?} was acknowledged or seen"
+                ),
+            );
+        }
+        self.exact.push((expected, version));
+        Ok(())
+    }
+
+    /// A CAS was reported failed.
+    pub(crate) fn cas_failed(&mut self, version: Version) -> Result<(), Broken> {
+        if self.seen.contains(&version) {
+            return broken(
+                Property::Failed,
+                format!("CAS {version:?} is reported failed, but was seen"),
+            );
+        }
+        self.failed.push(version);
+        Ok(())
+    }
+
+    /// A mutation was reported as not done at all.
+    pub(crate) fn undone(&mut self, version: Version) -> Result<(), Broken> {
+        if self.seen.contains(&version) {
+            return broken(
+                Property::Ghost,
+                format!("{version:?} is reported as not done, but was seen"),
+            );
+        }
+        self.undone.push(version);
+        Ok(())
+    }
+
+    fn check_between(&self, version: Version, how: &str) -> Result<(), Broken> {
+        let around = self
+            .exact
+            .iter()
+            .find(|(expected, own)| *expected < version && version < *own);
+        match around {
+            None => Ok(()),
+            Some((expected, own)) => broken(
+                Property::Exact,
+                format!(
+                    "{version:?} was {how}, between CAS {own:?} and the {expected:?} it replaced"
+                ),
+            ),
+        }
+    }
+}
+
+fn broken<T>(property: Property, message: String) -> Result<T, Broken> {
+    Err((property, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v(time_ns: u64) -> Version {
+        Version::new(time_ns, 1, 0)
+    }
+
+    #[track_caller]
+    fn breaks(result: Result<(), Broken>, property: Property) {
+        assert_eq!(result.unwrap_err().0, property);
+    }
+
+    #[test]
+    fn hits_are_fresh_and_monotone_only_against_what_ended_before() {
+        let mut history = KeyHistory::default();
+        let early = history.snapshot();
+        history.stored(v(5)).unwrap();
+        let late = history.snapshot();
+        history.hit(early, v(3)).unwrap();
+        breaks(history.hit(late, v(4)), Property::Fresh);
+        history.hit(late, v(9)).unwrap();
+        breaks(history.hit(history.snapshot(), v(8)), Property::Monotone);
+        history.hit(late, v(8)).unwrap();
+    }
+
+    #[test]
+    fn what_was_denied_is_never_seen_before_or_after() {
+        let mut history = KeyHistory::default();
+        history.cas_failed(v(5)).unwrap();
+        history.undone(v(6)).unwrap();
+        let now = history.snapshot();
+        breaks(history.hit(now, v(5)), Property::Failed);
+        breaks(history.hit(now, v(6)), Property::Ghost);
+        history.hit(now, v(7)).unwrap();
+        breaks(history.cas_failed(v(7)), Property::Failed);
+        breaks(history.undone(v(7)), Property::Ghost);
+    }
+
+    #[test]
+    fn nothing_stands_between_a_cas_and_what_it_replaced() {
+        let mut history = KeyHistory::default();
+        history.stored(v(5)).unwrap();
+        history.cas_stored(v(5), v(9)).unwrap();
+        breaks(history.stored(v(7)), Property::Exact);
+        breaks(history.hit(Snapshot::default(), v(7)), Property::Exact);
+        history.stored(v(12)).unwrap();
+        breaks(history.cas_stored(v(9), v(15)), Property::Exact);
+    }
+}

@@ -1,0 +1,164 @@
+//! Many seeds, over several threads.
+
+use crate::profile::Profile;
+use crate::rng::Rng;
+use crate::stats::Stats;
+use crate::trace::Sink;
+use crate::violation::{Property, Violation};
+use crate::world;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Lines of a violation's history.
+const HISTORY_LINES_MAX: usize = 80;
+/// Violations that end a batch of runs.
+const VIOLATIONS_MAX: usize = 4;
+/// Seeds that a thread takes at once.
+const CHUNK: u64 = 32;
+/// How often progress is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Runs one seed; `trace` receives a line for every step.
+pub fn run_seed(seed: u64, trace: &mut dyn FnMut(&str)) -> Result<Stats, Violation> {
+    let mut history: Vec<(Option<usize>, String)> = Vec::new();
+    let mut sink = |key: Option<usize>, line: &str| {
+        trace(line);
+        history.push((key, line.to_owned()));
+    };
+    let result = attempt(seed, Some(&mut sink));
+    result.map_err(|mut violation| {
+        violation.history = relevant(&history);
+        violation
+    })
+}
+
+/// Runs one seed without a trace: fast.
+pub fn run(seed: u64) -> Result<Stats, Violation> {
+    attempt(seed, None)
+}
+
+fn attempt(seed: u64, sink: Option<Sink<'_>>) -> Result<Stats, Violation> {
+    let rng = Rng::new(seed);
+    let profile = Profile::draw(&rng);
+    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, sink)));
+    let violation = |property, message| Violation {
+        seed,
+        property,
+        message,
+        history: Vec::new(),
+    };
+    match outcome {
+        Ok((stats, Ok(()))) => Ok(stats),
+        Ok((_, Err((property, message)))) => Err(violation(property, message)),
+        Err(panic) => {
+            let message = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(violation(Property::Panic, message.to_owned()))
+        }
+    }
+}
+
+/// The last lines that concern the key of the last line that names one.
+fn relevant(history: &[(Option<usize>, String)]) -> Vec<String> {
+    let key = history.iter().rev().find_map(|(key, _)| *key);
+    let wanted = |line: &&(Option<usize>, String)| line.0.is_none() || line.0 == key;
+    let mut lines: Vec<String> = history
+        .iter()
+        .rev()
+        .filter(wanted)
+        .take(HISTORY_LINES_MAX)
+        .map(|(_, line)| line.clone())
+        .collect();
+    lines.reverse();
+    lines
+}
+
+/// What a batch of runs found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// First seed.
+    pub first: u64,
+    /// Seeds asked for.
+    pub count: u64,
+    /// Sums over all clean runs.
+    pub stats: Stats,
+    /// The first violations found, by seed; each with its history. The batch
+    /// ends early when there are several.
+    pub violations: Vec<Violation>,
+}
+
+impl Report {
+    /// Whether every seed was run and kept the promise.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+/// Runs `count` seeds from `first` on `threads` threads. `progress` is called
+/// on the calling thread with the number of seeds done so far.
+pub fn run_many(first: u64, count: u64, threads: usize, progress: &dyn Fn(u64)) -> Report {
+    run_many_with(first, count, threads, progress, &|| {})
+}
+
+/// As [`run_many`]; every thread calls `prepare` first.
+pub(crate) fn run_many_with(
+    first: u64,
+    count: u64,
+    threads: usize,
+    progress: &dyn Fn(u64),
+    prepare: &(dyn Fn() + Sync),
+) -> Report {
+    let next = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
+    let enough = AtomicBool::new(false);
+    let sum: Mutex<(Stats, Vec<Violation>)> = Mutex::default();
+    let work = || {
+        prepare();
+        let mut stats = Stats::default();
+        while !enough.load(Ordering::Relaxed) {
+            let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
+            if chunk >= count {
+                break;
+            }
+            for offset in chunk..(chunk + CHUNK).min(count) {
+                let seed = first.wrapping_add(offset);
+                match run(seed) {
+                    Ok(of_seed) => stats.merge(&of_seed),
+                    Err(violation) => {
+                        // Once more, for its history.
+                        let told = run_seed(seed, &mut |_| {}).err().unwrap_or(violation);
+                        let mut sum = sum.lock().unwrap_or_else(|e| e.into_inner());
+                        sum.1.push(told);
+                        enough.store(sum.1.len() >= VIOLATIONS_MAX, Ordering::Relaxed);
+                    }
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        sum.lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .0
+            .merge(&stats);
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            progress(done.load(Ordering::Relaxed));
+            std::thread::sleep(PROGRESS_INTERVAL);
+        }
+    });
+    progress(done.into_inner());
+    let (stats, mut violations) = sum.into_inner().unwrap_or_else(|e| e.into_inner());
+    violations.sort_by_key(|violation| violation.seed);
+    Report {
+        first,
+        count,
+        stats,
+        violations,
+    }
+}

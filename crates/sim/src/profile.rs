@@ -1,0 +1,134 @@
+//! What kind of trouble a seed makes. Each seed draws its own mixture, so that
+//! some runs are all loss and no eviction and others the reverse: a uniform
+//! mixture would reach few deep states of any one kind.
+
+use crate::rng::Rng;
+use trefoil_store::PolicyKind;
+
+/// Chances are of 1,024.
+#[derive(Clone, Debug)]
+pub(crate) struct Profile {
+    /// Copies of each key: 1 or 3.
+    pub(crate) replicas: usize,
+    pub(crate) backends: usize,
+    pub(crate) clients: usize,
+    pub(crate) keys: usize,
+    pub(crate) partitions: usize,
+    pub(crate) policy: PolicyKind,
+    /// Operations of all clients together.
+    pub(crate) operations: usize,
+    /// Relative weights of GET, SET, ERASE, CAS, fill after a miss.
+    pub(crate) weights: [u64; 5],
+    /// A message never arrives.
+    pub(crate) loss: u32,
+    /// An answer never arrives.
+    pub(crate) answer_loss: u32,
+    /// A SET's or ERASE's message arrives once more.
+    pub(crate) copies: u32,
+    /// The next message to arrive is any one, however old, not a recent one.
+    pub(crate) lateness: u32,
+    /// Something happens at the backend in the middle of a read.
+    pub(crate) torn: u32,
+    /// A one-sided read fails although the backend lives.
+    pub(crate) read_failure: u32,
+    /// A waiting client gives up waiting for one answer.
+    pub(crate) impatience: u32,
+    /// A step is one of the surroundings, not of clients or messages.
+    pub(crate) surroundings: u32,
+    /// Whether a backend crashes, and whether its members are replaced.
+    pub(crate) crash: bool,
+    pub(crate) recovery: bool,
+    /// Another key is written at one replica, as one surrounding event.
+    pub(crate) filler: u32,
+    /// Other keys written before the run; all of one home bucket if `crowded`.
+    pub(crate) fillers_first: usize,
+    pub(crate) filler_keys: usize,
+    pub(crate) crowded: bool,
+    /// A replica's configuration number changes, as one surrounding event.
+    pub(crate) config_change: u32,
+    /// Capacity of a replica in objects, 0 for no bound.
+    pub(crate) objects_max: u64,
+    /// Bytes of a replica's memory.
+    pub(crate) memory_max: u64,
+    pub(crate) tombstones: usize,
+    /// Longest value of the watched keys and of the others, in bytes.
+    pub(crate) value_len: usize,
+    pub(crate) filler_len: usize,
+    /// A SET carries an expiry so far ahead, in milliseconds; 0 for none.
+    pub(crate) expiry_ms: u64,
+    /// Clients' clocks differ by up to this much, in nanoseconds.
+    pub(crate) skew_ns: u64,
+    /// Time passes by up to this much a step, in nanoseconds.
+    pub(crate) step_ns: u64,
+    /// An operation's deadline, in nanoseconds.
+    pub(crate) deadline_ns: u64,
+    pub(crate) retries_max: u16,
+    pub(crate) fan_out: usize,
+    /// Lookups by message, by SCAR.
+    pub(crate) by_message: u32,
+    pub(crate) by_scar: u32,
+}
+
+impl Profile {
+    /// The mixture of a seed.
+    pub(crate) fn draw(rng: &Rng) -> Self {
+        let replicas = if rng.chance(128) { 1 } else { 3 };
+        let often = |chance| rng.chance(chance);
+        let level = |levels: &[u32]| rng.pick(levels);
+        let crash = often(512);
+        let crowded = often(48);
+        Profile {
+            replicas,
+            backends: rng.pick(&[3, 3, 4, 5]),
+            clients: 2 + rng.index(3),
+            keys: 1 + rng.index(3),
+            partitions: 1 + rng.index(2),
+            policy: rng.pick(&[
+                PolicyKind::Lru,
+                PolicyKind::Lru,
+                PolicyKind::Arc,
+                PolicyKind::S3Fifo,
+            ]),
+            operations: rng.pick(&[24, 60, 120]),
+            weights: rng.pick(&[
+                [8, 8, 1, 2, 2],
+                [8, 4, 3, 4, 2],
+                [10, 3, 1, 10, 1],
+                [16, 6, 2, 0, 6],
+                [8, 8, 0, 0, 0],
+            ]),
+            loss: level(&[0, 0, 30, 120, 300]),
+            answer_loss: level(&[0, 20, 120, 300]),
+            copies: level(&[0, 0, 60, 300]),
+            lateness: level(&[20, 200, 1024]),
+            torn: level(&[0, 100, 400]),
+            read_failure: level(&[0, 0, 5, 60]),
+            impatience: level(&[40, 150, 400]),
+            surroundings: level(&[30, 120, 250]),
+            crash,
+            recovery: replicas == 3 && crash && often(700),
+            filler: level(&[0, 200, 700]),
+            fillers_first: if crowded { 78 } else { 0 },
+            filler_keys: if crowded { 90 } else { rng.pick(&[3, 12, 100]) },
+            crowded,
+            config_change: level(&[0, 0, 0, 60]),
+            objects_max: rng.pick(&[0, 0, 1, 2, 4]) * u64::from(!crowded),
+            memory_max: if crowded {
+                128 << 10
+            } else {
+                rng.pick(&[32 << 10, 64 << 10])
+            },
+            tombstones: rng.pick(&[0, 1, 2, 16]),
+            value_len: rng.pick(&[0, 40, 400]),
+            filler_len: rng.pick(&[30, 300, 2_000]) / if crowded { 20 } else { 1 },
+            expiry_ms: rng.pick(&[0, 0, 0, 1, 2]),
+            skew_ns: rng.pick(&[0, 50_000, 2_000_000, 50_000_000, 15_000_000_000]),
+            step_ns: rng.pick(&[2_000, 10_000, 40_000]),
+            deadline_ns: rng.pick(&[300_000, 2_000_000, 20_000_000]),
+            retries_max: rng.pick(&[3, 8, 24]),
+            fan_out: rng.pick(&[1, 1, 3]),
+            by_message: level(&[0, 0, 0, 300]),
+            by_scar: level(&[0, 0, 0, 300]),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! One-sided reads, word by word: between any two words something may happen
+//! at the backend that is being read.
+
+use crate::env::{Env, Instance, Life};
+use crate::stats::Mark;
+use trefoil_client_core::data::pointer_in_window;
+use trefoil_client_core::get::Failure;
+use trefoil_client_core::vote::{IndexVote, index_vote};
+use trefoil_layout::bucket::BUCKET_LEN;
+use trefoil_layout::control::{self, IndexWindow};
+use trefoil_layout::words::Words;
+use trefoil_layout::{KeyHash, Pointer};
+use trefoil_region::{SharedWords, WordBuffer};
+
+/// Partitions of a store in any run.
+pub(crate) const PARTITIONS_MAX: usize = 2;
+
+/// What one client knows of one member: which incarnation it maps, and the
+/// windows that it has learnt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    pub(crate) instance: usize,
+    config_id: u32,
+    data_window: u64,
+    pub(crate) windows: [IndexWindow; PARTITIONS_MAX],
+}
+
+impl View {
+    /// Learns the windows of an incarnation from its control region.
+    pub(crate) fn take(env: &Env<'_>, instance: usize) -> Self {
+        let control = env.instances[instance].store.regions().control.words();
+        let mut windows = [IndexWindow::default(); PARTITIONS_MAX];
+        for (partition, window) in windows.iter_mut().take(env.profile.partitions).enumerate() {
+            *window = control::index_window(&control, partition).unwrap_or_default();
+        }
+        View {
+            instance,
+            config_id: control::config_id(&control),
+            data_window: control::data_window(&control),
+            windows,
+        }
+    }
+}
+
+/// Why a data read brought no bytes.
+pub(crate) enum NoData {
+    OutOfWindow,
+    Failure(Failure),
+}
+
+/// Words of a live region: each load may be followed by an event.
+struct Interleaved<'a, 't> {
+    env: &'a Env<'t>,
+    instance: &'a Instance,
+    words: SharedWords<'a>,
+}
+
+impl Interleaved<'_, '_> {
+    #[inline(always)]
+    fn tick(&self) {
+        let left = self.env.countdown.get();
+        if left != u32::MAX {
+            self.count_down(left);
+        }
+    }
+
+    #[cold]
+    fn count_down(&self, left: u32) {
+        let env = self.env;
+        if left > 0 {
+            env.countdown.set(left - 1);
+            return;
+        }
+        // What happens now may itself read words, but not through this hook.
+        env.countdown.set(u32::MAX);
+        env.interleave(self.instance);
+        if env.rng.chance(512) {
+            env.countdown.set(env.rng.below(8) as u32);
+        }
+    }
+}
+
+impl Words for Interleaved<'_, '_> {
+    #[inline(always)]
+    fn load(&self, index: usize) -> u64 {
+        self.tick();
+        self.words.load(index)
+    }
+    #[inline(always)]
+    fn load_acquire(&self, index: usize) -> u64 {
+        self.tick();
+        self.words.load_acquire(index)
+    }
+    #[inline(always)]
+    fn fence_acquire(&self) {
+        self.words.fence_acquire();
+    }
+}
+
+impl Env<'_> {
+    /// Decides whether and when the read that begins now is interrupted.
+    fn arm(&self, loads: u64) {
+        let armed = self.rng.chance(self.profile.torn);
+        let countdown = if armed {
+            self.rng.below(loads) as u32
+        } else {
+            u32::MAX
+        };
+        self.countdown.set(countdown);
+    }
+
+    /// Scans a key's bucket through `view`.
+    pub(crate) fn read_index(&self, view: &View, hash: KeyHash) -> Result<IndexVote, Failure> {
+        let instance = &self.instances[view.instance];
+        if self.rng.chance(self.profile.read_failure) {
+            return Err(Failure::Connection);
+        }
+        let window = view.windows[hash.partition(self.profile.partitions)];
+        let words = instance.store.regions().index.words();
+        self.arm(40);
+        let vote = index_vote(hash, view.config_id, window.bucket_count, |bucket| {
+            let at = window.offset + bucket * BUCKET_LEN as u64;
+            Interleaved {
+                env: self,
+                instance,
+                words: words
+                    .slice(at, BUCKET_LEN)
+                    .expect("the store advertises windows inside its region"),
+            }
+        });
+        self.countdown.set(u32::MAX);
+        self.check_lease(instance)?;
+        if instance.life.get() == Life::Recovering {
+            return Ok(IndexVote::Recovering);
+        }
+        match vote {
+            IndexVote::AskByMessage { .. } => self.mark(Mark::Overflow),
+            IndexVote::ConfigChanged { .. } => self.mark(Mark::ConfigChange),
+            IndexVote::Unstable => self.mark(Mark::Unstable),
+            _ => {}
+        }
+        Ok(vote)
+    }
+
+    /// Copies a data entry through `view`.
+    pub(crate) fn read_data(
+        &self,
+        view: &View,
+        pointer: Pointer,
+        into: &mut WordBuffer,
+    ) -> Result<(), NoData> {
+        let instance = &self.instances[view.instance];
+        if self.rng.chance(self.profile.read_failure) {
+            return Err(NoData::Failure(Failure::Connection));
+        }
+        if !pointer_in_window(pointer, view.data_window) {
+            return Err(NoData::OutOfWindow);
+        }
+        let words = instance.store.regions().data.words();
+        let Some(words) = words.slice(pointer.offset(), pointer.len()) else {
+            return Err(NoData::OutOfWindow);
+        };
+        let source = Interleaved {
+            env: self,
+            instance,
+            words,
+        };
+        let out = into.prepare(pointer.len());
+        self.arm(out.len() as u64);
+        for (index, word) in out.iter_mut().enumerate() {
+            *word = source.load(index);
+        }
+        self.countdown.set(u32::MAX);
+        self.check_lease(instance).map_err(NoData::Failure)
+    }
+
+    /// Whether what was read may be believed: looked at after the read.
+    pub(crate) fn check_lease(&self, instance: &Instance) -> Result<(), Failure> {
+        if instance.life.get() != Life::Dead {
+            return Ok(());
+        }
+        if self.time_ns.get() >= instance.lease_end_ns.get() {
+            self.mark(Mark::LeaseExpired);
+            return Err(Failure::Lease);
+        }
+        self.mark(Mark::DeadMemoryRead);
+        Ok(())
+    }
+}

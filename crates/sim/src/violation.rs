@@ -1,0 +1,84 @@
+//! What a run found wrong.
+
+use std::fmt;
+
+/// Which part of the promise was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Property {
+    /// A hit is older than a mutation acknowledged before the GET began.
+    Fresh,
+    /// A hit is older than a hit, of any client, that ended before the GET began.
+    Monotone,
+    /// A CAS that was reported failed was seen.
+    Failed,
+    /// Something between what a successful CAS expected and its own version
+    /// was acknowledged or seen.
+    Exact,
+    /// A mutation that was reported as not done at all was seen.
+    Ghost,
+    /// A hit's bytes are not what was written at its version.
+    Value,
+    /// An operation waits for nothing.
+    Stuck,
+    /// Something panicked.
+    Panic,
+}
+
+impl Property {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Property::Fresh => "fresh",
+            Property::Monotone => "monotone",
+            Property::Failed => "failed",
+            Property::Exact => "exact",
+            Property::Ghost => "ghost",
+            Property::Value => "value",
+            Property::Stuck => "stuck",
+            Property::Panic => "panic",
+        }
+    }
+}
+
+impl fmt::Display for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A history that breaks the promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The run.
+    pub seed: u64,
+    /// What was broken.
+    pub property: Property,
+    /// How, in one sentence.
+    pub message: String,
+    /// The steps that concern the key, up to the violation; the last ones only
+    /// if there are many. Empty if the run was not traced.
+    pub history: Vec<String>,
+}
+
+impl Violation {
+    /// The command that replays it with a trace of all steps.
+    pub fn replay(&self) -> String {
+        format!("trefoil sim --seed {}", self.seed)
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: property \"{}\" is violated: {}",
+            self.seed, self.property, self.message
+        )?;
+        for line in &self.history {
+            writeln!(f, "  {line}")?;
+        }
+        write!(f, "replay: {}", self.replay())
+    }
+}
+
+impl std::error::Error for Violation {}

@@ -1,0 +1,246 @@
+//! One run: who acts next, and when it ends.
+
+use crate::client::{Client, Kind};
+use crate::env::{Env, Life};
+use crate::history::{Broken, KeyHistory};
+use crate::profile::Profile;
+use crate::recovery::Recovery;
+use crate::rng::Rng;
+use crate::stats::{Mark, Stats};
+use crate::trace::{Sink, Trace};
+use trefoil_layout::op::Found;
+use trefoil_region::WordBuffer;
+
+/// Scheduler steps per operation, at most: operations that are stuck behind
+/// losses are left unfinished.
+const STEPS_PER_OPERATION: u64 = 60;
+
+/// Messages among which the next to arrive is chosen, if it is a recent one.
+const RECENT: usize = 4;
+
+pub(crate) struct World<'t, const R: usize> {
+    env: Env<'t>,
+    clients: Vec<Client<R>>,
+    histories: Vec<KeyHistory>,
+    /// Operations to begin, final GETs of every key by every client apart.
+    remaining: usize,
+    finals: usize,
+    crash_at: u64,
+    recoveries: Vec<Recovery>,
+}
+
+/// Runs one profile.
+pub(crate) fn run(
+    profile: Profile,
+    rng: Rng,
+    sink: Option<Sink<'_>>,
+) -> (Stats, Result<(), Broken>) {
+    match profile.replicas {
+        1 => World::<1>::new(profile, rng, sink).run(),
+        _ => World::<3>::new(profile, rng, sink).run(),
+    }
+}
+
+impl<'t, const R: usize> World<'t, R> {
+    fn new(profile: Profile, rng: Rng, sink: Option<Sink<'t>>) -> Self {
+        let env = Env::new(profile, rng, Trace::new(sink));
+        let profile = &env.profile;
+        env.trace.line(None, || format!("{profile:?}"));
+        let crash_at = if profile.crash {
+            env.rng.below(8 * profile.operations as u64)
+        } else {
+            u64::MAX
+        };
+        World {
+            clients: (0..profile.clients).map(|i| Client::new(&env, i)).collect(),
+            histories: (0..profile.keys).map(|_| KeyHistory::default()).collect(),
+            remaining: profile.operations,
+            finals: profile.clients * profile.keys,
+            crash_at,
+            recoveries: Vec::new(),
+            env,
+        }
+    }
+
+    fn run(mut self) -> (Stats, Result<(), Broken>) {
+        let steps_max = STEPS_PER_OPERATION * (self.remaining + self.finals) as u64;
+        let mut result = Ok(());
+        let mut step = 0;
+        while step < steps_max && result.is_ok() && !self.is_over() {
+            self.env.trace.set_step(step);
+            result = self.step(step);
+            step += 1;
+        }
+        self.conclude(step);
+        (self.env.stats.take(), result)
+    }
+
+    fn is_over(&self) -> bool {
+        self.remaining == 0 && self.finals == 0 && self.clients.iter().all(Client::is_idle)
+    }
+
+    fn step(&mut self, step: u64) -> Result<(), Broken> {
+        self.env.pass_time();
+        if step >= self.crash_at {
+            self.crash_at = u64::MAX;
+            self.crash();
+        }
+        if self.env.rng.chance(self.env.profile.surroundings) {
+            self.surroundings();
+            return Ok(());
+        }
+        if self.env.rng.chance(512) && self.arrive() {
+            return Ok(());
+        }
+        let client = self.env.rng.index(self.clients.len());
+        if self.clients[client].is_idle() {
+            self.begin(client);
+        }
+        self.clients[client].step(&self.env, &mut self.histories)
+    }
+
+    fn begin(&mut self, client: usize) {
+        let env = &self.env;
+        let (kind, key) = if self.remaining > 0 {
+            self.remaining -= 1;
+            (self.choose(client), env.rng.index(env.keys.len()))
+        } else if self.finals > 0 {
+            self.finals -= 1;
+            (Kind::Get, self.finals % env.keys.len())
+        } else {
+            return;
+        };
+        self.clients[client].begin(env, &self.histories, kind, key);
+    }
+
+    fn choose(&self, client: usize) -> Kind {
+        let weights = &self.env.profile.weights;
+        let mut ticket = self.env.rng.below(weights.iter().sum());
+        let kinds = [Kind::Get, Kind::Set, Kind::Erase, Kind::Cas, Kind::Fill];
+        for (kind, weight) in kinds.into_iter().zip(weights) {
+            if ticket < *weight {
+                let fits = kind != Kind::Fill || self.clients[client].can_fill();
+                return if fits { kind } else { Kind::Get };
+            }
+            ticket -= weight;
+        }
+        Kind::Get
+    }
+
+    /// A message or an answer arrives; `false` if none is on its way.
+    fn arrive(&mut self) -> bool {
+        let env = &self.env;
+        let answers_first = env.rng.chance(512);
+        for is_answer in [answers_first, !answers_first] {
+            if is_answer {
+                let Some(at) = self.next_to_arrive(env.answers.borrow().len()) else {
+                    continue;
+                };
+                let answer = env.answers.borrow_mut().remove(at);
+                if env.operations[answer.client].get() == answer.operation {
+                    self.clients[answer.client].hear(&answer);
+                }
+            } else {
+                let Some(at) = self.next_to_arrive(env.messages.borrow().len()) else {
+                    continue;
+                };
+                let message = env.messages.borrow_mut().remove(at);
+                env.deliver(message);
+            }
+            return true;
+        }
+        false
+    }
+
+    fn next_to_arrive(&self, count: usize) -> Option<usize> {
+        if count == 0 {
+            return None;
+        }
+        let rng = &self.env.rng;
+        Some(if rng.chance(self.env.profile.lateness) {
+            rng.index(count)
+        } else {
+            count - 1 - rng.index(count.min(RECENT))
+        })
+    }
+
+    fn surroundings(&mut self) {
+        if !self.recoveries.is_empty() && self.env.rng.chance(512) {
+            let at = self.env.rng.index(self.recoveries.len());
+            if self.recoveries[at].step(&mut self.env) {
+                self.recoveries.swap_remove(at);
+            }
+            return;
+        }
+        let env = &self.env;
+        env.disturb(env.current(env.rng.index(env.members.len())));
+    }
+
+    fn crash(&mut self) {
+        let env = &self.env;
+        let victim = env.rng.index(env.members.len());
+        let backend = env.members[victim].backend;
+        env.crash(backend);
+        if !env.profile.recovery {
+            return;
+        }
+        for (number, member) in env.members.iter().enumerate() {
+            if member.backend == backend {
+                self.recoveries
+                    .push(Recovery::new(env, number, number - number % R));
+            }
+        }
+    }
+
+    /// Counts what the stores have gone through, and how the replicas stand.
+    fn conclude(&self, steps: u64) {
+        let env = &self.env;
+        let mut stats = env.stats.borrow_mut();
+        stats.seeds += 1;
+        stats.steps += steps;
+        for instance in &env.instances {
+            let counts = instance.store.stats().counts;
+            for (mark, count) in [
+                (Mark::EvictedForCapacity, counts.evicted_capacity),
+                (Mark::EvictedForAssociativity, counts.evicted_associativity),
+                (Mark::Expired, counts.expired),
+                (Mark::IndexReshaped, counts.index_reshapes),
+                (Mark::EntriesMoved, counts.entries_moved),
+            ] {
+                stats.add_mark(mark, count);
+            }
+        }
+        if R == 1 {
+            return;
+        }
+        let mut buffer = WordBuffer::default();
+        for key in &env.keys {
+            let mut held = [None; 3];
+            for (place, held) in held.iter_mut().enumerate() {
+                let instance = env.current(key.first_member + place);
+                if instance.life.get() != Life::Serving {
+                    continue;
+                }
+                *held = match instance
+                    .store
+                    .lookup(env.now(), &key.bytes, &mut buffer)
+                    .found
+                {
+                    Found::Present { version, .. } => Some(Some(version)),
+                    _ => Some(None),
+                };
+            }
+            let [a, b, c] = held;
+            let agree = |x: Option<_>, y| x.is_some() && x == y;
+            let pairs = [agree(a, b), agree(b, c), agree(a, c)];
+            stats.add_mark(
+                match pairs.into_iter().filter(|pair| *pair).count() {
+                    0 => Mark::NoQuorum,
+                    1 => Mark::DirtyQuorum,
+                    _ => Mark::CleanQuorum,
+                },
+                1,
+            );
+        }
+    }
+}
