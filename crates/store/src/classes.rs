@@ -2,14 +2,22 @@
 //!
 //! Up to 1 KiB there is a class every granule (16 bytes). Above, a class is
 //! the largest slot of which a whole number fits a page, with counts about an
-//! eighth apart, down to four slots a page. Larger entries get runs of their own.
+//! eighth apart, down to a slot of 16 KiB or half a (small) page. Larger
+//! entries get runs of their own.
 
 use trefoil_layout::limits::GRANULE;
 
 /// Slots up to this length are a granule apart.
 const FINE_LEN_MAX: usize = 1024;
+/// Longest slot.
+const LEN_MAX: usize = 16 << 10;
 /// Fewest slots of a page.
-const SLOTS_MIN: usize = 4;
+const SLOTS_MIN: usize = 2;
+
+/// Longest slot in pages of `page_len`.
+fn longest(page_len: usize) -> usize {
+    LEN_MAX.min(page_len / SLOTS_MIN)
+}
 
 /// The classes of one page length.
 #[derive(Debug)]
@@ -24,12 +32,12 @@ pub(crate) struct Classes {
 
 impl Classes {
     pub(crate) fn new(page_len: usize) -> Self {
-        let largest = page_len / SLOTS_MIN;
+        let largest = longest(page_len);
         let mut lens: Vec<usize> = (2..=FINE_LEN_MAX.min(largest) / GRANULE)
             .map(|granules| granules * GRANULE)
             .collect();
         let mut coarse = Vec::new();
-        let mut count = SLOTS_MIN;
+        let mut count = page_len / largest;
         while page_len / count > FINE_LEN_MAX {
             coarse.push(page_len / count / GRANULE * GRANULE);
             count = (count + 1).max(count * 9 / 8);
@@ -78,7 +86,7 @@ mod tests {
     fn every_length_gets_the_smallest_slot_that_holds_it() {
         for page_len in [4096, 16384, 65536] {
             let classes = Classes::new(page_len);
-            let longest = page_len / SLOTS_MIN;
+            let longest = longest(page_len);
             for len in 1..=longest {
                 let class = classes.of(len).unwrap();
                 assert!(classes.slot_len(class) >= len as u64);

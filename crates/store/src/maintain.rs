@@ -38,9 +38,13 @@ impl Store {
         if self.is_revoked() {
             return done;
         }
+        let used_before = self.shared.budget.used();
         self.expire_step(now, &mut done);
-        self.shrink_step(&mut done);
+        self.shrink_step();
         self.reshape_step(&mut done);
+        let used = self.shared.budget.used();
+        done.released = used_before.saturating_sub(used);
+        done.more |= self.shared.budget.excess() > 0 && used < used_before;
         self.populate_step(&mut done);
         self.reclaim_holes();
         done
@@ -53,26 +57,26 @@ impl Store {
     }
 
     /// Towards the limit, if it was lowered.
-    fn shrink_step(&self, done: &mut Maintained) {
+    fn shrink_step(&self) {
         let shared = &self.shared;
-        let before = shared.budget.excess();
-        if before == 0 {
+        let excess = shared.budget.excess();
+        if excess == 0 {
             return;
         }
         let data = &shared.regions.data;
         lock(&shared.runs).drop_spare(data, &shared.budget);
-        lock(&shared.pool).shrink(data, &shared.budget, before);
+        lock(&shared.pool).shrink(data, &shared.budget, excess);
         for cell in &self.partitions {
             if shared.budget.excess() == 0 {
                 break;
             }
             let mut slot = lock(&cell.0);
-            slot.live.shed(shared, SHRINK_LEN, SHRINK_EVICTIONS);
-            slot.live.settle_private(shared);
+            // A smaller index may be all that is needed.
+            if !slot.live.wants_reshape(shared) {
+                slot.live.shed(shared, SHRINK_LEN, SHRINK_EVICTIONS);
+                slot.live.settle_private(shared);
+            }
         }
-        let after = shared.budget.excess();
-        done.released += before.saturating_sub(after);
-        done.more |= after > 0 && after < before;
     }
 
     /// Grows what is crowded and shrinks what is far too large. The memory is
@@ -82,7 +86,8 @@ impl Store {
         for (number, cell) in self.partitions.iter().enumerate() {
             let reserved = {
                 let mut slot = lock(&cell.0);
-                if !slot.live.wants_reshape(shared) {
+                // A smaller index may be all that is needed.
+            if !slot.live.wants_reshape(shared) {
                     continue;
                 }
                 slot.live.reserve_reshape(shared)

@@ -3,11 +3,17 @@
 //! Private metadata: one bit a slot and some forty bytes a page. Pages with
 //! free slots of a class form a list; the page that got a free slot last is
 //! used first, so that overwriting keeps to warm memory.
+//!
+//! A class may *borrow* free slots of somewhat larger ones, a page's worth at
+//! most: where many sizes share little memory, the half-empty last page of
+//! each class would otherwise be a large part of it.
 
 use crate::classes::Classes;
 use crate::shared::PageTable;
 
 const NONE: u32 = u32::MAX;
+/// How long a borrowed slot may be, as a multiple of the borrower's own.
+const BORROWED_LEN_MAX: (u64, u64) = (3, 2);
 
 #[derive(Debug)]
 struct Page {
@@ -28,6 +34,8 @@ struct ClassState {
     first: u32,
     page_count: u32,
     free_slots: u32,
+    /// Entries of this class that stand in slots of larger ones.
+    borrowed: u32,
 }
 
 /// The pages of one partition.
@@ -45,6 +53,7 @@ impl Slab {
             first: NONE,
             page_count: 0,
             free_slots: 0,
+            borrowed: 0,
         };
         Slab {
             pages: Vec::new(),
@@ -109,6 +118,20 @@ impl Slab {
         if full {
             self.unlist(at);
         }
+        Some(offset)
+    }
+
+    /// A free slot of a class above `class`, if that has not borrowed enough.
+    pub(crate) fn borrow(&mut self, classes: &Classes, class: usize, page_len: u64) -> Option<u64> {
+        if self.classes[class].borrowed as usize >= classes.slots(class) {
+            return None;
+        }
+        let len_max = classes.slot_len(class) * BORROWED_LEN_MAX.0 / BORROWED_LEN_MAX.1;
+        let lender = (class + 1..classes.count())
+            .take_while(|lender| classes.slot_len(*lender) <= len_max)
+            .find(|lender| self.classes[*lender].free_slots > 0)?;
+        let offset = self.take(classes, lender, page_len)?;
+        self.classes[class].borrowed += 1;
         Some(offset)
     }
 
@@ -194,7 +217,7 @@ impl Slab {
         self.pages.iter().filter(present).map(used).sum()
     }
 
-    /// Frees the slot at `offset`. Returns the number of its page if that is
+    /// Frees the slot at `offset`, which holds an entry of `len` bytes. Returns the number of its page if that is
     /// now empty and its class can do without it; the page is then no longer
     /// this partition's.
     #[inline]
@@ -204,8 +227,14 @@ impl Slab {
         table: &PageTable,
         page_len: u64,
         offset: u64,
+        len: usize,
     ) -> Option<u32> {
         let (at, slot) = self.locate(classes, table, page_len, offset);
+        if let Some(own) = classes.of(len)
+            && own != usize::from(self.pages[at as usize].class)
+        {
+            self.classes[own].borrowed -= 1;
+        }
         let page = &mut self.pages[at as usize];
         debug_assert!(page.free[slot / 64] & 1 << (slot % 64) == 0, "freed twice");
         page.free[slot / 64] |= 1 << (slot % 64);
@@ -312,6 +341,7 @@ impl Slab {
                 first: NONE,
                 page_count: 0,
                 free_slots: 0,
+                borrowed: 0,
             };
         }
         let present = |number: &u32| *number != NONE;

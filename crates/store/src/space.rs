@@ -16,7 +16,7 @@ use trefoil_region::{HugePages, Mapping, MemoryObject, ObjectError, PAGE_LEN, Sh
 /// Largest data page.
 pub(crate) const DATA_PAGE_LEN_MAX: u64 = 64 << 10;
 /// Pages that even a small store should have.
-const DATA_PAGES_WANTED: u64 = 256;
+const DATA_PAGES_WANTED: u64 = 512;
 /// Offsets for runs, as a multiple of the memory that may be resident: more
 /// than the base-2 logarithm of the longest run over the shortest.
 const RUNS_FACTOR: u64 = 16;

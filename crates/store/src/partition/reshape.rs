@@ -35,8 +35,11 @@ const SIDE_SHARE_URGENT: u64 = 60;
 const SIDE_COUNT_MIN: u64 = 8;
 /// Load in percent under which an index is far too large.
 const LOAD_MIN: u64 = 25;
+/// The same while the store is beyond its limit: an index that is too large
+/// would cost items.
+const LOAD_MIN_EXCESS: u64 = 50;
 /// Load in percent of an index that was made smaller.
-const LOAD_SHRUNK: u64 = 60;
+const LOAD_SHRUNK: u64 = 65;
 /// An index that would take less than this share of a partition's memory doubles.
 const DOUBLING_SHARE: u64 = 32;
 /// Buckets of a first index.
@@ -168,11 +171,13 @@ impl Partition {
             let due = !full || load >= LOAD_MAX_FULL || crowded(SIDE_SHARE_FULL);
             return (fits && due).then_some(wanted);
         }
-        if load < LOAD_MIN && now > 2 * bucket_count_first(shared) {
+        let excess = shared.budget.excess() > 0;
+        let load_min = if excess { LOAD_MIN_EXCESS } else { LOAD_MIN };
+        if load < load_min && now > bucket_count_first(shared) {
             let slots = self.item_count * 100 / LOAD_SHRUNK;
             let wanted = (slots / SLOT_COUNT as u64).max(bucket_count_first(shared));
             let wanted = whole_frames(shared, wanted);
-            return (wanted < now / 2).then_some(wanted);
+            return (wanted < now).then_some(wanted);
         }
         None
     }
@@ -207,6 +212,16 @@ impl Partition {
         let bucket_count = self.bucket_count_wanted(shared)?;
         let private_len = self.reshape_private_len(bucket_count);
         let len = window_len(shared, bucket_count);
+        if bucket_count < self.index.bucket_count() && shared.budget.excess() > 0 {
+            // The way down leads through both: the larger goes at once.
+            shared.budget.charge(Kind::Index, len);
+            shared.budget.charge(Kind::Private, private_len);
+            return Some(Reservation {
+                bucket_count,
+                private_len,
+                window: None,
+            });
+        }
         if !self.charge_with_room(shared, Kind::Index, len, EVICTIONS_MAX) {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Room for data: allocation, eviction, compaction.
 //!
 //! A slot comes, in this order, from a page of its class, a free page, a page
-//! that compaction empties, a victim of the policy. Victims are chosen among
+//! that compaction empties, a larger class, a victim of the policy. Victims are chosen among
 //! all items whatever their size; their freed slots add up until compaction
 //! can gather a page of them for the class that needs it. So the work of one
 //! mutation is bounded by what frees one page (or the bytes of a large entry),
@@ -91,6 +91,9 @@ impl Partition {
                 self.slab
                     .add_page(&shared.classes, &shared.page_table, class, page);
                 continue;
+            }
+            if let Some(offset) = self.slab.borrow(&shared.classes, class, shared.page_len()) {
+                return Ok(offset);
             }
             self.give_way(shared, shared.page_len(), effort)?;
         }
@@ -193,6 +196,7 @@ impl Partition {
                 &shared.page_table,
                 shared.page_len(),
                 offset,
+                pointer.len(),
             );
             if let Some(page) = page {
                 self.give_page(shared, page);

@@ -1,0 +1,265 @@
+//! The memory bound, and that nothing is refused while something can go.
+
+mod common;
+
+use common::*;
+use trefoil_layout::op::{Outcome, Rejection};
+use trefoil_store::{MutationKind, PolicyKind, Regions, Store, StoreConfig};
+
+fn applied(store: &Store, key: &[u8], value: &[u8], n: u64) {
+    assert_eq!(set(store, key, value, n), Outcome::Applied, "mutation {n}");
+}
+
+fn maintain_until_quiet(store: &Store) {
+    for _ in 0..10_000 {
+        if !store.maintain(START).more {
+            return;
+        }
+    }
+    panic!("maintenance never ends");
+}
+
+#[test]
+fn resident_bytes_stay_below_the_limit() {
+    let limit = 16 * MIB;
+    let store = memfd(limit, limit, 4);
+    let value = vec![7; 40_000];
+    let mut random = Random(1);
+    for n in 1..=60_000 {
+        let key = random.below(50_000).to_le_bytes();
+        let len = match random.below(100) {
+            0 => 20_000 + random.below(20_000),
+            1..10 => random.below(10_000),
+            _ => random.below(300),
+        };
+        applied(&store, &key, &value[..len as usize], n);
+        if n % 256 == 0 {
+            store.maintain(START);
+        }
+        if n % 1024 == 0 {
+            let resident = resident_len(&store);
+            let stats = store.stats();
+            assert!(resident + stats.resident.private <= limit, "{resident}");
+            assert!(stats.resident.total() <= limit, "{stats:?}");
+        }
+    }
+    store.check().unwrap();
+    let stats = store.stats();
+    assert!(stats.counts.evicted_capacity > 0);
+    assert_eq!(stats.counts.of(MutationKind::Set).rejected, 0);
+    let shared = stats.resident.pages + stats.resident.index;
+    assert!(resident_len(&store) >= shared, "{stats:?}");
+    assert!(stats.resident.total() > limit * 9 / 10, "{stats:?}");
+}
+
+/// Fills with values of one size until full, then replays a cyclic-free random
+/// key choice and returns the share of hits (a miss is filled).
+fn hit_ratio(store: &Store, len: usize, keys: u64, rounds: u64, n: &mut u64, salt: u64) -> f64 {
+    let value = vec![1; len];
+    let mut random = Random(salt);
+    let mut hits = 0;
+    for _ in 0..rounds {
+        // Skewed: the square of a uniform choice.
+        let choice = random.below(keys) * random.below(keys) / keys;
+        let key = (choice, salt);
+        let key = [key.0.to_le_bytes(), key.1.to_le_bytes()].concat();
+        if get(store, &key).is_some() {
+            hits += 1;
+        } else {
+            *n += 1;
+            applied(store, &key, &value, *n);
+        }
+        if random.below(512) == 0 {
+            store.maintain(START);
+        }
+    }
+    hits as f64 / rounds as f64
+}
+
+#[test]
+fn sizes_may_shift_at_full_memory() {
+    let limit = 24 * MIB;
+    for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+        let make = || {
+            let config = StoreConfig {
+                policy,
+                ..config(limit, 4)
+            };
+            let regions = Regions::memfd("test", limit, Default::default()).unwrap();
+            Store::new(config, regions).unwrap()
+        };
+        let mut n = 0u64;
+        let measured = |store: &Store, len: usize, salt: u64, n: &mut u64| {
+            // As many items as fit more than twice over, warmed up first.
+            let keys = 3 * limit / (len as u64 + 100);
+            hit_ratio(store, len, keys, 4 * keys, n, salt);
+            hit_ratio(store, len, keys, keys, n, salt)
+        };
+        let fresh_small = measured(&make(), 100, 3, &mut n);
+        let fresh_large = measured(&make(), 4096, 2, &mut n);
+        let store = make();
+        measured(&store, 100, 1, &mut n);
+        let large = measured(&store, 4096, 2, &mut n);
+        store.check().unwrap();
+        let small = measured(&store, 100, 3, &mut n);
+        store.check().unwrap();
+        eprintln!(
+            "{policy}: 4096 B fresh {fresh_large:.4} shifted {large:.4}, 100 B fresh {fresh_small:.4} shifted {small:.4}"
+        );
+        assert!((large - fresh_large).abs() < 0.02, "{large} {fresh_large}");
+        assert!((small - fresh_small).abs() < 0.02, "{small} {fresh_small}");
+        assert!(store.stats().counts.slab_moves > 0);
+        assert_eq!(store.stats().counts.of(MutationKind::Set).rejected, 0);
+    }
+}
+
+#[test]
+fn the_limit_can_move_at_run_time() {
+    let (low, high) = (4 * MIB, 64 * MIB);
+    let store = memfd(low, high, 4);
+    let value = [3; 1000];
+    let mut n = 0u64;
+    let mut fill = |store: &Store, count: u64| {
+        for _ in 0..count {
+            n += 1;
+            applied(store, &n.to_le_bytes(), &value, n);
+            if n % 128 == 0 {
+                store.maintain(START);
+            }
+        }
+    };
+    fill(&store, 10_000);
+    assert!(resident_len(&store) <= low);
+    assert_eq!(store.set_memory_limit(high), high);
+    fill(&store, 100_000);
+    let full = resident_len(&store);
+    assert!(full > high * 9 / 10 && full <= high, "{full}");
+    store.set_memory_limit(low);
+    fill(&store, 1000);
+    assert!(
+        resident_len(&store) <= full,
+        "writers keep to the limit at once"
+    );
+    maintain_until_quiet(&store);
+    let shrunk = resident_len(&store);
+    assert!(shrunk <= low, "{shrunk}");
+    assert!(store.stats().items > 1000, "{:?}", store.stats());
+    store.check().unwrap();
+    fill(&store, 10_000);
+    assert!(resident_len(&store) <= low);
+    assert_eq!(
+        store.set_memory_limit(u64::MAX),
+        store.regions().memory_max()
+    );
+    store.check().unwrap();
+}
+
+#[test]
+fn large_values_take_room_from_every_partition() {
+    let limit = 64 * MIB;
+    let store = memfd(limit, limit, 8);
+    let mut n = 0u64;
+    for _ in 0..200_000 {
+        n += 1;
+        applied(&store, &n.to_le_bytes(), &[1; 200], n);
+    }
+    let value = vec![9; 16 * MIB as usize];
+    for _ in 0..12 {
+        n += 1;
+        let key = n.to_le_bytes();
+        applied(&store, &key, &value, n);
+        assert!(get(&store, &key).is_some());
+        assert!(resident_len(&store) <= limit);
+    }
+    assert!(store.stats().runs >= 2, "{:?}", store.stats());
+    store.check().unwrap();
+    for _ in 0..200_000 {
+        n += 1;
+        applied(&store, &n.to_le_bytes(), &[1; 200], n);
+    }
+    assert!(resident_len(&store) <= limit);
+    store.check().unwrap();
+}
+
+#[test]
+fn what_can_never_fit_is_refused() {
+    let store = memfd(2 * MIB, 2 * MIB, 2);
+    applied(&store, b"k", b"v", 1);
+    let value = vec![0; 2 * MIB as usize];
+    let refused = Outcome::Rejected(Rejection::NoMemory);
+    assert_eq!(set(&store, b"k", &value, 2), refused);
+    assert_eq!(
+        get(&store, b"k"),
+        Some((version(1), b"v".to_vec())),
+        "no trace"
+    );
+    assert_eq!(store.stats().counts.of(MutationKind::Set).no_memory, 1);
+    store.check().unwrap();
+}
+
+#[test]
+fn one_partition_can_fill_the_store_and_the_others_still_write() {
+    let limit = MIB;
+    let store = heap(limit, 4);
+    let mut n = 0u64;
+    let mut keys: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 4];
+    for number in 0..40_000u32 {
+        let key = number.to_le_bytes().to_vec();
+        keys[store.floor(&key).0].push(key);
+    }
+    for key in &keys[0] {
+        n += 1;
+        applied(&store, key, &[1; 300], n);
+    }
+    for partition in 1..4 {
+        for len in [10, 500, 4000, 60_000] {
+            for key in keys[partition].iter().take(300) {
+                n += 1;
+                applied(&store, key, &vec![2; len], n);
+            }
+        }
+    }
+    store.check().unwrap();
+    assert!(store.stats().resident.total() <= limit);
+}
+
+#[test]
+fn extras_are_on_the_same_account() {
+    let limit = 4 * MIB;
+    let store = memfd(limit, limit, 2);
+    let mut n = 0u64;
+    for _ in 0..20_000 {
+        n += 1;
+        applied(&store, &n.to_le_bytes(), &[1; 300], n);
+    }
+    assert!(store.charge(MIB), "items make way");
+    assert!(resident_len(&store) <= limit - MIB);
+    assert!(!store.charge(limit));
+    store.release(MIB);
+    assert_eq!(store.stats().resident.extra, 0);
+    store.check().unwrap();
+}
+
+#[test]
+fn a_stale_readers_pages_are_found_and_given_back() {
+    let limit = 8 * MIB;
+    let store = memfd(limit, limit, 1);
+    for n in 1..=5000 {
+        applied(&store, &(n % 2000u64).to_le_bytes(), &[1; 1000], n);
+    }
+    let before = resident_len(&store);
+    store.set_memory_limit(MIB);
+    maintain_until_quiet(&store);
+    let low = resident_len(&store);
+    assert!(low <= MIB && low < before);
+    // Readers that follow old pointers into holes make the system fill them.
+    let data = store.regions().data.words();
+    for page in 0..(before / 4096) {
+        data.atomic((page * 512) as usize)
+            .load(std::sync::atomic::Ordering::Relaxed);
+    }
+    assert!(resident_len(&store) > low);
+    store.maintain(START);
+    assert_eq!(resident_len(&store), low);
+    store.check().unwrap();
+}
