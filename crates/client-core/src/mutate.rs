@@ -326,13 +326,20 @@ impl Mutate {
             self.outcome = Some(MutationOutcome::Superseded { bound });
             return;
         }
+        // Superseded at so many that the others are no quorum, now or later.
+        let is_final = self.replicas[..self.replica_count]
+            .iter()
+            .filter(|replica| matches!(replica.ack, AckState::Superseded { .. }))
+            .count()
+            > self.replica_count - self.quorum;
         self.close_attempt();
         match self.retry.spend(RetryCause::Superseded) {
             Ok(()) => {
                 self.pause_ns = self.retry.pause_ns();
                 self.above = Some(bound);
             }
-            Err(_) => self.finish(MutationOutcome::Superseded { bound }),
+            Err(_) if is_final => self.outcome = Some(MutationOutcome::Superseded { bound }),
+            Err(give_up) => self.give_up(give_up),
         }
     }
 
@@ -392,14 +399,17 @@ impl Mutate {
 
     /// Remembers whether this attempt may have left anything anywhere.
     fn close_attempt(&mut self) {
-        self.uncertain |=
-            self.replicas[..self.replica_count]
-                .iter()
-                .any(|replica| match replica.ack {
-                    AckState::Applied { .. } | AckState::Lost => true,
-                    AckState::Open => replica.work == Work::None,
-                    AckState::Superseded { .. } | AckState::Rejected(_) | AckState::Down => false,
-                });
+        let may_hold = |replica: &Replica| match replica.ack {
+            // Superseded, perhaps, by the successor of its own copy: a message
+            // may be repeated below this machine.
+            AckState::Applied { .. } | AckState::Superseded { .. } | AckState::Lost => true,
+            AckState::Open => replica.work == Work::None,
+            // Whoever answers has received it, and may receive it again.
+            AckState::Down => replica.lacking != RetryCause::Connection,
+            AckState::Rejected(_) => false,
+        };
+        let replicas = &self.replicas[..self.replica_count];
+        self.uncertain |= replicas.iter().any(may_hold);
     }
 
     fn open_attempt(&mut self) {

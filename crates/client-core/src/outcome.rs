@@ -12,8 +12,9 @@ pub enum MutationOutcome {
         /// The version under which it was finally stored.
         version: Version,
     },
-    /// Something newer is known. A fine outcome for a fill; for a SET or ERASE
-    /// it means that the retry budget ended, and that no replica holds it.
+    /// Something newer is known. A fine outcome for a fill. For a SET or ERASE
+    /// it means that the retry budget ended, and that no quorum holds it now or
+    /// ever will; it may have been seen before it was superseded.
     Superseded {
         /// The highest bound that a replica named.
         bound: Version,
@@ -25,7 +26,9 @@ pub enum MutationOutcome {
     },
     /// It may have been applied or may still be: nothing can be said.
     Indeterminate,
-    /// The replicas refuse it; nothing was done.
+    /// The replicas refuse it; nothing was done. (If a layer below repeated a
+    /// SET's message, a replica may take the copy: out of memory, or a clock too
+    /// far ahead, are refusals of the moment.)
     Rejected(Rejection),
     /// It was not sent, or certainly not received; nothing was done.
     Failed {

@@ -113,6 +113,35 @@ fn superseded_goes_again_above_the_highest_bound() {
 }
 
 #[test]
+fn superseded_is_the_outcome_only_if_the_others_are_no_quorum() {
+    let limits = Limits {
+        deadline_ns: 1_000,
+        retries_max: 0,
+    };
+    let mut mutate = Mutate::new(Mode::R32, MutateKind::Set, v(5), limits);
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    let mut lost = mutate.clone();
+    mutate.handle_ack(1, v(5), superseded(7));
+    ends(&mut mutate, MutationOutcome::Superseded { bound: v(8) });
+    // One holds it, one may: together a quorum.
+    lost.handle_ack(1, v(5), applied(1));
+    lost.handle_failure(2, v(5), SendFailure::Lost);
+    ends(&mut lost, MutationOutcome::Indeterminate);
+}
+
+#[test]
+fn a_deadline_after_superseded_is_indeterminate() {
+    // The answer may be to a copy of the message, whose original was applied,
+    // seen, and then superseded.
+    let mut mutate = Mutate::new(Mode::R1, MutateKind::Set, v(5), Limits::until(1_000));
+    sends(&mut mutate, &[0], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    let done = MutateStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(mutate.poll(1_000), done);
+}
+
+#[test]
 fn a_fill_is_never_retried() {
     let mut mutate = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
     sends(&mut mutate, &[0, 1, 2], 5);

@@ -74,6 +74,8 @@ pub(crate) struct Client<const R: usize> {
     op: Op<R>,
     /// By key: what it last saw or stored there.
     known: Vec<Option<Version>>,
+    /// Does nothing before this step.
+    stalled_until: u64,
     /// A version taken at a miss, for a fill.
     fill: Option<(usize, Version)>,
 }
@@ -90,6 +92,7 @@ impl<const R: usize> Client<R> {
             key: 0,
             op: Op::None,
             known: vec![None; env.keys.len()],
+            stalled_until: 0,
             fill: None,
         }
     }
@@ -251,6 +254,13 @@ impl<const R: usize> Client<R> {
         env: &Env<'_>,
         histories: &mut [KeyHistory],
     ) -> Result<(), Broken> {
+        let step = env.step.get();
+        if step < self.stalled_until {
+            return Ok(());
+        }
+        if env.rng.chance(env.profile.stall) {
+            self.stalled_until = step + env.rng.below(env.profile.stall_steps);
+        }
         match std::mem::replace(&mut self.op, Op::None) {
             Op::None => Ok(()),
             Op::Get(op) => self.step_get(env, histories, op),
@@ -552,14 +562,15 @@ impl<const R: usize> Client<R> {
                 self.clock.observe(bound);
                 if op.is_fill {
                     stats.add_mark(Mark::FillSuperseded, 1);
-                    return Ok(());
                 }
-                history.undone(op.machine.version())
+                Ok(())
             }
             MutationOutcome::Indeterminate => {
                 stats.add_mark(Mark::Indeterminate, 1);
                 Ok(())
             }
+            // A refusal of the moment does not bind a copy of the message.
+            MutationOutcome::Rejected(_) if env.profile.copies > 0 => Ok(()),
             MutationOutcome::Rejected(_) | MutationOutcome::Failed { .. } => {
                 history.undone(op.machine.version())
             }
@@ -670,6 +681,7 @@ impl<const R: usize> Client<R> {
             version,
             expiry_ms,
             is_copy: false,
+            due: env.due(),
         };
         let mut messages = env.messages.borrow_mut();
         if !env.rng.chance(env.profile.loss) {
@@ -679,6 +691,7 @@ impl<const R: usize> Client<R> {
         if may_repeat && env.rng.chance(env.profile.copies) {
             messages.push(Message {
                 is_copy: true,
+                due: env.due(),
                 ..message
             });
         }

@@ -75,6 +75,8 @@ pub(crate) struct Message {
     pub(crate) expiry_ms: u64,
     /// A second arrival of one message.
     pub(crate) is_copy: bool,
+    /// Does not arrive before this step.
+    pub(crate) due: u64,
 }
 
 /// An answer on its way to a client.
@@ -85,6 +87,8 @@ pub(crate) struct Answer {
     pub(crate) replica: usize,
     pub(crate) version: Version,
     pub(crate) ack: Ack,
+    /// Does not arrive before this step.
+    pub(crate) due: u64,
 }
 
 /// See the module.
@@ -93,6 +97,7 @@ pub(crate) struct Env<'t> {
     pub(crate) rng: Rng,
     pub(crate) trace: Trace<'t>,
     pub(crate) time_ns: Cell<u64>,
+    pub(crate) step: Cell<u64>,
     pub(crate) keys: Vec<Key>,
     pub(crate) members: Vec<Member>,
     pub(crate) instances: Vec<Instance>,
@@ -113,6 +118,7 @@ impl<'t> Env<'t> {
         let hasher = KeyHasher::default();
         let mut env = Env {
             time_ns: Cell::new(1),
+            step: Cell::new(0),
             keys: Vec::new(),
             members: Vec::new(),
             instances: Vec::new(),
@@ -239,6 +245,16 @@ impl<'t> Env<'t> {
         self.time_ns.set(self.time_ns.get() + passed);
     }
 
+    /// When something that is sent now can arrive.
+    pub(crate) fn due(&self) -> u64 {
+        let delay = if self.rng.chance(self.profile.delay) {
+            self.rng.below(self.profile.delay_steps)
+        } else {
+            0
+        };
+        self.step.get() + delay
+    }
+
     pub(crate) fn mark(&self, mark: Mark) {
         self.stats.borrow_mut().add_mark(mark, 1);
     }
@@ -283,6 +299,7 @@ impl<'t> Env<'t> {
                 replica: message.replica,
                 version: message.version,
                 ack,
+                due: self.due(),
             });
         }
     }
@@ -341,7 +358,9 @@ impl<'t> Env<'t> {
         self.mark(Mark::ReadInterleaved);
         let waiting = {
             let mut messages = self.messages.borrow_mut();
-            let wanted = |message: &Message| message.member == instance.member;
+            let wanted = |message: &Message| {
+                message.member == instance.member && message.due <= self.step.get()
+            };
             let found = messages.iter().position(wanted);
             found.map(|at| messages.swap_remove(at))
         };

@@ -27,6 +27,8 @@ mod client;
 mod env;
 mod history;
 mod many;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod profile;
 mod reads;
 mod recovery;

@@ -27,6 +27,12 @@ pub(crate) struct Profile {
     pub(crate) copies: u32,
     /// The next message to arrive is any one, however old, not a recent one.
     pub(crate) lateness: u32,
+    /// A message or an answer takes up to `delay_steps` longer.
+    pub(crate) delay: u32,
+    pub(crate) delay_steps: u64,
+    /// A client stands still for up to `stall_steps`, in mid-operation.
+    pub(crate) stall: u32,
+    pub(crate) stall_steps: u64,
     /// Something happens at the backend in the middle of a read.
     pub(crate) torn: u32,
     /// A one-sided read fails although the backend lives.
@@ -35,9 +41,12 @@ pub(crate) struct Profile {
     pub(crate) impatience: u32,
     /// A step is one of the surroundings, not of clients or messages.
     pub(crate) surroundings: u32,
-    /// Whether a backend crashes, and whether its members are replaced.
+    /// Whether a backend crashes, and whether it recovers (then another one may
+    /// crash).
     pub(crate) crash: bool,
     pub(crate) recovery: bool,
+    /// While there is one, a step is one of the recovery's.
+    pub(crate) recovery_pace: u32,
     /// Another key is written at one replica, as one surrounding event.
     pub(crate) filler: u32,
     /// Other keys written before the run; all of one home bucket if `crowded`.
@@ -70,8 +79,50 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// The mixture of a seed.
+    /// The mixture of a seed: in a quarter of the runs one of crashes,
+    /// recoveries and delays alone, for what goes wrong with epochs takes many
+    /// steps in the right order.
     pub(crate) fn draw(rng: &Rng) -> Self {
+        let profile = Self::mix(rng);
+        if !rng.chance(256) {
+            return profile;
+        }
+        Profile {
+            replicas: 3,
+            clients: 3 + rng.index(2),
+            keys: 1,
+            operations: 40,
+            weights: rng.pick(&[[6, 8, 0, 0, 0], [6, 8, 1, 1, 0]]),
+            loss: rng.pick(&[100, 300, 450]),
+            answer_loss: rng.pick(&[0, 100]),
+            copies: 0,
+            delay: rng.pick(&[200, 500]),
+            delay_steps: 150,
+            stall: rng.pick(&[20, 100]),
+            stall_steps: 150,
+            torn: 0,
+            read_failure: 0,
+            impatience: rng.pick(&[5, 20, 60]),
+            surroundings: 5,
+            crash: true,
+            recovery: true,
+            recovery_pace: rng.pick(&[100, 300]),
+            filler: 0,
+            fillers_first: 0,
+            crowded: false,
+            config_change: 0,
+            objects_max: 0,
+            memory_max: 32 << 10,
+            expiry_ms: 0,
+            tombstones: 16,
+            skew_ns: rng.pick(&[50_000, 2_000_000]),
+            deadline_ns: 20_000_000,
+            retries_max: rng.pick(&[0, 2]),
+            ..profile
+        }
+    }
+
+    fn mix(rng: &Rng) -> Self {
         let replicas = if rng.chance(128) { 1 } else { 3 };
         let often = |chance| rng.chance(chance);
         let level = |levels: &[u32]| rng.pick(levels);
@@ -101,12 +152,17 @@ impl Profile {
             answer_loss: level(&[0, 20, 120, 300]),
             copies: level(&[0, 0, 60, 300]),
             lateness: level(&[20, 200, 1024]),
+            delay: level(&[0, 0, 100, 300]),
+            delay_steps: rng.pick(&[50, 300]),
+            stall: level(&[0, 0, 10, 50]),
+            stall_steps: rng.pick(&[50, 300]),
             torn: level(&[0, 100, 400]),
             read_failure: level(&[0, 0, 5, 60]),
             impatience: level(&[40, 150, 400]),
             surroundings: level(&[30, 120, 250]),
             crash,
             recovery: replicas == 3 && crash && often(700),
+            recovery_pace: level(&[30, 150, 500]),
             filler: level(&[0, 200, 700]),
             fillers_first: if crowded { 78 } else { 0 },
             filler_keys: if crowded { 90 } else { rng.pick(&[3, 12, 100]) },
@@ -125,7 +181,7 @@ impl Profile {
             skew_ns: rng.pick(&[0, 50_000, 2_000_000, 50_000_000, 15_000_000_000]),
             step_ns: rng.pick(&[2_000, 10_000, 40_000]),
             deadline_ns: rng.pick(&[300_000, 2_000_000, 20_000_000]),
-            retries_max: rng.pick(&[3, 8, 24]),
+            retries_max: rng.pick(&[0, 2, 8, 24]),
             fan_out: rng.pick(&[1, 1, 3]),
             by_message: level(&[0, 0, 0, 300]),
             by_scar: level(&[0, 0, 0, 300]),

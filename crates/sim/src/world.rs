@@ -67,6 +67,7 @@ impl<'t, const R: usize> World<'t, R> {
         let mut result = Ok(());
         let mut step = 0;
         while step < steps_max && result.is_ok() && !self.is_over() {
+            self.env.step.set(step);
             self.env.trace.set_step(step);
             result = self.step(step);
             step += 1;
@@ -84,6 +85,10 @@ impl<'t, const R: usize> World<'t, R> {
         if step >= self.crash_at {
             self.crash_at = u64::MAX;
             self.crash();
+        }
+        if !self.recoveries.is_empty() && self.env.rng.chance(self.env.profile.recovery_pace) {
+            self.recover(step);
+            return Ok(());
         }
         if self.env.rng.chance(self.env.profile.surroundings) {
             self.surroundings();
@@ -133,7 +138,8 @@ impl<'t, const R: usize> World<'t, R> {
         let answers_first = env.rng.chance(512);
         for is_answer in [answers_first, !answers_first] {
             if is_answer {
-                let Some(at) = self.next_to_arrive(env.answers.borrow().len()) else {
+                let due = |at: usize| env.answers.borrow()[at].due;
+                let Some(at) = self.next_to_arrive(env.answers.borrow().len(), due) else {
                     continue;
                 };
                 let answer = env.answers.borrow_mut().remove(at);
@@ -141,7 +147,8 @@ impl<'t, const R: usize> World<'t, R> {
                     self.clients[answer.client].hear(&answer);
                 }
             } else {
-                let Some(at) = self.next_to_arrive(env.messages.borrow().len()) else {
+                let due = |at: usize| env.messages.borrow()[at].due;
+                let Some(at) = self.next_to_arrive(env.messages.borrow().len(), due) else {
                     continue;
                 };
                 let message = env.messages.borrow_mut().remove(at);
@@ -152,26 +159,32 @@ impl<'t, const R: usize> World<'t, R> {
         false
     }
 
-    fn next_to_arrive(&self, count: usize) -> Option<usize> {
+    fn next_to_arrive(&self, count: usize, due: impl Fn(usize) -> u64) -> Option<usize> {
         if count == 0 {
             return None;
         }
         let rng = &self.env.rng;
-        Some(if rng.chance(self.env.profile.lateness) {
+        let at = if rng.chance(self.env.profile.lateness) {
             rng.index(count)
         } else {
             count - 1 - rng.index(count.min(RECENT))
-        })
+        };
+        (due(at) <= self.env.step.get()).then_some(at)
     }
 
-    fn surroundings(&mut self) {
-        if !self.recoveries.is_empty() && self.env.rng.chance(512) {
-            let at = self.env.rng.index(self.recoveries.len());
-            if self.recoveries[at].step(&mut self.env) {
-                self.recoveries.swap_remove(at);
+    fn recover(&mut self, step: u64) {
+        let at = self.env.rng.index(self.recoveries.len());
+        if self.recoveries[at].step(&mut self.env) {
+            self.recoveries.swap_remove(at);
+            if self.recoveries.is_empty() {
+                // One failure at a time; now there may be another.
+                let span = 4 * self.env.profile.operations as u64;
+                self.crash_at = step + self.env.rng.below(span);
             }
-            return;
         }
+    }
+
+    fn surroundings(&self) {
         let env = &self.env;
         env.disturb(env.current(env.rng.index(env.members.len())));
     }

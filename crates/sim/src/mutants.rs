@@ -1,0 +1,28 @@
+//! Runs with one safety rule broken: a simulator that does not notice would
+//! prove nothing.
+
+use crate::many::{Report, run_many_with};
+
+/// A rule that is broken on purpose, by the clients or by the stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// One of the operation machines'.
+    Client(trefoil_client_core::mutants::Mutant),
+    /// One of the stores'.
+    Store(trefoil_store::mutants::Mutant),
+}
+
+impl Rule {
+    fn break_here(self) {
+        match self {
+            Rule::Client(mutant) => trefoil_client_core::mutants::set(Some(mutant)),
+            Rule::Store(mutant) => trefoil_store::mutants::set(Some(mutant)),
+        }
+    }
+}
+
+/// Runs up to `count` seeds from `first` with `rule` broken on all threads;
+/// ends early when it has found violations.
+pub fn hunt(rule: Rule, first: u64, count: u64, threads: usize) -> Report {
+    run_many_with(first, count, threads, &|_| {}, &|| rule.break_here())
+}
