@@ -1,9 +1,9 @@
 //! Measures the store by itself: nanoseconds per mutation and per touch, bytes
 //! per item, and how much of a small memory mixed sizes can use.
 //!
-//! `cargo run --release -p trefoil-store --example measure_store`
+//! `cargo run --release -p trefoil-store --example measure_store [mutations|items|sizes]`
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_layout::{KeyHasher, Version, bucket, control};
@@ -38,7 +38,9 @@ fn store(limit: u64, policy: PolicyKind) -> Store {
 
 struct Writer {
     issued: u64,
-    slowest_ns: u64,
+    /// Nanoseconds of every mutation.
+    spent: Vec<u32>,
+    slowest_maintenance: Duration,
 }
 
 impl Writer {
@@ -57,24 +59,23 @@ impl Writer {
         };
         let start = Instant::now();
         let outcome = store.mutate(NOW, &mutation).outcome;
-        self.slowest_ns = self.slowest_ns.max(start.elapsed().as_nanos() as u64);
+        self.spent.push(start.elapsed().as_nanos() as u32);
         assert_eq!(outcome, Outcome::Applied);
         if self.issued.is_multiple_of(4096) {
+            let start = Instant::now();
             while store.maintain(NOW).more {}
+            self.slowest_maintenance = self.slowest_maintenance.max(start.elapsed());
         }
     }
 
-    /// Mean and slowest of `count` mutations, in nanoseconds.
-    fn timed(&mut self, count: u64, mut one: impl FnMut(&mut Self)) -> (u64, u64) {
-        self.slowest_ns = 0;
-        let start = Instant::now();
+    /// Median, 99th and 99.9th percentile of `count` mutations, in nanoseconds.
+    fn timed(&mut self, count: u64, mut one: impl FnMut(&mut Self)) -> [u32; 3] {
+        self.spent.clear();
         for _ in 0..count {
             one(self);
         }
-        (
-            start.elapsed().as_nanos() as u64 / count,
-            self.slowest_ns,
-        )
+        self.spent.sort_unstable();
+        [50.0, 99.0, 99.9].map(|p| self.spent[(self.spent.len() as f64 * p / 100.0) as usize])
     }
 }
 
@@ -82,7 +83,8 @@ fn mutations(policy: PolicyKind) {
     let store = store(1024 * MIB, policy);
     let mut writer = Writer {
         issued: 0,
-        slowest_ns: 0,
+        spent: Vec::new(),
+        slowest_maintenance: Duration::ZERO,
     };
     let mut random = Random(1);
     let value = vec![7; 1024];
@@ -106,7 +108,7 @@ fn mutations(policy: PolicyKind) {
         writer.set(&store, next, 16, &value);
     });
     println!(
-        "{policy}: SET 1 KiB mean/slowest ns: new {fill:?}, overwrite {over:?}, overwrite of 100 keys {again:?}, new with eviction {evict:?}"
+        "{policy}: SET 1 KiB p50/p99/p99.9 ns: new {fill:?}, overwrite {over:?}, overwrite of 100 keys {again:?}, new with eviction {evict:?}"
     );
     touches(&store, next);
     let shift = writer.timed(500_000, |writer| {
@@ -155,7 +157,8 @@ fn bytes_per_item() {
     let store = store(2048 * MIB, PolicyKind::Lru);
     let mut writer = Writer {
         issued: 0,
-        slowest_ns: 0,
+        spent: Vec::new(),
+        slowest_maintenance: Duration::ZERO,
     };
     let spent = writer.timed(5_000_000, {
         let mut next = 0;
@@ -165,10 +168,14 @@ fn bytes_per_item() {
             writer.set(store, next, 36, &[1; 224]);
         }
     });
+    println!(
+        "slowest maintenance while growing to 5 million: {:?}",
+        writer.slowest_maintenance
+    );
     let stats = store.stats();
     let per_item = |bytes: u64| bytes as f64 / stats.items as f64;
     println!(
-        "5 million items of 36 + 224 B ({spent:?} ns mean/slowest): pages {:.1}, index {:.1}, private {:.1}, overhead {:.1} B per item; {} side-table items",
+        "5 million items of 36 + 224 B ({spent:?} ns p50/p99/p99.9): pages {:.1}, index {:.1}, private {:.1}, overhead {:.1} B per item; {} side-table items",
         per_item(stats.resident.pages - stats.resident.pages_free),
         per_item(stats.resident.index),
         per_item(stats.resident.private),
@@ -182,7 +189,8 @@ fn mixed_sizes() {
         let store = store(limit * MIB, PolicyKind::Lru);
         let mut writer = Writer {
             issued: 0,
-            slowest_ns: 0,
+            spent: Vec::new(),
+            slowest_maintenance: Duration::ZERO,
         };
         let mut random = Random(5);
         let value = vec![1; 8000];
@@ -194,7 +202,7 @@ fn mixed_sizes() {
         });
         let stats = store.stats();
         println!(
-            "sizes 0..8000 in {limit} MiB: {:.1} % of the limit holds entries, {spent:?} ns mean/slowest, {} pages moved",
+            "sizes 0..8000 in {limit} MiB: {:.1} % of the limit holds entries, {spent:?} ns p50/p99/p99.9, {} pages moved",
             stats.entry_bytes as f64 * 100.0 / stats.memory_limit as f64,
             stats.counts.slab_moves,
         );
@@ -202,9 +210,17 @@ fn mixed_sizes() {
 }
 
 fn main() {
+    let only = std::env::args().nth(1);
+    let wanted = |what: &str| only.as_deref().is_none_or(|only| only == what);
     for policy in PolicyKind::ALL {
-        mutations(policy);
+        if wanted("mutations") {
+            mutations(policy);
+        }
     }
-    bytes_per_item();
-    mixed_sizes();
+    if wanted("items") {
+        bytes_per_item();
+    }
+    if wanted("sizes") {
+        mixed_sizes();
+    }
 }

@@ -87,7 +87,7 @@ impl Store {
             let reserved = {
                 let mut slot = lock(&cell.0);
                 // A smaller index may be all that is needed.
-            if !slot.live.wants_reshape(shared) {
+                if !slot.live.wants_reshape(shared) {
                     continue;
                 }
                 slot.live.reserve_reshape(shared)
@@ -125,7 +125,7 @@ impl Store {
         };
         let range = pool.bytes_of(&units);
         drop(pool);
-        let populated = shared.regions.data.populate(range.clone()).is_ok();
+        let populated = shared.regions.data.populate_ahead(range.clone()).is_ok();
         let mut pool = lock(&shared.pool);
         pool.settle(&shared.budget, units, populated);
         if populated {

@@ -91,6 +91,14 @@ impl Space {
         }
     }
 
+    /// [`Space::populate`] off the critical path: what is written first there
+    /// does not even fault.
+    pub(crate) fn populate_ahead(&self, range: Range<u64>) -> Result<(), ObjectError> {
+        self.populate(range.clone())?;
+        self.mapping.prefault(range);
+        Ok(())
+    }
+
     /// Gives `range` back; it reads as zero afterwards. A failure leaves the
     /// memory resident, which costs memory and nothing else.
     pub(crate) fn punch(&self, range: Range<u64>) -> Result<(), ObjectError> {

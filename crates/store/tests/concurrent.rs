@@ -78,7 +78,8 @@ fn read(
             }
             OneSided::Miss => panic!(
                 "{number} was missed; by message: {:?} {before} {:?}",
-                get(store, &key).map(|found| found.0),store.stats()
+                get(store, &key).map(|found| found.0),
+                store.stats()
             ),
             OneSided::Retry => unreachable!(),
         }

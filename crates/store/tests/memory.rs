@@ -123,7 +123,7 @@ fn the_limit_can_move_at_run_time() {
         for _ in 0..count {
             n += 1;
             applied(store, &n.to_le_bytes(), &value, n);
-            if n % 128 == 0 {
+            if n.is_multiple_of(128) {
                 store.maintain(START);
             }
         }
@@ -211,9 +211,9 @@ fn one_partition_can_fill_the_store_and_the_others_still_write() {
         n += 1;
         applied(&store, key, &[1; 300], n);
     }
-    for partition in 1..4 {
+    for keys in &keys[1..] {
         for len in [10, 500, 4000, 60_000] {
-            for key in keys[partition].iter().take(300) {
+            for key in keys.iter().take(300) {
                 n += 1;
                 applied(&store, key, &vec![2; len], n);
             }

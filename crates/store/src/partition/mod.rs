@@ -262,10 +262,19 @@ impl Partition {
         }
         let first = (pointer.offset() / 8) as usize + head.key_at / 8;
         let data = shared.data();
-        key.chunks(8).enumerate().all(|(at, chunk)| {
-            let word = data.load(first + at).to_le_bytes();
-            word[..chunk.len()] == *chunk
-        })
+        let (whole, rest) = key.as_chunks::<8>();
+        let mut equal = whole
+            .iter()
+            .enumerate()
+            .all(|(at, word)| data.load(first + at) == u64::from_le_bytes(*word));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            let stored = data.load(first + whole.len());
+            let mask = u64::MAX >> (64 - 8 * rest.len());
+            equal &= stored & mask == u64::from_le_bytes(last);
+        }
+        equal
     }
 
     fn trim_scratch(&mut self) {

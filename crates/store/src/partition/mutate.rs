@@ -12,6 +12,7 @@
 use super::room::Effort;
 use super::{Cause, NoRoom, Partition};
 use crate::config::Now;
+use crate::index::slot_number;
 use crate::mutants::{self, Mutant};
 use crate::policy::Policy;
 use crate::shared::Shared;
@@ -19,6 +20,9 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
 use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 use trefoil_region::WordBuffer;
+
+/// Bytes of the destination that are fetched while an entry is encoded.
+const PREFETCH_LEN_MAX: usize = 2048;
 
 /// What a lookup by message found; the data is in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +52,10 @@ impl Partition {
         effort: Effort,
     ) -> Result<Outcome, NoRoom> {
         self.write_what_is_unwritten(shared);
+        // The key most likely stands near its home slot: its eviction metadata
+        // comes nearer while the bucket is read.
+        self.policy
+            .prefetch(slot_number(self.index.home(hash), hash.home_slot()));
         let mut found = self.find(shared, hash);
         if let Some((number, entry)) = found {
             self.policy.prefetch(number);
@@ -129,14 +137,11 @@ impl Partition {
         mutation: &Mutation<'_>,
         effort: Effort,
     ) -> Result<(), NoRoom> {
-        match found {
-            Some((number, _)) => self.policy.access(number),
-            None => {
-                self.policy.prepare(hash.tag);
-                while self.objects_max.is_some_and(|max| self.item_count >= max) {
-                    if !self.evict(shared) {
-                        break;
-                    }
+        if found.is_none() {
+            self.policy.prepare(hash.tag);
+            while self.objects_max.is_some_and(|max| self.item_count >= max) {
+                if !self.evict(shared) {
+                    break;
                 }
             }
         }
@@ -162,6 +167,7 @@ impl Partition {
                 }
                 self.entry_len += pointer.len() as u64;
                 self.entry_len -= old.pointer.len() as u64;
+                self.policy.access(number);
                 self.free_data(shared, old.pointer);
             }
             None => {
@@ -187,6 +193,11 @@ impl Partition {
         version: Version,
     ) {
         let len = entry.encoded_len();
+        let into = shared
+            .data()
+            .slice(offset, len.next_multiple_of(8))
+            .expect("the allocator keeps to the region");
+        into.prefetch(len.min(PREFETCH_LEN_MAX));
         let words = self.scratch.prepare(len.next_multiple_of(8));
         // Nothing of an earlier entry stays in the last word.
         if let Some(last) = words.last_mut() {
@@ -198,10 +209,6 @@ impl Partition {
             (tag, version)
         };
         entry.encode(self.scratch.bytes_mut(), tag, version);
-        let into = shared
-            .data()
-            .slice(offset, len.next_multiple_of(8))
-            .expect("the allocator keeps to the region");
         #[cfg(feature = "mutants")]
         if mutants::is(Mutant::PublishedBeforeData) {
             self.unwritten = Some((offset, self.scratch.words().to_vec()));

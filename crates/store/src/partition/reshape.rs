@@ -102,7 +102,7 @@ fn populate_window(
     let len = window_len(shared, bucket_count);
     let offset = lock(&shared.windows).allocate_onward(len);
     let window = offset.filter(|offset| {
-        let populated = shared.regions.index.populate(*offset..*offset + len);
+        let populated = shared.regions.index.populate_ahead(*offset..*offset + len);
         if populated.is_err() {
             lock(&shared.windows).release(*offset, len);
         }
