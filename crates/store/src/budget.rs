@@ -67,14 +67,26 @@ impl Budget {
         self.used().saturating_sub(self.limit())
     }
 
+    /// What a mutation that begins now may bring the account to: the limit, or
+    /// what is used if the limit was lowered below it. Such a mutation has to
+    /// give back as much as it takes, and need not first pay the whole excess.
+    pub(crate) fn cap(&self) -> u64 {
+        self.limit().max(self.used())
+    }
+
     /// Charges `bytes` unless the limit would be exceeded.
     #[must_use]
     pub(crate) fn try_charge(&self, kind: Kind, bytes: u64) -> bool {
-        let limit = self.limit();
+        self.try_charge_within(kind, bytes, self.limit())
+    }
+
+    /// Charges `bytes` unless `cap` would be exceeded.
+    #[must_use]
+    pub(crate) fn try_charge_within(&self, kind: Kind, bytes: u64, cap: u64) -> bool {
         let fits = self
             .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= limit)
+                used.checked_add(bytes).filter(|sum| *sum <= cap)
             })
             .is_ok();
         if fits {

@@ -96,7 +96,11 @@ impl Store {
                 // The partition could not make room by itself.
                 let bytes = lock(&cell.0).live.reshape_bytes(shared);
                 if let Some(bytes) = bytes {
-                    done.more |= self.take_room_elsewhere(number, NoRoom { bytes, poor: true });
+                    done.more |= self.take_room_elsewhere(
+                        number,
+                        NoRoom { bytes, poor: true },
+                        shared.budget.cap(),
+                    );
                 }
                 continue;
             };
@@ -120,7 +124,7 @@ impl Store {
         }
         let wanted = (ahead - pool.free_bytes()).min(POPULATE_LEN);
         let count = pool.units_of(wanted);
-        let Some(units) = pool.reserve(&shared.budget, count) else {
+        let Some(units) = pool.reserve(&shared.budget, shared.budget.limit(), count) else {
             return;
         };
         let range = pool.bytes_of(&units);

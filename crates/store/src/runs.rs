@@ -55,8 +55,14 @@ impl RunPool {
         }
     }
 
-    /// A resident run for `len` bytes; `None` if the budget has no room.
-    pub(crate) fn allocate(&mut self, space: &Space, budget: &Budget, len: usize) -> Option<u64> {
+    /// A resident run for `len` bytes; `None` if the budget has no room below `cap`.
+    pub(crate) fn allocate(
+        &mut self,
+        space: &Space,
+        budget: &Budget,
+        cap: u64,
+        len: usize,
+    ) -> Option<u64> {
         let len = run_len(len);
         if let Some(at) = self.spare.iter().position(|spare| spare.1 == len) {
             let (offset, _) = self.spare.swap_remove(at);
@@ -65,7 +71,7 @@ impl RunPool {
             return Some(offset);
         }
         let offset = self.ranges.allocate(len)?;
-        if self.make_resident(space, budget, offset, len) {
+        if self.make_resident(space, budget, cap, offset, len) {
             self.count += 1;
             return Some(offset);
         }
@@ -73,9 +79,16 @@ impl RunPool {
         None
     }
 
-    fn make_resident(&mut self, space: &Space, budget: &Budget, offset: u64, len: u64) -> bool {
+    fn make_resident(
+        &mut self,
+        space: &Space,
+        budget: &Budget,
+        cap: u64,
+        offset: u64,
+        len: u64,
+    ) -> bool {
         if self.frame_len == PAGE_LEN {
-            if !budget.try_charge(Kind::Runs, len + RUN_PRIVATE_LEN) {
+            if !budget.try_charge_within(Kind::Runs, len + RUN_PRIVATE_LEN, cap) {
                 return false;
             }
             if space.populate(offset..offset + len).is_err() {
@@ -90,7 +103,7 @@ impl RunPool {
             .filter(|(frame, _)| !self.shared_frames.contains_key(frame))
             .count() as u64;
         let cost = fresh * self.frame_len + RUN_PRIVATE_LEN;
-        if !budget.try_charge(Kind::Runs, cost) {
+        if !budget.try_charge_within(Kind::Runs, cost, cap) {
             return false;
         }
         let whole = offset / self.frame_len * self.frame_len
@@ -194,18 +207,28 @@ mod tests {
         let space = Space::heap(1 << 20);
         let budget = Budget::new(1 << 20);
         let mut runs = RunPool::new(65536..1 << 20, PAGE_LEN);
-        let a = runs.allocate(&space, &budget, 16385).unwrap();
+        let a = runs
+            .allocate(&space, &budget, budget.limit(), 16385)
+            .unwrap();
         assert_eq!(budget.used(), 20480 + RUN_PRIVATE_LEN);
-        let b = runs.allocate(&space, &budget, 30000).unwrap();
+        let b = runs
+            .allocate(&space, &budget, budget.limit(), 30000)
+            .unwrap();
         assert!(a >= 65536 && b >= a + 20480);
         runs.free(&space, &budget, a, 16385);
         runs.free(&space, &budget, b, 30000);
         assert_eq!(budget.used(), 0, "too long to be kept");
         budget.set_limit(64 << 20);
-        let a = runs.allocate(&space, &budget, 16385).unwrap();
+        let a = runs
+            .allocate(&space, &budget, budget.limit(), 16385)
+            .unwrap();
         runs.free(&space, &budget, a, 16385);
         assert_eq!(runs.resident_len(), 20480);
-        assert_eq!(runs.allocate(&space, &budget, 17000), Some(a), "kept");
+        assert_eq!(
+            runs.allocate(&space, &budget, budget.limit(), 17000),
+            Some(a),
+            "kept"
+        );
         runs.free(&space, &budget, a, 17000);
         runs.drop_spare(&space, &budget);
         assert_eq!((budget.used(), runs.count()), (0, 0));
@@ -216,7 +239,8 @@ mod tests {
         let space = Space::heap(1 << 20);
         let budget = Budget::new((256 << 10) + 10 * RUN_PRIVATE_LEN);
         let mut runs = RunPool::new(0..1 << 20, 256 << 10);
-        let all: Vec<_> = std::iter::from_fn(|| runs.allocate(&space, &budget, 60_000)).collect();
+        let all: Vec<_> =
+            std::iter::from_fn(|| runs.allocate(&space, &budget, budget.limit(), 60_000)).collect();
         assert_eq!(all.len(), 4);
         for offset in &all[1..] {
             runs.free(&space, &budget, *offset, 60_000);

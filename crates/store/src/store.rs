@@ -184,7 +184,10 @@ impl Store {
     ) -> Ack {
         let refused = refused.and_then(|()| self.check_form(now, mutation));
         let (hash, number) = self.place(mutation.entry.key);
-        let mut effort = Effort::Fair;
+        let mut effort = Effort {
+            own: false,
+            cap: self.shared.budget.cap(),
+        };
         for _ in 0..ROOM_ATTEMPTS_MAX {
             let (no_room, gave) = {
                 let mut slot = lock(&self.partitions[number].0);
@@ -210,16 +213,16 @@ impl Store {
                     Err(no_room) => (
                         no_room,
                         served.is_some_and(|live| {
-                            live.make_room(&self.shared, no_room.bytes, EVICTIONS_MAX)
+                            live.make_room(&self.shared, no_room.bytes, effort.cap, EVICTIONS_MAX)
                         }),
                     ),
                 }
             };
-            if !gave && !self.take_room_elsewhere(number, no_room) {
-                if effort == Effort::Own || !no_room.poor {
+            if !gave && !self.take_room_elsewhere(number, no_room, effort.cap) {
+                if effort.own || !no_room.poor {
                     break;
                 }
-                effort = Effort::Own;
+                effort.own = true;
             }
         }
         let mut slot = lock(&self.partitions[number].0);
@@ -232,7 +235,7 @@ impl Store {
     }
 
     /// Has the richest other partition make room; one lock at a time.
-    pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom) -> bool {
+    pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
         let lens = &self.shared.data_lens;
         let mut others: [(u64, usize); PARTITION_COUNT_MAX] = [(0, 0); PARTITION_COUNT_MAX];
         let others = &mut others[..lens.len()];
@@ -251,7 +254,7 @@ impl Store {
             let mut slot = lock(&self.partitions[at].0);
             let gave = slot
                 .live
-                .make_room(&self.shared, wanted.bytes, EVICTIONS_MAX);
+                .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);
             slot.live.settle_private(&self.shared);
             if gave {
                 return true;
@@ -321,11 +324,16 @@ impl Store {
     pub fn charge(&self, bytes: u64) -> bool {
         let nobody = usize::MAX;
         let wanted = NoRoom { bytes, poor: false };
+        let cap = self.shared.budget.cap();
         for _ in 0..ROOM_ATTEMPTS_MAX {
-            if self.shared.budget.try_charge(Kind::Extra, bytes) {
+            if self
+                .shared
+                .budget
+                .try_charge_within(Kind::Extra, bytes, cap)
+            {
                 return true;
             }
-            if !self.take_room_elsewhere(nobody, wanted) {
+            if !self.take_room_elsewhere(nobody, wanted, cap) {
                 break;
             }
         }

@@ -78,7 +78,7 @@ fn hit_ratio(store: &Store, len: usize, keys: u64, rounds: u64, n: &mut u64, sal
 
 #[test]
 fn sizes_may_shift_at_full_memory() {
-    let limit = 24 * MIB;
+    let limit = 12 * MIB;
     for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
         let make = || {
             let config = StoreConfig {
@@ -92,8 +92,8 @@ fn sizes_may_shift_at_full_memory() {
         let measured = |store: &Store, len: usize, salt: u64, n: &mut u64| {
             // As many items as fit more than twice over, warmed up first.
             let keys = 3 * limit / (len as u64 + 100);
-            hit_ratio(store, len, keys, 4 * keys, n, salt);
-            hit_ratio(store, len, keys, keys, n, salt)
+            hit_ratio(store, len, keys, 3 * keys, n, salt);
+            hit_ratio(store, len, keys, 2 * keys, n, salt)
         };
         let fresh_small = measured(&make(), 100, 3, &mut n);
         let fresh_large = measured(&make(), 4096, 2, &mut n);

@@ -261,7 +261,7 @@ fn run(config: StoreConfig, memory_max: u64, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 200 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn follows_the_rules_whatever_is_evicted(

@@ -157,6 +157,7 @@ impl Partition {
         let load = self.load();
         let side = self.side.count() as u64;
         let crowded = |share: u64| side > SIDE_COUNT_MIN && side * share > self.item_count;
+        let excess = shared.budget.excess() > 0;
         if load >= LOAD_MAX || crowded(SIDE_SHARE) {
             let share = IndexWindow::bytes(now) * DOUBLING_SHARE;
             let wanted = if share < shared.fair_len() {
@@ -169,9 +170,10 @@ impl Partition {
                 < u64::from(SLOT_COUNT_MAX);
             let full = shared.budget.available() < self.reshape_len(shared, wanted);
             let due = !full || load >= LOAD_MAX_FULL || crowded(SIDE_SHARE_FULL);
-            return (fits && due).then_some(wanted);
+            // While the store has to shrink, entries are evicted near their
+            // home rather than everywhere for the sake of an index.
+            return (fits && due && !excess).then_some(wanted);
         }
-        let excess = shared.budget.excess() > 0;
         let load_min = if excess { LOAD_MIN_EXCESS } else { LOAD_MIN };
         if load < load_min && now > bucket_count_first(shared) {
             let slots = self.item_count * 100 / LOAD_SHRUNK;

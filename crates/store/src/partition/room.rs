@@ -29,13 +29,14 @@ pub(crate) struct NoRoom {
     pub(crate) poor: bool,
 }
 
-/// What a partition may do for room.
+/// What a mutation may do for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// Evict unless the partition holds much less than the others.
-    Fair,
-    /// Evict everything if need be.
-    Own,
+pub(crate) struct Effort {
+    /// Evict everything if need be, even if the partition holds much less than
+    /// the others.
+    pub(crate) own: bool,
+    /// What the account may come to; see [`crate::budget::Budget::cap`].
+    pub(crate) cap: u64,
 }
 
 fn copy(from: SharedWords<'_>, to: SharedWords<'_>) {
@@ -87,7 +88,10 @@ impl Partition {
             if let Some(offset) = self.take_slot(shared, class) {
                 return Ok(offset);
             }
-            if let Some(page) = self.take_page(shared).or_else(|| self.empty_page(shared)) {
+            if let Some(page) = self
+                .take_page(shared, effort.cap)
+                .or_else(|| self.empty_page(shared))
+            {
                 self.slab
                     .add_page(&shared.classes, &shared.page_table, class, page);
                 continue;
@@ -100,14 +104,11 @@ impl Partition {
     }
 
     /// A page from the common pool.
-    fn take_page(&mut self, shared: &Shared) -> Option<u32> {
-        if shared.budget.excess() > 0 {
-            return None;
-        }
+    fn take_page(&mut self, shared: &Shared, cap: u64) -> Option<u32> {
         let mut pool = lock(&shared.pool);
         let page = pool.take().or_else(|| {
             let chunk = shared.inline_chunk_len();
-            if pool.grow(&shared.regions.data, &shared.budget, chunk) {
+            if pool.grow(&shared.regions.data, &shared.budget, cap, chunk) {
                 pool.take()
             } else {
                 None
@@ -132,12 +133,11 @@ impl Partition {
             });
         }
         loop {
-            if shared.budget.excess() == 0 {
-                let offset = lock(&shared.runs).allocate(&shared.regions.data, &shared.budget, len);
-                if let Some(offset) = offset {
-                    self.set_data_len(shared, self.data_len + run_len(len));
-                    return Ok(offset);
-                }
+            let (data, budget) = (&shared.regions.data, &shared.budget);
+            let offset = lock(&shared.runs).allocate(data, budget, effort.cap, len);
+            if let Some(offset) = offset {
+                self.set_data_len(shared, self.data_len + run_len(len));
+                return Ok(offset);
             }
             if !self.release_free(shared, wanted) {
                 self.give_way(shared, wanted, effort)?;
@@ -163,7 +163,7 @@ impl Partition {
 
     /// Evicts one item, if this is the partition that should.
     fn give_way(&mut self, shared: &Shared, bytes: u64, effort: Effort) -> Result<(), NoRoom> {
-        let poor = effort == Effort::Fair
+        let poor = !effort.own
             && shared.data_lens.len() > 1
             && self.data_len + bytes < shared.fair_len() / 2;
         if poor || !self.evict(shared) {
@@ -258,13 +258,19 @@ impl Partition {
         Some(self.slab.end_emptying(&shared.classes, emptying))
     }
 
-    /// Makes `bytes` available in the budget by giving back free memory,
+    /// Makes `bytes` available below `cap` by giving back free memory,
     /// compacting, and evicting at most `evictions_max` items. `false` if that
     /// was not enough.
-    pub(crate) fn make_room(&mut self, shared: &Shared, bytes: u64, evictions_max: usize) -> bool {
+    pub(crate) fn make_room(
+        &mut self,
+        shared: &Shared,
+        bytes: u64,
+        cap: u64,
+        evictions_max: usize,
+    ) -> bool {
         let mut evictions = 0;
         loop {
-            let missing = (shared.budget.used() + bytes).saturating_sub(shared.budget.limit());
+            let missing = (shared.budget.used() + bytes).saturating_sub(cap);
             if missing == 0 {
                 return true;
             }
@@ -310,7 +316,7 @@ impl Partition {
         evictions_max: usize,
     ) -> bool {
         shared.budget.try_charge(kind, bytes)
-            || (self.make_room(shared, bytes, evictions_max)
+            || (self.make_room(shared, bytes, shared.budget.limit(), evictions_max)
                 && shared.budget.try_charge(kind, bytes))
     }
 
