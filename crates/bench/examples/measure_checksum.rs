@@ -81,7 +81,7 @@ fn table(title: &str, candidates: &[Candidate], lens: &[usize]) {
     }
     println!();
     // Data entries lie on 16-byte granules; the chained offset keeps that.
-    let buffer: Vec<u8> = (0..8192u32).map(|i| (i * 167 >> 3) as u8).collect();
+    let buffer: Vec<u8> = (0..8192u32).map(|i| ((i * 167) >> 3) as u8).collect();
     for (name, hash) in candidates {
         print!("{name:<42}");
         for &len in lens {

@@ -21,6 +21,12 @@ pub struct Memcached {
     request: Vec<u8>,
 }
 
+/// Where a hit lies in the inbox.
+struct Found {
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
 impl Memcached {
     /// Connects.
     pub fn connect(endpoint: &Endpoint, waiting: Waiting) -> Result<Self, TargetError> {
@@ -52,7 +58,7 @@ impl Memcached {
     }
 
     /// Reads `VALUE <key> <flags> <bytes>` and the value, or `END`.
-    fn value(&mut self) -> Result<Option<(Range<usize>, Range<usize>)>, TargetError> {
+    fn value(&mut self) -> Result<Option<Found>, TargetError> {
         let line = self.stream.line()?;
         let text = self.stream.inbox.get(line.clone());
         if text == b"END" {
@@ -64,7 +70,10 @@ impl Memcached {
             Some((line.start + 6..line.start + 6 + key_len, len))
         });
         match parsed {
-            Some((key, len)) if len <= VALUE_LEN_MAX => Ok(Some((key, self.stream.block(len)?))),
+            Some((key, len)) if len <= VALUE_LEN_MAX => {
+                let value = self.stream.block(len)?;
+                Ok(Some(Found { key, value }))
+            }
             _ => Err(self.unexpected(line)),
         }
     }
@@ -113,7 +122,7 @@ impl Target for Memcached {
         self.request.extend_from_slice(key);
         self.request.extend_from_slice(b"\r\n");
         self.stream.request(&self.request)?;
-        let Some((found, value)) = self.value()? else {
+        let Some(Found { key: found, value }) = self.value()? else {
             return Ok(GetOutcome::Miss);
         };
         if self.stream.inbox.get(found.clone()) != key {
@@ -144,7 +153,7 @@ impl Target for Memcached {
         self.stream.request(&self.request)?;
         // Hits come in the order of the request; what is skipped is a miss.
         let mut next = 0;
-        while let Some((found, value)) = self.value()? {
+        while let Some(Found { key: found, value }) = self.value()? {
             let inbox = &self.stream.inbox;
             let name = inbox.get(found.clone());
             let Some(skipped) = keys[next..].iter().position(|key| *key == name) else {
