@@ -9,7 +9,12 @@ use trefoil_layout::Version;
 
 /// A replicated in-memory cache whose GETs are memory reads.
 #[derive(Parser, Debug)]
-#[command(name = "trefoil", version, propagate_version = true, infer_long_args = false)]
+#[command(
+    name = "trefoil",
+    version,
+    propagate_version = true,
+    infer_long_args = false
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -173,6 +178,8 @@ pub struct BackendArgs {
     pub dir: PathBuf,
     #[arg(long)]
     pub number: u32,
+    #[arg(long)]
+    pub load: Option<PathBuf>,
     #[command(flatten)]
     pub store: StoreArgs,
 }
@@ -376,7 +383,4 @@ pub struct DemoArgs {
     /// Trace in the ARC text format; the OLTP trace is built in
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Directory for the cell [default: a temporary one]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
 }

@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trefoil_bench::compare::{CompareOptions, compare};
+use trefoil_bench::hit_ratio::{self, HitRatioOptions};
 use trefoil_bench::load::{
     Arrivals, Bound, Popularity, RunOptions, RunShared, Summary, SyntheticOptions, SyntheticSource,
     ValueLen, pin_current_thread, preload, run as run_load,
 };
+use trefoil_bench::look_aside;
 use trefoil_bench::peer::PeerKind;
+use trefoil_bench::size_shift::{self, SizeShiftOptions};
 use trefoil_bench::target::trefoil::Trefoil;
+use trefoil_bench::workload::{Trace, TraceReader};
 use trefoil_client::{Cell, Options};
 
 /// Bytes of the load generator's keys.
@@ -34,7 +38,8 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
         return Err(Failure::Usage("--seconds has to be above 0".into()));
     }
     if let Some(core) = args.core {
-        pin_current_thread(core).map_err(|e| Failure::doing(format!("cannot use core {core}"), e))?;
+        pin_current_thread(core)
+            .map_err(|e| Failure::doing(format!("cannot use core {core}"), e))?;
     }
     let cell = Cell::connect(&args.address.cell).map_err(Failure::of)?;
     let mut target = Trefoil::new(cell.client(Options::default()));
@@ -51,11 +56,16 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
         ..SyntheticOptions::default()
     })
     .map_err(|e| Failure::Usage(e.to_string()))?;
-    let shared = if gets < 1.0 { RunShared::writing(args.keys) } else { RunShared::reading() };
+    let shared = if gets < 1.0 {
+        RunShared::writing(args.keys)
+    } else {
+        RunShared::reading()
+    };
     if gets > 0.0 && !args.no_fill {
         let codec = trefoil_bench::load::RequestSource::codec(&source);
         let len = ValueLen::Fixed(args.value_size);
-        preload(&mut target, codec, 0..args.keys, len, &shared, &mut |_| {}).map_err(Failure::of)?;
+        preload(&mut target, codec, 0..args.keys, len, &shared, &mut |_| {})
+            .map_err(Failure::of)?;
     }
     target.client().reset_counters();
     let arrivals = match args.rate {
@@ -79,13 +89,22 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
     } else {
         print_summary(&summary)?;
     }
-    Ok(if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if summary.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn print_summary(summary: &Summary) -> Result<(), Failure> {
     print_line(&format!(
         "{} operations, {:.0}/s; {} misses, {} failed, {} stale, {} wrong",
-        summary.ops, summary.ops_per_s, summary.misses, summary.failed, summary.stale, summary.wrong
+        summary.ops,
+        summary.ops_per_s,
+        summary.misses,
+        summary.failed,
+        summary.stale,
+        summary.wrong
     ))?;
     for (name, latency) in [("get", &summary.get), ("set", &summary.set)] {
         if latency.count > 0 {
@@ -95,8 +114,12 @@ fn print_summary(summary: &Summary) -> Result<(), Failure> {
             ))?;
         }
     }
-    let retries: Vec<String> =
-        summary.retries.iter().filter(|(_, n)| **n > 0).map(|(cause, n)| format!("{cause} {n}")).collect();
+    let retries: Vec<String> = summary
+        .retries
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(cause, n)| format!("{cause} {n}"))
+        .collect();
     if !retries.is_empty() {
         print_line(&format!("retries: {}", retries.join(", ")))?;
     }
@@ -115,4 +138,108 @@ fn peer(peer: Peer) -> PeerKind {
         Peer::Memcached => PeerKind::Memcached,
         Peer::Redis => PeerKind::Redis,
     }
+}
+
+fn compared(args: &CompareArgs) -> Outcome {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < 2 {
+        return Err(Failure::Failed(
+            "a comparison needs two cores: one for the servers, one for the load".into(),
+        ));
+    }
+    let options = CompareOptions {
+        program: program()?,
+        peer: peer(args.peer),
+        value_len: args.value_size,
+        corpus_len: args.corpus.as_u64(),
+        runs: args.runs,
+        seconds: args.seconds,
+        server_core: 0,
+        client_core: 1,
+    };
+    let report = compare(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print_line(&report.table())?;
+    }
+    if let Some(folder) = &args.plots {
+        report.plot(folder).map_err(Failure::of)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn memory(args: &MemoryArgs) -> Outcome {
+    let options = trefoil_bench::memory::MemoryOptions {
+        items: args.items,
+        key_len: args.key_size,
+        value_len: args.value_size,
+        peer: peer(args.peer),
+    };
+    let report = trefoil_bench::memory::measure_memory(&program()?, options, &mut |what| {
+        eprintln!("{what}")
+    })
+    .map_err(Failure::of)?;
+    if args.json {
+        return print_json(&report).map(|()| ExitCode::SUCCESS);
+    }
+    print_line(&format!(
+        "{} items, {} B keys, {} B values: overhead per item trefoil {:.1} B, {} {:.1} B, ratio {:.2}",
+        report.items,
+        report.key_size,
+        report.value_size,
+        report.trefoil.overhead_bytes_per_item,
+        report.peer,
+        report.memcached.overhead_bytes_per_item,
+        report.ratio
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn policy(eviction: crate::args::Eviction) -> Result<trefoil_bench::PolicyKind, Failure> {
+    eviction.name().parse().map_err(Failure::of)
+}
+
+fn hit_ratio(args: &HitRatioArgs) -> Outcome {
+    let trace = TraceReader::open(&args.trace)
+        .and_then(Trace::load)
+        .map_err(Failure::of)?;
+    let options = HitRatioOptions {
+        policy: policy(args.policy)?,
+        touches: match args.touches {
+            Touches::Exact => look_aside::Touches::Exact,
+            Touches::Batched => look_aside::Touches::Batched,
+        },
+        objects: args.objects.clone(),
+    };
+    let report = hit_ratio::hit_ratio(&trace, &options, &mut |_| {}).map_err(Failure::of)?;
+    if args.json {
+        return print_json(&report).map(|()| ExitCode::SUCCESS);
+    }
+    for result in &report.results {
+        print_line(&format!(
+            "{:>9} objects  {:6.2} %",
+            result.objects,
+            result.hit_ratio * 100.0
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn size_shift(json: bool) -> Outcome {
+    let report =
+        size_shift::size_shift(&SizeShiftOptions::default(), &mut |_| {}).map_err(Failure::of)?;
+    if json {
+        return print_json(&report).map(|()| ExitCode::SUCCESS);
+    }
+    for phase in &report.phases {
+        print_line(&format!(
+            "{:>5} B values: hit ratio {:.2} %, in a fresh cache {:.2} %, {} writes refused",
+            phase.value_len,
+            phase.hit_ratio * 100.0,
+            phase.fresh_hit_ratio * 100.0,
+            phase.refused
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

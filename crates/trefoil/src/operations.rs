@@ -31,7 +31,11 @@ pub fn get(args: GetArgs) -> Outcome {
     let found = client.get(args.key.as_bytes()).map_err(Failure::of)?;
     match found {
         Lookup::Hit(hit) if args.json => {
-            print_json(&Report { outcome: "hit", version: text(hit.version), reason: None })?;
+            print_json(&Report {
+                outcome: "hit",
+                version: text(hit.version),
+                reason: None,
+            })?;
             Ok(ExitCode::SUCCESS)
         }
         Lookup::Hit(hit) => {
@@ -44,7 +48,11 @@ pub fn get(args: GetArgs) -> Outcome {
         Lookup::Miss(miss) => {
             let reason = miss.reason.to_string();
             if args.json {
-                print_json(&Report { outcome: "miss", version: None, reason: Some(reason.clone()) })?;
+                print_json(&Report {
+                    outcome: "miss",
+                    version: None,
+                    reason: Some(reason.clone()),
+                })?;
             }
             eprintln!("trefoil: miss: {reason}");
             Ok(ExitCode::FAILURE)
@@ -59,7 +67,10 @@ pub fn set(args: SetArgs) -> Outcome {
         _ => return Err(Failure::Usage("give either VALUE or --file".into())),
     };
     let mut client = client(&args.address)?;
-    let options = SetOptions { ttl: args.ttl, ..SetOptions::default() };
+    let options = SetOptions {
+        ttl: args.ttl,
+        ..SetOptions::default()
+    };
     let result = client.set(args.key.as_bytes(), &value, options);
     report(result, args.json)
 }
@@ -72,21 +83,40 @@ pub fn erase(args: EraseArgs) -> Outcome {
 
 pub fn cas(args: CasArgs) -> Outcome {
     let mut client = client(&args.address)?;
-    let options = SetOptions { ttl: args.ttl, ..SetOptions::default() };
+    let options = SetOptions {
+        ttl: args.ttl,
+        ..SetOptions::default()
+    };
     let expected = Expected::Version(args.version);
-    let result = client.cas(args.key.as_bytes(), expected, args.value.as_bytes(), options);
+    let result = client.cas(
+        args.key.as_bytes(),
+        expected,
+        args.value.as_bytes(),
+        options,
+    );
     report(result, args.json)
 }
 
 fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
     let (report, code) = match result {
         Ok(Mutated::Stored { version }) => {
-            let report = Report { outcome: "stored", version: text(version), reason: None };
+            let report = Report {
+                outcome: "stored",
+                version: text(version),
+                reason: None,
+            };
             (report, ExitCode::SUCCESS)
         }
         Ok(Mutated::Superseded { bound }) => {
             let reason = Some("something newer is there".into());
-            (Report { outcome: "superseded", version: text(bound), reason }, ExitCode::FAILURE)
+            (
+                Report {
+                    outcome: "superseded",
+                    version: text(bound),
+                    reason,
+                },
+                ExitCode::FAILURE,
+            )
         }
         Ok(Mutated::Exists { present }) => {
             let reason = match present {
@@ -94,11 +124,25 @@ fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
                 None => "no value is there",
             };
             let version = present.and_then(text);
-            (Report { outcome: "exists", version, reason: Some(reason.into()) }, ExitCode::FAILURE)
+            (
+                Report {
+                    outcome: "exists",
+                    version,
+                    reason: Some(reason.into()),
+                },
+                ExitCode::FAILURE,
+            )
         }
         Err(OpError::Indeterminate(why)) => {
             let reason = Some(format!("the outcome is unknown: {why}"));
-            (Report { outcome: "indeterminate", version: None, reason }, ExitCode::FAILURE)
+            (
+                Report {
+                    outcome: "indeterminate",
+                    version: None,
+                    reason,
+                },
+                ExitCode::FAILURE,
+            )
         }
         Err(error) => return Err(Failure::of(error)),
     };

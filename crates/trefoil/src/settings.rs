@@ -49,7 +49,9 @@ impl From<&StoreArgs> for StoreSettings {
         StoreSettings {
             memory: args.memory.map_or(MEMORY_DEFAULT, |size| size.as_u64()),
             eviction: args.eviction.unwrap_or(Eviction::Lru),
-            value_len_max: args.value_max.map_or(VALUE_LEN_MAX_DEFAULT as u64, |size| size.as_u64()),
+            value_len_max: args
+                .value_max
+                .map_or(VALUE_LEN_MAX_DEFAULT as u64, |size| size.as_u64()),
             hash: match args.hash.unwrap_or(Hash::Xxh3) {
                 Hash::Xxh3 => HashKind::Xxh3,
                 Hash::Sip13 => HashKind::Sip13,
@@ -73,7 +75,9 @@ impl Eviction {
 
 /// Fills in from the configuration file what the command line left open.
 pub fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
-    let Some(path) = &args.config else { return Ok(args) };
+    let Some(path) = &args.config else {
+        return Ok(args);
+    };
     let file = read(path)?;
     args.mode = args.mode.or(file.mode);
     args.store.memory = args.store.memory.or(file.memory);

@@ -13,7 +13,11 @@ fn set_get_cas_erase_on_one_copy_and_on_three() {
         let miss = cell.run(&["get", "k"]);
         assert_eq!(miss.status.code(), Some(1));
         assert!(miss.stdout.is_empty());
-        assert!(text(&miss.stderr).contains("absent"), "{}", text(&miss.stderr));
+        assert!(
+            text(&miss.stderr).contains("absent"),
+            "{}",
+            text(&miss.stderr)
+        );
 
         let set = cell.json(&["set", "k", "one", "--json"]);
         assert_eq!(set["outcome"], "stored");
@@ -21,15 +25,26 @@ fn set_get_cas_erase_on_one_copy_and_on_three() {
         assert_eq!(first.len(), 32);
 
         let get = cell.run(&["get", "k"]);
-        assert_eq!((get.status.code(), text(&get.stdout).as_str()), (Some(0), "one"), "no newline is added");
+        assert_eq!(
+            (get.status.code(), text(&get.stdout).as_str()),
+            (Some(0), "one"),
+            "no newline is added"
+        );
         let get = cell.json(&["get", "k", "--json"]);
-        assert_eq!((&get["outcome"], &get["version"]), (&"hit".into(), &first.clone().into()));
+        assert_eq!(
+            (&get["outcome"], &get["version"]),
+            (&"hit".into(), &first.clone().into())
+        );
 
         let cas = cell.json(&["cas", "k", "two", "--version", &first, "--json"]);
         assert_eq!(cas["outcome"], "stored");
         let again = cell.run(&["cas", "k", "three", "--version", &first, "--json"]);
         assert_eq!(again.status.code(), Some(1));
-        assert!(text(&again.stdout).contains("\"exists\""), "{}", text(&again.stdout));
+        assert!(
+            text(&again.stdout).contains("\"exists\""),
+            "{}",
+            text(&again.stdout)
+        );
         assert_eq!(text(&cell.run(&["get", "k"]).stdout), "two");
 
         assert_eq!(cell.run(&["erase", "k"]).status.code(), Some(0));
@@ -55,7 +70,11 @@ fn values_of_every_size_and_the_limits_beyond() {
     std::fs::write(&file, vec![0u8; (16 << 20) + 1]).unwrap();
     let over = cell.run(&["set", "over", "--file", &path]);
     assert_eq!(over.status.code(), Some(1));
-    assert!(text(&over.stderr).contains("limit"), "{}", text(&over.stderr));
+    assert!(
+        text(&over.stderr).contains("limit"),
+        "{}",
+        text(&over.stderr)
+    );
 
     let key = "k".repeat(65_536);
     assert!(cell.run(&["set", &key, "v"]).status.success());
@@ -63,17 +82,29 @@ fn values_of_every_size_and_the_limits_beyond() {
     let key = "k".repeat(65_537);
     let over = cell.run(&["set", &key, "v"]);
     assert_eq!(over.status.code(), Some(1));
-    assert!(text(&over.stderr).contains("65536"), "{}", text(&over.stderr));
+    assert!(
+        text(&over.stderr).contains("65536"),
+        "{}",
+        text(&over.stderr)
+    );
     let empty = cell.run(&["set", "", "v"]);
     assert_eq!(empty.status.code(), Some(1));
-    assert!(text(&empty.stderr).contains("empty"), "{}", text(&empty.stderr));
+    assert!(
+        text(&empty.stderr).contains("empty"),
+        "{}",
+        text(&empty.stderr)
+    );
 }
 
 #[test]
 fn values_expire() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::serve(dir.path(), &["--memory", "128MiB"]);
-    assert!(cell.run(&["set", "k", "v", "--ttl", "700ms"]).status.success());
+    assert!(
+        cell.run(&["set", "k", "v", "--ttl", "700ms"])
+            .status
+            .success()
+    );
     assert_eq!(cell.run(&["get", "k"]).stdout, b"v");
     std::thread::sleep(std::time::Duration::from_millis(900));
     let gone = cell.run(&["get", "k"]);
@@ -88,18 +119,35 @@ fn usage_errors_exit_2_and_say_what_to_do() {
         &["get"],
         &["get", "k", "--cell", "127.0.0.1:1", "--no-such-flag"],
         &["cas", "k", "v", "--cell", "127.0.0.1:1", "--version", "xyz"],
-        &["cas", "k", "v", "--cell", "127.0.0.1:1", "--version", "0123"],
+        &[
+            "cas",
+            "k",
+            "v",
+            "--cell",
+            "127.0.0.1:1",
+            "--version",
+            "0123",
+        ],
         &["serve", "--memory", "a lot"],
         &["serve", "--eviction", "random"],
         &["get", "k"],
     ] {
         let output = run(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            text(&output.stderr)
+        );
         assert!(!output.stderr.is_empty());
         assert!(output.stdout.is_empty());
     }
     let output = run(&["cas", "k", "v", "--cell", "127.0.0.1:1", "--version", "xyz"]);
-    assert!(text(&output.stderr).contains("32 hex"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("32 hex"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -109,12 +157,21 @@ fn unreachable_cells_and_bad_addresses_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let missing = format!("unix:{}", dir.path().join("nothing").display());
     let empty = format!("unix:{}", dir.path().display());
-    for cell in [address.as_str(), "not an address", "etcd://127.0.0.1:2379/c", &missing, &empty] {
+    for cell in [
+        address.as_str(),
+        "not an address",
+        "etcd://127.0.0.1:2379/c",
+        &missing,
+        &empty,
+    ] {
         let output = run(&["get", "k", "--cell", cell]);
         assert_eq!(output.status.code(), Some(1), "{cell}");
         let message = text(&output.stderr);
         assert!(!message.contains("panicked"), "{cell}: {message}");
-        assert!(message.contains(cell.trim_start_matches("unix:")), "{cell}: {message}");
+        assert!(
+            message.contains(cell.trim_start_matches("unix:")),
+            "{cell}: {message}"
+        );
     }
 }
 
@@ -124,26 +181,57 @@ fn a_port_or_directory_in_use_is_a_clear_error() {
     let cell = Cell::serve(dir.path(), &["--memory", "64MiB"]);
     let listen = cell.address.trim_start_matches("trefoil://").to_owned();
     let other = dir.path().join("other.sock").display().to_string();
-    let second = run(&["serve", "--listen", &listen, "--socket", &other, "--metrics", "off", "--memory", "64MiB"]);
+    let second = run(&[
+        "serve",
+        "--listen",
+        &listen,
+        "--socket",
+        &other,
+        "--metrics",
+        "off",
+        "--memory",
+        "64MiB",
+    ]);
     assert_eq!(second.status.code(), Some(1));
     let message = text(&second.stderr);
-    assert!(message.contains(&listen) && message.contains("in use"), "{message}");
+    assert!(
+        message.contains(&listen) && message.contains("in use"),
+        "{message}"
+    );
 
     let up = tempfile::tempdir().unwrap();
     let path = up.path().display().to_string();
     let _first = Cell::up(up.path(), &["--mode", "R=1", "--memory", "64MiB"]);
-    let second = run(&["cell", "up", "--dir", &path, "--mode", "R=1", "--memory", "64MiB"]);
+    let second = run(&[
+        "cell", "up", "--dir", &path, "--mode", "R=1", "--memory", "64MiB",
+    ]);
     assert_eq!(second.status.code(), Some(1), "{}", text(&second.stdout));
-    assert!(text(&second.stderr).contains(&path), "{}", text(&second.stderr));
+    assert!(
+        text(&second.stderr).contains(&path),
+        "{}",
+        text(&second.stderr)
+    );
 }
 
 #[test]
 fn off_loopback_without_tls_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s").display().to_string();
-    let output = run(&["serve", "--listen", "0.0.0.0:0", "--socket", &socket, "--metrics", "off"]);
+    let output = run(&[
+        "serve",
+        "--listen",
+        "0.0.0.0:0",
+        "--socket",
+        &socket,
+        "--metrics",
+        "off",
+    ]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("--insecure"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("--insecure"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -161,7 +249,12 @@ fn status_and_memory_limit() {
     assert_eq!(status["mode"], "R=3.2");
     let backends = status["backends"].as_array().unwrap();
     assert_eq!(backends.len(), 3);
-    assert!(backends.iter().all(|b| b["state"] == "up" && b["items"] == 4), "{status:#}");
+    assert!(
+        backends
+            .iter()
+            .all(|b| b["state"] == "up" && b["items"] == 4),
+        "{status:#}"
+    );
     let human = text(&cell.run(&["cell", "status"]).stdout);
     assert!(human.contains("R=3.2"), "{human}");
 
@@ -183,34 +276,63 @@ fn status_and_memory_limit() {
 fn configuration_file_gives_defaults_and_refuses_unknown_names() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("trefoil.toml");
-    std::fs::write(&file, "mode = \"R=3.2\"\nmemory = \"192MiB\"\neviction = \"s3fifo\"\n").unwrap();
+    std::fs::write(
+        &file,
+        "mode = \"R=3.2\"\nmemory = \"192MiB\"\neviction = \"s3fifo\"\n",
+    )
+    .unwrap();
     let path = file.display().to_string();
     let cell = Cell::serve(dir.path(), &["--config", &path]);
     let status = cell.json(&["cell", "status", "--json"]);
-    assert_eq!((&status["mode"], &status["eviction"]), (&"R=3.2".into(), &"s3fifo".into()));
+    assert_eq!(
+        (&status["mode"], &status["eviction"]),
+        (&"R=3.2".into(), &"s3fifo".into())
+    );
     drop(cell);
 
     std::fs::write(&file, "memroy = \"192MiB\"\n").unwrap();
     let output = run(&["serve", "--config", &path]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("memroy"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("memroy"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
 fn immutable_cell_loads_refuses_mutations_and_reloads() {
     let dir = tempfile::tempdir().unwrap();
     let lines = dir.path().join("corpus.jsonl");
-    let mut corpus: String = (0..1000).map(|i| format!("{{\"key\":\"k{i}\",\"value\":\"v{i}\"}}\n")).collect();
+    let mut corpus: String = (0..1000)
+        .map(|i| format!("{{\"key\":\"k{i}\",\"value\":\"v{i}\"}}\n"))
+        .collect();
     corpus.push_str("{\"key_base64\":\"/w==\",\"value_base64\":\"AP8=\"}\n");
     std::fs::write(&lines, corpus).unwrap();
     let lines = lines.display().to_string();
     let up = dir.path().join("cell");
-    let cell = Cell::up(&up, &["--mode", "R=2", "--backends", "2", "--load", &lines, "--memory", "128MiB"]);
+    let cell = Cell::up(
+        &up,
+        &[
+            "--mode",
+            "R=2",
+            "--backends",
+            "2",
+            "--load",
+            &lines,
+            "--memory",
+            "128MiB",
+        ],
+    );
     assert_eq!(cell.run(&["get", "k7"]).stdout, b"v7");
     for refused in [&["set", "k7", "x"][..], &["erase", "k7"]] {
         let output = cell.run(refused);
         assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("immutable"), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains("immutable"),
+            "{}",
+            text(&output.stderr)
+        );
     }
     let csv = dir.path().join("corpus.csv");
     std::fs::write(&csv, "key,value\nk7,new\nother,\"a,b\"\n").unwrap();
@@ -225,7 +347,11 @@ fn immutable_cell_loads_refuses_mutations_and_reloads() {
     let bad = cell.run(&["cell", "reload", "--load", &csv]);
     assert_eq!(bad.status.code(), Some(1));
     assert!(text(&bad.stderr).contains("line"), "{}", text(&bad.stderr));
-    assert_eq!(cell.run(&["get", "k7"]).stdout, b"new", "a bad file changes nothing");
+    assert_eq!(
+        cell.run(&["get", "k7"]).stdout,
+        b"new",
+        "a bad file changes nothing"
+    );
 
     // One of the two copies is enough.
     cell.kill(0);

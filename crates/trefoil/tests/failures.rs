@@ -9,7 +9,16 @@ use support::{Cell, PROGRAM, parse, text};
 /// A `trefoil bench mix` running beside the test.
 fn load(cell: &Cell, more: &[&str]) -> std::process::Child {
     Command::new(PROGRAM)
-        .args(["bench", "mix", "--cell", &cell.address, "--keys", "20000", "--value-size", "256"])
+        .args([
+            "bench",
+            "mix",
+            "--cell",
+            &cell.address,
+            "--keys",
+            "20000",
+            "--value-size",
+            "256",
+        ])
         .args(["--rate", "10000", "--json"])
         .args(more)
         .stdout(Stdio::piped())
@@ -45,11 +54,18 @@ fn the_only_one_killed_gives_clean_errors_and_its_memory_is_dead() {
     let output = support::run(&["get", "k", "--cell", &address]);
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
-    assert!(message.contains("reach") || message.contains("connect"), "{message}");
+    assert!(
+        message.contains("reach") || message.contains("connect"),
+        "{message}"
+    );
 
     let successor = Cell::up(dir.path(), &["--mode", "R=1", "--memory", "128MiB"]);
     let gone = successor.run(&["get", "k"]);
-    assert_eq!(gone.status.code(), Some(1), "a new process holds nothing of the dead one");
+    assert_eq!(
+        gone.status.code(),
+        Some(1),
+        "a new process holds nothing of the dead one"
+    );
     assert!(successor.run(&["set", "k", "new"]).status.success());
     assert_eq!(successor.run(&["get", "k"]).stdout, b"new");
     let output = bench.wait_with_output().unwrap();
@@ -63,7 +79,16 @@ fn a_writer_killed_in_the_middle_leaves_no_partial_value() {
     let cell = Cell::serve(dir.path(), &["--mode", "R=3.2", "--memory", "128MiB"]);
     for round in 0..4 {
         let mut bench = Command::new(PROGRAM)
-            .args(["bench", "set", "--cell", &cell.address, "--keys", "50", "--value-size", "60000"])
+            .args([
+                "bench",
+                "set",
+                "--cell",
+                &cell.address,
+                "--keys",
+                "50",
+                "--value-size",
+                "60000",
+            ])
             .args(["--seconds", "20", "--json"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -74,6 +99,16 @@ fn a_writer_killed_in_the_middle_leaves_no_partial_value() {
         bench.wait().unwrap();
     }
     // Readers verify every value's bytes; a wrong one would be counted as failed.
-    let result = cell.json(&["bench", "get", "--keys", "50", "--value-size", "60000", "--seconds", "1", "--json"]);
+    let result = cell.json(&[
+        "bench",
+        "get",
+        "--keys",
+        "50",
+        "--value-size",
+        "60000",
+        "--seconds",
+        "1",
+        "--json",
+    ]);
     assert_eq!(result["failed"], 0, "{result:#}");
 }

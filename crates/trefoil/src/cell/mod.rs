@@ -15,8 +15,16 @@ pub fn run(command: CellCommand) -> Outcome {
     match command {
         CellCommand::Up(args) => up::run(args),
         CellCommand::Status { address, json } => status::run(&address, json),
-        CellCommand::Memory { address, limit, json } => memory(&address, limit, json),
-        CellCommand::Reload { address, load, clear_first } => reload(&address, &load, clear_first),
+        CellCommand::Memory {
+            address,
+            limit,
+            json,
+        } => memory(&address, limit, json),
+        CellCommand::Reload {
+            address,
+            load,
+            clear_first,
+        } => reload(&address, &load, clear_first),
         CellCommand::Backend(args) => backend::run(args),
     }
 }
@@ -43,7 +51,12 @@ fn memory(address: &CellAddress, limit: ByteSize, json: bool) -> Outcome {
                 (None, Some(error))
             }
         };
-        reports.push(MemoryReport { backend, limit_bytes: bytes, resident_bytes, error });
+        reports.push(MemoryReport {
+            backend,
+            limit_bytes: bytes,
+            resident_bytes,
+            error,
+        });
     }
     if json {
         print_json(&reports)?;
@@ -51,7 +64,10 @@ fn memory(address: &CellAddress, limit: ByteSize, json: bool) -> Outcome {
         for report in &reports {
             if let Some(resident) = report.resident_bytes {
                 let resident = ByteSize::b(resident);
-                print_line(&format!("backend {}: limit {limit}, resident {resident}", report.backend))?;
+                print_line(&format!(
+                    "backend {}: limit {limit}, resident {resident}",
+                    report.backend
+                ))?;
             }
         }
     }
@@ -61,7 +77,9 @@ fn memory(address: &CellAddress, limit: ByteSize, json: bool) -> Outcome {
 /// Loads `file` into an immutable cell and says what was loaded.
 fn reload(address: &CellAddress, file: &Path, clear_first: bool) -> Outcome {
     let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
-    let loaded = cell.reload(file, CorpusFormat::of(file), clear_first).map_err(Failure::of)?;
+    let loaded = cell
+        .reload(file, CorpusFormat::of(file), clear_first)
+        .map_err(Failure::of)?;
     print_line(&format!(
         "{} lines loaded, {} items on all backends together, config id {}",
         loaded.lines, loaded.items, loaded.config_id

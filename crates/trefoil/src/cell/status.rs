@@ -28,7 +28,7 @@ struct Backend {
     memory_limit_bytes: u64,
     resident_bytes: u64,
     items: u64,
-    key_value_bytes: u64,
+    entry_bytes: u64,
     index_bytes: u64,
     data_bytes: u64,
     evictions_capacity: u64,
@@ -36,7 +36,7 @@ struct Backend {
     expired: u64,
     side_table_items: u64,
     tombstones: u64,
-    index_growths: u64,
+    index_reshapes: u64,
     slab_moves: u64,
     lookups_by_message: u64,
     touches: u64,
@@ -64,9 +64,17 @@ pub fn run(address: &CellAddress, json: bool) -> Outcome {
         value_len_max: config.value_len_max,
         backends: cell.stats().into_iter().map(backend).collect(),
     };
-    if json { print_json(&status)? } else { print(&status)? }
+    if json {
+        print_json(&status)?
+    } else {
+        print(&status)?
+    }
     let any_up = status.backends.iter().any(|backend| backend.state == "up");
-    Ok(if any_up { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if any_up {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn backend(answer: BackendStats) -> Backend {
@@ -74,13 +82,27 @@ fn backend(answer: BackendStats) -> Backend {
     let stats = match answer.stats {
         Ok(stats) => stats,
         Err(error) => {
-            return Backend { number, state: "down", error: Some(error), ..Backend::default() };
+            return Backend {
+                number,
+                state: "down",
+                error: Some(error),
+                ..Backend::default()
+            };
         }
     };
     let process = stats.process.unwrap_or_default();
-    let Some(member) = stats.members.into_iter().find(|member| member.backend == number) else {
+    let Some(member) = stats
+        .members
+        .into_iter()
+        .find(|member| member.backend == number)
+    else {
         let error = Some("another process answered at its address".into());
-        return Backend { number, state: "down", error, ..Backend::default() };
+        return Backend {
+            number,
+            state: "down",
+            error,
+            ..Backend::default()
+        };
     };
     let resident = member.resident.unwrap_or_default();
     let evictions = member.evictions.unwrap_or_default();
@@ -93,7 +115,7 @@ fn backend(answer: BackendStats) -> Backend {
         memory_limit_bytes: process.memory_limit_bytes,
         resident_bytes: process.resident_bytes,
         items: member.items,
-        key_value_bytes: member.key_value_bytes,
+        entry_bytes: member.entry_bytes,
         index_bytes: resident.index,
         data_bytes: resident.data,
         evictions_capacity: evictions.capacity,
@@ -101,9 +123,9 @@ fn backend(answer: BackendStats) -> Backend {
         expired: evictions.expired,
         side_table_items: member.side_table_items,
         tombstones: member.tombstones,
-        index_growths: member.index_growths,
+        index_reshapes: member.index_reshapes,
         slab_moves: member.slab_moves,
-        lookups_by_message: member.lookups,
+        lookups_by_message: member.lookup_hits + member.lookup_misses,
         touches: member.touches,
         cpu_us: process.cpu_user_us + process.cpu_system_us,
         epoch: member.epoch,
@@ -111,7 +133,11 @@ fn backend(answer: BackendStats) -> Backend {
         mutations: member
             .mutations
             .into_iter()
-            .map(|m| Mutations { kind: m.kind, outcome: m.outcome, count: m.count })
+            .map(|m| Mutations {
+                kind: m.kind,
+                outcome: m.outcome,
+                count: m.count,
+            })
             .collect(),
     }
 }
@@ -121,10 +147,15 @@ fn print(status: &Status) -> Result<(), Failure> {
         "cell {}  {}  eviction {}  config id {}",
         status.cell, status.mode, status.eviction, status.config_id
     ))?;
-    print_line("backend  state     pid        items   key+value    resident       limit   evicted  expired")?;
+    print_line(
+        "backend  state     pid        items   entries    resident       limit   evicted  expired",
+    )?;
     for backend in &status.backends {
         if let Some(error) = &backend.error {
-            print_line(&format!("{:>7}  {:<5}  {error}", backend.number, backend.state))?;
+            print_line(&format!(
+                "{:>7}  {:<5}  {error}",
+                backend.number, backend.state
+            ))?;
             continue;
         }
         print_line(&format!(
@@ -133,7 +164,7 @@ fn print(status: &Status) -> Result<(), Failure> {
             backend.state,
             backend.pid,
             backend.items,
-            ByteSize::b(backend.key_value_bytes).to_string(),
+            ByteSize::b(backend.entry_bytes).to_string(),
             ByteSize::b(backend.resident_bytes).to_string(),
             ByteSize::b(backend.memory_limit_bytes).to_string(),
             backend.evictions_capacity + backend.evictions_associativity,

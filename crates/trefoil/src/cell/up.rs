@@ -12,27 +12,34 @@ use tokio::signal::unix::{SignalKind, signal};
 use trefoil_cell::{
     BackendConfig, CellAddress, CellConfig, ConfigStore as _, DirectoryStore, Mode,
 };
-use trefoil_client::{Cell, CorpusFormat};
 use trefoil_layout::KeyHasher;
 
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(args: UpArgs) -> Outcome {
-    let mode: Mode = args.mode.parse().map_err(|e| Failure::Usage(format!("--mode {}: {e}", args.mode)))?;
+    let mode: Mode = args
+        .mode
+        .parse()
+        .map_err(|e| Failure::Usage(format!("--mode {}: {e}", args.mode)))?;
     let copies = mode.copy_count() as u32;
     let count = args.backends.unwrap_or(copies);
     match (mode, &args.load) {
         (Mode::R2, None) => {
-            return Err(Failure::Usage("an immutable cell (R=2) needs --load FILE".into()));
+            return Err(Failure::Usage(
+                "an immutable cell (R=2) needs --load FILE".into(),
+            ));
         }
         (Mode::R1 | Mode::R32, Some(_)) => {
-            return Err(Failure::Usage(format!("--load is for immutable cells: use --mode R=2, not {mode}")));
+            return Err(Failure::Usage(format!(
+                "--load is for immutable cells: use --mode R=2, not {mode}"
+            )));
         }
         _ => {}
     }
     if let Some(file) = &args.load {
-        std::fs::File::open(file).map_err(|e| Failure::doing(format!("cannot read {}", file.display()), e))?;
+        std::fs::File::open(file)
+            .map_err(|e| Failure::doing(format!("cannot read {}", file.display()), e))?;
     }
     crate::logging::start();
     let dir = configure(&args, mode, count)?;
@@ -48,7 +55,9 @@ fn configure(args: &UpArgs, mode: Mode, count: u32) -> Result<PathBuf, Failure> 
     let store = DirectoryStore::create(&args.dir).map_err(Failure::of)?;
     // Whoever runs in this directory keeps its configuration.
     let known = store.load().map_err(Failure::of)?;
-    let ever = known.as_ref().map_or(0, |config| config.backends.len() as u32);
+    let ever = known
+        .as_ref()
+        .map_or(0, |config| config.backends.len() as u32);
     for number in 0..count.max(ever) {
         drop(store.lock_backend(number).map_err(Failure::of)?);
     }
@@ -66,11 +75,16 @@ fn configure(args: &UpArgs, mode: Mode, count: u32) -> Result<PathBuf, Failure> 
         cell: "cell".into(),
         mode,
         backends: (0..count).map(backend).collect::<Result<_, Failure>>()?,
-        hash: KeyHasher { kind: settings.hash, seed: crate::settings::random_seed() },
+        hash: KeyHasher {
+            kind: settings.hash,
+            seed: crate::settings::random_seed(),
+        },
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
     };
-    store.compare_and_swap(expected, &config).map_err(Failure::of)?;
+    store
+        .compare_and_swap(expected, &config)
+        .map_err(Failure::of)?;
     Ok(store.directory().to_owned())
 }
 
@@ -94,17 +108,11 @@ async fn supervise(args: &UpArgs, dir: &Path, count: u32) -> Outcome {
         backends.push(backend);
     }
     let address = CellAddress::Path(dir.to_owned()).to_string();
-    if let Some(file) = args.load.clone() {
-        let address = address.clone();
-        let load = move || {
-            let cell = Cell::connect(&address).map_err(Failure::of)?;
-            cell.reload(&file, CorpusFormat::of(&file), false).map_err(Failure::of)
-        };
-        let loaded = tokio::task::spawn_blocking(load).await.map_err(Failure::of)??;
-        tracing::info!(lines = loaded.lines, items = loaded.items, "corpus loaded");
-    }
     let pids: Vec<u32> = backends.iter().map(|backend| backend.pid).collect();
-    print_line(&format!("ready {}", serde_json::json!({ "cell": address, "pids": pids })))?;
+    print_line(&format!(
+        "ready {}",
+        serde_json::json!({ "cell": address, "pids": pids })
+    ))?;
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -126,7 +134,8 @@ async fn supervise(args: &UpArgs, dir: &Path, count: u32) -> Outcome {
 }
 
 fn spawn(args: &UpArgs, dir: &Path, number: u32) -> Result<Backend, Failure> {
-    let program = std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
+    let program =
+        std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let settings = StoreSettings::from(&args.store);
     let mut command = Command::new(program);
     command
@@ -135,11 +144,19 @@ fn spawn(args: &UpArgs, dir: &Path, number: u32) -> Result<Backend, Failure> {
         .args(["--number", &number.to_string()])
         .args(["--memory", &settings.memory.to_string()])
         .args(["--partitions", &settings.partition_count.to_string()])
-        .args(["--huge-pages", if settings.huge_pages { "true" } else { "false" }])
+        .args([
+            "--huge-pages",
+            if settings.huge_pages { "true" } else { "false" },
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true);
-    let child = command.spawn().map_err(|e| Failure::doing(format!("cannot start backend {number}"), e))?;
+    if let Some(file) = &args.load {
+        command.arg("--load").arg(file);
+    }
+    let child = command
+        .spawn()
+        .map_err(|e| Failure::doing(format!("cannot start backend {number}"), e))?;
     let pid = child.id().unwrap_or(0);
     Ok(Backend { number, pid, child })
 }
@@ -148,7 +165,11 @@ fn spawn(args: &UpArgs, dir: &Path, number: u32) -> Result<Backend, Failure> {
 /// have gone to our stderr, which it shares.
 async fn await_ready(backend: &mut Backend) -> Result<(), Failure> {
     let number = backend.number;
-    let ended = || Failure::Failed(format!("backend {number} did not start; its message stands above"));
+    let ended = || {
+        Failure::Failed(format!(
+            "backend {number} did not start; its message stands above"
+        ))
+    };
     let out = backend.child.stdout.take().ok_or_else(ended)?;
     match BufReader::new(out).lines().next_line().await {
         Ok(Some(line)) if line == "ready" => Ok(()),

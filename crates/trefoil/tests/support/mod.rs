@@ -12,7 +12,11 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trefoil");
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// A cell that ends with the test.
@@ -35,10 +39,17 @@ impl Cell {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let Some(Ok(line)) = lines.next() else {
             let mut stderr = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            child
+                .stderr
+                .take()
+                .unwrap()
+                .read_to_string(&mut stderr)
+                .unwrap();
             panic!("no ready line from {args:?}: {stderr}");
         };
-        let json = line.strip_prefix("ready ").expect("the line begins with ready");
+        let json = line
+            .strip_prefix("ready ")
+            .expect("the line begins with ready");
         let json: Value = serde_json::from_str(json).unwrap();
         let pids = json["pids"].as_array().unwrap().iter();
         // Keep the log flowing; it is shown if the test fails.
@@ -59,7 +70,15 @@ impl Cell {
     pub fn serve(dir: &Path, more: &[&str]) -> Cell {
         let listen = format!("127.0.0.1:{}", free_port());
         let socket = dir.join("serve.sock").display().to_string();
-        let mut args = vec!["serve", "--listen", &listen, "--socket", &socket, "--metrics", "off"];
+        let mut args = vec![
+            "serve",
+            "--listen",
+            &listen,
+            "--socket",
+            &socket,
+            "--metrics",
+            "off",
+        ];
         args.extend_from_slice(more);
         Cell::start(&args)
     }
@@ -98,7 +117,10 @@ impl Cell {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code().unwrap_or(-1);
             }
-            assert!(begin.elapsed() < Duration::from_secs(20), "it does not stop");
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "it does not stop"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -129,7 +151,9 @@ impl Drop for Cell {
 }
 
 pub fn kill(pid: u32, signal: &str) {
-    let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    let status = Command::new("kill")
+        .args([&format!("-{signal}"), &pid.to_string()])
+        .status();
     assert!(status.is_ok());
 }
 
@@ -144,7 +168,8 @@ pub fn run(args: &[&str]) -> Output {
 
 pub fn parse(output: &Output) -> Value {
     assert!(output.status.success(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", text(&output.stdout)))
 }
 
 pub fn text(bytes: &[u8]) -> String {
