@@ -1,1 +1,52 @@
-//! (being written)
+//! A server task: one process that is one or several backends of a cell.
+//!
+//! ```text
+//!  trefoil-shm-*   fabric's threads ─── Member::execute ─┐
+//!  trefoil-rpc     gRPC, Unix and TCP ── Member::mutate ─┼─► Store ─► regions ─► readers
+//!                  HTTP, metrics                         │             ▲
+//!  trefoil-lease   renews every member's lease ──────────┼─────────────┘
+//!  trefoil-tend    Store::maintain, memory bound ────────┘
+//! ```
+//!
+//! Requests are executed where they arrive: no hop to another thread, no queue.
+//! The lease has a thread of its own because a lapsed one stops every reader,
+//! and maintenance may take longer than a lease.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `server` | starts everything in the right order, and stops it |
+//! | `options`, `error` | what an operator chooses, and why it cannot be done |
+//! | `listen` | sockets, taken before anything is served |
+//! | `member` | one backend: its store, its lease, its answers |
+//! | `lease`, `tend` | the two background threads |
+//! | `memory` | the bound on the process's resident bytes, split over the members |
+//! | `process` | what the system says about this process |
+//! | `corpus` | files of an immutable cell |
+//! | `service` | the RPC contract |
+//! | `transport` | connections |
+//! | `metrics` | statistics for Prometheus |
+
+mod clock;
+pub mod corpus;
+mod error;
+mod lease;
+mod listen;
+mod member;
+mod memory;
+mod metrics;
+mod options;
+mod process;
+mod server;
+mod service;
+mod state;
+mod stop;
+mod tend;
+mod transport;
+
+pub use error::StartError;
+pub use lease::{LEASE, RENEWAL_PERIOD};
+pub use listen::{ListenError, ListenOptions, Listeners};
+pub use memory::{MEMORY_LIMIT_MIN, MemoryError};
+pub use metrics::{METRICS, MetricInfo};
+pub use options::ServerOptions;
+pub use server::Server;

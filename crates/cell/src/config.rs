@@ -11,6 +11,10 @@ use trefoil_layout::{HashKind, KeyHasher};
 /// Most backends of one cell.
 pub const BACKEND_COUNT_MAX: usize = 4096;
 
+/// Never issued: buckets carry it while their backend changes from one corpus
+/// to the next, so that no client takes either for what it expects.
+pub const CONFIG_ID_CHANGING: u32 = u32::MAX;
+
 /// Longest cell name, in bytes.
 const CELL_NAME_LEN_MAX: usize = 64;
 
@@ -56,6 +60,9 @@ pub enum ConfigError {
     /// Config id 0.
     #[error("the config id is 0: ids begin with 1, because zeroed memory must not look valid")]
     ConfigIdZero,
+    /// The id that marks a change.
+    #[error("the config id {CONFIG_ID_CHANGING} is reserved")]
+    ConfigIdReserved,
     /// A name that metrics and paths cannot carry.
     #[error("the cell's name \"{0}\" is not valid: use 1 to 64 letters, digits, '.', '-' and '_'")]
     Name(String),
@@ -98,6 +105,9 @@ impl CellConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.config_id == 0 {
             return Err(ConfigError::ConfigIdZero);
+        }
+        if self.config_id == CONFIG_ID_CHANGING {
+            return Err(ConfigError::ConfigIdReserved);
         }
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
         if !(1..=CELL_NAME_LEN_MAX).contains(&self.cell.len()) || !self.cell.bytes().all(plain) {

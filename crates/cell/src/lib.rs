@@ -22,7 +22,7 @@ mod store;
 mod wire;
 
 pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
-pub use config::{BACKEND_COUNT_MAX, BackendConfig, CellConfig, ConfigError};
+pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfig, ConfigError};
 pub use mode::{Mode, ModeParseError};
 pub use owner::{OwnerError, check_owner};
 pub use placement::{COPY_COUNT_MAX, Cohort, Placement};

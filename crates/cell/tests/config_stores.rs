@@ -209,8 +209,9 @@ fn configurations_survive_json_and_the_wire() {
 #[test]
 fn every_mistake_in_a_configuration_is_named() {
     type Damage = fn(&mut CellConfig);
-    let cases: [(&str, Damage); 10] = [
+    let cases: [(&str, Damage); 11] = [
         ("config id is 0", |c| c.config_id = 0),
+        ("reserved", |c| c.config_id = CONFIG_ID_CHANGING),
         ("name", |c| c.cell.clear()),
         ("name", |c| c.cell = "a b".to_owned()),
         (

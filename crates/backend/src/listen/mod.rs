@@ -1,0 +1,162 @@
+//! The sockets of a server, taken before anything is served, so that mistakes
+//! show at once and a second server cannot start beside this one.
+
+mod holder;
+mod unix;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use trefoil_cell::{AddressError, OwnerError, RpcAddress};
+
+pub(crate) use unix::UnixSocket;
+
+/// Where a server listens.
+#[derive(Clone, Debug, Default)]
+pub struct ListenOptions {
+    /// RPC service over TCP; port 0 takes a free one.
+    pub tcp: Option<SocketAddr>,
+    /// RPC service over a Unix socket.
+    pub unix: Option<PathBuf>,
+    /// Where shared memory is handed over.
+    pub fabric: Option<PathBuf>,
+    /// Prometheus metrics over HTTP; port 0 takes a free one.
+    pub metrics: Option<SocketAddr>,
+    /// Whether addresses beyond loopback are allowed, without TLS.
+    pub insecure: bool,
+}
+
+/// Why a socket could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Nothing to listen on.
+    #[error("the server would listen nowhere: give a TCP address or a socket path")]
+    Nowhere,
+    /// Other machines could reach it.
+    #[error(
+        "{0} is reachable from other machines, which requires TLS; this release has none: listen on 127.0.0.1, or pass --insecure if the network is trusted"
+    )]
+    OffLoopback(SocketAddr),
+    /// The port is taken.
+    #[error("port {} is in use{} (wanted: {address})", address.port(), holder_text(holder.as_deref()))]
+    PortInUse {
+        /// Wanted.
+        address: SocketAddr,
+        /// Who has it, as far as this user may know.
+        holder: Option<String>,
+    },
+    /// A live server's socket.
+    #[error("{0} is in use: another server listens there")]
+    SocketInUse(PathBuf),
+    /// Some file that is not a socket.
+    #[error("{0} exists and is not a socket: choose another path")]
+    NotASocket(PathBuf),
+    /// Too long a path.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// Somebody else's socket or directory.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// Anything else that the system reports.
+    #[error("cannot listen on {address}: {source}")]
+    System {
+        /// Wanted.
+        address: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn holder_text(holder: Option<&str>) -> String {
+    holder.map_or_else(String::new, |holder| format!(" by {holder}"))
+}
+
+/// Sockets that are bound and listen; connections wait until a server accepts
+/// them.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(crate) tcp: Option<TcpListener>,
+    pub(crate) unix: Option<UnixSocket>,
+    pub(crate) metrics: Option<TcpListener>,
+    fabric: Option<PathBuf>,
+    tcp_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
+}
+
+impl Listeners {
+    /// Takes the sockets. The fabric's is taken when the server serves.
+    pub fn bind(options: &ListenOptions) -> Result<Self, ListenError> {
+        if options.tcp.is_none() && options.unix.is_none() {
+            return Err(ListenError::Nowhere);
+        }
+        let tcp = bind_tcp(options.tcp, options.insecure)?;
+        let metrics = bind_tcp(options.metrics, options.insecure)?;
+        if let Some(path) = &options.fabric {
+            unix::check_path(path)?;
+        }
+        let unix = options.unix.as_deref().map(UnixSocket::bind).transpose()?;
+        Ok(Listeners {
+            tcp_address: tcp.as_ref().map(|(_, address)| *address),
+            metrics_address: metrics.as_ref().map(|(_, address)| *address),
+            tcp: tcp.map(|(listener, _)| listener),
+            unix,
+            metrics: metrics.map(|(listener, _)| listener),
+            fabric: options.fabric.clone(),
+        })
+    }
+
+    /// Where clients reach the RPC service, for the configuration: the Unix
+    /// socket first.
+    pub fn rpc_addresses(&self) -> Vec<RpcAddress> {
+        let unix = self.unix.as_ref().map(|unix| {
+            let path = std::path::absolute(unix.path());
+            RpcAddress::Unix(path.unwrap_or_else(|_| unix.path().to_owned()))
+        });
+        let tcp = self.tcp_address.map(|address| RpcAddress::Tcp {
+            host: address.ip().to_string(),
+            port: address.port(),
+        });
+        unix.into_iter().chain(tcp).collect()
+    }
+
+    /// Where the RPC service listens over TCP, with the real port.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    /// Where metrics are served, with the real port.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// Where shared memory will be handed over.
+    pub fn fabric_socket(&self) -> Option<&Path> {
+        self.fabric.as_deref()
+    }
+}
+
+fn bind_tcp(
+    address: Option<SocketAddr>,
+    insecure: bool,
+) -> Result<Option<(TcpListener, SocketAddr)>, ListenError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    if !address.ip().is_loopback() && !insecure {
+        return Err(ListenError::OffLoopback(address));
+    }
+    let fail = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::PortInUse {
+            address,
+            holder: holder::of_port(address.port()),
+        },
+        _ => ListenError::System {
+            address: address.to_string(),
+            source,
+        },
+    };
+    let listener = TcpListener::bind(address).map_err(fail)?;
+    listener.set_nonblocking(true).map_err(fail)?;
+    let address = listener.local_addr().map_err(fail)?;
+    Ok(Some((listener, address)))
+}

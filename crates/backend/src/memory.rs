@@ -1,0 +1,216 @@
+//! The bound on everything that this process holds in memory.
+//!
+//! ```text
+//! limit = overhead (program, heap, stacks: measured)
+//!       + reserve  (what the overhead may grow by until it is measured again)
+//!       + the members' stores, in equal shares, rings included
+//! ```
+//!
+//! The stores account for every byte of theirs. What they do not know is
+//! measured before they are filled and again while they serve, and taken off
+//! their shares. Memory that is resident beyond the limit all the same comes
+//! off as well, so that the sum returns under it whatever the cause.
+
+use crate::process::Resident;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Least limit of a process, in bytes.
+pub const MEMORY_LIMIT_MIN: u64 = 32 << 20;
+/// Least share of a member's store, in bytes.
+const SHARE_MIN: u64 = 4 << 20;
+/// Bounds of the reserve, which is a 64th of the limit otherwise.
+const RESERVE_MIN: u64 = 4 << 20;
+const RESERVE_MAX: u64 = 64 << 20;
+/// Shares change only by more than this, in bytes: each change costs evictions
+/// or populates pages.
+const CORRECTION_MIN: u64 = 1 << 20;
+
+/// Why a limit cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Less than the program itself needs.
+    #[error(
+        "a memory limit of {limit} bytes is too small: {needed} bytes are needed for {members} backend(s) in one process"
+    )]
+    TooSmall {
+        /// Asked for.
+        limit: u64,
+        /// Least possible.
+        needed: u64,
+        /// Backends in the process.
+        members: usize,
+    },
+    /// More than there is.
+    #[error(
+        "a memory limit of {limit} bytes is more than the {machine} bytes that this process can use on this machine"
+    )]
+    TooLarge {
+        /// Asked for.
+        limit: u64,
+        /// Most possible.
+        machine: u64,
+    },
+}
+
+/// The bound in force.
+#[derive(Debug)]
+pub(crate) struct MemoryBound {
+    limit: AtomicU64,
+    baseline: u64,
+    overhead: AtomicU64,
+    /// Highest limit that the members' regions were made for.
+    limit_max: u64,
+    members: usize,
+}
+
+impl MemoryBound {
+    /// A bound of `limit` bytes for `members` stores, in a process that holds
+    /// `baseline` bytes without them.
+    pub(crate) fn new(
+        limit: u64,
+        limit_max: u64,
+        baseline: u64,
+        members: usize,
+    ) -> Result<Self, MemoryError> {
+        let bound = MemoryBound {
+            limit: AtomicU64::new(limit),
+            baseline,
+            overhead: AtomicU64::new(baseline),
+            limit_max,
+            members,
+        };
+        bound.check(limit)?;
+        Ok(bound)
+    }
+
+    fn check(&self, limit: u64) -> Result<(), MemoryError> {
+        let members = self.members;
+        let needed = (self.baseline + reserve(limit) + SHARE_MIN * members as u64)
+            .max(MEMORY_LIMIT_MIN)
+            .next_multiple_of(1 << 20);
+        if limit < needed {
+            return Err(MemoryError::TooSmall {
+                limit,
+                needed,
+                members,
+            });
+        }
+        if limit > self.limit_max {
+            return Err(MemoryError::TooLarge {
+                limit,
+                machine: self.limit_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Bytes.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Bytes before the stores were filled.
+    pub(crate) fn baseline(&self) -> u64 {
+        self.baseline
+    }
+
+    /// Bytes kept free for growth of the overhead.
+    pub(crate) fn reserve(&self) -> u64 {
+        reserve(self.limit())
+    }
+
+    /// Changes the limit; returns the old one.
+    pub(crate) fn set_limit(&self, limit: u64) -> Result<u64, MemoryError> {
+        self.check(limit)?;
+        Ok(self.limit.swap(limit, Ordering::Relaxed))
+    }
+
+    /// What each member's store may hold now.
+    pub(crate) fn share(&self) -> u64 {
+        let taken = self.overhead.load(Ordering::Relaxed) + self.reserve();
+        (self.limit().saturating_sub(taken) / self.members as u64).max(SHARE_MIN)
+    }
+
+    /// Takes a measurement into account: what is resident, and how much of the
+    /// private memory the stores account for. Returns the new share if it
+    /// differs enough from `share`.
+    pub(crate) fn correct(
+        &self,
+        resident: Resident,
+        stores_private: u64,
+        share: u64,
+    ) -> Option<u64> {
+        let unaccounted = resident.private.saturating_sub(stores_private);
+        let excess = resident.total().saturating_sub(self.limit());
+        let overhead = unaccounted.max(self.baseline) + excess;
+        self.overhead.store(overhead, Ordering::Relaxed);
+        let next = self.share();
+        (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
+    }
+}
+
+fn reserve(limit: u64) -> u64 {
+    (limit / 64).clamp(RESERVE_MIN, RESERVE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn bound(limit: u64, members: usize) -> Result<MemoryBound, MemoryError> {
+        MemoryBound::new(limit, 1 << 40, 10 * MIB, members)
+    }
+
+    #[test]
+    fn shares_leave_room_for_overhead_and_reserve() {
+        let one = bound(1024 * MIB, 1).unwrap();
+        assert_eq!(one.share(), (1024 - 10 - 16) * MIB);
+        let three = bound(1024 * MIB, 3).unwrap();
+        assert_eq!(three.share() * 3, one.share() / 3 * 3);
+    }
+
+    #[test]
+    fn limits_out_of_range_are_refused() {
+        let error = bound(16 * MIB, 1).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{} bytes are needed", 32 * MIB)),
+            "{error}"
+        );
+        assert!(matches!(
+            bound(30 * MIB, 8),
+            Err(MemoryError::TooSmall { .. })
+        ));
+        assert!(matches!(
+            bound(1 << 41, 1),
+            Err(MemoryError::TooLarge { .. })
+        ));
+        let bound = bound(64 * MIB, 1).unwrap();
+        assert!(bound.set_limit(1).is_err());
+        assert_eq!(bound.limit(), 64 * MIB);
+        assert_eq!(bound.set_limit(128 * MIB), Ok(64 * MIB));
+    }
+
+    #[test]
+    fn measured_overhead_comes_off_the_share_and_returns() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        let share = bound.share();
+        let measured = |private, shared| Resident {
+            private: private * MIB,
+            shared: shared * MIB,
+            huge: 0,
+        };
+        // As at the start: nothing changes, small noise neither.
+        assert_eq!(bound.correct(measured(10, 200), 0, share), None);
+        assert_eq!(bound.correct(measured(14, 200), 4 * MIB, share), None);
+        assert_eq!(bound.correct(measured(11, 200), 0, share), None);
+        // 20 MiB more that no store knows of.
+        let less = bound.correct(measured(30, 200), 0, share).unwrap();
+        assert_eq!(less, share - 20 * MIB);
+        assert_eq!(bound.correct(measured(10, 200), 0, less), Some(share));
+        // Beyond the limit, for whatever reason.
+        let less = bound.correct(measured(10, 256), 0, share).unwrap();
+        assert_eq!(less, share - 10 * MIB);
+    }
+}

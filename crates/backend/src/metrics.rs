@@ -1,0 +1,199 @@
+//! Statistics for Prometheus: [`METRICS`] lists every one of them, and what is
+//! exported is made from that list.
+
+use crate::service::statistics;
+use crate::state::State;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+use trefoil_rpc::v1::{MemberStats, ProcessStats, StatsResponse};
+
+/// Of what [`render`] returns.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// One metric. A counter's samples carry `_total` behind its name.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricInfo {
+    /// Name without `_total`.
+    pub name: &'static str,
+    /// Whether it only grows while the process lives.
+    pub is_counter: bool,
+    /// What it says.
+    pub help: &'static str,
+    /// Labels beside `cell`, and `backend` where there is one for each member.
+    pub labels: &'static [&'static str],
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// One for the process; labels are fixed.
+    Process(fn(&ProcessStats) -> Samples),
+    /// One for each member.
+    Member(fn(&MemberStats) -> Samples),
+}
+
+/// Values by the values of their labels.
+type Samples = Vec<(Vec<String>, Value)>;
+
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    Count(u64),
+    Seconds(f64),
+}
+
+fn one(value: u64) -> Samples {
+    vec![(Vec::new(), Value::Count(value))]
+}
+
+fn by<const N: usize>(values: [(&str, u64); N]) -> Samples {
+    let sample = |(label, value): (&str, u64)| (vec![label.to_owned()], Value::Count(value));
+    values.map(sample).into()
+}
+
+const fn gauge(name: &'static str, help: &'static str, source: Source) -> MetricInfo {
+    MetricInfo {
+        name,
+        is_counter: false,
+        help,
+        labels: &[],
+        source,
+    }
+}
+
+const fn counter(name: &'static str, help: &'static str, source: Source) -> MetricInfo {
+    MetricInfo {
+        is_counter: true,
+        ..gauge(name, help, source)
+    }
+}
+
+const fn labelled(info: MetricInfo, labels: &'static [&'static str]) -> MetricInfo {
+    MetricInfo { labels, ..info }
+}
+
+use Source::{Member, Process};
+
+/// Every metric that a server exports.
+#[rustfmt::skip]
+pub const METRICS: [MetricInfo; 26] = [
+    labelled(counter("trefoil_process_cpu_seconds", "CPU time of the process", Process(|p| {
+        let seconds = |us: u64| Value::Seconds(us as f64 / 1e6);
+        vec![
+            (vec!["user".into()], seconds(p.cpu_user_us)),
+            (vec!["system".into()], seconds(p.cpu_system_us)),
+        ]
+    })), &["mode"]),
+    gauge("trefoil_process_resident_bytes", "Memory that the process holds, shared regions included",
+        Process(|p| one(p.resident_bytes))),
+    gauge("trefoil_process_memory_limit_bytes", "Bound on the process's memory", Process(|p| one(p.memory_limit_bytes))),
+    gauge("trefoil_process_baseline_bytes", "Memory held before any store was filled", Process(|p| one(p.baseline_bytes))),
+    gauge("trefoil_process_uptime_seconds", "Time since the start", Process(|p| {
+        vec![(Vec::new(), Value::Seconds(p.uptime_ms as f64 / 1e3))]
+    })),
+    labelled(counter("trefoil_rpc_requests", "Data-plane calls through gRPC", Process(|p| by([
+        ("mutate", p.rpc_mutations), ("lookup", p.rpc_lookups), ("touch", p.rpc_touches),
+    ]))), &["method"]),
+    counter("trefoil_lease_renewals", "Renewals of the lease that readers check", Process(|p| one(p.lease_renewals))),
+    counter("trefoil_fabric_messages", "Messages through shared-memory rings", Process(|p| one(p.fabric_messages))),
+    gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),
+    gauge("trefoil_config_id", "Cell configuration that is served", Member(|m| one(m.config_id.into()))),
+    gauge("trefoil_epoch", "The shard's epoch", Member(|m| one(m.epoch.into()))),
+    gauge("trefoil_items", "Values present", Member(|m| one(m.items))),
+    gauge("trefoil_entry_bytes", "Data entries: keys, values and their heads", Member(|m| one(m.entry_bytes))),
+    gauge("trefoil_store_limit_bytes", "Share of the memory bound", Member(|m| one(m.memory_limit_bytes))),
+    labelled(gauge("trefoil_store_resident_bytes", "Memory of the store by what it is for", Member(|m| {
+        let r = m.resident.unwrap_or_default();
+        by([("data", r.data), ("index", r.index), ("private", r.private), ("rings", r.rings)])
+    })), &["kind"]),
+    labelled(counter("trefoil_evictions", "Items that made room or expired", Member(|m| {
+        let e = m.evictions.unwrap_or_default();
+        by([("capacity", e.capacity), ("associativity", e.associativity), ("expired", e.expired)])
+    })), &["cause"]),
+    labelled(counter("trefoil_mutations", "Mutations executed", Member(|m| {
+        m.mutations.iter().map(|c| (vec![c.kind.clone(), c.outcome.clone()], Value::Count(c.count))).collect()
+    })), &["kind", "outcome"]),
+    labelled(counter("trefoil_lookups", "Lookups by message; one-sided reads are not seen here", Member(|m| {
+        by([("hit", m.lookup_hits), ("miss", m.lookup_misses)])
+    })), &["result"]),
+    counter("trefoil_touches", "Accesses that clients reported", Member(|m| one(m.touches))),
+    gauge("trefoil_side_table_items", "Items reached by message only", Member(|m| one(m.side_table_items))),
+    gauge("trefoil_tombstones", "Erased keys remembered", Member(|m| one(m.tombstones))),
+    counter("trefoil_index_reshapes", "Indexes replaced by larger or smaller ones", Member(|m| one(m.index_reshapes))),
+    counter("trefoil_slab_moves", "Pages emptied to serve another size", Member(|m| one(m.slab_moves))),
+    gauge("trefoil_process_reserve_bytes", "Memory kept free for growth beside the stores", Process(|p| one(p.reserve_bytes))),
+    gauge("trefoil_partitions", "Partitions of the backend", Member(|m| one(m.partition_count.into()))),
+    gauge("trefoil_up", "1 while the backend serves", Member(|_| one(1))),
+];
+
+/// All metrics as text.
+pub(crate) fn render(state: &Arc<State>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot {
+        cell: state.config().cell.clone(),
+        stats: statistics(state),
+    }));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// The statistics of one moment.
+#[derive(Debug)]
+struct Snapshot {
+    cell: String,
+    stats: StatsResponse,
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for metric in &METRICS {
+            let kind = match metric.is_counter {
+                true => MetricType::Counter,
+                false => MetricType::Gauge,
+            };
+            let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
+            match metric.source {
+                Process(samples) => {
+                    let samples = self.stats.process.as_ref().map(samples);
+                    self.put(&mut family, metric, None, samples.unwrap_or_default())?;
+                }
+                Member(samples) => {
+                    for member in &self.stats.members {
+                        self.put(&mut family, metric, Some(member.backend), samples(member))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn put(
+        &self,
+        family: &mut MetricEncoder<'_>,
+        metric: &MetricInfo,
+        backend: Option<u32>,
+        samples: Samples,
+    ) -> Result<(), fmt::Error> {
+        for (values, value) in samples {
+            let mut labels = vec![("cell", self.cell.clone())];
+            labels.extend(backend.map(|number| ("backend", number.to_string())));
+            labels.extend(metric.labels.iter().copied().zip(values));
+            let sample = family.encode_family(&labels)?;
+            match (metric.is_counter, value) {
+                (true, Value::Count(count)) => ConstCounter::new(count).encode(sample)?,
+                (true, Value::Seconds(seconds)) => ConstCounter::new(seconds).encode(sample)?,
+                (false, Value::Count(count)) => ConstGauge::new(count as i64).encode(sample)?,
+                (false, Value::Seconds(seconds)) => ConstGauge::new(seconds).encode(sample)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! What an operator chooses.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_cell::{BackendLock, ConfigStore};
+
+/// How a server is run. What all backends of a cell agree on is in its
+/// configuration, which `config_store` holds.
+pub struct ServerOptions {
+    /// Holds the cell's configuration; it must be there before the start.
+    pub config_store: Arc<dyn ConfigStore>,
+    /// Numbers of the backends that this process is.
+    pub members: Vec<u32>,
+    /// The right to be them, where a directory grants it; held until shutdown.
+    pub locks: Vec<BackendLock>,
+    /// Bound on the resident bytes of the whole process.
+    pub memory_limit: u64,
+    /// Partitions of each member.
+    pub partition_count: usize,
+    /// Whether to back regions by huge pages if the system has enough reserved.
+    pub huge_pages: bool,
+    /// Capacity of each member in objects, for hit-ratio experiments.
+    pub objects_max: Option<u64>,
+    /// Erased keys that each partition remembers.
+    pub tombstone_count_max: usize,
+    /// Corpus of an immutable cell: JSON lines, or CSV if it ends in `.csv`.
+    pub load: Option<PathBuf>,
+    /// Threads of the RPC service.
+    pub rpc_thread_count: usize,
+    /// How long the fabric's poller spins after the last message; `None` for
+    /// the fabric's own default.
+    pub fabric_spin: Option<Duration>,
+    /// Processor that the poller is pinned to.
+    pub fabric_cpu: Option<usize>,
+}
+
+impl ServerOptions {
+    /// The defaults: `members` of the cell in `config_store`, 1 GiB.
+    pub fn new(config_store: Arc<dyn ConfigStore>, members: Vec<u32>) -> Self {
+        ServerOptions {
+            config_store,
+            members,
+            locks: Vec::new(),
+            memory_limit: 1 << 30,
+            partition_count: 8,
+            huge_pages: true,
+            objects_max: None,
+            tombstone_count_max: 1024,
+            load: None,
+            rpc_thread_count: 2,
+            fabric_spin: None,
+            fabric_cpu: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("members", &self.members)
+            .field("memory_limit", &self.memory_limit)
+            .finish_non_exhaustive()
+    }
+}

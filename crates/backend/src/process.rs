@@ -1,0 +1,151 @@
+//! What the system says about this process and this machine.
+
+use std::fs;
+
+/// Resident bytes of this process, by what backs them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resident {
+    /// Heap, stacks, and the program's own pages.
+    pub(crate) private: u64,
+    /// Memory objects, as far as this process has touched them.
+    pub(crate) shared: u64,
+    /// Huge pages, which the system counts apart.
+    pub(crate) huge: u64,
+}
+
+impl Resident {
+    /// All of it.
+    pub(crate) fn total(&self) -> u64 {
+        self.private + self.shared + self.huge
+    }
+
+    /// As the system counts now; zeros if it does not say.
+    pub(crate) fn now() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self::parse(&status)
+    }
+
+    fn parse(status: &str) -> Self {
+        let mut resident = Resident::default();
+        for line in status.lines() {
+            let Some((name, rest)) = line.split_once(':') else {
+                continue;
+            };
+            let bytes = || kibibytes(rest);
+            match name {
+                "RssAnon" | "RssFile" => resident.private += bytes(),
+                "RssShmem" => resident.shared = bytes(),
+                "HugetlbPages" => resident.huge = bytes(),
+                _ => {}
+            }
+        }
+        resident
+    }
+}
+
+fn kibibytes(field: &str) -> u64 {
+    let number = field.split_ascii_whitespace().next();
+    number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// CPU time of this process, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cpu {
+    pub(crate) user_us: u64,
+    pub(crate) system_us: u64,
+}
+
+impl Cpu {
+    /// As the system counts now, in its ticks of 10 ms mostly.
+    pub(crate) fn now() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        Self::parse(&stat, rustix::param::clock_ticks_per_second())
+    }
+
+    fn parse(stat: &str, ticks_per_second: u64) -> Self {
+        // The command's name, in parentheses, may hold anything.
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut fields = fields.split_ascii_whitespace().skip(11);
+        let mut next = || {
+            let ticks: u64 = fields.next().and_then(|f| f.parse().ok()).unwrap_or(0);
+            ticks * 1_000_000 / ticks_per_second.max(1)
+        };
+        Cpu {
+            user_us: next(),
+            system_us: next(),
+        }
+    }
+}
+
+/// Memory of this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// Bytes installed.
+    pub(crate) memory: u64,
+    /// Bytes of huge pages that are reserved and free.
+    pub(crate) huge_free: u64,
+}
+
+impl Machine {
+    /// As the system says; zeros if it does not.
+    pub(crate) fn now() -> Self {
+        Self::parse(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
+    }
+
+    fn parse(meminfo: &str) -> Self {
+        let field = |name: &str| {
+            let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
+            number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let free = field("HugePages_Free:").saturating_sub(field("HugePages_Rsvd:"));
+        Machine {
+            memory: field("MemTotal:") * 1024,
+            huge_free: free * field("Hugepagesize:") * 1024,
+        }
+    }
+}
+
+/// Identifies the running system: shared memory reaches no further.
+pub(crate) fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_parsed_and_nonsense_is_zero() {
+        let status = "Name:\tx\nVmRSS:\t 9 kB\nRssAnon:\t 5 kB\nRssFile:\t 3 kB\nRssShmem:\t 1 kB\nHugetlbPages:\t 2048 kB\n";
+        let resident = Resident::parse(status);
+        assert_eq!(resident.private, 8 << 10);
+        assert_eq!(resident.total(), (9 << 10) + (2 << 20));
+        assert_eq!(Resident::parse("RssAnon: many\n:\n"), Resident::default());
+    }
+
+    #[test]
+    fn this_process_has_memory_and_time() {
+        assert!(Resident::now().private > 1 << 16);
+        assert!(Machine::now().memory > 1 << 24);
+        assert_eq!(boot_id().len(), 36);
+    }
+
+    #[test]
+    fn stat_is_parsed_behind_any_name() {
+        let stat = "12 (a) b) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0";
+        let cpu = Cpu::parse(stat, 100);
+        assert_eq!((cpu.user_us, cpu.system_us), (2_500_000, 500_000));
+        assert_eq!(Cpu::parse("", 0), Cpu::default());
+    }
+
+    #[test]
+    fn meminfo_is_parsed() {
+        let text =
+            "MemTotal: 100 kB\nHugePages_Free: 7\nHugePages_Rsvd: 2\nHugepagesize: 2048 kB\n";
+        let machine = Machine::parse(text);
+        assert_eq!(machine.memory, 100 << 10);
+        assert_eq!(machine.huge_free, 5 * (2 << 20));
+    }
+}

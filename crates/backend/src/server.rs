@@ -1,0 +1,357 @@
+//! Starting everything in the right order, and stopping it.
+//!
+//! ```text
+//! sockets taken ─► regions and stores ─► corpus loaded ─► a whole lease has
+//! passed ─► own lease renewed ─► fabric ─► RPC answers
+//! ```
+//!
+//! A predecessor that died just before held a lease for at most [`LEASE`]:
+//! readers may believe its memory until then, so this process neither answers
+//! nor votes before.
+
+use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
+use crate::error::StartError;
+use crate::lease::{self, LEASE};
+use crate::listen::{Listeners, UnixSocket};
+use crate::member::Member;
+use crate::memory::MemoryBound;
+use crate::options::ServerOptions;
+use crate::process::{Machine, Resident};
+use crate::state::State;
+use crate::stop::Stop;
+use crate::tend;
+use crate::transport::{self, Stopping};
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use trefoil_cell::{BackendLock, CellConfig};
+use trefoil_fabric::Service as FabricService;
+use trefoil_fabric::shm::{Export, Target, TargetOptions};
+use trefoil_layout::Version;
+use trefoil_region::HugePages;
+use trefoil_rpc::v1::StatsResponse;
+use trefoil_store::policy::PolicyKind;
+use trefoil_store::{Regions, Store, StoreConfig};
+
+/// How long calls in flight may take after a shutdown has begun.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Client id of the versions that a first load gives: no client draws 0 bits.
+const LOADER_ID: u64 = 1;
+
+/// A running server. Dropping it shuts it down.
+#[derive(Debug)]
+pub struct Server {
+    running: Option<Running>,
+    tcp_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
+}
+
+struct Running {
+    state: Arc<State>,
+    runtime: Runtime,
+    stopping: watch::Sender<bool>,
+    stop: Arc<Stop>,
+    threads: Vec<JoinHandle<()>>,
+    unix: Option<UnixSocket>,
+    locks: Vec<BackendLock>,
+}
+
+impl Server {
+    /// Starts a server on sockets that were taken before. Returns when it
+    /// serves, which is at least [`LEASE`] later.
+    pub fn start(options: ServerOptions, listeners: Listeners) -> Result<Self, StartError> {
+        let exclusive_since = Instant::now();
+        let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
+        check(&options, &config)?;
+        let runtime = start_runtime(options.rpc_thread_count)?;
+        let machine = Machine::now();
+        let limit_max = limit_max(&options, &machine);
+        let baseline = Resident::now().total();
+        let count = options.members.len();
+        let bound = MemoryBound::new(options.memory_limit, limit_max, baseline, count)?;
+        let incarnation = rand::random::<u64>() | 1;
+        let members = options
+            .members
+            .iter()
+            .map(|&number| {
+                let share = bound.share();
+                let made = make_member(&options, &config, number, incarnation, share, limit_max);
+                made.map(Arc::new)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(path) = &options.load {
+            for member in &members {
+                load_corpus(member, &config, path)?;
+            }
+        }
+        let cell = config.cell.clone();
+        let state = State::new(members, bound, options.config_store.clone(), config);
+        // The rest of the predecessor's lease; loading has taken some of it.
+        std::thread::sleep(LEASE.saturating_sub(exclusive_since.elapsed()));
+
+        let (stopping, stopping_seen) = watch::channel(false);
+        let mut running = Running {
+            state: Arc::new(state),
+            runtime,
+            stopping,
+            stop: Arc::default(),
+            threads: Vec::new(),
+            unix: None,
+            locks: options.locks,
+        };
+        lease::renew(&running.state);
+        running.spawn("trefoil-lease", lease::run)?;
+        running.spawn("trefoil-tend", tend::run)?;
+        if let Some(path) = listeners.fabric_socket() {
+            let mut target = TargetOptions::new(path);
+            target.spin = options.fabric_spin.unwrap_or(target.spin);
+            target.cpu = options.fabric_cpu;
+            let target = start_fabric(target, &running.state)?;
+            let _ = running.state.target.set(Mutex::new(Some(target)));
+        }
+        let (tcp_address, metrics_address) = (listeners.tcp_address(), listeners.metrics_address());
+        running.listen(listeners, stopping_seen)?;
+        tracing::info!(cell, members = ?options.members, ?tcp_address, "serving");
+        Ok(Server {
+            running: Some(running),
+            tcp_address,
+            metrics_address,
+        })
+    }
+
+    /// Where the RPC service listens over TCP.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    /// Where metrics are served.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// What `Stats` answers.
+    pub fn statistics(&self) -> StatsResponse {
+        let running = self.running.as_ref();
+        running.map_or_else(StatsResponse::default, |running| {
+            crate::service::statistics(&running.state)
+        })
+    }
+
+    /// Stops: readers at once, then messages, then calls in flight.
+    pub fn shutdown(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.end();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Running {
+    fn spawn(&mut self, name: &'static str, run: fn(&Arc<State>, &Stop)) -> Result<(), StartError> {
+        let (state, stop) = (Arc::clone(&self.state), Arc::clone(&self.stop));
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&state, &stop))
+            .map_err(|source| StartError::System { what: name, source })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    fn listen(&mut self, listeners: Listeners, stopping: Stopping) -> Result<(), StartError> {
+        let fail = |source| StartError::System {
+            what: "listening",
+            source,
+        };
+        let _entered = self.runtime.enter();
+        let Listeners {
+            tcp, unix, metrics, ..
+        } = listeners;
+        if let Some(tcp) = tcp {
+            let listener = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
+            let state = Arc::clone(&self.state);
+            tokio::spawn(transport::rpc_over_tcp(listener, state, stopping.clone()));
+        }
+        if let Some(unix) = unix {
+            let listener = unix.listener.try_clone().map_err(fail)?;
+            let listener = tokio::net::UnixListener::from_std(listener).map_err(fail)?;
+            let state = Arc::clone(&self.state);
+            tokio::spawn(transport::rpc_over_unix(listener, state, stopping.clone()));
+            self.unix = Some(unix);
+        }
+        if let Some(metrics) = metrics {
+            let listener = tokio::net::TcpListener::from_std(metrics).map_err(fail)?;
+            let state = Arc::clone(&self.state);
+            tokio::spawn(transport::metrics_over_tcp(listener, state, stopping));
+        }
+        Ok(())
+    }
+
+    fn end(mut self) {
+        tracing::info!("shutting down");
+        self.state.begin_stopping();
+        drop(self.unix.take());
+        // First the renewals, or one would follow the revocation.
+        self.stop.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        for member in &self.state.members {
+            member.store.revoke();
+        }
+        if let Some(target) = self.state.target.get() {
+            drop(target.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+        let _ = self.stopping.send(true);
+        self.runtime.shutdown_timeout(FAREWELL);
+        // Last: a successor may begin once the locks are free.
+        drop(self.locks);
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running")
+            .field("members", &self.state.members)
+            .finish_non_exhaustive()
+    }
+}
+
+fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError> {
+    if options.members.is_empty() {
+        return Err(StartError::NoMembers);
+    }
+    for (index, &number) in options.members.iter().enumerate() {
+        if config.backend(number).is_none() || options.members[..index].contains(&number) {
+            let last = config.backends.len() as u32 - 1;
+            return Err(StartError::Member { number, last });
+        }
+    }
+    match (config.mode.is_immutable(), &options.load) {
+        (true, None) => Err(StartError::NoCorpus),
+        (false, Some(_)) => Err(StartError::NotImmutable(config.mode)),
+        _ => Ok(()),
+    }
+}
+
+fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(thread_count.max(1))
+        .max_blocking_threads(8)
+        .thread_name("trefoil-rpc")
+        .enable_all()
+        .build()
+        .map_err(|source| StartError::System {
+            what: "the RPC service's threads",
+            source,
+        })
+}
+
+/// The highest limit that can be set while the process lives: the regions are
+/// made for it. Huge pages, where they are used, are all that there is.
+fn limit_max(options: &ServerOptions, machine: &Machine) -> u64 {
+    if options.huge_pages && machine.huge_free >= options.memory_limit {
+        machine.huge_free
+    } else {
+        machine.memory
+    }
+}
+
+fn make_member(
+    options: &ServerOptions,
+    config: &CellConfig,
+    number: u32,
+    incarnation: u64,
+    share: u64,
+    limit_max: u64,
+) -> Result<Member, StartError> {
+    let fail = |source| StartError::Store { number, source };
+    let huge = match options.huge_pages {
+        true => HugePages::Auto,
+        false => HugePages::Off,
+    };
+    let policy: PolicyKind = config.eviction.parse()?;
+    let store_config = StoreConfig {
+        partition_count: options.partition_count,
+        config_id: config.config_id,
+        epoch: 1,
+        incarnation,
+        hasher: config.hash,
+        policy,
+        memory_limit: share,
+        value_len_max: config.value_len_max as usize,
+        objects_max: options.objects_max,
+        tombstone_count_max: options.tombstone_count_max,
+        immutable: config.mode.is_immutable(),
+    };
+    let name = format!("trefoil-{}-{number}", config.cell);
+    let region_max = limit_max / options.members.len() as u64;
+    let regions = Regions::memfd(&name, region_max.max(share), huge).map_err(fail)?;
+    let store = Store::new(store_config, regions).map_err(fail)?;
+    Ok(Member::new(number, config, store))
+}
+
+/// Fills an immutable member. All replicas give the same versions, because
+/// they derive from the configuration and the order of the file.
+fn load_corpus(member: &Member, config: &CellConfig, path: &Path) -> Result<(), StartError> {
+    let fail = |source| StartError::Corpus {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(|e| fail(CorpusError::Open(e)))?;
+    let value_len_max = config.value_len_max as usize;
+    let reader = CorpusReader::new(file, CorpusFormat::of(path), value_len_max).map_err(fail)?;
+    let first = Version::new(u64::from(config.config_id), LOADER_ID, 0);
+    let loaded = corpus::load(member, reader, first).map_err(fail)?;
+    let counts = member.store.stats().counts;
+    if counts.evicted_capacity + counts.evicted_associativity > 0 {
+        let limit = member.store.memory_limit();
+        let line = loaded.lines;
+        return Err(fail(CorpusError::TooLarge { line, limit }));
+    }
+    tracing::info!(
+        backend = member.number,
+        items = loaded.items,
+        lines = loaded.lines,
+        "corpus loaded"
+    );
+    Ok(())
+}
+
+fn start_fabric(options: TargetOptions, state: &State) -> Result<Target, StartError> {
+    let export = |member: &Arc<Member>| {
+        let number = member.number;
+        let fail = |source| StartError::Export { number, source };
+        let regions = member.store.regions();
+        let (Some(control), Some(index), Some(data)) = (
+            regions.control.object(),
+            regions.index.object(),
+            regions.data.object(),
+        ) else {
+            return Ok(None);
+        };
+        let service: Arc<dyn FabricService> = Arc::clone(member) as _;
+        let hasher = member.store.config().hasher;
+        let objects = [control, index, data];
+        Export::new(number, hasher, member.shape(), objects, service)
+            .map(Some)
+            .map_err(fail)
+    };
+    let exports: Result<Vec<Option<Export>>, StartError> =
+        state.members.iter().map(export).collect();
+    let exports = exports?.into_iter().flatten().collect();
+    Ok(Target::start(options, exports)?)
+}

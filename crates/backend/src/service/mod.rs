@@ -1,0 +1,191 @@
+//! The RPC contract, served. Requests are executed on the thread that has read
+//! them: a mutation takes a microsecond, handing it over would take more.
+
+mod reload;
+mod stats;
+
+pub(crate) use stats::statistics;
+
+use crate::member::Member;
+use crate::state::State;
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+use trefoil_layout::limits::{KEY_LEN_MAX, LAYOUT_VERSION};
+use trefoil_region::WordBuffer;
+use trefoil_rpc::v1::trefoil_server::Trefoil;
+use trefoil_rpc::{ContractError, MESSAGE_LEN_MAX, TOUCH_COUNT_MAX, v1};
+
+/// Longest answer whose buffer a thread keeps for the next one.
+const SCRATCH_LEN_MAX: usize = 1 << 20;
+
+thread_local! {
+    static SCRATCH: RefCell<WordBuffer> = RefCell::default();
+}
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct RpcService {
+    state: Arc<State>,
+}
+
+impl RpcService {
+    pub(crate) fn new(state: Arc<State>) -> Self {
+        RpcService { state }
+    }
+
+    fn member(&self, number: u32) -> Result<&Arc<Member>, Status> {
+        if self.state.is_stopping() {
+            return Err(Status::unavailable("the server is shutting down"));
+        }
+        self.state.member(number).ok_or_else(|| {
+            let numbers = self.state.members.iter().map(|m| m.number.to_string());
+            let numbers: Vec<String> = numbers.collect();
+            Status::not_found(format!(
+                "backend {number} is not served here; this process is backend {}",
+                numbers.join(", ")
+            ))
+        })
+    }
+
+    fn count(&self, counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn malformed(error: ContractError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+#[tonic::async_trait]
+impl Trefoil for RpcService {
+    async fn ping(
+        &self,
+        _: Request<v1::PingRequest>,
+    ) -> Result<Response<v1::PingResponse>, Status> {
+        Ok(Response::new(v1::PingResponse {}))
+    }
+
+    async fn hello(
+        &self,
+        request: Request<v1::HelloRequest>,
+    ) -> Result<Response<v1::HelloResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let member = self.member(request.get_ref().backend)?;
+        let config = self.state.config();
+        let shape = member.shape();
+        let backend = config.backend(member.number);
+        let fabric_socket = backend.and_then(|b| b.fabric_socket.as_ref());
+        Ok(Response::new(v1::HelloResponse {
+            backend: member.number,
+            layout_version: u32::from(LAYOUT_VERSION),
+            boot_id: self.state.boot_id.clone(),
+            fabric_socket: fabric_socket.map_or_else(String::new, |p| p.display().to_string()),
+            incarnation: shape.incarnation,
+            partition_count: shape.partition_count as u32,
+            epoch: member.epoch(),
+            limits: Some(v1::Limits {
+                key_len_max: KEY_LEN_MAX as u32,
+                value_len_max: config.value_len_max as u32,
+                touch_count_max: TOUCH_COUNT_MAX as u32,
+                message_len_max: MESSAGE_LEN_MAX as u32,
+            }),
+            config: Some(trefoil_cell::encode_config(&config)),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+        }))
+    }
+
+    async fn config(
+        &self,
+        _: Request<v1::ConfigRequest>,
+    ) -> Result<Response<v1::ConfigResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let config = trefoil_cell::encode_config(&self.state.config());
+        Ok(Response::new(v1::ConfigResponse {
+            config: Some(config),
+        }))
+    }
+
+    async fn mutate(
+        &self,
+        request: Request<v1::MutateRequest>,
+    ) -> Result<Response<v1::MutateResponse>, Status> {
+        self.count(&self.state.counters.rpc_mutations);
+        let request = request.get_ref();
+        let member = self.member(request.backend)?;
+        let mutation = trefoil_rpc::decode_mutation(request).map_err(malformed)?;
+        let ack = member.mutate(Some(request.config_id), &mutation);
+        Ok(Response::new(trefoil_rpc::encode_ack(&ack)))
+    }
+
+    async fn lookup(
+        &self,
+        request: Request<v1::LookupRequest>,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        self.count(&self.state.counters.rpc_lookups);
+        let request = request.get_ref();
+        let member = self.member(request.backend)?;
+        let response = SCRATCH.with_borrow_mut(|scratch| {
+            let answer = member.lookup(Some(request.config_id), &request.key, scratch);
+            let response = trefoil_rpc::encode_lookup_answer(&answer);
+            if scratch.bytes().len() > SCRATCH_LEN_MAX {
+                *scratch = WordBuffer::default();
+            }
+            response
+        });
+        Ok(Response::new(response))
+    }
+
+    async fn touch(
+        &self,
+        request: Request<v1::TouchRequest>,
+    ) -> Result<Response<v1::TouchResponse>, Status> {
+        self.count(&self.state.counters.rpc_touches);
+        let request = request.get_ref();
+        let member = self.member(request.backend)?;
+        for touches in trefoil_rpc::decode_touches(request).map_err(malformed)? {
+            member
+                .store
+                .touch(touches.partition, touches.window_id, touches.slots);
+        }
+        Ok(Response::new(v1::TouchResponse {}))
+    }
+
+    async fn stats(
+        &self,
+        _: Request<v1::StatsRequest>,
+    ) -> Result<Response<v1::StatsResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        Ok(Response::new(statistics(&self.state)))
+    }
+
+    async fn set_memory_limit(
+        &self,
+        request: Request<v1::SetMemoryLimitRequest>,
+    ) -> Result<Response<v1::SetMemoryLimitResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let bytes = request.get_ref().bytes;
+        let previous_bytes = self
+            .state
+            .set_memory_limit(bytes)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        Ok(Response::new(v1::SetMemoryLimitResponse {
+            previous_bytes,
+            resident_bytes: crate::process::Resident::now().total(),
+        }))
+    }
+
+    type ReloadStream = Pin<Box<dyn Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;
+
+    async fn reload(
+        &self,
+        request: Request<Streaming<v1::ReloadRequest>>,
+    ) -> Result<Response<Self::ReloadStream>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let answers = reload::start(Arc::clone(&self.state), request.into_inner());
+        Ok(Response::new(Box::pin(answers)))
+    }
+}

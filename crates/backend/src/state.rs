@@ -1,0 +1,120 @@
+//! What every thread of the process shares.
+
+use crate::member::Member;
+use crate::memory::{MemoryBound, MemoryError};
+use crate::process::Resident;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
+use trefoil_cell::{CellConfig, ConfigStore};
+use trefoil_fabric::shm::Target;
+
+/// Calls through gRPC, and renewals.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) rpc_mutations: AtomicU64,
+    pub(crate) rpc_lookups: AtomicU64,
+    pub(crate) rpc_touches: AtomicU64,
+    pub(crate) rpc_other: AtomicU64,
+    pub(crate) lease_renewals: AtomicU64,
+}
+
+/// See the module.
+pub(crate) struct State {
+    pub(crate) members: Vec<Arc<Member>>,
+    pub(crate) counters: Counters,
+    pub(crate) bound: MemoryBound,
+    pub(crate) config_store: Arc<dyn ConfigStore>,
+    pub(crate) boot_id: String,
+    pub(crate) started: Instant,
+    /// Set once, when the fabric's target runs; taken out to stop it.
+    pub(crate) target: OnceLock<Mutex<Option<Target>>>,
+    config: RwLock<Arc<CellConfig>>,
+    stopping: AtomicBool,
+}
+
+impl State {
+    pub(crate) fn new(
+        members: Vec<Arc<Member>>,
+        bound: MemoryBound,
+        config_store: Arc<dyn ConfigStore>,
+        config: CellConfig,
+    ) -> Self {
+        State {
+            members,
+            counters: Counters::default(),
+            bound,
+            config_store,
+            boot_id: crate::process::boot_id(),
+            started: Instant::now(),
+            target: OnceLock::new(),
+            config: RwLock::new(Arc::new(config)),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The member with this number.
+    pub(crate) fn member(&self, number: u32) -> Option<&Arc<Member>> {
+        self.members.iter().find(|member| member.number == number)
+    }
+
+    /// The configuration that was committed last.
+    pub(crate) fn config(&self) -> Arc<CellConfig> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&config)
+    }
+
+    /// Answers clients with `config` from now on, unless a later one is known.
+    pub(crate) fn set_config(&self, config: CellConfig) {
+        let mut current = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        if config.config_id > current.config_id {
+            *current = Arc::new(config);
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin_stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// The fabric's counters; zeros where no target runs.
+    pub(crate) fn fabric_statistics(&self) -> trefoil_fabric::shm::Statistics {
+        let target = self.target.get();
+        let target = target.map(|t| t.lock().unwrap_or_else(PoisonError::into_inner));
+        target
+            .as_ref()
+            .and_then(|target| target.as_ref().map(Target::statistics))
+            .unwrap_or_default()
+    }
+
+    /// Changes the bound on the process's memory; returns the old one.
+    pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<u64, MemoryError> {
+        let previous = self.bound.set_limit(bytes)?;
+        tracing::info!(previous, bytes, "memory limit changed");
+        self.apply_share(self.bound.share());
+        Ok(previous)
+    }
+
+    /// Measures what the process holds and corrects the stores' shares.
+    pub(crate) fn correct_memory(&self) {
+        let stores_private = self
+            .members
+            .iter()
+            .map(|member| member.store.stats().resident.private)
+            .sum();
+        let share = self.members.first().map_or(0, |m| m.store.memory_limit());
+        if let Some(share) = self.bound.correct(Resident::now(), stores_private, share) {
+            tracing::debug!(share, "memory share corrected");
+            self.apply_share(share);
+        }
+    }
+
+    fn apply_share(&self, share: u64) {
+        for member in &self.members {
+            member.store.set_memory_limit(share);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Connections: accepted, served by HTTP/2 (gRPC) or HTTP/1 (metrics), ended.
+
+use crate::metrics;
+use crate::service::RpcService;
+use crate::state::State;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+/// HTTP/2 flow control, as the contract's clients set it.
+const STREAM_WINDOW_LEN: u32 = 4 << 20;
+const CONNECTION_WINDOW_LEN: u32 = 16 << 20;
+/// Calls in flight on one connection.
+const STREAM_COUNT_MAX: u32 = 1024;
+/// Pause after the system refused to accept (out of descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long calls in flight may take once the server stops.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Turns true when the server stops.
+pub(crate) type Stopping = watch::Receiver<bool>;
+
+/// Waits until the server stops.
+async fn stopped(mut stopping: Stopping) {
+    // An error means that the sender is gone: the server has stopped.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Serves gRPC over TCP.
+pub(crate) async fn rpc_over_tcp(listener: TcpListener, state: Arc<State>, stopping: Stopping) {
+    let accept = || async {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    accept_each(accept, &stopping, |stream| {
+        rpc(stream, Arc::clone(&state), stopping.clone())
+    })
+    .await;
+}
+
+/// Serves gRPC over a Unix socket.
+pub(crate) async fn rpc_over_unix(listener: UnixListener, state: Arc<State>, stopping: Stopping) {
+    let accept = || async { Ok(listener.accept().await?.0) };
+    accept_each(accept, &stopping, |stream| {
+        rpc(stream, Arc::clone(&state), stopping.clone())
+    })
+    .await;
+}
+
+/// Serves metrics over HTTP.
+pub(crate) async fn metrics_over_tcp(listener: TcpListener, state: Arc<State>, stopping: Stopping) {
+    let accept = || async { Ok(listener.accept().await?.0) };
+    accept_each(accept, &stopping, |stream| {
+        scrape(stream, Arc::clone(&state), stopping.clone())
+    })
+    .await;
+}
+
+/// Spawns `serve` for every connection until the server stops.
+async fn accept_each<A, S, T>(accept: impl Fn() -> A, stopping: &Stopping, serve: impl Fn(T) -> S)
+where
+    A: Future<Output = io::Result<T>>,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let mut stopped = pin!(stopped(stopping.clone()));
+    loop {
+        tokio::select! {
+            () = &mut stopped => return,
+            accepted = accept() => match accepted {
+                Ok(stream) => {
+                    tokio::spawn(serve(stream));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+}
+
+async fn rpc<T>(stream: T, state: Arc<State>, stopping: Stopping)
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let service = trefoil_rpc::service(RpcService::new(state));
+    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_LEN)
+        .initial_connection_window_size(CONNECTION_WINDOW_LEN)
+        .max_concurrent_streams(STREAM_COUNT_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let mut connection = pin!(connection);
+    tokio::select! {
+        result = &mut connection => note(result),
+        () = stopped(stopping) => {
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(FAREWELL, connection).await;
+        }
+    }
+}
+
+async fn scrape(stream: tokio::net::TcpStream, state: Arc<State>, stopping: Stopping) {
+    let service = hyper::service::service_fn(move |request| {
+        let response = answer(&state, &request);
+        async move { Ok::<_, std::convert::Infallible>(response) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(10))
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        result = connection => note(result),
+        () = stopped(stopping) => {}
+    }
+}
+
+/// A peer that speaks something else, or breaks off, is no event.
+fn note(result: Result<(), hyper::Error>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+fn answer<B>(state: &Arc<State>, request: &hyper::Request<B>) -> hyper::Response<Full<Bytes>> {
+    let (status, kind, body) = match (request.method(), request.uri().path()) {
+        (&hyper::Method::GET, "/metrics") => match metrics::render(state) {
+            Ok(text) => (200, metrics::CONTENT_TYPE, text),
+            Err(error) => (500, "text/plain", format!("{error}\n")),
+        },
+        (&hyper::Method::GET, _) => (404, "text/plain", "metrics are at /metrics\n".to_owned()),
+        _ => (405, "text/plain", "only GET is served here\n".to_owned()),
+    };
+    let mut response = hyper::Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = hyper::StatusCode::from_u16(status).unwrap_or_default();
+    response.headers_mut().insert(
+        hyper::header::CONTENT_TYPE,
+        hyper::header::HeaderValue::from_static(kind),
+    );
+    response
+}

@@ -1,0 +1,222 @@
+//! Immutable cells: loading, and replacing the corpus.
+
+mod support;
+
+use bytes::Bytes;
+use support::{CONFIG_ID, Caller, Cell, Setup, request};
+use tonic::{Code, Status};
+use trefoil_cell::{CellConfig, ConfigStore as _, Mode};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Action, Outcome, Rejection};
+use trefoil_rpc::v1::{self, reload_request::Step, reload_response};
+
+fn lines(numbers: std::ops::Range<u32>, value: &str) -> String {
+    let line = |n| format!("{{\"key\":\"key-{n}\",\"value\":\"{value}-{n}\"}}\n");
+    numbers.map(line).collect()
+}
+
+fn begin(config: &CellConfig, backend: u32) -> v1::ReloadBegin {
+    v1::ReloadBegin {
+        backend,
+        format: v1::CorpusFormat::JsonLines as i32,
+        config: Some(trefoil_cell::encode_config(config)),
+        version: Some(trefoil_rpc::encode_version(Version::new(1 << 60, 5, 0))),
+        clear_first: false,
+    }
+}
+
+fn next_config(cell: &Cell) -> CellConfig {
+    CellConfig {
+        config_id: CONFIG_ID + 1,
+        ..cell.config.clone()
+    }
+}
+
+/// Sends all steps and returns what came back.
+fn reload(caller: &mut Caller<'_>, steps: Vec<Step>) -> Result<Vec<reload_response::Step>, Status> {
+    let requests = steps
+        .into_iter()
+        .map(|step| v1::ReloadRequest { step: Some(step) });
+    let requests: Vec<_> = requests.collect();
+    let call = async {
+        let answers = caller.client.reload(tokio_stream::iter(requests)).await?;
+        let mut answers = answers.into_inner();
+        let mut all = Vec::new();
+        while let Some(answer) = answers.message().await? {
+            all.extend(answer.step);
+        }
+        Ok(all)
+    };
+    caller.cell.runtime.block_on(call)
+}
+
+fn steps(begin: v1::ReloadBegin, text: &str) -> Vec<Step> {
+    let mut steps = vec![Step::Begin(begin)];
+    let chunks = text.as_bytes().chunks(1000).map(Bytes::copy_from_slice);
+    steps.extend(chunks.map(Step::Chunk));
+    steps.extend([
+        Step::End(v1::ReloadEnd {}),
+        Step::Commit(v1::ReloadCommit {}),
+    ]);
+    steps
+}
+
+#[test]
+fn a_corpus_is_served_and_mutations_are_refused() {
+    let cell = Setup::new(Mode::R2, 2)
+        .corpus("c.jsonl", lines(0..5000, "old"))
+        .start();
+    let mut caller = cell.client();
+    for backend in [0, 1] {
+        for n in [0, 17, 4999] {
+            let value = caller.get(backend, CONFIG_ID, format!("key-{n}").as_bytes());
+            assert_eq!(value.unwrap(), format!("old-{n}").into_bytes());
+        }
+        let outcome = caller
+            .mutate(request(backend, Action::Set, b"k", b"v"))
+            .unwrap()
+            .outcome;
+        assert_eq!(outcome, Outcome::Rejected(Rejection::Immutable));
+    }
+    let stats = caller.stats();
+    assert!(stats.members.iter().all(|m| m.items == 5000));
+}
+
+#[test]
+fn csv_is_loaded_too_and_only_what_belongs_to_a_backend() {
+    let rows: String = (0..1000).map(|n| format!("value-{n},key-{n}\n")).collect();
+    let cell = Setup::new(Mode::R2, 4)
+        .corpus("c.csv", format!("value,key\n{rows}"))
+        .start();
+    let stats = cell.client().stats();
+    let items: Vec<u64> = stats.members.iter().map(|m| m.items).collect();
+    assert_eq!(items.iter().sum::<u64>(), 2000, "two copies of each");
+    assert!(items.iter().all(|n| (400..600).contains(n)), "{items:?}");
+}
+
+#[test]
+fn a_reload_replaces_everything_under_the_next_config_id() {
+    let cell = Setup::new(Mode::R2, 2)
+        .corpus("c.jsonl", lines(0..2000, "old"))
+        .start();
+    let mut caller = cell.client();
+    let next = next_config(&cell);
+    let text = lines(1000..4000, "new");
+    for backend in [0, 1] {
+        let answers = reload(&mut caller, steps(begin(&next, backend), &text)).unwrap();
+        let [
+            reload_response::Step::Loaded(loaded),
+            reload_response::Step::Committed(done),
+        ] = &answers[..]
+        else {
+            panic!("{answers:?}");
+        };
+        assert_eq!((loaded.lines, loaded.items), (3000, 3000));
+        assert_eq!(done.config_id, CONFIG_ID + 1);
+        // The old configuration finds nothing here any more, not even misses.
+        let stale = v1::LookupRequest {
+            backend,
+            config_id: CONFIG_ID,
+            key: Bytes::from_static(b"key-1500"),
+        };
+        let answer = cell.runtime.block_on(caller.client.lookup(stale)).unwrap();
+        let wrong = v1::lookup_response::Found::Rejected(v1::Rejection::WrongShard as i32);
+        assert_eq!(answer.into_inner().found, Some(wrong));
+        assert_eq!(
+            caller.get(backend, CONFIG_ID + 1, b"key-1500").unwrap(),
+            b"new-1500"
+        );
+        assert_eq!(caller.get(backend, CONFIG_ID + 1, b"key-1"), None);
+    }
+    assert_eq!(cell.store.load().unwrap(), Some(next));
+    let config = cell
+        .runtime
+        .block_on(caller.client.config(v1::ConfigRequest {}))
+        .unwrap();
+    assert_eq!(config.into_inner().config.unwrap().config_id, CONFIG_ID + 1);
+    assert!(caller.stats().members.iter().all(|m| m.items == 3000));
+}
+
+#[test]
+fn a_reload_that_fails_changes_nothing() {
+    let cell = Setup::new(Mode::R2, 2)
+        .corpus("c.jsonl", lines(0..100, "old"))
+        .start();
+    let mut caller = cell.client();
+    let next = next_config(&cell);
+    let good = lines(0..100, "new");
+    let whole = steps(begin(&next, 0), &good);
+    let cut = |count: usize| whole[..count].to_vec();
+    let with = |change: fn(&mut v1::ReloadBegin)| {
+        let mut begin = begin(&next, 0);
+        change(&mut begin);
+        steps(begin, &good)
+    };
+    let cases: Vec<(Code, &str, Vec<Step>)> = vec![
+        (
+            Code::InvalidArgument,
+            "line 101: expected",
+            steps(begin(&next, 0), &format!("{good}oops")),
+        ),
+        (Code::Cancelled, "broken off", cut(2)),
+        (Code::Cancelled, "broken off", cut(whole.len() - 1)),
+        (
+            Code::InvalidArgument,
+            "starts with \"begin\"",
+            whole[1..].to_vec(),
+        ),
+        (
+            Code::InvalidArgument,
+            "followed by \"end\"",
+            [cut(1), cut(1)].concat(),
+        ),
+        (Code::Cancelled, "broken off", vec![]),
+        (Code::NotFound, "backend 9", with(|b| b.backend = 9)),
+        (Code::InvalidArgument, "format", with(|b| b.format = 0)),
+        (
+            Code::InvalidArgument,
+            "\"config\"",
+            with(|b| b.config = None),
+        ),
+        (
+            Code::InvalidArgument,
+            "\"version\"",
+            with(|b| b.version = None),
+        ),
+        (
+            Code::FailedPrecondition,
+            "serves 3 already",
+            with(|b| {
+                b.config.as_mut().unwrap().config_id = CONFIG_ID;
+            }),
+        ),
+        (
+            Code::FailedPrecondition,
+            "another configuration",
+            with(|b| {
+                b.config.as_mut().unwrap().eviction = "arc".into();
+            }),
+        ),
+    ];
+    for (code, hint, steps) in cases {
+        let status = reload(&mut caller, steps).unwrap_err();
+        assert!(status.message().contains(hint), "{hint}: {status}");
+        assert_eq!(status.code(), code, "{hint}");
+        assert_eq!(caller.get(0, CONFIG_ID, b"key-7").unwrap(), b"old-7");
+    }
+    assert_eq!(cell.store.load().unwrap(), Some(cell.config.clone()));
+    // And a sound one still works afterwards, with or without clearing first.
+    let mut cleared = begin(&next, 0);
+    cleared.clear_first = true;
+    reload(&mut caller, steps(cleared, &good)).unwrap();
+    assert_eq!(caller.get(0, CONFIG_ID + 1, b"key-7").unwrap(), b"new-7");
+}
+
+#[test]
+fn mutable_cells_are_not_reloaded() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    let status = reload(&mut caller, steps(begin(&next_config(&cell), 0), "")).unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("this one is R=1"), "{status}");
+}

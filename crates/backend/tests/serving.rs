@@ -1,0 +1,258 @@
+//! A server on free ports and a real gRPC client.
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::time::Instant;
+use support::{CONFIG_ID, Setup, next_version, request};
+use tonic::Code;
+use trefoil_backend::{LEASE, METRICS};
+use trefoil_cell::Mode;
+use trefoil_fabric::shm::{ConnectOptions, Connection};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Action, Expected, Outcome, Rejection};
+use trefoil_rpc::v1;
+
+#[test]
+fn mutations_and_lookups_through_both_sockets() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    assert_eq!(caller.set(0, b"key", b"value").outcome, Outcome::Applied);
+    caller.client = cell.client_over(1);
+    assert_eq!(caller.get(0, CONFIG_ID, b"key").unwrap(), b"value");
+    assert_eq!(caller.get(0, CONFIG_ID, b"other"), None);
+
+    let big = vec![7; 16 << 20];
+    assert_eq!(caller.set(0, b"big", &big).outcome, Outcome::Applied);
+    assert!(caller.get(0, CONFIG_ID, b"big").unwrap() == big);
+
+    let absent = request(0, Action::Cas(Expected::Absent), b"key", b"v");
+    let outcome = caller.mutate(absent).unwrap().outcome;
+    assert!(matches!(
+        outcome,
+        Outcome::Mismatch {
+            present: Some(_),
+            ..
+        }
+    ));
+    let erased = caller
+        .mutate(request(0, Action::Erase, b"key", b""))
+        .unwrap();
+    assert_eq!(erased.outcome, Outcome::Applied);
+    assert_eq!(caller.get(0, CONFIG_ID, b"key"), None);
+    cell.server.shutdown();
+}
+
+#[test]
+fn hello_says_what_a_client_must_know() {
+    let cell = Setup::new(Mode::R32, 3).start();
+    let mut caller = cell.client();
+    let hello = |backend| v1::HelloRequest {
+        backend,
+        layout_version: 1,
+    };
+    let answer = cell
+        .runtime
+        .block_on(caller.client.hello(hello(2)))
+        .unwrap();
+    let answer = answer.into_inner();
+    assert_eq!((answer.backend, answer.partition_count), (2, 8));
+    assert_eq!(answer.fabric_socket, cell.fabric().display().to_string());
+    assert_eq!(answer.boot_id.len(), 36);
+    assert_ne!(answer.incarnation, 0);
+    let config = trefoil_cell::decode_config(&answer.config.unwrap()).unwrap();
+    assert_eq!(config, cell.config);
+    let missing = cell
+        .runtime
+        .block_on(caller.client.hello(hello(3)))
+        .unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    assert!(
+        missing
+            .message()
+            .contains("this process is backend 0, 1, 2")
+    );
+
+    // Each member is a replica of its own.
+    caller.set(1, b"key", b"value");
+    assert_eq!(caller.get(0, CONFIG_ID, b"key"), None);
+    assert_eq!(caller.get(1, CONFIG_ID, b"key").unwrap(), b"value");
+}
+
+#[test]
+fn bad_requests_get_helpful_answers() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    type Damage = fn(&mut v1::MutateRequest);
+    let malformed: [(Code, &str, Damage); 5] = [
+        (Code::InvalidArgument, "\"action\"", |r| r.action = 9),
+        (Code::InvalidArgument, "\"version\"", |r| r.version = None),
+        (Code::InvalidArgument, "\"item_flags\"", |r| {
+            r.item_flags = 1 << 20
+        }),
+        (Code::InvalidArgument, "\"expiry_ms\"", |r| {
+            r.expiry_ms = u64::MAX
+        }),
+        (Code::NotFound, "backend 8 is not served here", |r| {
+            r.backend = 8
+        }),
+    ];
+    for (code, hint, damage) in malformed {
+        let mut request = request(0, Action::Set, b"k", b"v");
+        damage(&mut request);
+        let status = caller.mutate(request).unwrap_err();
+        assert_eq!(status.code(), code, "{hint}");
+        assert!(status.message().contains(hint), "{}", status.message());
+    }
+    let far = Version {
+        time_ns: next_version().time_ns + 60_000_000_000,
+        origin: 1,
+    };
+    let long_value = vec![0; (16 << 20) + 1];
+    let long_key = vec![b'k'; 65_537];
+    let mut ahead = request(0, Action::Set, b"k", b"v");
+    ahead.version = Some(trefoil_rpc::encode_version(far));
+    let mut stale = request(0, Action::Set, b"k", b"v");
+    stale.config_id = CONFIG_ID - 1;
+    for (rejection, request) in [
+        (Rejection::KeyEmpty, request(0, Action::Set, b"", b"v")),
+        (
+            Rejection::KeyTooLong,
+            request(0, Action::Set, &long_key, b"v"),
+        ),
+        (
+            Rejection::ValueTooLong,
+            request(0, Action::Set, b"k", &long_value),
+        ),
+        (Rejection::ClockAhead, ahead),
+        (Rejection::WrongShard, stale),
+    ] {
+        let outcome = caller.mutate(request).unwrap().outcome;
+        assert_eq!(outcome, Outcome::Rejected(rejection));
+    }
+    let too_long = request(0, Action::Set, b"k", &vec![0; 41 << 20]);
+    assert!(caller.mutate(too_long).is_err());
+
+    // Touches of anything are ignored, too many refused.
+    let mut touch = |slots: Vec<u32>, partition| {
+        let partitions = vec![v1::PartitionTouches {
+            partition,
+            window_id: 2,
+            slots,
+        }];
+        let request = v1::TouchRequest {
+            backend: 0,
+            partitions,
+        };
+        cell.runtime.block_on(caller.client.touch(request))
+    };
+    touch(vec![0, u32::MAX, 7], 63).unwrap();
+    touch(vec![u32::MAX; 1000], 0).unwrap();
+    assert_eq!(
+        touch(vec![0; 65_537], 0).unwrap_err().code(),
+        Code::InvalidArgument
+    );
+    assert_eq!(touch(vec![], 64).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
+}
+
+/// Bytes that are not HTTP/2, cut or never finished, harm nobody else.
+#[test]
+fn noise_on_the_sockets_is_survived() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let address = cell.server.tcp_address().unwrap();
+    let mut idle = Vec::new();
+    for noise in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff",
+        b"",
+    ] {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(noise).unwrap();
+        idle.push(stream);
+    }
+    let mut caller = cell.client();
+    assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
+}
+
+#[test]
+fn statistics_count_what_happened() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    for number in 0..100 {
+        caller.set(0, format!("key-{number}").as_bytes(), &[0; 1000]);
+    }
+    caller.get(0, CONFIG_ID, b"key-1");
+    caller.get(0, CONFIG_ID, b"nothing");
+    let stats = caller.stats();
+    let process = stats.process.unwrap();
+    assert_eq!(process.pid, std::process::id());
+    assert_eq!((process.rpc_mutations, process.rpc_lookups), (100, 2));
+    assert_eq!(process.memory_limit_bytes, 1 << 30);
+    assert!(process.resident_bytes > 1 << 20);
+    let member = &stats.members[0];
+    assert_eq!((member.items, member.config_id), (100, CONFIG_ID));
+    assert_eq!((member.lookup_hits, member.lookup_misses), (1, 1));
+    assert!(member.entry_bytes >= 100_000);
+    let sets = member
+        .mutations
+        .iter()
+        .find(|m| m.kind == "set" && m.outcome == "applied");
+    assert_eq!(sets.unwrap().count, 100);
+    let json = serde_json::to_value(&stats).unwrap();
+    assert_eq!(json["members"][0]["items"], 100);
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let cell = Setup::new(Mode::R32, 3).start();
+    let address = cell.server.metrics_address().unwrap();
+    let scrape = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let text = scrape("/metrics");
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    for metric in METRICS {
+        let kind = if metric.is_counter {
+            "counter"
+        } else {
+            "gauge"
+        };
+        let line = format!("# TYPE {} {kind}\n", metric.name);
+        assert!(text.contains(&line), "{line}");
+    }
+    assert!(
+        text.contains("trefoil_items{cell=\"test\",backend=\"2\"} 0"),
+        "{text}"
+    );
+    assert!(text.contains("trefoil_process_cpu_seconds_total{cell=\"test\",mode=\"user\"}"));
+    assert!(text.trim_end().ends_with("# EOF"));
+    assert!(scrape("/").starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn the_lease_is_renewed_and_a_shutdown_revokes_it() {
+    let started = Instant::now();
+    let cell = Setup::new(Mode::R1, 1).start();
+    assert!(
+        started.elapsed() >= LEASE,
+        "a predecessor's lease was waited out"
+    );
+    let mut connection = Connection::connect(cell.fabric(), 0, &ConnectOptions::default()).unwrap();
+    let alive =
+        |connection: &Connection| connection.lease_alive(trefoil_fabric::clock::monotonic_ns());
+    for _ in 0..8 {
+        assert!(alive(&connection));
+        std::thread::sleep(LEASE / 5);
+    }
+    assert!(cell.server.statistics().process.unwrap().lease_renewals > 5);
+    cell.server.shutdown();
+    assert!(!alive(&connection), "what is still mapped is not believed");
+    connection.refresh();
+    assert!(!cell.home.path().join("rpc").exists() && !cell.home.path().join("fabric").exists());
+}
