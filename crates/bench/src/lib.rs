@@ -3,12 +3,17 @@
 
 pub mod compare;
 pub mod floor;
+pub mod hit_ratio;
 pub mod load;
+pub mod look_aside;
 pub mod measure;
 pub mod median;
 pub mod memory;
 pub mod peer;
 pub mod report;
 pub mod server;
+pub mod size_shift;
 pub mod target;
 pub mod workload;
+
+pub use trefoil_store::PolicyKind;
