@@ -167,6 +167,9 @@ mod tests {
             let batched = run(&trace, policy, Touches::Batched, 5000);
             assert!(batched > expected - 1.0, "{policy}: {batched:.3}");
         }
+        // 125 objects in a partition: a full batch of touches would come too late.
+        let batched = run(&trace, PolicyKind::Lru, Touches::Batched, 1000);
+        assert!(batched > 32.83 - 1.0, "{batched:.3}");
     }
 
     #[test]

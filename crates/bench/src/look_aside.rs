@@ -266,6 +266,13 @@ impl LookAside {
                 ..DataEntry::default()
             },
         };
+        if self.touches == Touches::Batched {
+            let hash = self.store.config().hasher.hash(key);
+            let partition = hash.partition(self.windows.len());
+            if let Some(batch) = self.buffers[partition].mutated() {
+                self.store.touch(partition, batch.window_id, batch.slots);
+            }
+        }
         let outcome = self.store.mutate(now, &mutation).outcome;
         if outcome == Outcome::Rejected(Rejection::NoMemory) {
             self.refused += 1;

@@ -4,12 +4,21 @@
 /// Touches of one message.
 pub const TOUCH_BATCH_MAX: usize = 64;
 
+/// Mutations of one partition after which its touches are reported, however
+/// few. A touch that is still waiting protects nothing, and it is mutations
+/// that evict: where a partition holds few items, a full batch would come long
+/// after the items in it have gone. Beside eight mutations one message more is
+/// nothing.
+pub const MUTATIONS_MAX: u32 = 8;
+
 /// Slot numbers touched in one partition's index.
 #[derive(Clone, Debug)]
 pub struct TouchBuffer {
     window_id: u64,
     count: usize,
     slots: [u32; TOUCH_BATCH_MAX],
+    /// Mutations since the latest batch.
+    mutation_count: u32,
     /// One touch in `sample` is kept; the rest is not reported.
     sample: u32,
     state: u32,
@@ -34,6 +43,7 @@ impl TouchBuffer {
             window_id: 0,
             count: 0,
             slots: [0; TOUCH_BATCH_MAX],
+            mutation_count: 0,
             sample: if sample == 0 { 1 } else { sample },
             state: 0x9e37_79b9,
         }
@@ -56,6 +66,14 @@ impl TouchBuffer {
         (self.count == TOUCH_BATCH_MAX).then(|| self.take())
     }
 
+    /// Notes that the partition is about to be sent a mutation; returns what
+    /// should be sent before it.
+    #[inline]
+    pub fn mutated(&mut self) -> Option<TouchBatch<'_>> {
+        self.mutation_count += 1;
+        (self.mutation_count >= MUTATIONS_MAX && self.count > 0).then(|| self.take())
+    }
+
     /// What has been collected so far, if anything: to be sent when a client
     /// goes idle or ends.
     pub fn flush(&mut self) -> Option<TouchBatch<'_>> {
@@ -64,6 +82,7 @@ impl TouchBuffer {
 
     fn take(&mut self) -> TouchBatch<'_> {
         let count = std::mem::take(&mut self.count);
+        self.mutation_count = 0;
         TouchBatch {
             window_id: self.window_id,
             slots: &self.slots[..count],
@@ -95,6 +114,21 @@ mod tests {
         assert_eq!((batch.window_id, batch.slots.len()), (4, 64));
         assert!(batch.slots.iter().copied().eq(0..64));
         assert_eq!(buffer.flush(), None);
+    }
+
+    #[test]
+    fn mutations_do_not_overtake_touches_for_long() {
+        let mut buffer = TouchBuffer::new(1);
+        for _ in 0..MUTATIONS_MAX {
+            assert_eq!(buffer.mutated(), None);
+        }
+        buffer.touch(2, 5);
+        assert_eq!(buffer.mutated().unwrap().slots, [5]);
+        buffer.touch(2, 6);
+        for _ in 1..MUTATIONS_MAX {
+            assert_eq!(buffer.mutated(), None);
+        }
+        assert_eq!(buffer.mutated().unwrap().slots, [6]);
     }
 
     #[test]

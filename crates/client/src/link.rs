@@ -156,6 +156,18 @@ impl Link {
         }
     }
 
+    /// Before a mutation goes to this partition: touches that should not wait
+    /// any longer.
+    #[inline]
+    pub(crate) fn mutated(&mut self, partition: usize) {
+        let State::Shared(connection) = &mut self.state else {
+            return;
+        };
+        if let Some(batch) = self.touches[partition].mutated() {
+            connection.touch(partition, batch.window_id, batch.slots);
+        }
+    }
+
     /// Sends the touches collected so far.
     pub(crate) fn flush_touches(&mut self) {
         let State::Shared(connection) = &mut self.state else {

@@ -13,10 +13,10 @@ use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_fabric::SendError;
-use trefoil_layout::Version;
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX};
 use trefoil_layout::message::Request;
 use trefoil_layout::op::{Action, Expected, Mutation, Rejection};
+use trefoil_layout::{KeyHash, Version};
 
 /// How long a full request ring is waited for.
 const FULL_PATIENCE_NS: u64 = 20_000_000;
@@ -162,7 +162,7 @@ impl Client {
             match machine.poll(now) {
                 MutateStep::Send { replica, version } => {
                     sent[replica] = version;
-                    match self.send(outgoing, version, cohort, replica) {
+                    match self.send(outgoing, hash, version, cohort, replica) {
                         Ok(waiting) => outstanding[replica] = waiting,
                         Err(why) => {
                             reason = Some(why);
@@ -228,13 +228,15 @@ impl Client {
         let mut reason = None;
         let outcome = loop {
             match machine.poll(now) {
-                CasStep::Send { replica } => match self.send(outgoing, version, cohort, replica) {
-                    Ok(waiting) => outstanding[replica] = waiting,
-                    Err(why) => {
-                        reason = Some(why);
-                        machine.handle_failure(replica, SendFailure::NotSent);
+                CasStep::Send { replica } => {
+                    match self.send(outgoing, hash, version, cohort, replica) {
+                        Ok(waiting) => outstanding[replica] = waiting,
+                        Err(why) => {
+                            reason = Some(why);
+                            machine.handle_failure(replica, SendFailure::NotSent);
+                        }
                     }
-                },
+                }
                 CasStep::Wait { until_ns } => {
                     match self.next_event(cohort, &mut outstanding, until_ns) {
                         Some((replica, Event::Ack(ack))) => machine.handle_ack(replica, ack),
@@ -259,6 +261,7 @@ impl Client {
     fn send(
         &mut self,
         outgoing: &Outgoing<'_>,
+        hash: KeyHash,
         version: Version,
         cohort: Cohort,
         replica: usize,
@@ -272,6 +275,10 @@ impl Client {
             }
             strategy => strategy == trefoil_client_core::get::Strategy::Rpc,
         };
+        if let Some(connection) = link.shared() {
+            let partition = connection.partition(hash);
+            link.mutated(partition);
+        }
         let mutation = Mutation {
             action: outgoing.action,
             version,

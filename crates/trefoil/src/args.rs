@@ -15,13 +15,13 @@ use trefoil_layout::Version;
     propagate_version = true,
     infer_long_args = false
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run a whole cell in this process
     Serve(ServeArgs),
     /// Run and steer cells with a process for each backend
@@ -46,7 +46,7 @@ pub enum Command {
 
 /// Where the cell is.
 #[derive(Args, Debug, Clone)]
-pub struct CellAddress {
+pub(crate) struct CellAddress {
     /// host:port[,host:port…], unix:/path (a socket or a cell's directory), or trefoil://…
     #[arg(long, env = "TREFOIL_CELL", value_name = "ADDR")]
     pub cell: String,
@@ -55,7 +55,7 @@ pub struct CellAddress {
 /// Settings that `serve` and `cell up` share. Unset ones come from the
 /// configuration file, then from the defaults.
 #[derive(Args, Debug, Clone, Default)]
-pub struct StoreArgs {
+pub(crate) struct StoreArgs {
     /// Bound of all resident memory [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
@@ -78,7 +78,7 @@ pub struct StoreArgs {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Eviction {
+pub(crate) enum Eviction {
     Lru,
     Arc,
     S3fifo,
@@ -86,13 +86,13 @@ pub enum Eviction {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Hash {
+pub(crate) enum Hash {
     Xxh3,
     Sip13,
 }
 
 #[derive(Args, Debug, Clone, Default)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// R=1 (one copy) or R=3.2 (three copies, two agree) [default: R=1]
     #[arg(long)]
     pub mode: Option<String>,
@@ -116,7 +116,7 @@ pub struct ServeArgs {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum CellCommand {
+pub(crate) enum CellCommand {
     /// Start a cell, a process for each backend, and stay until a signal ends it
     Up(UpArgs),
     /// Show what the cell holds and how it is
@@ -155,7 +155,7 @@ pub enum CellCommand {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct UpArgs {
+pub(crate) struct UpArgs {
     /// Directory of the cell: configuration, sockets, locks
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
@@ -173,7 +173,7 @@ pub struct UpArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct BackendArgs {
+pub(crate) struct BackendArgs {
     #[arg(long)]
     pub dir: PathBuf,
     #[arg(long)]
@@ -185,7 +185,7 @@ pub struct BackendArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     pub key: String,
     #[command(flatten)]
     pub address: CellAddress,
@@ -195,7 +195,7 @@ pub struct GetArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     pub key: String,
     /// The value; or --file
     #[arg(required_unless_present = "file", conflicts_with = "file")]
@@ -214,7 +214,7 @@ pub struct SetArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct EraseArgs {
+pub(crate) struct EraseArgs {
     pub key: String,
     #[command(flatten)]
     pub address: CellAddress,
@@ -224,7 +224,7 @@ pub struct EraseArgs {
 }
 
 #[derive(Args, Debug)]
-pub struct CasArgs {
+pub(crate) struct CasArgs {
     pub key: String,
     pub value: String,
     /// The version that has to be present: 32 hex digits, as `get --json` prints it
@@ -241,7 +241,7 @@ pub struct CasArgs {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum BenchCommand {
+pub(crate) enum BenchCommand {
     /// GETs against a cell, filled first
     Get(LoadArgs),
     /// SETs against a cell
@@ -262,7 +262,7 @@ pub enum BenchCommand {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub address: CellAddress,
     /// Keys in the corpus
@@ -298,13 +298,13 @@ pub struct LoadArgs {
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
+pub(crate) enum Peer {
     Memcached,
     Redis,
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct CompareArgs {
+pub(crate) struct CompareArgs {
     /// What to compare with
     #[arg(long, default_value = "memcached")]
     pub peer: Peer,
@@ -329,7 +329,7 @@ pub struct CompareArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct MemoryArgs {
+pub(crate) struct MemoryArgs {
     #[arg(long, default_value_t = 5_000_000)]
     pub items: u64,
     #[arg(long, default_value_t = 36)]
@@ -344,7 +344,7 @@ pub struct MemoryArgs {
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touches {
+pub(crate) enum Touches {
     /// One partition, every access reported at once
     Exact,
     /// The default configuration: partitions, and touches in batches
@@ -352,7 +352,7 @@ pub enum Touches {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct HitRatioArgs {
+pub(crate) struct HitRatioArgs {
     /// ARC text format (`start count ignore id` a line), zstd or plain
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
@@ -369,7 +369,7 @@ pub struct HitRatioArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct SimArgs {
+pub(crate) struct SimArgs {
     /// First seed; alone, that seed is replayed with every step printed
     #[arg(long)]
     pub seed: Option<u64>,
@@ -379,7 +379,7 @@ pub struct SimArgs {
 }
 
 #[derive(Args, Debug, Clone)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Trace in the ARC text format; the OLTP trace is built in
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

@@ -21,7 +21,7 @@ use trefoil_client::{Cell, Options};
 /// Bytes of the load generator's keys.
 const KEY_LEN: usize = 16;
 
-pub fn run(command: BenchCommand) -> Outcome {
+pub(crate) fn run(command: BenchCommand) -> Outcome {
     match command {
         BenchCommand::Get(args) => load(&args, 1.0),
         BenchCommand::Set(args) => load(&args, 0.0),

@@ -40,7 +40,7 @@ struct Row {
     cpu_us_per_op: f64,
 }
 
-pub fn run(args: DemoArgs) -> Outcome {
+pub(crate) fn run(args: DemoArgs) -> Outcome {
     let trace = match &args.trace {
         Some(path) => TraceReader::open(path),
         None => TraceReader::new(OLTP),

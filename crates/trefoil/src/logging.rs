@@ -3,7 +3,7 @@
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging for a server process.
-pub fn start() {
+pub(crate) fn start() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // A second start, in tests of one process, keeps the first.
     let _ = tracing_subscriber::fmt()

@@ -26,7 +26,7 @@ fn text(version: Version) -> Option<String> {
     Some(version.to_string())
 }
 
-pub fn get(args: GetArgs) -> Outcome {
+pub(crate) fn get(args: GetArgs) -> Outcome {
     let mut client = client(&args.address)?;
     let found = client.get(args.key.as_bytes()).map_err(Failure::of)?;
     match found {
@@ -60,7 +60,7 @@ pub fn get(args: GetArgs) -> Outcome {
     }
 }
 
-pub fn set(args: SetArgs) -> Outcome {
+pub(crate) fn set(args: SetArgs) -> Outcome {
     let value = match (&args.value, &args.file) {
         (Some(value), None) => value.clone().into_bytes(),
         (None, Some(path)) => read_value(path)?,
@@ -75,13 +75,13 @@ pub fn set(args: SetArgs) -> Outcome {
     report(result, args.json)
 }
 
-pub fn erase(args: EraseArgs) -> Outcome {
+pub(crate) fn erase(args: EraseArgs) -> Outcome {
     let mut client = client(&args.address)?;
     let result = client.erase(args.key.as_bytes());
     report(result, args.json)
 }
 
-pub fn cas(args: CasArgs) -> Outcome {
+pub(crate) fn cas(args: CasArgs) -> Outcome {
     let mut client = client(&args.address)?;
     let options = SetOptions {
         ttl: args.ttl,

@@ -17,7 +17,7 @@ const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7411);
 const METRICS_DEFAULT: &str = "127.0.0.1:9411";
 
-pub fn run(args: ServeArgs) -> Outcome {
+pub(crate) fn run(args: ServeArgs) -> Outcome {
     let args = settings::with_file(args)?;
     let mode_text = args.mode.as_deref().unwrap_or("R=1");
     let mode: Mode = mode_text
@@ -69,7 +69,7 @@ pub fn run(args: ServeArgs) -> Outcome {
 }
 
 /// Runs a server until SIGTERM or SIGINT; prints `ready` once it serves.
-pub fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -> Outcome {
+pub(crate) fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

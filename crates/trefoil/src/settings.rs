@@ -34,7 +34,7 @@ struct File {
 
 /// What a store is made with.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreSettings {
+pub(crate) struct StoreSettings {
     /// Bound of all resident bytes of the process.
     pub memory: u64,
     pub eviction: Eviction,
@@ -64,7 +64,7 @@ impl From<&StoreArgs> for StoreSettings {
 
 impl Eviction {
     /// Its name in the cell's configuration.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Eviction::Lru => "lru",
             Eviction::Arc => "arc",
@@ -74,7 +74,7 @@ impl Eviction {
 }
 
 /// Fills in from the configuration file what the command line left open.
-pub fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
+pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     let Some(path) = &args.config else {
         return Ok(args);
     };
@@ -101,7 +101,7 @@ fn read(path: &Path) -> Result<File, Failure> {
 }
 
 /// A seed for a new cell's hash function.
-pub fn random_seed() -> [u64; 2] {
+pub(crate) fn random_seed() -> [u64; 2] {
     use std::hash::{BuildHasher, Hasher, RandomState};
     [(); 2].map(|()| RandomState::new().build_hasher().finish())
 }

@@ -11,7 +11,7 @@ mod report;
 use std::path::PathBuf;
 
 use crate::floor::FloorError;
-use crate::load::{Latency, LoadError};
+use crate::load::LoadError;
 use crate::peer::{PeerError, PeerKind};
 use crate::target::TargetError;
 
@@ -89,25 +89,4 @@ pub fn compare(
         ));
     }
     phases::run(options, progress)
-}
-
-/// The median of each figure by itself.
-fn median_latency(runs: &[Latency]) -> Latency {
-    let median = |figure: fn(&Latency) -> u64| {
-        let mut values: Vec<u64> = runs.iter().map(figure).collect();
-        values.sort_unstable();
-        values.get(values.len() / 2).copied().unwrap_or(0)
-    };
-    Latency {
-        count: runs.iter().map(|run| run.count).sum(),
-        p50_ns: median(|l| l.p50_ns),
-        p99_ns: median(|l| l.p99_ns),
-        p999_ns: median(|l| l.p999_ns),
-        max_ns: median(|l| l.max_ns),
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

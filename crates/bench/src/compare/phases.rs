@@ -7,12 +7,13 @@ use hdrhistogram::Histogram;
 use trefoil_client::{Carrier, Cell, Options, SetOptions};
 
 use super::report::{BatchFigures, CompareReport, GetFigures, RpcFigures, SetFigures};
-use super::{CompareError, CompareOptions, median, median_latency};
+use super::{CompareError, CompareOptions};
 use crate::floor::{FloorCorpus, FloorOptions, FloorTarget, futex_ping_pong};
 use crate::load::{
     Bound, Latency, LoadError, RunOptions, RunShared, Summary, SyntheticOptions, SyntheticSource,
     ValueLen, pin_current_thread, preload, run as run_load,
 };
+use crate::median::Median;
 use crate::peer::{Memcached, PeerKind, PeerOptions, PeerProcess, Redis, Waiting};
 use crate::server::{Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
@@ -28,6 +29,8 @@ const ASLEEP_AFTER: Duration = Duration::from_millis(5);
 const ASLEEP_COUNT: usize = 300;
 const RPC_COUNT: usize = 3_000;
 const PING_PONG_ROUNDS: u64 = 2_000;
+/// Longer ones count as this long.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 type Progress<'a> = &'a mut dyn FnMut(&str);
 
@@ -263,7 +266,7 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
     Ok(Singles {
         get: runs.get_figures(),
         set: runs.set_figures(),
-        server_cpu_us_per_get: median(runs.cpu_us),
+        server_cpu_us_per_get: middle(&runs.cpu_us),
         peer: peer.version().to_owned(),
         congestion: peer.congestion().map(str::to_owned),
     })
@@ -282,17 +285,22 @@ struct Runs {
     cpu_us: Vec<f64>,
 }
 
+/// The median; there is at least one run.
+fn middle<T: Median + Default>(runs: &[T]) -> T {
+    T::median(runs).unwrap_or_default()
+}
+
 fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b.max(1) as f64
 }
 
 impl Runs {
     fn get_figures(&self) -> GetFigures {
-        let trefoil = median_latency(&self.get);
-        let trefoil_r32 = median_latency(&self.get_r32);
-        let memcached = median_latency(&self.get_peer);
-        let memcached_blocking = median_latency(&self.get_peer_blocking);
-        let floor = median_latency(&self.floor);
+        let trefoil = middle(&self.get);
+        let trefoil_r32 = middle(&self.get_r32);
+        let memcached = middle(&self.get_peer);
+        let memcached_blocking = middle(&self.get_peer_blocking);
+        let floor = middle(&self.floor);
         GetFigures {
             ratio_p50: ratio(memcached.p50_ns, trefoil.p50_ns),
             ratio_p50_blocking: ratio(memcached_blocking.p50_ns, trefoil.p50_ns),
@@ -308,9 +316,9 @@ impl Runs {
     }
 
     fn set_figures(&self) -> SetFigures {
-        let trefoil = median_latency(&self.set);
-        let trefoil_r32 = median_latency(&self.set_r32);
-        let memcached = median_latency(&self.set_peer);
+        let trefoil = middle(&self.set);
+        let trefoil_r32 = middle(&self.set_r32);
+        let memcached = middle(&self.set_peer);
         SetFigures {
             ratio_p50: ratio(trefoil.p50_ns, memcached.p50_ns),
             r32_ratio_p50: ratio(trefoil_r32.p50_ns, trefoil.p50_ns),
@@ -356,7 +364,7 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
         our_rates.push(rate(measure("trefoil R=1", &mut ours, load)?));
         their_rates.push(rate(measure_peer(&mut theirs, load)?));
     }
-    let (trefoil_ops_per_s, memcached_ops_per_s) = (median(our_rates), median(their_rates));
+    let (trefoil_ops_per_s, memcached_ops_per_s) = (middle(&our_rates), middle(&their_rates));
     Ok(BatchFigures {
         batch: BATCH,
         value_size: BATCH_VALUE_LEN,
@@ -387,7 +395,7 @@ fn processes(options: &CompareOptions, progress: Progress<'_>) -> Result<Latency
         };
         runs.push(measure("trefoil R=3.2 in processes", &mut ours, load)?.set);
     }
-    Ok(median_latency(&runs))
+    Ok(middle(&runs))
 }
 
 /// SET and an empty call through gRPC, in turn; and SET to a backend that sleeps.
@@ -442,7 +450,7 @@ fn rpc_and_sleep(
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new(3).expect("three digits are valid")
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are valid")
 }
 
 fn record(histogram: &mut Histogram<u64>, begin: Instant) {

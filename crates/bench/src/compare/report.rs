@@ -1,8 +1,11 @@
 //! What a comparison found, under names that scripts rely on.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use crate::load::Latency;
+use crate::report::{LatencyBars, ReportError, Table, nanoseconds, rate, ratio, save};
 
 /// Everything that `trefoil bench compare --json` prints.
 #[derive(Debug, Clone, Serialize)]
@@ -99,4 +102,121 @@ pub struct RpcFigures {
     pub empty: Latency,
     /// SET's p50 by the empty call's.
     pub ratio_p50: f64,
+}
+
+impl CompareReport {
+    /// The figures for people.
+    pub fn table(&self) -> String {
+        let title = format!(
+            "{} keys of {} B values, medians of {} runs, beside {}",
+            self.keys, self.value_size, self.runs, self.peer
+        );
+        let mut table = Table::new(
+            &title,
+            &["what", "p50", "p99", "p99.9", "to the peer", "more"],
+        );
+        let mut row = |what: &str, latency: &Latency, to_peer: String, more: String| {
+            table.row([
+                what.to_owned(),
+                nanoseconds(latency.p50_ns),
+                nanoseconds(latency.p99_ns),
+                nanoseconds(latency.p999_ns),
+                to_peer,
+                more,
+            ]);
+        };
+        let (get, set) = (&self.get, &self.set);
+        let none = String::new;
+        row("GET floor (bare loop)", &get.floor, none(), none());
+        row(
+            "GET R=1",
+            &get.trefoil,
+            format!("{} lower p50", ratio(get.ratio_p50)),
+            format!(
+                "{} the floor's p50; p99.9 {} own p50",
+                ratio(get.floor_ratio_p50),
+                ratio(get.tail_ratio)
+            ),
+        );
+        row(
+            "GET R=3.2",
+            &get.trefoil_r32,
+            none(),
+            format!("{} R=1", ratio(get.r32_ratio_p50)),
+        );
+        row("GET peer, spinning client", &get.memcached, none(), none());
+        row(
+            "GET peer, blocking client",
+            &get.memcached_blocking,
+            none(),
+            format!("{} Trefoil's p50", ratio(get.ratio_p50_blocking)),
+        );
+        row(
+            "SET R=1",
+            &set.trefoil,
+            format!("{} of its p50", ratio(set.ratio_p50)),
+            none(),
+        );
+        row(
+            "SET R=3.2, one process",
+            &set.trefoil_r32,
+            none(),
+            format!("{} R=1", ratio(set.r32_ratio_p50)),
+        );
+        row(
+            "SET R=3.2, three processes",
+            &set.trefoil_r32_processes,
+            none(),
+            none(),
+        );
+        row("SET peer, spinning client", &set.memcached, none(), none());
+        row(
+            "SET R=1, backend asleep",
+            &set.trefoil_asleep,
+            none(),
+            none(),
+        );
+        row(
+            "futex ping-pong, two cores",
+            &set.futex_ping_pong,
+            none(),
+            none(),
+        );
+        row(
+            "SET R=1 through gRPC",
+            &self.rpc.set,
+            none(),
+            format!("{} an empty call", ratio(self.rpc.ratio_p50)),
+        );
+        row("empty gRPC call", &self.rpc.empty, none(), none());
+        let many = &self.get_many;
+        format!(
+            "{table}\nGET of {} keys at once, {} B values: {}, peer {}: {}\nbackend CPU per one-sided GET, touches included: {:.3} µs\n",
+            many.batch,
+            many.value_size,
+            rate(many.trefoil_ops_per_s),
+            rate(many.memcached_ops_per_s),
+            ratio(many.ratio),
+            self.server_cpu_us_per_get,
+        )
+    }
+
+    /// Writes latency plots into `folder`.
+    pub fn plot(&self, folder: &Path) -> Result<(), ReportError> {
+        let title = format!("GET, {} B values", self.value_size);
+        let mut bars = LatencyBars::new(&title);
+        bars.system("bare loop", self.get.floor)
+            .system("trefoil R=1", self.get.trefoil)
+            .system("trefoil R=3.2", self.get.trefoil_r32)
+            .system(&self.peer, self.get.memcached);
+        save(&bars, &folder.join("get-latency"))?;
+        let title = format!("SET, {} B values", self.value_size);
+        let mut bars = LatencyBars::new(&title);
+        bars.system("trefoil R=1", self.set.trefoil)
+            .system("trefoil R=3.2", self.set.trefoil_r32)
+            .system("three processes", self.set.trefoil_r32_processes)
+            .system(&self.peer, self.set.memcached);
+        save(&bars, &folder.join("set-latency"))?;
+        Ok(())
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
 use trefoil_cell::{DirectoryStore, RpcAddress};
 
-pub fn run(args: BackendArgs) -> Outcome {
+pub(super) fn run(args: BackendArgs) -> Outcome {
     crate::logging::start();
     // A backend does not outlive the process that watches it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));

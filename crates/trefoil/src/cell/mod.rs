@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use trefoil_client::{Cell, CorpusFormat};
 
-pub fn run(command: CellCommand) -> Outcome {
+pub(crate) fn run(command: CellCommand) -> Outcome {
     match command {
         CellCommand::Up(args) => up::run(args),
         CellCommand::Status { address, json } => status::run(&address, json),

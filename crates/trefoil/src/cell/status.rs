@@ -53,7 +53,7 @@ struct Mutations {
     count: u64,
 }
 
-pub fn run(address: &CellAddress, json: bool) -> Outcome {
+pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
     let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
     let config = cell.config();
     let status = Status {

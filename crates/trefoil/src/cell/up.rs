@@ -17,7 +17,7 @@ use trefoil_layout::KeyHasher;
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
-pub fn run(args: UpArgs) -> Outcome {
+pub(super) fn run(args: UpArgs) -> Outcome {
     let mode: Mode = args
         .mode
         .parse()
