@@ -259,7 +259,7 @@ impl<const R: usize> Client<R> {
             return Ok(());
         }
         if env.rng.chance(env.profile.stall) {
-            self.stalled_until = step + env.rng.below(env.profile.stall_steps);
+            self.stall(env);
         }
         match std::mem::replace(&mut self.op, Op::None) {
             Op::None => Ok(()),
@@ -267,6 +267,10 @@ impl<const R: usize> Client<R> {
             Op::Mutate(op) => self.step_mutate(env, histories, op),
             Op::Cas(op) => self.step_cas(env, histories, op),
         }
+    }
+
+    fn stall(&mut self, env: &Env<'_>) {
+        self.stalled_until = env.step.get() + env.rng.below(env.profile.stall_steps);
     }
 
     fn step_get(
@@ -313,6 +317,9 @@ impl<const R: usize> Client<R> {
                     Ok(vote) => {
                         self.note_vote(env, op, replica, vote);
                         op.machine.handle_index(replica, vote);
+                        if env.rng.chance(env.profile.vote_stall) {
+                            self.stall(env);
+                        }
                     }
                     Err(failure) => op.machine.handle_failure(replica, failure),
                 }

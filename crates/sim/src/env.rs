@@ -106,6 +106,8 @@ pub(crate) struct Env<'t> {
     pub(crate) stats: RefCell<Stats>,
     /// Each client's operation now: a message of another one is late.
     pub(crate) operations: Vec<Cell<u32>>,
+    /// The backend that is to crash next, if it was chosen.
+    pub(crate) victim: Cell<Option<usize>>,
     fillers: Vec<Vec<u8>>,
     filler_clock: RefCell<VersionClock>,
     value: RefCell<Vec<u8>>,
@@ -126,6 +128,7 @@ impl<'t> Env<'t> {
             answers: RefCell::default(),
             stats: RefCell::default(),
             operations: vec![Cell::new(0); profile.clients],
+            victim: Cell::new(None),
             fillers: Vec::new(),
             filler_clock: RefCell::new(VersionClock::new(0xf1_11e5)),
             value: RefCell::default(),
@@ -277,6 +280,9 @@ impl<'t> Env<'t> {
             self.mark(Mark::Copy);
         }
         let ack = self.execute(instance, &message);
+        if self.rng.chance(self.profile.spite) {
+            self.victim.set(Some(self.members[message.member].backend));
+        }
         if ack.outcome == Outcome::Rejected(Rejection::ClockAhead) {
             self.mark(Mark::ClockAhead);
         }
@@ -392,7 +398,9 @@ impl<'t> Env<'t> {
     /// A backend dies. Its memory stays readable, and believed until the lease
     /// ends.
     pub(crate) fn crash(&self, backend: usize) {
-        let lease_ns = self.rng.below(100 * self.profile.step_ns);
+        let lease_ns = self
+            .rng
+            .below(self.profile.lease_steps * self.profile.step_ns);
         let end = self.time_ns.get() + lease_ns;
         for instance in &self.instances {
             if self.members[instance.member].backend == backend

@@ -32,6 +32,8 @@ pub(crate) struct Profile {
     pub(crate) delay_steps: u64,
     /// A client stands still for up to `stall_steps`, in mid-operation.
     pub(crate) stall: u32,
+    /// The same, right after an index was read.
+    pub(crate) vote_stall: u32,
     pub(crate) stall_steps: u64,
     /// Something happens at the backend in the middle of a read.
     pub(crate) torn: u32,
@@ -45,6 +47,13 @@ pub(crate) struct Profile {
     /// crash).
     pub(crate) crash: bool,
     pub(crate) recovery: bool,
+    /// Steps until the first crash, and from a recovery to the next, at most.
+    pub(crate) crash_interval: u64,
+    /// A backend that has just executed something is the next to crash, and
+    /// soon: what only it knows is what matters.
+    pub(crate) spite: u32,
+    /// How long a dead backend's lease lasts at most, in steps.
+    pub(crate) lease_steps: u64,
     /// While there is one, a step is one of the recovery's.
     pub(crate) recovery_pace: u32,
     /// Another key is written at one replica, as one surrounding event.
@@ -91,22 +100,26 @@ impl Profile {
             replicas: 3,
             clients: 3 + rng.index(2),
             keys: 1,
-            operations: 40,
-            weights: rng.pick(&[[6, 8, 0, 0, 0], [6, 8, 1, 1, 0]]),
-            loss: rng.pick(&[100, 300, 450]),
+            operations: 60,
+            weights: rng.pick(&[[8, 8, 0, 0, 0], [20, 1, 0, 0, 0], [8, 6, 1, 1, 0]]),
+            loss: rng.pick(&[0, 100]),
             answer_loss: rng.pick(&[0, 100]),
             copies: 0,
-            delay: rng.pick(&[200, 500]),
-            delay_steps: 150,
-            stall: rng.pick(&[20, 100]),
-            stall_steps: 150,
+            delay: rng.pick(&[300, 900]),
+            delay_steps: rng.pick(&[100, 300]),
+            stall: rng.pick(&[20, 60]),
+            vote_stall: rng.pick(&[0, 400]),
+            stall_steps: rng.pick(&[60, 150]),
             torn: 0,
             read_failure: 0,
-            impatience: rng.pick(&[5, 20, 60]),
-            surroundings: 5,
+            impatience: rng.pick(&[1, 20]),
+            surroundings: 0,
             crash: true,
+            crash_interval: rng.pick(&[200, 600]),
             recovery: true,
-            recovery_pace: rng.pick(&[100, 300]),
+            recovery_pace: rng.pick(&[300, 800]),
+            spite: 60,
+            lease_steps: 3,
             filler: 0,
             fillers_first: 0,
             crowded: false,
@@ -115,9 +128,11 @@ impl Profile {
             memory_max: 32 << 10,
             expiry_ms: 0,
             tombstones: 16,
-            skew_ns: rng.pick(&[50_000, 2_000_000]),
+            value_len: 0,
+            skew_ns: rng.pick(&[0, 50_000, 2_000_000]),
             deadline_ns: 20_000_000,
             retries_max: rng.pick(&[0, 2]),
+            fan_out: 1,
             ..profile
         }
     }
@@ -128,6 +143,7 @@ impl Profile {
         let level = |levels: &[u32]| rng.pick(levels);
         let crash = often(512);
         let crowded = often(48);
+        let operations = rng.pick(&[24, 60, 120]);
         Profile {
             replicas,
             backends: rng.pick(&[3, 3, 4, 5]),
@@ -140,7 +156,7 @@ impl Profile {
                 PolicyKind::Arc,
                 PolicyKind::S3Fifo,
             ]),
-            operations: rng.pick(&[24, 60, 120]),
+            operations: operations as usize,
             weights: rng.pick(&[
                 [8, 8, 1, 2, 2],
                 [8, 4, 3, 4, 2],
@@ -155,6 +171,7 @@ impl Profile {
             delay: level(&[0, 0, 100, 300]),
             delay_steps: rng.pick(&[50, 300]),
             stall: level(&[0, 0, 10, 50]),
+            vote_stall: 0,
             stall_steps: rng.pick(&[50, 300]),
             torn: level(&[0, 100, 400]),
             read_failure: level(&[0, 0, 5, 60]),
@@ -162,6 +179,9 @@ impl Profile {
             surroundings: level(&[30, 120, 250]),
             crash,
             recovery: replicas == 3 && crash && often(700),
+            crash_interval: 8 * operations,
+            spite: 0,
+            lease_steps: 100,
             recovery_pace: level(&[30, 150, 500]),
             filler: level(&[0, 200, 700]),
             fillers_first: if crowded { 78 } else { 0 },

@@ -38,8 +38,6 @@ pub enum Mark {
     Copy,
     /// A capacity eviction.
     EvictedForCapacity,
-    /// An eviction because all buckets of a key were full.
-    EvictedForAssociativity,
     /// An item was removed after its time.
     Expired,
     /// An index was replaced by another.
@@ -87,7 +85,6 @@ impl Mark {
         (Mark::LateMessage, "late_message"),
         (Mark::Copy, "copy"),
         (Mark::EvictedForCapacity, "evicted_for_capacity"),
-        (Mark::EvictedForAssociativity, "evicted_for_associativity"),
         (Mark::Expired, "expired"),
         (Mark::IndexReshaped, "index_reshaped"),
         (Mark::EntriesMoved, "entries_moved"),

@@ -18,6 +18,9 @@ const STEPS_PER_OPERATION: u64 = 60;
 /// Messages among which the next to arrive is chosen, if it is a recent one.
 const RECENT: usize = 4;
 
+/// How long a backend that was chosen to crash still lives, at most.
+const SPITE_STEPS: u64 = 12;
+
 pub(crate) struct World<'t, const R: usize> {
     env: Env<'t>,
     clients: Vec<Client<R>>,
@@ -47,7 +50,7 @@ impl<'t, const R: usize> World<'t, R> {
         let profile = &env.profile;
         env.trace.line(None, || format!("{profile:?}"));
         let crash_at = if profile.crash {
-            env.rng.below(8 * profile.operations as u64)
+            env.rng.below(profile.crash_interval)
         } else {
             u64::MAX
         };
@@ -82,6 +85,9 @@ impl<'t, const R: usize> World<'t, R> {
 
     fn step(&mut self, step: u64) -> Result<(), Broken> {
         self.env.pass_time();
+        if self.crash_at != u64::MAX && self.env.victim.get().is_some() {
+            self.crash_at = self.crash_at.min(step + SPITE_STEPS);
+        }
         if step >= self.crash_at {
             self.crash_at = u64::MAX;
             self.crash();
@@ -178,8 +184,8 @@ impl<'t, const R: usize> World<'t, R> {
             self.recoveries.swap_remove(at);
             if self.recoveries.is_empty() {
                 // One failure at a time; now there may be another.
-                let span = 4 * self.env.profile.operations as u64;
-                self.crash_at = step + self.env.rng.below(span);
+                let interval = self.env.profile.crash_interval;
+                self.crash_at = step + self.env.rng.below(interval);
             }
         }
     }
@@ -191,8 +197,8 @@ impl<'t, const R: usize> World<'t, R> {
 
     fn crash(&mut self) {
         let env = &self.env;
-        let victim = env.rng.index(env.members.len());
-        let backend = env.members[victim].backend;
+        let any = env.rng.index(env.members.len());
+        let backend = env.victim.take().unwrap_or(env.members[any].backend);
         env.crash(backend);
         if !env.profile.recovery {
             return;
@@ -215,7 +221,6 @@ impl<'t, const R: usize> World<'t, R> {
             let counts = instance.store.stats().counts;
             for (mark, count) in [
                 (Mark::EvictedForCapacity, counts.evicted_capacity),
-                (Mark::EvictedForAssociativity, counts.evicted_associativity),
                 (Mark::Expired, counts.expired),
                 (Mark::IndexReshaped, counts.index_reshapes),
                 (Mark::EntriesMoved, counts.entries_moved),
