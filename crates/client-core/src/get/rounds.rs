@@ -250,7 +250,7 @@ impl<const N: usize> Get<N> {
     pub(super) fn again(&mut self, replica: usize, cause: RetryCause) {
         self.clear(replica);
         let state = &mut self.replicas[replica];
-        state.faults += 1;
+        state.faults = state.faults.saturating_add(1);
         state.work = if state.faults < ONE_SIDED_FAULTS_MAX {
             Work::Lookup
         } else {

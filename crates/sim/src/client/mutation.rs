@@ -1,0 +1,236 @@
+//! The client's mutations: messages out, answers in, outcomes into the history.
+
+use super::{Client, Op};
+use crate::env::{Env, Life, Message};
+use crate::history::{Broken, KeyHistory};
+use crate::stats::Mark;
+use crate::violation::Property;
+use trefoil_client_core::cas::{Cas, CasStep};
+use trefoil_client_core::mutate::{Mutate, MutateStep};
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::RetryCause;
+use trefoil_layout::Version;
+use trefoil_layout::op::{Action, Expected};
+
+/// A SET, ERASE or fill under way.
+pub(super) struct MutateOp {
+    pub(super) machine: Mutate,
+    pub(super) action: Action,
+    pub(super) is_fill: bool,
+    pub(super) expiry_ms: u64,
+    /// Messages without an answer yet.
+    pub(super) open: Vec<(usize, Version)>,
+}
+
+/// A CAS under way.
+pub(super) struct CasOp {
+    pub(super) machine: Cas,
+    pub(super) expected: Expected,
+    pub(super) expiry_ms: u64,
+    pub(super) open: Option<usize>,
+}
+
+impl<const R: usize> Client<R> {
+    pub(super) fn step_mutate(
+        &mut self,
+        env: &Env<'_>,
+        histories: &mut [KeyHistory],
+        mut op: MutateOp,
+    ) -> Result<(), Broken> {
+        match op.machine.poll(env.time_ns.get()) {
+            MutateStep::Done(outcome) => return self.end_mutate(env, histories, &op, outcome),
+            MutateStep::Send { replica, version } => {
+                match self.send(env, replica, op.action, version, op.expiry_ms) {
+                    Ok(()) => op.open.push((replica, version)),
+                    Err(failure) => op.machine.handle_failure(replica, version, failure),
+                }
+            }
+            MutateStep::Nominate { above } => {
+                env.mark(Mark::Superseded);
+                self.clock.observe(above);
+                let version = self.nominate(env);
+                env.trace.line(Some(self.key), || {
+                    format!(
+                        "client {} goes above {above:?} with {version:?}",
+                        self.number
+                    )
+                });
+                op.machine.handle_version(version);
+            }
+            MutateStep::Refresh { replica } => op.machine.handle_refreshed(replica),
+            MutateStep::Reconnect { replica } => op.machine.handle_reconnected(replica),
+            MutateStep::Pause { .. } => {}
+            MutateStep::Wait { until_ns } => {
+                if op.open.is_empty() && until_ns == u64::MAX {
+                    return Err((Property::Stuck, "a mutation waits for nothing".to_owned()));
+                }
+                if !op.open.is_empty() && env.rng.chance(env.profile.impatience) {
+                    let (replica, version) = op.open.swap_remove(env.rng.index(op.open.len()));
+                    op.machine
+                        .handle_failure(replica, version, SendFailure::Lost);
+                }
+            }
+        }
+        self.op = Op::Mutate(op);
+        Ok(())
+    }
+
+    fn end_mutate(
+        &mut self,
+        env: &Env<'_>,
+        histories: &mut [KeyHistory],
+        op: &MutateOp,
+        outcome: MutationOutcome,
+    ) -> Result<(), Broken> {
+        self.trace_end(env, op.machine.version(), outcome);
+        let retries = op.machine.retries();
+        self.count(env, outcome);
+        let mut stats = env.stats.borrow_mut();
+        stats.retries.merge(&retries);
+        stats.add_mark(Mark::EpochsApart, retries.get(RetryCause::Epoch));
+        let history = &mut histories[self.key];
+        match outcome {
+            MutationOutcome::Stored { version } => {
+                self.known[self.key] = (op.action == Action::Set).then_some(version);
+                history.stored(version)
+            }
+            MutationOutcome::Superseded { bound } => {
+                self.clock.observe(bound);
+                if op.is_fill {
+                    stats.add_mark(Mark::FillSuperseded, 1);
+                }
+                Ok(())
+            }
+            MutationOutcome::Indeterminate => {
+                stats.add_mark(Mark::Indeterminate, 1);
+                Ok(())
+            }
+            // A refusal of the moment does not bind a copy of the message.
+            MutationOutcome::Rejected(_) if env.profile.copies > 0 => Ok(()),
+            MutationOutcome::Rejected(_) | MutationOutcome::Failed { .. } => {
+                history.undone(op.machine.version())
+            }
+            MutationOutcome::Exists { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn step_cas(
+        &mut self,
+        env: &Env<'_>,
+        histories: &mut [KeyHistory],
+        mut op: CasOp,
+    ) -> Result<(), Broken> {
+        match op.machine.poll(env.time_ns.get()) {
+            CasStep::Done(outcome) => return self.end_cas(env, histories, &op, outcome),
+            CasStep::Send { replica } => {
+                let version = op.machine.version();
+                let action = Action::Cas(op.expected);
+                match self.send(env, replica, action, version, op.expiry_ms) {
+                    Ok(()) => op.open = Some(replica),
+                    Err(failure) => op.machine.handle_failure(replica, failure),
+                }
+            }
+            CasStep::Wait { until_ns } => {
+                if op.open.is_none() && until_ns == u64::MAX {
+                    return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
+                }
+                if let Some(replica) = op.open
+                    && env.rng.chance(env.profile.impatience)
+                {
+                    op.open = None;
+                    op.machine.handle_failure(replica, SendFailure::Lost);
+                }
+            }
+        }
+        self.op = Op::Cas(op);
+        Ok(())
+    }
+
+    fn end_cas(
+        &mut self,
+        env: &Env<'_>,
+        histories: &mut [KeyHistory],
+        op: &CasOp,
+        outcome: MutationOutcome,
+    ) -> Result<(), Broken> {
+        let version = op.machine.version();
+        self.trace_end(env, version, outcome);
+        self.count(env, outcome);
+        let history = &mut histories[self.key];
+        match outcome {
+            MutationOutcome::Stored { version } => {
+                env.mark(Mark::CasStored);
+                self.known[self.key] = Some(version);
+                if let Expected::Version(expected) = op.expected {
+                    history.cas_stored(expected, version)?;
+                }
+                history.stored(version)
+            }
+            MutationOutcome::Exists { present } => {
+                env.mark(Mark::CasFailed);
+                self.known[self.key] = present;
+                history.cas_failed(version)
+            }
+            MutationOutcome::Indeterminate => {
+                env.mark(Mark::CasIndeterminate);
+                Ok(())
+            }
+            _ => history.undone(version),
+        }
+    }
+
+    fn count(&self, env: &Env<'_>, outcome: MutationOutcome) {
+        let mut stats = env.stats.borrow_mut();
+        match outcome {
+            MutationOutcome::Stored { .. } => stats.stored += 1,
+            _ => stats.not_stored += 1,
+        }
+    }
+
+    fn trace_end(&self, env: &Env<'_>, version: Version, outcome: MutationOutcome) {
+        env.trace.line(Some(self.key), || {
+            format!("client {} ends {version:?}: {outcome:?}", self.number)
+        });
+    }
+
+    /// Puts a message on its way, or finds the replica down.
+    fn send(
+        &self,
+        env: &Env<'_>,
+        replica: usize,
+        action: Action,
+        version: Version,
+        expiry_ms: u64,
+    ) -> Result<(), SendFailure> {
+        let member = env.keys[self.key].first_member + replica;
+        let is_dead = env.current(member).life.get() == Life::Dead;
+        if is_dead && env.rng.chance(512) {
+            return Err(SendFailure::NotSent);
+        }
+        let message = Message {
+            member,
+            client: self.number,
+            operation: env.operations[self.number].get(),
+            replica,
+            action,
+            key: self.key,
+            version,
+            expiry_ms,
+            is_copy: false,
+            due: env.due(),
+        };
+        let mut messages = env.messages.borrow_mut();
+        if !env.rng.chance(env.profile.loss) {
+            messages.push(message);
+        }
+        let may_repeat = !matches!(action, Action::Cas(_));
+        if may_repeat && env.rng.chance(env.profile.copies) {
+            messages.push(Message {
+                is_copy: true,
+                due: env.due(),
+                ..message
+            });
+        }
+        Ok(())
+    }
+}
