@@ -2,7 +2,7 @@
 //! one way in for every request, whatever carried it.
 
 use crate::clock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, Placement};
 use trefoil_fabric::{AnswerSink, ClientId, Service};
 use trefoil_layout::control::{self, ControlShape};
@@ -19,6 +19,8 @@ pub(crate) struct Member {
     /// Configuration that requests must name; [`CONFIG_ID_CHANGING`] while the
     /// corpus is being replaced.
     config_id: AtomicU32,
+    /// One reload at a time, from its begin to its end.
+    reloading: AtomicBool,
 }
 
 impl Member {
@@ -29,6 +31,7 @@ impl Member {
             store,
             placement: config.placement(),
             config_id: AtomicU32::new(config.config_id),
+            reloading: AtomicBool::new(false),
         }
     }
 
@@ -96,6 +99,16 @@ impl Member {
             let hash = self.store.config().hasher.hash(key);
             self.placement.cohort(hash).contains(self.number)
         }
+    }
+
+    /// Takes the right to reload; `false` if somebody else has it.
+    pub(crate) fn begin_reloading(&self) -> bool {
+        !self.reloading.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives it back.
+    pub(crate) fn end_reloading(&self) {
+        self.reloading.store(false, Ordering::Release);
     }
 
     /// Puts the corpus that was loaded beside in the place of the one that is

@@ -81,7 +81,7 @@ use Source::{Member, Process};
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 26] = [
+pub const METRICS: [MetricInfo; 25] = [
     labelled(counter("trefoil_process_cpu_seconds", "CPU time of the process", Process(|p| {
         let seconds = |us: u64| Value::Seconds(us as f64 / 1e6);
         vec![
@@ -93,6 +93,7 @@ pub const METRICS: [MetricInfo; 26] = [
         Process(|p| one(p.resident_bytes))),
     gauge("trefoil_process_memory_limit_bytes", "Bound on the process's memory", Process(|p| one(p.memory_limit_bytes))),
     gauge("trefoil_process_baseline_bytes", "Memory held before any store was filled", Process(|p| one(p.baseline_bytes))),
+    gauge("trefoil_process_reserve_bytes", "Memory kept free for growth beside the stores", Process(|p| one(p.reserve_bytes))),
     gauge("trefoil_process_uptime_seconds", "Time since the start", Process(|p| {
         vec![(Vec::new(), Value::Seconds(p.uptime_ms as f64 / 1e3))]
     })),
@@ -104,6 +105,7 @@ pub const METRICS: [MetricInfo; 26] = [
     gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),
     gauge("trefoil_config_id", "Cell configuration that is served", Member(|m| one(m.config_id.into()))),
     gauge("trefoil_epoch", "The shard's epoch", Member(|m| one(m.epoch.into()))),
+    gauge("trefoil_partitions", "Partitions of the backend", Member(|m| one(m.partition_count.into()))),
     gauge("trefoil_items", "Values present", Member(|m| one(m.items))),
     gauge("trefoil_entry_bytes", "Data entries: keys, values and their heads", Member(|m| one(m.entry_bytes))),
     gauge("trefoil_store_limit_bytes", "Share of the memory bound", Member(|m| one(m.memory_limit_bytes))),
@@ -126,9 +128,6 @@ pub const METRICS: [MetricInfo; 26] = [
     gauge("trefoil_tombstones", "Erased keys remembered", Member(|m| one(m.tombstones))),
     counter("trefoil_index_reshapes", "Indexes replaced by larger or smaller ones", Member(|m| one(m.index_reshapes))),
     counter("trefoil_slab_moves", "Pages emptied to serve another size", Member(|m| one(m.slab_moves))),
-    gauge("trefoil_process_reserve_bytes", "Memory kept free for growth beside the stores", Process(|p| one(p.reserve_bytes))),
-    gauge("trefoil_partitions", "Partitions of the backend", Member(|m| one(m.partition_count.into()))),
-    gauge("trefoil_up", "1 while the backend serves", Member(|_| one(1))),
 ];
 
 /// All metrics as text.

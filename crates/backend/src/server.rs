@@ -46,14 +46,15 @@ const LOADER_ID: u64 = 1;
 /// A running server. Dropping it shuts it down.
 #[derive(Debug)]
 pub struct Server {
-    running: Option<Running>,
+    running: Running,
     tcp_address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
 }
 
 struct Running {
     state: Arc<State>,
-    runtime: Runtime,
+    /// Taken when it ends.
+    runtime: Option<Runtime>,
     stopping: watch::Sender<bool>,
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
@@ -97,7 +98,7 @@ impl Server {
         let (stopping, stopping_seen) = watch::channel(false);
         let mut running = Running {
             state: Arc::new(state),
-            runtime,
+            runtime: Some(runtime),
             stopping,
             stop: Arc::default(),
             threads: Vec::new(),
@@ -118,7 +119,7 @@ impl Server {
         running.listen(listeners, stopping_seen)?;
         tracing::info!(cell, members = ?options.members, ?tcp_address, "serving");
         Ok(Server {
-            running: Some(running),
+            running,
             tcp_address,
             metrics_address,
         })
@@ -136,27 +137,12 @@ impl Server {
 
     /// What `Stats` answers.
     pub fn statistics(&self) -> StatsResponse {
-        let running = self.running.as_ref();
-        running.map_or_else(StatsResponse::default, |running| {
-            crate::service::statistics(&running.state)
-        })
+        crate::service::statistics(&self.running.state)
     }
 
     /// Stops: readers at once, then messages, then calls in flight.
-    pub fn shutdown(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        if let Some(running) = self.running.take() {
-            running.end();
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.end();
+    pub fn shutdown(self) {
+        drop(self);
     }
 }
 
@@ -176,7 +162,10 @@ impl Running {
             what: "listening",
             source,
         };
-        let _entered = self.runtime.enter();
+        let Some(runtime) = &self.runtime else {
+            return Ok(());
+        };
+        let _entered = runtime.enter();
         let Listeners {
             tcp, unix, metrics, ..
         } = listeners;
@@ -199,8 +188,11 @@ impl Running {
         }
         Ok(())
     }
+}
 
-    fn end(mut self) {
+impl Drop for Running {
+    /// Also ends what a start that failed half-way had begun.
+    fn drop(&mut self) {
         tracing::info!("shutting down");
         self.state.begin_stopping();
         drop(self.unix.take());
@@ -216,9 +208,11 @@ impl Running {
             drop(target.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
         let _ = self.stopping.send(true);
-        self.runtime.shutdown_timeout(FAREWELL);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(FAREWELL);
+        }
         // Last: a successor may begin once the locks are free.
-        drop(self.locks);
+        self.locks.clear();
     }
 }
 

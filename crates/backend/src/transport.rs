@@ -19,6 +19,8 @@ use tokio::sync::watch;
 /// HTTP/2 flow control, as the contract's clients set it.
 const STREAM_WINDOW_LEN: u32 = 4 << 20;
 const CONNECTION_WINDOW_LEN: u32 = 16 << 20;
+/// Longest HTTP/2 frame taken, in bytes: a large value is few frames.
+const FRAME_LEN_MAX: u32 = 1 << 20;
 /// Calls in flight on one connection.
 const STREAM_COUNT_MAX: u32 = 1024;
 /// Pause after the system refused to accept (out of descriptors, mostly).
@@ -99,6 +101,7 @@ where
         .initial_stream_window_size(STREAM_WINDOW_LEN)
         .initial_connection_window_size(CONNECTION_WINDOW_LEN)
         .max_concurrent_streams(STREAM_COUNT_MAX)
+        .max_frame_size(FRAME_LEN_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = pin!(connection);
     tokio::select! {

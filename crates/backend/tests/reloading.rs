@@ -212,6 +212,48 @@ fn a_reload_that_fails_changes_nothing() {
     assert_eq!(caller.get(0, CONFIG_ID + 1, b"key-7").unwrap(), b"new-7");
 }
 
+/// The second of two reloads at once is refused and does the first no harm.
+#[test]
+fn one_reload_at_a_time() {
+    let cell = Setup::new(Mode::R2, 2)
+        .corpus("c.jsonl", lines(0..100, "old"))
+        .start();
+    let mut caller = cell.client();
+    let next = next_config(&cell);
+    let good = lines(0..100, "new");
+    let mut first = caller.client.clone();
+    let (requests, receiver) = tokio::sync::mpsc::channel(8);
+    let mut all = steps(begin(&next, 0), &good).into_iter();
+    let mut send = |step| {
+        let request = v1::ReloadRequest { step: Some(step) };
+        cell.runtime.block_on(requests.send(request)).unwrap();
+    };
+    send(all.next().unwrap());
+    send(all.next().unwrap());
+    let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
+    let mut answers = cell
+        .runtime
+        .block_on(first.reload(stream))
+        .unwrap()
+        .into_inner();
+    let mut clearing = begin(&next, 0);
+    clearing.clear_first = true;
+    let status = loop {
+        // The first may not have begun yet: a stream that is cut tells.
+        match reload(&mut caller, vec![Step::Begin(clearing.clone())]) {
+            Err(status) if status.code() == Code::FailedPrecondition => break status,
+            Err(status) => assert_eq!(status.code(), Code::Cancelled),
+            Ok(answers) => panic!("{answers:?}"),
+        }
+    };
+    assert!(status.message().contains("under way"), "{status}");
+    all.for_each(&mut send);
+    for _ in 0..2 {
+        assert!(cell.runtime.block_on(answers.message()).unwrap().is_some());
+    }
+    assert_eq!(caller.get(0, CONFIG_ID + 1, b"key-7").unwrap(), b"new-7");
+}
+
 #[test]
 fn mutable_cells_are_not_reloaded() {
     let cell = Setup::new(Mode::R1, 1).start();

@@ -27,6 +27,7 @@ use trefoil_cell::{CellConfig, ConfigStoreError, Mode};
 use trefoil_layout::Version;
 use trefoil_rpc::v1::reload_request::Step;
 use trefoil_rpc::v1::{self, reload_response};
+use trefoil_store::ReloadError;
 
 type Answer = Result<v1::ReloadResponse, Status>;
 
@@ -171,15 +172,19 @@ struct Staged {
 
 impl Staged {
     fn begin(member: &Arc<Member>, clear_first: bool) -> Result<Self, Status> {
-        let store = &member.store;
-        let refuse = |error: trefoil_store::ReloadError| {
+        let refuse = |error: ReloadError| {
             Status::failed_precondition(format!("backend {}: {error}", member.number))
         };
-        store.begin_reload().map_err(refuse)?;
+        if !member.begin_reloading() {
+            return Err(refuse(ReloadError::UnderWay));
+        }
+        // From here on dropping it gives everything back.
         let staged = Staged {
             member: Arc::clone(member),
             committed: false,
         };
+        let store = &member.store;
+        store.begin_reload().map_err(refuse)?;
         if clear_first {
             // An empty corpus takes the old one's place; then the real one begins.
             store.finish_reload().map_err(refuse)?;
@@ -203,6 +208,7 @@ impl Drop for Staged {
         if !self.committed {
             self.member.store.abort_reload();
         }
+        self.member.end_reloading();
     }
 }
 
