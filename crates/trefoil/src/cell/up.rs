@@ -198,8 +198,8 @@ async fn stop(backends: Vec<Backend>) -> Outcome {
     let mut code = ExitCode::SUCCESS;
     for mut backend in backends {
         match tokio::time::timeout(STOP_PATIENCE, backend.child.wait()).await {
-            Ok(Ok(status)) if status.success() => {}
-            Ok(_) => code = ExitCode::FAILURE,
+            // One that was killed before is no failure of the stop.
+            Ok(_) => {}
             Err(_) => {
                 tracing::error!(backend = backend.number, "does not stop; killing it");
                 let _ = backend.child.kill().await;

@@ -1,5 +1,5 @@
 //! A running cell and the command line, as a user's script sees them.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
