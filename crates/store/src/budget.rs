@@ -2,8 +2,9 @@
 //!
 //! Whoever is about to make memory resident charges it first and gives it back
 //! after it is gone, so that the sum never runs behind the truth. Small private
-//! metadata whose size is known only afterwards is charged unconditionally;
-//! the excess is given back at the next mutation or maintenance step.
+//! metadata whose size is known only afterwards is charged unconditionally, out
+//! of a *headroom* that everything else leaves free; what eats into it is given
+//! back by the mutations and maintenance steps that follow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +24,12 @@ pub(crate) enum Kind {
 }
 
 const KIND_COUNT: usize = 5;
+
+/// Headroom: this share of the limit, but not less than a length, but not more
+/// than another share.
+const HEADROOM_SHARE: u64 = 1024;
+const HEADROOM_LEN: u64 = 32 << 10;
+const HEADROOM_SHARE_MAX: u64 = 64;
 
 /// The account.
 #[derive(Debug)]
@@ -57,27 +64,34 @@ impl Budget {
         self.by_kind[kind as usize].load(Ordering::Relaxed)
     }
 
+    /// The limit less the headroom.
+    pub(crate) fn goal(&self) -> u64 {
+        let limit = self.limit();
+        let headroom = (limit / HEADROOM_SHARE).max(HEADROOM_LEN);
+        limit - headroom.min(limit / HEADROOM_SHARE_MAX)
+    }
+
     /// Bytes that can still be charged.
     pub(crate) fn available(&self) -> u64 {
-        self.limit().saturating_sub(self.used())
+        self.goal().saturating_sub(self.used())
     }
 
-    /// Bytes beyond the limit.
+    /// Bytes to give back.
     pub(crate) fn excess(&self) -> u64 {
-        self.used().saturating_sub(self.limit())
+        self.used().saturating_sub(self.goal())
     }
 
-    /// What a mutation that begins now may bring the account to: the limit, or
-    /// what is used if the limit was lowered below it. Such a mutation has to
+    /// What a mutation that begins now may bring the account to: the goal, or
+    /// what is used if the limit was lowered below that. Such a mutation has to
     /// give back as much as it takes, and need not first pay the whole excess.
     pub(crate) fn cap(&self) -> u64 {
-        self.limit().max(self.used())
+        self.goal().max(self.used())
     }
 
-    /// Charges `bytes` unless the limit would be exceeded.
+    /// Charges `bytes` unless the headroom would be touched.
     #[must_use]
     pub(crate) fn try_charge(&self, kind: Kind, bytes: u64) -> bool {
-        self.try_charge_within(kind, bytes, self.limit())
+        self.try_charge_within(kind, bytes, self.goal())
     }
 
     /// Charges `bytes` unless `cap` would be exceeded.
@@ -115,7 +129,8 @@ mod tests {
 
     #[test]
     fn charges_stop_at_the_limit_and_kinds_add_up() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(101);
+        assert_eq!(budget.goal(), 100);
         assert!(budget.try_charge(Kind::Pages, 60));
         assert!(!budget.try_charge(Kind::Runs, 41));
         assert!(budget.try_charge(Kind::Runs, 40));

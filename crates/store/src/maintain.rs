@@ -77,6 +77,27 @@ impl Store {
                 slot.live.settle_private(shared);
             }
         }
+        if shared.budget.excess() > 0 {
+            self.give_back_unit();
+        }
+    }
+
+    /// Where memory comes and goes in huge pages: empties the one that holds
+    /// least, one partition after the other, and gives it back. `false` if
+    /// there was no need or not enough room elsewhere.
+    pub(crate) fn give_back_unit(&self) -> bool {
+        let Some(pages) = lock(&self.shared.pool).begin_drain() else {
+            return false;
+        };
+        for cell in &self.partitions {
+            let mut slot = lock(&cell.0);
+            slot.live.evacuate(&self.shared, pages.clone());
+            if let Some(staged) = &mut slot.staged {
+                staged.evacuate(&self.shared, pages.clone());
+            }
+        }
+        let mut pool = lock(&self.shared.pool);
+        pool.end_drain() && pool.shrink(&self.shared.regions.data, &self.shared.budget, 1) > 0
     }
 
     /// Grows what is crowded and shrinks what is far too large. The memory is
@@ -124,7 +145,7 @@ impl Store {
         }
         let wanted = (ahead - pool.free_bytes()).min(POPULATE_LEN);
         let count = pool.units_of(wanted);
-        let Some(units) = pool.reserve(&shared.budget, shared.budget.limit(), count) else {
+        let Some(units) = pool.reserve(&shared.budget, shared.budget.goal(), count) else {
             return;
         };
         let range = pool.bytes_of(&units);

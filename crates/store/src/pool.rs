@@ -34,6 +34,8 @@ pub(crate) struct PagePool {
     free_hint: usize,
     /// No unit below this one is absent.
     absent_hint: usize,
+    /// A unit whose pages are moving out, so that it can go as a whole.
+    draining: Option<u32>,
 }
 
 impl PagePool {
@@ -50,6 +52,7 @@ impl PagePool {
             free_count: 0,
             free_hint: 0,
             absent_hint: 0,
+            draining: None,
         }
     }
 
@@ -66,13 +69,61 @@ impl PagePool {
         if self.free_count == 0 {
             return None;
         }
-        let word = (self.free_hint..self.free.len()).find(|at| self.free[*at] != 0)?;
-        self.free_hint = word;
-        let page = word as u32 * 64 + self.free[word].trailing_zeros();
-        self.free[word] &= self.free[word] - 1;
+        let takeable = |at: usize| self.free[at] & !self.draining_bits(at);
+        let word = (self.free_hint..self.free.len()).find(|at| takeable(*at) != 0)?;
+        let bit = takeable(word).trailing_zeros();
+        if self.draining.is_none() {
+            self.free_hint = word;
+        }
+        let page = word as u32 * 64 + bit;
+        self.free[word] &= !(1 << bit);
         self.free_count -= 1;
         self.units[(page / self.unit_pages) as usize] -= 1;
         Some(page)
+    }
+
+    /// Which bits of a word of `free` belong to the draining unit.
+    fn draining_bits(&self, word: usize) -> u64 {
+        let Some(unit) = self.draining else { return 0 };
+        let first = word as u32 * 64;
+        let (start, end) = (unit * self.unit_pages, (unit + 1) * self.unit_pages);
+        let start = start.clamp(first, first + 64) - first;
+        let end = end.clamp(first, first + 64) - first;
+        if start == end {
+            return 0;
+        }
+        (u64::MAX >> (64 - (end - start))) << start
+    }
+
+    /// Whether enough pages are free for a unit, though no unit is wholly free.
+    pub(crate) fn is_fragmented(&self) -> bool {
+        self.unit_pages > 1
+            && self.free_count >= self.unit_pages
+            && !self.units.contains(&(self.unit_pages as u16))
+    }
+
+    /// Chooses the unit with the most free pages for its other pages to move
+    /// out; none of it is taken until [`PagePool::end_drain`]. Returns its pages.
+    pub(crate) fn begin_drain(&mut self) -> Option<Range<u32>> {
+        if self.draining.is_some() || !self.is_fragmented() {
+            return None;
+        }
+        let present = |unit: &(usize, &u16)| u32::from(*unit.1) <= self.unit_pages;
+        let (unit, _) = self
+            .units
+            .iter()
+            .enumerate()
+            .filter(present)
+            .max_by_key(|unit| *unit.1)?;
+        let unit = unit as u32;
+        self.draining = Some(unit);
+        Some(unit * self.unit_pages..(unit + 1) * self.unit_pages)
+    }
+
+    /// Ends a drain; whether the unit is wholly free now.
+    pub(crate) fn end_drain(&mut self) -> bool {
+        let unit = self.draining.take();
+        unit.is_some_and(|unit| u32::from(self.units[unit as usize]) == self.unit_pages)
     }
 
     /// Gives a page back; it stays resident.

@@ -19,7 +19,7 @@ const SPARE_COUNT_MAX: usize = 16;
 /// Share of the memory limit that they may hold.
 const SPARE_SHARE: u64 = 64;
 /// Private bytes of bookkeeping that one run costs.
-pub(crate) const RUN_PRIVATE_LEN: u64 = 64;
+const RUN_PRIVATE_LEN: u64 = 64;
 
 /// The runs of all partitions.
 #[derive(Debug)]
@@ -39,6 +39,16 @@ pub(crate) struct RunPool {
 #[inline]
 pub(crate) fn run_len(len: usize) -> u64 {
     (len as u64).next_multiple_of(PAGE_LEN)
+}
+
+/// Bytes that the budget is charged for it at most.
+pub(crate) fn run_cost_max(len: usize, frame_len: u64) -> u64 {
+    let frames = if frame_len == PAGE_LEN {
+        run_len(len)
+    } else {
+        run_len(len).next_multiple_of(frame_len) + frame_len
+    };
+    frames + RUN_PRIVATE_LEN
 }
 
 impl RunPool {

@@ -82,6 +82,17 @@ impl Shared {
         (self.budget.limit() / 64).clamp(self.page_len(), 8 << 20)
     }
 
+    /// What a partition keeps of its data while the store has to shrink: those
+    /// that hold more than this give, and what they hold more is enough.
+    pub(crate) fn kept_len(&self) -> u64 {
+        let sum: u64 = self
+            .data_lens
+            .iter()
+            .map(|len| len.load(Ordering::Relaxed))
+            .sum();
+        sum.saturating_sub(self.budget.excess()) / self.data_lens.len() as u64
+    }
+
     /// What a partition would hold if all held the same.
     pub(crate) fn fair_len(&self) -> u64 {
         self.budget.limit() / self.data_lens.len() as u64

@@ -1,6 +1,6 @@
 //! A partition's pages, each cut into equal slots of one size class.
 //!
-//! Private metadata: one bit a slot and some forty bytes a page. Pages with
+//! Private metadata: one bit a slot and some seventy bytes a page. Pages with
 //! free slots of a class form a list; the page that got a free slot last is
 //! used first, so that overwriting keeps to warm memory.
 //!
@@ -12,6 +12,8 @@ use crate::classes::Classes;
 use crate::shared::PageTable;
 
 const NONE: u32 = u32::MAX;
+/// Private bytes that a page costs elsewhere: in the page table and the pool.
+const SHARED_LEN: usize = 16;
 /// How long a borrowed slot may be, as a multiple of the borrower's own.
 const BORROWED_LEN_MAX: (u64, u64) = (3, 2);
 
@@ -65,7 +67,7 @@ impl Slab {
 
     /// Private bytes that this takes.
     pub(crate) fn private_len(&self) -> u64 {
-        (self.pages.capacity() * size_of::<Page>()
+        (self.pages.capacity() * (size_of::<Page>() + SHARED_LEN)
             + self.vacant.capacity() * 4
             + self.classes.capacity() * size_of::<ClassState>()
             + self.bitmap_words * 8) as u64
@@ -290,6 +292,34 @@ impl Slab {
             at: emptiest,
             class,
         })
+    }
+
+    /// The class of the page `number` of the region, if it is one of these, and
+    /// whether the class's other pages can take what it holds.
+    pub(crate) fn page_class(
+        &self,
+        classes: &Classes,
+        table: &PageTable,
+        number: u32,
+    ) -> Option<(usize, bool)> {
+        let page = self.pages.get(table.get(u64::from(number)) as usize)?;
+        if page.number != number {
+            return None;
+        }
+        let class = usize::from(page.class);
+        let enough = self.classes[class].free_slots as usize >= classes.slots(class);
+        Some((class, enough))
+    }
+
+    /// Begins to empty one of these pages, whose class's other pages can take
+    /// what it holds.
+    pub(crate) fn begin_emptying_page(&mut self, table: &PageTable, number: u32) -> Emptying {
+        let at = table.get(u64::from(number));
+        if self.pages[at as usize].listed {
+            self.unlist(at);
+        }
+        let class = usize::from(self.pages[at as usize].class);
+        Emptying { at, class }
     }
 
     /// The slots in use of a page that is being emptied.

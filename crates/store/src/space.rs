@@ -28,6 +28,7 @@ const INDEX_FACTOR: u64 = 8;
 pub struct Space {
     mapping: Mapping,
     object: Option<MemoryObject>,
+    frame_len: u64,
 }
 
 impl Space {
@@ -43,6 +44,7 @@ impl Space {
         let mapping = Mapping::owner(&object)?;
         Ok(Space {
             mapping,
+            frame_len: object.page_len(),
             object: Some(object),
         })
     }
@@ -52,6 +54,7 @@ impl Space {
         Space {
             mapping: Mapping::heap(len),
             object: None,
+            frame_len: PAGE_LEN,
         }
     }
 
@@ -78,9 +81,7 @@ impl Space {
 
     /// Bytes that become resident or not together.
     pub(crate) fn frame_len(&self) -> u64 {
-        self.object
-            .as_ref()
-            .map_or(PAGE_LEN, MemoryObject::page_len)
+        self.frame_len
     }
 
     /// Makes `range` resident; it reads as zero if it was not.
@@ -169,6 +170,19 @@ impl Regions {
             memory_max: pages,
             page_len,
         }
+    }
+
+    /// Ordinary memory that pretends to consist of frames of `frame_len` bytes,
+    /// as huge pages are: for tests.
+    #[doc(hidden)]
+    pub fn heap_in_frames(memory_max: u64, frame_len: u64) -> Self {
+        let memory_max = memory_max.next_multiple_of(frame_len);
+        let mut regions = Self::heap(memory_max);
+        regions.index = Space::heap(2 * memory_max);
+        regions.data = Space::heap(memory_max * 5);
+        regions.data.frame_len = frame_len;
+        regions.index.frame_len = frame_len;
+        regions
     }
 
     /// The highest memory limit that these regions can serve, in bytes.

@@ -204,10 +204,15 @@ impl Store {
                 match result {
                     Ok(outcome) => {
                         target.after_mutation(&self.shared, kind, &outcome);
-                        return Ack {
+                        let ack = Ack {
                             epoch: target.epoch(),
                             outcome,
                         };
+                        drop(slot);
+                        if self.shared.budget.excess() > 0 {
+                            self.give_back_unit();
+                        }
+                        return ack;
                     }
                     // The corpus that is served makes way for the next one.
                     Err(no_room) => (
@@ -236,6 +241,9 @@ impl Store {
 
     /// Has the richest other partition make room; one lock at a time.
     pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
+        if self.give_back_unit() {
+            return true;
+        }
         let lens = &self.shared.data_lens;
         let mut others: [(u64, usize); PARTITION_COUNT_MAX] = [(0, 0); PARTITION_COUNT_MAX];
         let others = &mut others[..lens.len()];

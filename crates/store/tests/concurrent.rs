@@ -77,9 +77,8 @@ fn read(
                 counts.overflows += 1;
             }
             OneSided::Miss => panic!(
-                "{number} was missed; by message: {:?} {before} {:?}",
-                get(store, &key).map(|found| found.0),
-                store.stats()
+                "{number} was missed; by message: {:?}",
+                get(store, &key).map(|found| found.0)
             ),
             OneSided::Retry => unreachable!(),
         }
@@ -95,6 +94,8 @@ fn beside_readers(
 ) {
     let acknowledged: Vec<AtomicU64> = (0..STABLE).map(|_| AtomicU64::new(0)).collect();
     let overwrite = |number: u64, n: u64, len: usize| {
+        let stands = n <= STABLE || get(store, &number.to_le_bytes()).is_some();
+        assert!(stands, "{number} was evicted before {n}");
         let outcome = set(store, &number.to_le_bytes(), &value(n, len), n);
         assert_eq!(outcome, Outcome::Applied);
         acknowledged[number as usize].store(n, Ordering::Release);

@@ -263,3 +263,49 @@ fn a_stale_readers_pages_are_found_and_given_back() {
     assert_eq!(resident_len(&store), low);
     store.check().unwrap();
 }
+
+#[test]
+fn huge_frames_are_emptied_by_moving() {
+    let (limit, frame) = (16 * MIB, 256 * KIB);
+    let config = StoreConfig {
+        value_len_max: 4 << 20,
+        ..config(limit, 3)
+    };
+    let store = Store::new(config, Regions::heap_in_frames(limit, frame)).unwrap();
+    let mut random = Random(3);
+    let mut n = 0u64;
+    let mut fill = |store: &Store, count: u64, len: u64| {
+        for _ in 0..count {
+            n += 1;
+            applied(
+                store,
+                &n.to_le_bytes(),
+                &vec![1; random.below(len) as usize],
+                n,
+            );
+            assert!(store.stats().resident.total() <= store.memory_limit().max(limit));
+            if n.is_multiple_of(512) {
+                store.maintain(START);
+            }
+        }
+    };
+    fill(&store, 40_000, 1500);
+    store.check().unwrap();
+    let items = store.stats().items;
+    fill(&store, 4, 3 << 20);
+    store.check().unwrap();
+    assert!(
+        store.stats().items > items / 3,
+        "large values took their share only"
+    );
+    fill(&store, 200, 100_000);
+    fill(&store, 20_000, 1500);
+    store.check().unwrap();
+    store.set_memory_limit(limit / 2);
+    maintain_until_quiet(&store);
+    let stats = store.stats();
+    assert!(stats.resident.total() <= limit / 2, "{stats:?}");
+    assert!(stats.items > 1000, "{stats:?}");
+    assert_eq!(stats.counts.of(MutationKind::Set).rejected, 0);
+    store.check().unwrap();
+}

@@ -6,7 +6,8 @@
 //! |---|---|
 //! | [`mutate`] | the rules of SET, ERASE and CAS; lookup by message |
 //! | [`place`] | entries into and out of buckets and side table |
-//! | [`room`] | allocation, eviction, compaction |
+//! | [`room`] | allocation and eviction |
+//! | [`compact`] | moving entries, so that whole pages become free |
 //! | [`reshape`] | larger and smaller indexes, headers, poison |
 //! | [`expire`] | the crawler that removes what has expired |
 //! | [`check`] | the invariants, for tests |
@@ -24,6 +25,7 @@
 //!    the floor: a bound may be higher than the key's own, never lower.
 
 mod check;
+mod compact;
 mod expire;
 mod mutate;
 mod place;
@@ -50,8 +52,15 @@ pub use check::CheckError;
 pub(crate) use mutate::Found;
 pub(crate) use room::{Effort, NoRoom};
 
-/// Longest scratch buffer that is kept between mutations, in bytes.
-const SCRATCH_LEN_MAX: usize = 64 << 10;
+/// Longest scratch buffer that is kept between mutations, in bytes, and the
+/// same as a share of a partition's memory.
+const SCRATCH_LEN_MAX: u64 = 64 << 10;
+const SCRATCH_SHARE: u64 = 64;
+
+/// What a mutation that finds the store beyond its limit gives back, in bytes.
+const SHED_LEN: u64 = 128 << 10;
+/// Items that it evicts for that at most.
+const SHED_EVICTIONS: usize = 256;
 
 /// Why an entry was removed without its key's owner having asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +99,8 @@ pub(crate) struct Partition {
     crawl: expire::Crawl,
     counts: Counts,
     scratch: WordBuffer,
+    /// Bytes that it holds.
+    scratch_len: usize,
     /// Scratch of compaction.
     in_use: Vec<u64>,
     moves: Vec<(u64, KeyHash)>,
@@ -136,6 +147,7 @@ impl Partition {
             crawl: expire::Crawl::default(),
             counts: Counts::default(),
             scratch: WordBuffer::default(),
+            scratch_len: 0,
             in_use: Vec::new(),
             moves: Vec::new(),
             private_charged: 0,
@@ -218,6 +230,10 @@ impl Partition {
             self.reshape(shared, reservation);
         }
         self.settle_private(shared);
+        let excess = shared.budget.excess();
+        if excess > 0 {
+            self.shed(shared, excess.min(SHED_LEN), SHED_EVICTIONS);
+        }
     }
 
     fn raise_floor(&mut self, version: Version, unless: Mutant) {
@@ -249,7 +265,7 @@ impl Partition {
             .config
             .hasher
             .hash(&self.scratch.bytes()[..head.key_len]);
-        self.trim_scratch();
+        self.trim_scratch(shared);
         hash
     }
 
@@ -277,9 +293,15 @@ impl Partition {
         equal
     }
 
-    fn trim_scratch(&mut self) {
-        if self.scratch.words().len() * 8 > SCRATCH_LEN_MAX {
+    /// Keeps account of the scratch buffer and drops it if a large entry made
+    /// it long.
+    fn trim_scratch(&mut self, shared: &Shared) {
+        let len_max = SCRATCH_LEN_MAX.min(shared.fair_len() / SCRATCH_SHARE);
+        let len = (self.scratch.words().len() * 8).next_power_of_two();
+        self.scratch_len = self.scratch_len.max(len);
+        if self.scratch_len as u64 > len_max {
             self.scratch = WordBuffer::default();
+            self.scratch_len = 0;
         }
     }
 
@@ -289,7 +311,7 @@ impl Partition {
             + self.slab.private_len()
             + self.side.private_len()
             + self.tombstones.private_len()
-            + (self.in_use.capacity() * 8 + self.moves.capacity() * 24) as u64
+            + (self.scratch_len + self.in_use.capacity() * 8 + self.moves.capacity() * 24) as u64
             + size_of::<Self>() as u64;
         if now > self.private_charged {
             shared

@@ -215,7 +215,7 @@ impl Partition {
             return;
         }
         into.copy_in(self.scratch.words());
-        self.trim_scratch();
+        self.trim_scratch(shared);
     }
 
     /// See [`Mutant::PublishedBeforeData`].

@@ -157,7 +157,7 @@ impl Partition {
         let load = self.load();
         let side = self.side.count() as u64;
         let crowded = |share: u64| side > SIDE_COUNT_MIN && side * share > self.item_count;
-        let excess = shared.budget.excess() > 0;
+        let excess = shared.budget.used() > shared.budget.limit();
         if load >= LOAD_MAX || crowded(SIDE_SHARE) {
             let share = IndexWindow::bytes(now) * DOUBLING_SHARE;
             let wanted = if share < shared.fair_len() {

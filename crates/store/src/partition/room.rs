@@ -10,22 +10,17 @@
 use super::{Cause, Partition};
 use crate::budget::Kind;
 use crate::policy::Policy;
-use crate::runs::run_len;
+use crate::runs::{run_cost_max, run_len};
 use crate::shared::{Shared, lock};
 use trefoil_layout::Pointer;
-use trefoil_layout::words::{Words, WordsMut};
-use trefoil_region::SharedWords;
-
-/// Bytes of an entry that are fetched ahead of moving it: head and key.
-const PREFETCH_LEN: usize = 128;
 
 /// A partition could not make room; others may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
     /// Bytes wanted.
     pub(crate) bytes: u64,
-    /// Whether the partition could still evict but holds so little that
-    /// another one should give first.
+    /// Whether the partition could still evict, but another one should give
+    /// first, for it holds much more, or pages should move first.
     pub(crate) poor: bool,
 }
 
@@ -37,12 +32,6 @@ pub(crate) struct Effort {
     pub(crate) own: bool,
     /// What the account may come to; see [`crate::budget::Budget::cap`].
     pub(crate) cap: u64,
-}
-
-fn copy(from: SharedWords<'_>, to: SharedWords<'_>) {
-    for word in 0..from.count() {
-        to.store(word, from.load(word));
-    }
 }
 
 impl Partition {
@@ -60,7 +49,7 @@ impl Partition {
     }
 
     #[inline]
-    fn take_slot(&mut self, shared: &Shared, class: usize) -> Option<u64> {
+    pub(super) fn take_slot(&mut self, shared: &Shared, class: usize) -> Option<u64> {
         self.slab.take(&shared.classes, class, shared.page_len())
     }
 
@@ -90,7 +79,7 @@ impl Partition {
             }
             if let Some(page) = self
                 .take_page(shared, effort.cap)
-                .or_else(|| self.empty_page(shared))
+                .or_else(|| self.empty_some_page(shared))
             {
                 self.slab
                     .add_page(&shared.classes, &shared.page_table, class, page);
@@ -99,12 +88,13 @@ impl Partition {
             if let Some(offset) = self.slab.borrow(&shared.classes, class, shared.page_len()) {
                 return Ok(offset);
             }
-            self.give_way(shared, shared.page_len(), effort)?;
+            let unit_len = shared.page_len().max(shared.regions.data.frame_len());
+            self.give_way(shared, unit_len, effort)?;
         }
     }
 
     /// A page from the common pool.
-    fn take_page(&mut self, shared: &Shared, cap: u64) -> Option<u32> {
+    pub(super) fn take_page(&mut self, shared: &Shared, cap: u64) -> Option<u32> {
         let mut pool = lock(&shared.pool);
         let page = pool.take().or_else(|| {
             let chunk = shared.inline_chunk_len();
@@ -119,14 +109,14 @@ impl Partition {
         Some(page)
     }
 
-    fn give_page(&mut self, shared: &Shared, page: u32) {
+    pub(super) fn give_page(&mut self, shared: &Shared, page: u32) {
         lock(&shared.pool).give(page);
         self.set_data_len(shared, self.data_len - shared.page_len());
     }
 
     fn allocate_run(&mut self, shared: &Shared, len: usize, effort: Effort) -> Result<u64, NoRoom> {
-        let wanted = run_len(len) + crate::runs::RUN_PRIVATE_LEN;
-        if wanted > shared.budget.limit() {
+        let wanted = run_cost_max(len, shared.regions.data.frame_len());
+        if wanted > shared.budget.goal() {
             return Err(NoRoom {
                 bytes: wanted,
                 poor: false,
@@ -154,7 +144,7 @@ impl Partition {
         {
             return true;
         }
-        let Some(page) = self.empty_page(shared) else {
+        let Some(page) = self.empty_some_page(shared) else {
             return false;
         };
         self.give_page(shared, page);
@@ -166,8 +156,13 @@ impl Partition {
         let poor = !effort.own
             && shared.data_lens.len() > 1
             && self.data_len + bytes < shared.fair_len() / 2;
-        if poor || !self.evict(shared) {
-            return Err(NoRoom { bytes, poor });
+        // Pages enough are free, but no huge page: moving helps, evicting would not.
+        let fragmented = !effort.own && lock(&shared.pool).is_fragmented();
+        if poor || fragmented || !self.evict(shared) {
+            return Err(NoRoom {
+                bytes,
+                poor: poor || fragmented,
+            });
         }
         Ok(())
     }
@@ -208,56 +203,6 @@ impl Partition {
         self.set_data_len(shared, self.data_len - run_len(pointer.len()));
     }
 
-    /// Empties a page by moving what it holds into other pages of its class,
-    /// if they have the slots. The page is then nobody's.
-    fn empty_page(&mut self, shared: &Shared) -> Option<u32> {
-        let page_len = shared.page_len();
-        let emptying = self.slab.begin_emptying(&shared.classes)?;
-        let mut in_use = std::mem::take(&mut self.in_use);
-        self.slab
-            .slots_in_use(&shared.classes, page_len, &emptying, &mut in_use);
-        let mut moves = std::mem::take(&mut self.moves);
-        moves.clear();
-        for offset in &in_use {
-            if let Some(words) = shared.data().slice(*offset, PREFETCH_LEN) {
-                words.prefetch(PREFETCH_LEN);
-            }
-        }
-        for offset in &in_use {
-            let hash = self.hash_at(shared, *offset);
-            let home = self.index.home(hash);
-            let bucket = self.index.bucket(&shared.regions.index, home);
-            bucket.prefetch(trefoil_layout::bucket::BUCKET_LEN);
-            moves.push((*offset, hash));
-        }
-        for &(offset, hash) in &moves {
-            let found = self.find_pointer(shared, hash, offset);
-            debug_assert!(found.is_some(), "a slot in use that nothing points at");
-            if let Some((number, entry)) = found {
-                let to = self
-                    .take_slot(shared, emptying.class)
-                    .expect("the other pages of the class have room");
-                let len = entry.pointer.len();
-                let data = shared.data();
-                let (Some(from), Some(into)) = (data.slice(offset, len), data.slice(to, len))
-                else {
-                    unreachable!("slots lie inside the data region");
-                };
-                copy(from, into);
-                let pointer = Pointer::new(to, len).expect("as long as it was");
-                self.repoint(shared, number, pointer);
-            }
-            self.slab
-                .vacate(&shared.classes, &shared.page_table, page_len, offset);
-        }
-        self.counts.entries_moved += moves.len() as u64;
-        self.counts.slab_moves += 1;
-        self.changes += 1;
-        self.in_use = in_use;
-        self.moves = moves;
-        Some(self.slab.end_emptying(&shared.classes, emptying))
-    }
-
     /// Makes `bytes` available below `cap` by giving back free memory,
     /// compacting, and evicting at most `evictions_max` items. `false` if that
     /// was not enough.
@@ -277,7 +222,8 @@ impl Partition {
             if self.release_free(shared, missing) {
                 continue;
             }
-            if evictions == evictions_max || !self.evict(shared) {
+            let fragmented = lock(&shared.pool).is_fragmented();
+            if fragmented || evictions == evictions_max || !self.evict(shared) {
                 return false;
             }
             evictions += 1;
@@ -285,11 +231,12 @@ impl Partition {
     }
 
     /// Gives back up to `bytes` of what is beyond the limit, evicting at most
-    /// `evictions_max` items.
+    /// `evictions_max` items, if this partition holds more than its share.
     pub(crate) fn shed(&mut self, shared: &Shared, bytes: u64, evictions_max: usize) {
+        let bytes = bytes.min(self.data_len.saturating_sub(shared.kept_len()));
         let target = shared
             .budget
-            .limit()
+            .goal()
             .max(shared.budget.used().saturating_sub(bytes));
         let mut evictions = 0;
         loop {
@@ -300,7 +247,8 @@ impl Partition {
             if self.release_free(shared, missing) {
                 continue;
             }
-            if evictions == evictions_max || !self.evict(shared) {
+            let fragmented = lock(&shared.pool).is_fragmented();
+            if fragmented || evictions == evictions_max || !self.evict(shared) {
                 return;
             }
             evictions += 1;
@@ -316,7 +264,7 @@ impl Partition {
         evictions_max: usize,
     ) -> bool {
         shared.budget.try_charge(kind, bytes)
-            || (self.make_room(shared, bytes, shared.budget.limit(), evictions_max)
+            || (self.make_room(shared, bytes, shared.budget.goal(), evictions_max)
                 && shared.budget.try_charge(kind, bytes))
     }
 
