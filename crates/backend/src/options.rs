@@ -13,6 +13,8 @@ pub struct ServerOptions {
     /// Numbers of the backends that this process is.
     pub members: Vec<u32>,
     /// The right to be them, where a directory grants it; held until shutdown.
+    /// They also count lives: a backend of R=3.2 that comes back empty under the
+    /// same configuration gets no vote.
     pub locks: Vec<BackendLock>,
     /// Bound on the resident bytes of the whole process.
     pub memory_limit: u64,

@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use trefoil_cell::{BackendLock, CellConfig};
+use trefoil_cell::{BackendLock, CellConfig, Mode};
 use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetOptions};
 use trefoil_layout::Version;
@@ -40,6 +40,10 @@ use trefoil_store::{Regions, Store, StoreConfig};
 
 /// How long calls in flight may take after a shutdown has begun.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// Bytes of a huge page.
+const HUGE_PAGE_LEN: u64 = 2 << 20;
+/// An index page for every partition may take this share of the limit at most.
+const HUGE_INDEX_SHARE: u64 = 16;
 /// Client id of the versions that a first load gives: no client draws 0 bits.
 const LOADER_ID: u64 = 1;
 
@@ -71,17 +75,19 @@ impl Server {
         check(&options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;
         let machine = Machine::now();
-        let limit_max = limit_max(&options, &machine);
+        let plan = plan_regions(&options, &machine);
         let baseline = Resident::now().total();
         let count = options.members.len();
-        let bound = MemoryBound::new(options.memory_limit, limit_max, baseline, count)?;
+        let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, count)?;
         let incarnation = rand::random::<u64>() | 1;
         let members = options
             .members
             .iter()
             .map(|&number| {
                 let share = bound.share();
-                let made = make_member(&options, &config, number, incarnation, share, limit_max);
+                let epoch = first_epoch(&options.locks, &config, number)?;
+                let life = Life { epoch, incarnation };
+                let made = make_member(&options, &config, number, life, share, plan);
                 made.map(Arc::new)
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -254,35 +260,72 @@ fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {
         })
 }
 
-/// The highest limit that can be set while the process lives: the regions are
-/// made for it. Huge pages, where they are used, are all that there is.
-fn limit_max(options: &ServerOptions, machine: &Machine) -> u64 {
-    if options.huge_pages && machine.huge_free >= options.memory_limit {
-        machine.huge_free
+/// How the members' regions are made.
+#[derive(Clone, Copy)]
+struct RegionPlan {
+    huge: HugePages,
+    /// The highest limit of the process that can be set while it lives.
+    limit_max: u64,
+}
+
+/// Huge pages are used if the system has enough of them free; then all that
+/// are free bound the limit. A small store does without: every partition's
+/// index takes at least one.
+fn plan_regions(options: &ServerOptions, machine: &Machine) -> RegionPlan {
+    let frames = (options.members.len() * options.partition_count) as u64 * HUGE_PAGE_LEN;
+    let is_large = options.memory_limit / HUGE_INDEX_SHARE >= frames;
+    if options.huge_pages && is_large && machine.huge_free >= options.memory_limit {
+        RegionPlan {
+            huge: HugePages::Auto,
+            limit_max: machine.huge_free,
+        }
     } else {
-        machine.memory
+        RegionPlan {
+            huge: HugePages::Off,
+            limit_max: machine.memory,
+        }
     }
+}
+
+/// What tells one life of a backend from the next.
+#[derive(Clone, Copy)]
+struct Life {
+    epoch: u32,
+    incarnation: u64,
+}
+
+/// The epoch that a backend begins with: 1 in its first life under this
+/// configuration. One that comes back empty has forgotten what it acknowledged
+/// and must not vote; there is no recovery yet that could raise its peers'
+/// epoch, so it begins in one of its own, and its votes pair with nobody's.
+fn first_epoch(locks: &[BackendLock], config: &CellConfig, number: u32) -> Result<u32, StartError> {
+    let lock = locks.iter().find(|lock| lock.number() == number);
+    let life = lock.map_or(Ok(1), |lock| lock.begin_life(config.config_id))?;
+    if life > 1 && config.mode == Mode::R32 {
+        tracing::warn!(
+            backend = number,
+            life,
+            "restarted empty: it holds a copy again but has no vote until the cell is restarted"
+        );
+    }
+    Ok(life)
 }
 
 fn make_member(
     options: &ServerOptions,
     config: &CellConfig,
     number: u32,
-    incarnation: u64,
+    life: Life,
     share: u64,
-    limit_max: u64,
+    plan: RegionPlan,
 ) -> Result<Member, StartError> {
     let fail = |source| StartError::Store { number, source };
-    let huge = match options.huge_pages {
-        true => HugePages::Auto,
-        false => HugePages::Off,
-    };
     let policy: PolicyKind = config.eviction.parse()?;
     let store_config = StoreConfig {
         partition_count: options.partition_count,
         config_id: config.config_id,
-        epoch: 1,
-        incarnation,
+        epoch: life.epoch,
+        incarnation: life.incarnation,
         hasher: config.hash,
         policy,
         memory_limit: share,
@@ -292,8 +335,8 @@ fn make_member(
         immutable: config.mode.is_immutable(),
     };
     let name = format!("trefoil-{}-{number}", config.cell);
-    let region_max = limit_max / options.members.len() as u64;
-    let regions = Regions::memfd(&name, region_max.max(share), huge).map_err(fail)?;
+    let region_max = plan.limit_max / options.members.len() as u64;
+    let regions = Regions::memfd(&name, region_max.max(share), plan.huge).map_err(fail)?;
     let store = Store::new(store_config, regions).map_err(fail)?;
     Ok(Member::new(number, config, store))
 }

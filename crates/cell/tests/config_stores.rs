@@ -126,6 +126,28 @@ fn a_backend_runs_once() {
     store.lock_backend(2).unwrap();
 }
 
+/// A backend that comes back under the same configuration has forgotten what
+/// it acknowledged, and must be able to tell.
+#[test]
+fn lives_are_counted_under_each_configuration() {
+    let home = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::create(home.path()).unwrap();
+    let live = |config_id| {
+        store
+            .lock_backend(0)
+            .unwrap()
+            .begin_life(config_id)
+            .unwrap()
+    };
+    assert_eq!([live(1), live(1), live(1)], [1, 2, 3]);
+    assert_eq!([live(2), live(2)], [1, 2]);
+    // A process that took the lock and never served does not count.
+    drop(store.lock_backend(0).unwrap());
+    assert_eq!(live(2), 3);
+    std::fs::write(home.path().join("backend-0.lock"), "nonsense").unwrap();
+    assert_eq!(live(2), 1);
+}
+
 #[test]
 fn a_broken_file_and_an_empty_directory_are_named() {
     let home = tempfile::tempdir().unwrap();

@@ -39,7 +39,8 @@ pub(super) fn start(
     let (answers, receiver) = mpsc::channel(2);
     tokio::spawn(async move {
         if let Err(status) = serve(state, requests, &answers).await {
-            tracing::warn!(reason = status.message(), "reload failed");
+            // Its text may quote the corpus, which is nothing for a log.
+            tracing::warn!(code = ?status.code(), "reload failed");
             // Nobody may be listening any more.
             let _ = answers.send(Err(status)).await;
         }

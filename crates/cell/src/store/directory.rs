@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `cell.json` | the configuration in force, replaced whole |
 //! | `cell.lock` | held while it is replaced |
-//! | `backend-N.lock` | held by the process that is backend N, for all its life |
+//! | `backend-N.lock` | held by the process that is backend N; says which, and how many lives N has had under the configuration |
 //! | `backend-N.sock` | its RPC service |
 //! | `backend-N.fabric` | where it hands its shared memory over |
 
-use super::file::{FileError, FileLock, fail, replace};
+use super::file::{FileError, FileLock, Note, fail, replace};
 use super::{ConfigStore, ConfigStoreError, check_swap};
 use crate::address::RpcAddress;
 use crate::config::CellConfig;
@@ -34,13 +34,34 @@ pub struct DirectoryStore {
 #[derive(Debug)]
 pub struct BackendLock {
     number: u32,
-    _lock: FileLock,
+    path: PathBuf,
+    lock: FileLock,
 }
 
 impl BackendLock {
     /// Which backend.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Begins a life of this backend under a configuration and returns its
+    /// number, from 1. Only the first begins with nothing lost: a later one has
+    /// forgotten what its predecessor acknowledged.
+    pub fn begin_life(&self, config_id: u32) -> Result<u32, ConfigStoreError> {
+        let before = self.lock.read().unwrap_or_default();
+        let lives = match before.config_id == config_id {
+            true => before.lives.saturating_add(1),
+            false => 1,
+        };
+        let note = Note {
+            pid: std::process::id(),
+            config_id,
+            lives,
+        };
+        self.lock
+            .write(note)
+            .map_err(|e| fail("write", &self.path, e))?;
+        Ok(lives)
     }
 }
 
@@ -94,16 +115,18 @@ impl DirectoryStore {
     pub fn lock_backend(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
         let path = self.directory.join(format!("backend-{number}.lock"));
         match FileLock::try_acquire(&path)? {
-            Some(mut lock) => {
-                lock.sign();
-                Ok(BackendLock {
-                    number,
-                    _lock: lock,
-                })
+            Some(lock) => {
+                let note = Note {
+                    pid: std::process::id(),
+                    ..lock.read().unwrap_or_default()
+                };
+                // For the errors of others only: a full disk is noticed later.
+                let _ = lock.write(note);
+                Ok(BackendLock { number, path, lock })
             }
             None => Err(ConfigStoreError::BackendLocked {
                 number,
-                pid: FileLock::signature(&path),
+                pid: Note::of(&path).map(|note| note.pid),
                 path,
             }),
         }

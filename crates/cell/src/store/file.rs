@@ -2,7 +2,8 @@
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 /// A file operation that failed, and what can be done about it.
@@ -83,19 +84,57 @@ impl FileLock {
         }
     }
 
-    /// Writes this process's id into the file, for the errors of others. Not
-    /// being able to is no reason to fail.
-    pub(super) fn sign(&mut self) {
-        let _ = self.file.set_len(0);
-        let _ = self.file.rewind();
-        let _ = writeln!(self.file, "{}", std::process::id());
+    /// What the holder before wrote, or nothing.
+    pub(super) fn read(&self) -> Option<Note> {
+        let mut bytes = [0; Note::LEN];
+        self.file.read_exact_at(&mut bytes, 0).ok()?;
+        Note::parse(&bytes)
     }
 
-    /// The process id that the holder of `path` wrote.
-    pub(super) fn signature(path: &Path) -> Option<u32> {
-        let mut text = String::new();
+    /// Leaves a note for the next holder, in one write of fixed length: a crash
+    /// leaves the old one or the new one.
+    pub(super) fn write(&self, note: Note) -> io::Result<()> {
+        self.file.write_all_at(note.text().as_bytes(), 0)
+    }
+}
+
+/// What a backend lock's file says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Process that holds or held the lock.
+    pub(super) pid: u32,
+    /// Configuration that it served, 0 if none yet.
+    pub(super) config_id: u32,
+    /// Lives that the backend has begun under that configuration.
+    pub(super) lives: u32,
+}
+
+impl Note {
+    const LEN: usize = 33;
+
+    fn text(self) -> String {
+        format!(
+            "{:>10} {:>10} {:>10}\n",
+            self.pid, self.config_id, self.lives
+        )
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut numbers = text.split_ascii_whitespace().map(|n| n.parse().ok());
+        let mut next = || numbers.next().flatten();
+        Some(Note {
+            pid: next()?,
+            config_id: next()?,
+            lives: next()?,
+        })
+    }
+
+    /// The note of whoever holds the lock on `path`.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let mut bytes = [0; Self::LEN];
         let file = File::open(path).ok()?;
-        file.take(16).read_to_string(&mut text).ok()?;
-        text.trim().parse().ok()
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        Self::parse(&bytes)
     }
 }

@@ -1,0 +1,51 @@
+//! A backend that comes back under the same configuration has forgotten what
+//! it acknowledged: its epoch is its own, so that its votes pair with nobody's.
+
+mod support;
+
+use std::sync::Arc;
+use support::Setup;
+use trefoil_backend::{Listeners, Server, ServerOptions};
+use trefoil_cell::{BackendConfig, CellConfig, ConfigStore as _, DirectoryStore, Mode};
+
+#[test]
+fn a_second_life_has_an_epoch_of_its_own() {
+    let setup = Setup::new(Mode::R32, 3);
+    let store = DirectoryStore::create(&setup.home.path().join("cell")).unwrap();
+    let backend = |number| BackendConfig {
+        number,
+        addresses: vec![store.rpc_socket(number).unwrap()],
+        fabric_socket: Some(store.fabric_socket(number).unwrap()),
+    };
+    let mut config = CellConfig {
+        config_id: 1,
+        cell: "test".to_owned(),
+        mode: Mode::R32,
+        backends: (0..3).map(backend).collect(),
+        hash: Default::default(),
+        value_len_max: 1 << 20,
+        eviction: "lru".to_owned(),
+    };
+    let live = |number: u32| {
+        let mut listen = setup.listen.clone();
+        listen.metrics = None;
+        listen.tcp = None;
+        listen.unix = Some(setup.home.path().join(format!("rpc-{number}")));
+        listen.fabric = None;
+        let options = ServerOptions {
+            locks: vec![store.lock_backend(number).unwrap()],
+            ..ServerOptions::new(Arc::new(store.clone()), vec![number])
+        };
+        let server = Server::start(options, Listeners::bind(&listen).unwrap()).unwrap();
+        let member = &server.statistics().members[0];
+        (member.epoch, member.incarnation.clone())
+    };
+    store.compare_and_swap(None, &config).unwrap();
+    let (first, second) = (live(1), live(1));
+    assert_eq!((first.0, second.0), (1, 2));
+    assert_ne!(first.1, second.1);
+    assert_eq!(live(2).0, 1);
+    config.config_id = 2;
+    store.compare_and_swap(Some(1), &config).unwrap();
+    assert_eq!(live(1).0, 1);
+}
