@@ -20,7 +20,9 @@ mod budget;
 mod classes;
 mod config;
 mod index;
+mod inspect;
 mod maintain;
+mod memory;
 #[cfg(feature = "mutants")]
 pub mod mutants;
 #[cfg(not(feature = "mutants"))]
@@ -36,6 +38,7 @@ mod pool;
 mod ranges;
 mod reload;
 mod runs;
+mod serving;
 mod shared;
 mod side;
 mod slab;

@@ -1,15 +1,15 @@
 //! The store: partitions behind their locks, and what concerns all of them.
 
-use crate::budget::{Budget, Kind};
+use crate::budget::Budget;
 use crate::classes::Classes;
 use crate::config::{Now, StoreConfig, StoreError};
-use crate::partition::{CheckError, Effort, Found as FoundHere, NoRoom, Partition};
+use crate::partition::{Effort, Found as FoundHere, Partition};
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
 use crate::shared::{PageTable, Shared, lock};
 use crate::space::Regions;
-use crate::stats::{MutationKind, Resident, StoreStats};
+use crate::stats::MutationKind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trefoil_layout::control::{self, ControlShape};
@@ -23,9 +23,9 @@ use trefoil_region::WordBuffer;
 
 /// How often a mutation asks other partitions for room before it is refused.
 /// Each time one of them gave, so only a crowd of other writers can use it up.
-const ROOM_ATTEMPTS_MAX: usize = 64;
+pub(crate) const ROOM_ATTEMPTS_MAX: usize = 64;
 /// Items that one partition evicts at most to give room to another.
-const EVICTIONS_MAX: usize = 1 << 22;
+pub(crate) const EVICTIONS_MAX: usize = 1 << 22;
 
 /// A partition, and the corpus that is being loaded to take its place.
 pub(crate) struct Slot {
@@ -41,7 +41,7 @@ pub(crate) struct Cell(pub(crate) Mutex<Slot>);
 pub struct Store {
     pub(crate) shared: Shared,
     pub(crate) partitions: Box<[Cell]>,
-    revoked: AtomicBool,
+    pub(crate) revoked: AtomicBool,
 }
 
 impl Store {
@@ -239,38 +239,6 @@ impl Store {
         }
     }
 
-    /// Has the richest other partition make room; one lock at a time.
-    pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
-        if self.give_back_unit() {
-            return true;
-        }
-        let lens = &self.shared.data_lens;
-        let mut others: [(u64, usize); PARTITION_COUNT_MAX] = [(0, 0); PARTITION_COUNT_MAX];
-        let others = &mut others[..lens.len()];
-        for (at, other) in others.iter_mut().enumerate() {
-            *other = (lens[at].load(Ordering::Relaxed), at);
-        }
-        others.sort_unstable_by(|a, b| b.cmp(a));
-        let own = lens
-            .get(number)
-            .map_or(0, |len| len.load(Ordering::Relaxed));
-        for &(len, at) in others.iter() {
-            // A poor partition that is as rich as the richest evicts itself.
-            if at == number || len == 0 || (wanted.poor && len <= own) {
-                continue;
-            }
-            let mut slot = lock(&self.partitions[at].0);
-            let gave = slot
-                .live
-                .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);
-            slot.live.settle_private(&self.shared);
-            if gave {
-                return true;
-            }
-        }
-        false
-    }
-
     /// A lookup by message; it also reaches what stands in the side table. The
     /// answer's data lies in `into`.
     pub fn lookup<'b>(&self, now: Now, key: &[u8], into: &'b mut WordBuffer) -> LookupAnswer<'b> {
@@ -313,85 +281,6 @@ impl Store {
         }
     }
 
-    /// Changes the memory limit, at most to what the regions were made for;
-    /// returns the limit now in force. Writers keep to it at once; what is
-    /// beyond it goes over the next [`Store::maintain`] calls.
-    pub fn set_memory_limit(&self, bytes: u64) -> u64 {
-        let limit = bytes.min(self.shared.regions.memory_max());
-        self.shared.budget.set_limit(limit);
-        limit
-    }
-
-    /// The memory limit in force, in bytes.
-    pub fn memory_limit(&self) -> u64 {
-        self.shared.budget.limit()
-    }
-
-    /// Charges `bytes` that the caller is about to make resident, evicting for
-    /// them if need be. `false` if they do not fit.
-    pub fn charge(&self, bytes: u64) -> bool {
-        let nobody = usize::MAX;
-        let wanted = NoRoom { bytes, poor: false };
-        let cap = self.shared.budget.cap();
-        for _ in 0..ROOM_ATTEMPTS_MAX {
-            if self
-                .shared
-                .budget
-                .try_charge_within(Kind::Extra, bytes, cap)
-            {
-                return true;
-            }
-            if !self.take_room_elsewhere(nobody, wanted, cap) {
-                break;
-            }
-        }
-        false
-    }
-
-    /// Gives back what [`Store::charge`] charged.
-    pub fn release(&self, bytes: u64) {
-        self.shared.budget.release(Kind::Extra, bytes);
-    }
-
-    /// Raises the shard's epoch: every bucket header and window record is
-    /// rewritten, one partition after the other.
-    pub fn raise_epoch(&self, epoch: u32) {
-        for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
-            let config_id = slot.live.config_id();
-            if !self.is_revoked() && epoch > slot.live.epoch() {
-                slot.live.restamp(&self.shared, config_id, epoch);
-            }
-        }
-    }
-
-    /// Serves another cell configuration from now on. Id 0 is ignored: it is
-    /// never issued.
-    pub fn set_config_id(&self, id: u32) {
-        if id == 0 || self.is_revoked() {
-            return;
-        }
-        for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
-            let epoch = slot.live.epoch();
-            slot.live.restamp(&self.shared, id, epoch);
-        }
-        control::set_config_id(&self.shared.regions.control.words(), id);
-    }
-
-    /// A clean end: every bucket is poisoned and the lease revoked, so that
-    /// clients who still map the memory stop at once. Everything is refused
-    /// from now on.
-    pub fn revoke(&self) {
-        self.revoked.store(true, Ordering::Release);
-        let control = self.shared.regions.control.words();
-        control::set_lease_end_ns(&control, 0);
-        control::set_config_id(&control, 0);
-        for cell in &self.partitions {
-            lock(&cell.0).live.poison(&self.shared);
-        }
-    }
-
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
@@ -401,61 +290,6 @@ impl Store {
     pub fn floor(&self, key: &[u8]) -> (usize, Version) {
         let (_, number) = self.place(key);
         (number, lock(&self.partitions[number].0).live.floor())
-    }
-
-    /// State and counts.
-    pub fn stats(&self) -> StoreStats {
-        let budget = &self.shared.budget;
-        let mut stats = StoreStats {
-            memory_limit: budget.limit(),
-            resident: Resident {
-                pages: budget.used_for(Kind::Pages),
-                pages_free: lock(&self.shared.pool).free_bytes(),
-                runs: budget.used_for(Kind::Runs),
-                index: budget.used_for(Kind::Index),
-                private: budget.used_for(Kind::Private),
-                extra: budget.used_for(Kind::Extra),
-            },
-            runs: lock(&self.shared.runs).count(),
-            ..StoreStats::default()
-        };
-        for cell in &self.partitions {
-            lock(&cell.0).live.add_stats(&mut stats);
-        }
-        stats
-    }
-
-    /// Checks the invariants of every partition and that the account is the sum
-    /// of what is charged. For tests: nobody else may enter the store meanwhile.
-    pub fn check(&self) -> Result<(), CheckError> {
-        let (mut private, mut index) = (0, 0);
-        for cell in &self.partitions {
-            let slot = lock(&cell.0);
-            for partition in std::iter::once(&slot.live).chain(slot.staged.as_deref()) {
-                partition.check(&self.shared)?;
-                let charged = partition.charged(&self.shared);
-                private += charged.0;
-                index += charged.1;
-            }
-        }
-        let budget = &self.shared.budget;
-        let pages = lock(&self.shared.pool).resident_len();
-        for (kind, sum) in [
-            (Kind::Private, private),
-            (Kind::Index, index),
-            (Kind::Pages, pages),
-        ] {
-            if budget.used_for(kind) != sum {
-                return Err(CheckError {
-                    partition: usize::MAX,
-                    what: format!(
-                        "{kind:?}: {} bytes on the account, {sum} counted",
-                        budget.used_for(kind)
-                    ),
-                });
-            }
-        }
-        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
 use trefoil_store::{Now, PolicyKind, Regions, Store, StoreConfig};
 
-const KEY_COUNT: u32 = 60;
+const KEY_COUNT: u32 = if cfg!(miri) { 10 } else { 60 };
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -69,7 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0u64..1500).prop_map(|pause_ms| Step::Maintain { pause_ms }),
         1 => (4u64..=8).prop_map(|eighths| Step::Limit { eighths }),
     ];
-    proptest::collection::vec(step, 1..250)
+    proptest::collection::vec(step, 1..if cfg!(miri) { 40 } else { 250 })
 }
 
 /// What is known of a key.

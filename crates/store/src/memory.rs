@@ -1,0 +1,83 @@
+//! The memory of the whole store: its limit, what callers charge, and room
+//! that one partition gives to another.
+
+use crate::budget::Kind;
+use crate::partition::NoRoom;
+use crate::shared::lock;
+use crate::store::{EVICTIONS_MAX, ROOM_ATTEMPTS_MAX, Store};
+use std::sync::atomic::Ordering;
+use trefoil_layout::limits::PARTITION_COUNT_MAX;
+
+impl Store {
+    /// Changes the memory limit, at most to what the regions were made for;
+    /// returns the limit now in force. Writers keep to it at once; what is
+    /// beyond it goes over the next [`Store::maintain`] calls.
+    pub fn set_memory_limit(&self, bytes: u64) -> u64 {
+        let limit = bytes.min(self.shared.regions.memory_max());
+        self.shared.budget.set_limit(limit);
+        limit
+    }
+
+    /// The memory limit in force, in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.shared.budget.limit()
+    }
+
+    /// Charges `bytes` that the caller is about to make resident, evicting for
+    /// them if need be. `false` if they do not fit.
+    pub fn charge(&self, bytes: u64) -> bool {
+        let nobody = usize::MAX;
+        let wanted = NoRoom { bytes, poor: false };
+        let cap = self.shared.budget.cap();
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            if self
+                .shared
+                .budget
+                .try_charge_within(Kind::Extra, bytes, cap)
+            {
+                return true;
+            }
+            if !self.take_room_elsewhere(nobody, wanted, cap) {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Gives back what [`Store::charge`] charged.
+    pub fn release(&self, bytes: u64) {
+        self.shared.budget.release(Kind::Extra, bytes);
+    }
+
+    /// Has the richest other partition make room; one lock at a time.
+    pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
+        if self.give_back_unit() {
+            return true;
+        }
+        let lens = &self.shared.data_lens;
+        let mut others: [(u64, usize); PARTITION_COUNT_MAX] = [(0, 0); PARTITION_COUNT_MAX];
+        let others = &mut others[..lens.len()];
+        for (at, other) in others.iter_mut().enumerate() {
+            *other = (lens[at].load(Ordering::Relaxed), at);
+        }
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        let own = lens
+            .get(number)
+            .map_or(0, |len| len.load(Ordering::Relaxed));
+        for &(len, at) in others.iter() {
+            // A poor partition that is as rich as the richest evicts itself.
+            if at == number || len == 0 || (wanted.poor && len <= own) {
+                continue;
+            }
+            let mut slot = lock(&self.partitions[at].0);
+            let gave = slot
+                .live
+                .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);
+            slot.live.settle_private(&self.shared);
+            if gave {
+                return true;
+            }
+        }
+        false
+    }
+}
