@@ -96,7 +96,13 @@ impl std::fmt::Debug for Cohort {
 }
 
 /// The bucket of `key` among `count` buckets; `count` is at least 1.
+#[inline]
 fn jump(mut key: u64, count: u32) -> u32 {
+    if count == 1 {
+        // One copy on one backend is common, and a division costs as much as
+        // the rest of a lookup's arithmetic.
+        return 0;
+    }
     let mut bucket = 0;
     let mut next = 0i64;
     while next < i64::from(count) {

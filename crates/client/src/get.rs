@@ -343,13 +343,20 @@ impl Client {
             GetOutcome::Miss { reason } => {
                 self.counters.misses += 1;
                 self.counters.inquorate += u64::from(reason == MissReason::Inquorate);
-                let fill = FillTicket::new(self.next_version());
-                Ok(Lookup::Miss(Miss { reason, fill }))
+                Ok(Lookup::Miss(self.miss(reason)))
             }
             GetOutcome::Failed { cause } => {
                 self.counters.failed += 1;
                 Err(cause.into())
             }
+        }
+    }
+
+    /// A miss, with the version that a fill after it stores under.
+    pub(crate) fn miss(&mut self, reason: MissReason) -> Miss {
+        Miss {
+            reason,
+            fill: FillTicket::new(self.next_version()),
         }
     }
 

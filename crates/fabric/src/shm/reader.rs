@@ -16,6 +16,9 @@ use trefoil_region::{Mapping, SharedWords, WordBuffer};
 /// Bytes of an entry that are fetched ahead of its copy; behind them the
 /// processor's own prefetcher has understood.
 const PREFETCH_LEN_MAX: usize = 4096;
+/// Bytes whose cache misses a copy overlaps by itself: the loads of so few
+/// lines are all in flight at once.
+const COPY_AHEAD_LEN: usize = 512;
 /// Looks at a window that is being changed, before the old copy is kept.
 const WINDOW_ATTEMPT_COUNT: usize = 100;
 
@@ -151,7 +154,9 @@ impl Reader {
     #[inline]
     pub fn read_data(&self, pointer: Pointer, into: &mut WordBuffer) -> Result<(), OutOfWindow> {
         let words = self.entry(pointer)?;
-        words.prefetch(PREFETCH_LEN_MAX);
+        if pointer.len() > COPY_AHEAD_LEN {
+            words.prefetch(PREFETCH_LEN_MAX);
+        }
         into.fill_from(words);
         Ok(())
     }
