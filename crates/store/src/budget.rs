@@ -76,6 +76,13 @@ impl Budget {
         self.goal().saturating_sub(self.used())
     }
 
+    /// Bytes that data could have if every item were evicted.
+    pub(crate) fn evictable(&self) -> u64 {
+        let fixed = self.used_for(Kind::Index) + self.used_for(Kind::Private);
+        self.goal()
+            .saturating_sub(fixed + self.used_for(Kind::Extra))
+    }
+
     /// Bytes to give back.
     pub(crate) fn excess(&self) -> u64 {
         self.used().saturating_sub(self.goal())

@@ -49,7 +49,7 @@ impl Store {
         self.shared.budget.release(Kind::Extra, bytes);
     }
 
-    /// Has the richest other partition make room; one lock at a time.
+    /// Has other partitions make room, the richest first; one lock at a time.
     pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
         if self.give_back_unit() {
             return true;
@@ -74,7 +74,8 @@ impl Store {
                 .live
                 .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);
             slot.live.settle_private(&self.shared);
-            if gave {
+            drop(slot);
+            if gave || self.give_back_unit() {
                 return true;
             }
         }

@@ -41,16 +41,6 @@ pub(crate) fn run_len(len: usize) -> u64 {
     (len as u64).next_multiple_of(PAGE_LEN)
 }
 
-/// Bytes that the budget is charged for it at most.
-pub(crate) fn run_cost_max(len: usize, frame_len: u64) -> u64 {
-    let frames = if frame_len == PAGE_LEN {
-        run_len(len)
-    } else {
-        run_len(len).next_multiple_of(frame_len) + frame_len
-    };
-    frames + RUN_PRIVATE_LEN
-}
-
 impl RunPool {
     pub(crate) fn new(space: Range<u64>, frame_len: u64) -> Self {
         let start = space.start.next_multiple_of(frame_len);
@@ -65,28 +55,29 @@ impl RunPool {
         }
     }
 
-    /// A resident run for `len` bytes; `None` if the budget has no room below `cap`.
+    /// A resident run for `len` bytes. If there is no room below `cap`, the
+    /// bytes that the budget would have been charged.
     pub(crate) fn allocate(
         &mut self,
         space: &Space,
         budget: &Budget,
         cap: u64,
         len: usize,
-    ) -> Option<u64> {
+    ) -> Result<u64, u64> {
         let len = run_len(len);
         if let Some(at) = self.spare.iter().position(|spare| spare.1 == len) {
             let (offset, _) = self.spare.swap_remove(at);
             self.spare_bytes -= len;
             self.count += 1;
-            return Some(offset);
+            return Ok(offset);
         }
-        let offset = self.ranges.allocate(len)?;
-        if self.make_resident(space, budget, cap, offset, len) {
-            self.count += 1;
-            return Some(offset);
+        let offset = self.ranges.allocate(len).ok_or(len + RUN_PRIVATE_LEN)?;
+        let made = self.make_resident(space, budget, cap, offset, len);
+        match made {
+            Ok(()) => self.count += 1,
+            Err(_) => self.ranges.release(offset, len),
         }
-        self.ranges.release(offset, len);
-        None
+        made.map(|()| offset)
     }
 
     fn make_resident(
@@ -96,37 +87,32 @@ impl RunPool {
         cap: u64,
         offset: u64,
         len: u64,
-    ) -> bool {
-        if self.frame_len == PAGE_LEN {
-            if !budget.try_charge_within(Kind::Runs, len + RUN_PRIVATE_LEN, cap) {
-                return false;
-            }
-            if space.populate(offset..offset + len).is_err() {
-                budget.release(Kind::Runs, len + RUN_PRIVATE_LEN);
-                return false;
-            }
-            self.resident_len += len;
-            return true;
-        }
-        let fresh = self
-            .frames(offset, len)
-            .filter(|(frame, _)| !self.shared_frames.contains_key(frame))
-            .count() as u64;
-        let cost = fresh * self.frame_len + RUN_PRIVATE_LEN;
+    ) -> Result<(), u64> {
+        let shares = self.frame_len != PAGE_LEN;
+        let (range, fresh) = if shares {
+            let absent = |(frame, _): &(u64, u64)| !self.shared_frames.contains_key(frame);
+            let count = self.frames(offset, len).filter(absent).count() as u64;
+            let start = offset / self.frame_len * self.frame_len;
+            let end = (offset + len).next_multiple_of(self.frame_len);
+            (start..end, count * self.frame_len)
+        } else {
+            (offset..offset + len, len)
+        };
+        let cost = fresh + RUN_PRIVATE_LEN;
         if !budget.try_charge_within(Kind::Runs, cost, cap) {
-            return false;
+            return Err(cost);
         }
-        let whole = offset / self.frame_len * self.frame_len
-            ..(offset + len).next_multiple_of(self.frame_len);
-        if fresh > 0 && space.populate(whole).is_err() {
+        if fresh > 0 && space.populate(range).is_err() {
             budget.release(Kind::Runs, cost);
-            return false;
+            return Err(cost);
         }
-        self.resident_len += fresh * self.frame_len;
-        for (frame, bytes) in self.frames(offset, len) {
-            *self.shared_frames.entry(frame).or_default() += bytes;
+        self.resident_len += fresh;
+        if shares {
+            for (frame, bytes) in self.frames(offset, len) {
+                *self.shared_frames.entry(frame).or_default() += bytes;
+            }
         }
-        true
+        Ok(())
     }
 
     /// The frames that a run touches and how many of its bytes lie in each.
@@ -236,7 +222,7 @@ mod tests {
         assert_eq!(runs.resident_len(), 20480);
         assert_eq!(
             runs.allocate(&space, &budget, budget.limit(), 17000),
-            Some(a),
+            Ok(a),
             "kept"
         );
         runs.free(&space, &budget, a, 17000);
@@ -250,7 +236,8 @@ mod tests {
         let budget = Budget::new((256 << 10) + 10 * RUN_PRIVATE_LEN);
         let mut runs = RunPool::new(0..1 << 20, 256 << 10);
         let all: Vec<_> =
-            std::iter::from_fn(|| runs.allocate(&space, &budget, budget.limit(), 60_000)).collect();
+            std::iter::from_fn(|| runs.allocate(&space, &budget, budget.limit(), 60_000).ok())
+                .collect();
         assert_eq!(all.len(), 4);
         for offset in &all[1..] {
             runs.free(&space, &budget, *offset, 60_000);

@@ -17,6 +17,8 @@ use trefoil_region::{HugePages, Mapping, MemoryObject, ObjectError, PAGE_LEN, Sh
 pub(crate) const DATA_PAGE_LEN_MAX: u64 = 64 << 10;
 /// Pages that even a small store should have.
 const DATA_PAGES_WANTED: u64 = 512;
+/// Below this, huge pages are too coarse: every partition's index alone takes one.
+const HUGE_MEMORY_MIN: u64 = 512 << 20;
 /// Offsets for runs, as a multiple of the memory that may be resident: more
 /// than the base-2 logarithm of the longest run over the shortest.
 const RUNS_FACTOR: u64 = 16;
@@ -139,13 +141,19 @@ fn page_len(memory_max: u64) -> u64 {
 impl Regions {
     /// Sparse memory objects for a store that never has a higher limit than
     /// `memory_max` bytes. Their names begin with `name`. Offsets are plentiful
-    /// (25 times `memory_max`), resident bytes are not touched yet.
+    /// (25 times `memory_max`), resident bytes are not touched yet. Huge pages
+    /// are not used for less than 512 MiB.
     pub fn memfd(name: &str, memory_max: u64, huge: HugePages) -> Result<Self, StoreError> {
         let pages = memory_max.next_multiple_of(2 << 20);
         let data = pages
             .saturating_mul(1 + RUNS_FACTOR)
             .min(DATA_REGION_LEN_MAX);
         let index = pages.saturating_mul(INDEX_FACTOR);
+        let huge = if memory_max < HUGE_MEMORY_MIN {
+            HugePages::Off
+        } else {
+            huge
+        };
         let object = |part: &str, len, resident_max, huge| {
             Space::memfd(&format!("{name}-{part}"), len, resident_max, huge)
         };

@@ -223,6 +223,9 @@ impl Store {
                     ),
                 }
             };
+            if no_room.bytes > self.shared.budget.evictable() {
+                break;
+            }
             if !gave && !self.take_room_elsewhere(number, no_room, effort.cap) {
                 if effort.own || !no_room.poor {
                     break;

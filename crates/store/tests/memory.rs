@@ -185,15 +185,17 @@ fn large_values_take_room_from_every_partition() {
 fn what_can_never_fit_is_refused() {
     let store = memfd(2 * MIB, 2 * MIB, 2);
     applied(&store, b"k", b"v", 1);
-    let value = vec![0; 2 * MIB as usize];
     let refused = Outcome::Rejected(Rejection::NoMemory);
-    assert_eq!(set(&store, b"k", &value, 2), refused);
+    for len in [2 * MIB, 2 * MIB - 60 * KIB] {
+        let value = vec![0; len as usize];
+        assert_eq!(set(&store, b"k", &value, 2), refused);
+    }
     assert_eq!(
         get(&store, b"k"),
         Some((version(1), b"v".to_vec())),
         "no trace"
     );
-    assert_eq!(store.stats().counts.of(MutationKind::Set).no_memory, 1);
+    assert_eq!(store.stats().counts.of(MutationKind::Set).no_memory, 2);
     store.check().unwrap();
 }
 
@@ -308,4 +310,24 @@ fn huge_frames_are_emptied_by_moving() {
     assert!(stats.items > 1000, "{stats:?}");
     assert_eq!(stats.counts.of(MutationKind::Set).rejected, 0);
     store.check().unwrap();
+}
+
+#[test]
+fn frames_may_be_coarse() {
+    // Five frames hold anything at all; the indexes have the others.
+    let limit = 12 * MIB;
+    let regions = Regions::heap_in_frames(limit, 2 * MIB);
+    let store = Store::new(config(limit, 3), regions).unwrap();
+    let mut n = 0u64;
+    for (count, len) in [(20_000, 100), (5000, 4096), (2000, 40_000), (20_000, 100)] {
+        for _ in 0..count {
+            n += 1;
+            applied(&store, &n.to_le_bytes(), &vec![1; len], n);
+            if n.is_multiple_of(64) {
+                store.maintain(START);
+            }
+        }
+        store.check().unwrap();
+        assert!(store.stats().resident.total() <= limit);
+    }
 }

@@ -10,7 +10,7 @@
 use super::{Cause, Partition};
 use crate::budget::Kind;
 use crate::policy::Policy;
-use crate::runs::{run_cost_max, run_len};
+use crate::runs::run_len;
 use crate::shared::{Shared, lock};
 use trefoil_layout::Pointer;
 
@@ -115,19 +115,22 @@ impl Partition {
     }
 
     fn allocate_run(&mut self, shared: &Shared, len: usize, effort: Effort) -> Result<u64, NoRoom> {
-        let wanted = run_cost_max(len, shared.regions.data.frame_len());
-        if wanted > shared.budget.goal() {
-            return Err(NoRoom {
-                bytes: wanted,
-                poor: false,
-            });
-        }
         loop {
             let (data, budget) = (&shared.regions.data, &shared.budget);
-            let offset = lock(&shared.runs).allocate(data, budget, effort.cap, len);
-            if let Some(offset) = offset {
-                self.set_data_len(shared, self.data_len + run_len(len));
-                return Ok(offset);
+            let allocated = lock(&shared.runs).allocate(data, budget, effort.cap, len);
+            let wanted = match allocated {
+                Ok(offset) => {
+                    self.set_data_len(shared, self.data_len + run_len(len));
+                    return Ok(offset);
+                }
+                Err(wanted) => wanted,
+            };
+            // Nothing is evicted for what cannot fit anyway.
+            if wanted > shared.budget.evictable() {
+                return Err(NoRoom {
+                    bytes: wanted,
+                    poor: false,
+                });
             }
             if !self.release_free(shared, wanted) {
                 self.give_way(shared, wanted, effort)?;
