@@ -2,6 +2,7 @@
 //! time. The backend calls it some ten to a hundred times a second, and at once
 //! again while more work waits.
 
+use crate::budget::Kind;
 use crate::config::Now;
 use crate::partition::NoRoom;
 use crate::shared::lock;
@@ -165,15 +166,24 @@ impl Store {
     /// the sums, and punched again.
     fn reclaim_holes(&self) {
         let shared = &self.shared;
-        let Some(object) = shared.regions.data.object() else {
-            return;
-        };
-        let pool = lock(&shared.pool);
-        let runs = lock(&shared.runs);
-        let known = pool.resident_len() + runs.resident_len();
-        if object.resident_len().is_ok_and(|resident| resident > known) {
-            pool.punch_holes(&shared.regions.data);
-            runs.punch_holes(&shared.regions.data);
+        let (data, index) = (&shared.regions.data, &shared.regions.index);
+        if let Some(object) = data.object() {
+            let pool = lock(&shared.pool);
+            let runs = lock(&shared.runs);
+            let known = pool.resident_len() + runs.resident_len();
+            if object.resident_len().is_ok_and(|resident| resident > known) {
+                pool.punch_holes(data);
+                runs.punch_holes(data);
+            }
+        }
+        if let Some(object) = index.object() {
+            let windows = lock(&shared.windows);
+            let known = shared.budget.used_for(Kind::Index);
+            if object.resident_len().is_ok_and(|resident| resident > known) {
+                for hole in windows.free_ranges() {
+                    let _ = index.punch(hole);
+                }
+            }
         }
     }
 }

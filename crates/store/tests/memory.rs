@@ -260,6 +260,12 @@ fn a_stale_readers_pages_are_found_and_given_back() {
         data.atomic((page * 512) as usize)
             .load(std::sync::atomic::Ordering::Relaxed);
     }
+    let index = store.regions().index.words();
+    for page in 0..64 {
+        index
+            .atomic(page * 512)
+            .load(std::sync::atomic::Ordering::Relaxed);
+    }
     assert!(resident_len(&store) > low);
     store.maintain(START);
     assert_eq!(resident_len(&store), low);
