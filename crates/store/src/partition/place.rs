@@ -254,8 +254,8 @@ impl Partition {
             };
             self.index
                 .insert(&shared.regions.index, vacancy, side.entry);
-            self.policy.remove(self.index.slot_count() + place);
-            self.policy.insert(number, side.entry.tag);
+            self.policy
+                .relocate(self.index.slot_count() + place, number);
             self.policy.set_displacement(number, vacancy.displacement);
             self.side.remove(place);
             self.withdraw_overflow(shared, home);
