@@ -1,12 +1,21 @@
 //! Many lookups at once: their cache misses overlap.
 //!
-//! A group of keys goes through three passes: hash and prefetch the buckets;
-//! judge the buckets and prefetch the data; copy, judge, hand out. What a
-//! bucket says and whether bytes are the value is decided by the same functions
-//! as in a single lookup; a group only knows the outcomes that need nothing
-//! else: a sound hit, or an absence that is agreed upon. Everything rarer (a
-//! torn read, a side table, votes that differ, another host) takes the way of a
-//! single lookup.
+//! Each key goes through three steps: hash it and prefetch its buckets; judge
+//! the buckets and prefetch its data; copy, judge, hand out. The steps of
+//! different keys are interleaved, so that memory works for later keys while
+//! the processor works on earlier ones:
+//!
+//! ```text
+//! place     0 1 2 …  16 17 18 …  32 33 34
+//! read            …   0  1  2 …  16 17 18
+//! hand out                     …  0  1  2
+//! ```
+//!
+//! What a bucket says and whether bytes are the value is decided by the same
+//! functions as in a single lookup; here only the outcomes that need nothing
+//! else are known: a sound hit, or an absence that is agreed upon. Everything
+//! rarer (a torn read, a side table, votes that differ, another host) takes the
+//! way of a single lookup.
 
 use crate::client::{Client, check_key};
 use crate::error::OpError;
@@ -21,9 +30,11 @@ use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{KeyHash, Pointer, Version};
 
-/// Lookups whose cache misses overlap: enough to hide the latency of memory,
-/// few enough for the prefetched lines to stay in the nearest cache.
-const GROUP: usize = 32;
+/// Keys between two steps of the same key: enough to hide the latency of
+/// memory, few enough for the prefetched lines to stay in the nearest cache.
+const DISTANCE: usize = 16;
+/// Keys under way.
+const WINDOW: usize = 2 * DISTANCE;
 
 /// Which replicas a key is read from: one, or two that have to agree.
 #[derive(Clone, Copy, Default)]
@@ -54,19 +65,16 @@ impl Client {
         keys: &[K],
         mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) {
-        for (group, keys) in keys.chunks(GROUP).enumerate() {
-            let first = group * GROUP;
-            if !self.is_all_shared() {
-                for (index, key) in keys.iter().enumerate() {
-                    on(first + index, self.get(key.as_ref()));
-                }
-                continue;
+        if !self.is_all_shared() {
+            for (index, key) in keys.iter().enumerate() {
+                on(index, self.get(key.as_ref()));
             }
-            match self.mode {
-                Mode::R1 => self.get_group::<1, K>(keys, first, &mut on),
-                Mode::R2Immutable => self.get_group::<2, K>(keys, first, &mut on),
-                Mode::R32 => self.get_group::<3, K>(keys, first, &mut on),
-            }
+            return;
+        }
+        match self.mode {
+            Mode::R1 => self.get_interleaved::<1, K>(keys, &mut on),
+            Mode::R2Immutable => self.get_interleaved::<2, K>(keys, &mut on),
+            Mode::R32 => self.get_interleaved::<3, K>(keys, &mut on),
         }
     }
 
@@ -76,40 +84,47 @@ impl Client {
             && self.links.iter().all(|link| link.shared().is_some())
     }
 
-    fn get_group<const N: usize, K: AsRef<[u8]>>(
+    fn get_interleaved<const N: usize, K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
-        first: usize,
         on: &mut impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) {
-        let mut places = [Place::default(); GROUP];
-        for (place, key) in places.iter_mut().zip(keys) {
-            let key = key.as_ref();
-            if check_key(key).is_ok() {
-                *place = self.place::<N>(key);
-            }
-        }
-        let mut found = [Found::Unclear; GROUP];
-        for ((found, place), key) in found.iter_mut().zip(&places).zip(keys) {
-            if check_key(key.as_ref()).is_ok() {
-                *found = self.read_index::<N>(place);
-            }
-        }
         let now_ms = time::coarse_unix_ms();
-        for (index, key) in keys.iter().enumerate() {
-            let key = key.as_ref();
-            let check = DataCheck {
-                key,
-                now_ms,
-                flush_floor: Version::ZERO,
-            };
-            if !self.hand_out::<N>(&places[index], found[index], &check, first + index, on) {
-                on(first + index, self.get(key));
+        let mut places = [Place::default(); WINDOW];
+        let mut found = [Found::Unclear; WINDOW];
+        for step in 0..keys.len() + WINDOW {
+            // The slot that is placed anew is the one handed out in this step.
+            if let Some(done) = step.checked_sub(WINDOW) {
+                let key = keys[done].as_ref();
+                let check = DataCheck {
+                    key,
+                    now_ms,
+                    flush_floor: Version::ZERO,
+                };
+                let slot = done % WINDOW;
+                if !self.hand_out::<N>(&places[slot], found[slot], &check, done, on) {
+                    on(done, self.get(key));
+                }
+            }
+            if let Some(index) = step
+                .checked_sub(DISTANCE)
+                .filter(|index| *index < keys.len())
+            {
+                let slot = index % WINDOW;
+                found[slot] = match check_key(keys[index].as_ref()) {
+                    Ok(()) => self.read_index::<N>(&places[slot]),
+                    Err(_) => Found::Unclear,
+                };
+            }
+            if let Some(key) = keys.get(step)
+                && check_key(key.as_ref()).is_ok()
+            {
+                places[step % WINDOW] = self.place::<N>(key.as_ref());
             }
         }
     }
 
-    /// First pass: where the key is read, its buckets on their way.
+    /// First step: where the key is read, its buckets on their way.
     #[inline(always)]
     fn place<const N: usize>(&mut self, key: &[u8]) -> Place {
         let hash = self.hash(key);
@@ -133,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Second pass: what the buckets say, the data on its way.
+    /// Second step: what the buckets say, the data on its way.
     #[inline(always)]
     fn read_index<const N: usize>(&mut self, place: &Place) -> Found {
         let Some(connection) = self.links[place.first as usize].shared() else {
@@ -192,7 +207,7 @@ impl Client {
         second.is_some_and(|c| matches!(c.index_vote(place.hash), IndexVote::Absent { .. }))
     }
 
-    /// Third pass; `false` if the lookup is not decided by it. Leases are
+    /// Third step; `false` if the lookup is not decided by it. Leases are
     /// checked after everything that this lookup has read.
     #[inline(always)]
     fn hand_out<const N: usize>(

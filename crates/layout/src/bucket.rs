@@ -48,6 +48,9 @@ const FLAG_RECOVERING: u16 = 2;
 
 const _: () = {
     assert!(SLOT_COUNT == 15);
+    // Header and entry have one size and their number is a power of two: what
+    // `probe_slot` rests on.
+    assert!(HEADER_LEN == ENTRY_LEN && (SLOT_COUNT + 1).is_power_of_two());
     assert!(
         HEADER_LEN.is_multiple_of(ENTRY_LEN),
         "entries stay inside cache lines"
@@ -63,15 +66,16 @@ pub const fn slot_word(slot: usize) -> usize {
     HEADER_WORDS + slot * ENTRY_WORDS
 }
 
-/// The slot probed at step `probe` from `home`.
+/// The slot probed at step `probe` (below [`SLOT_COUNT`]) from `home`: first the
+/// other slot of the same cache line, then those of its pair of lines (which
+/// processors fetch together), then further away. With the header as place 0
+/// and slot `n` as place `n + 1`, places that differ in low bits only are near.
 #[inline(always)]
 pub const fn probe_slot(home: usize, probe: usize) -> usize {
-    let slot = home + probe;
-    if slot >= SLOT_COUNT {
-        slot - SLOT_COUNT
-    } else {
-        slot
-    }
+    let place = home + 1;
+    // Step `place` would lead to the header: it is left out.
+    let step = probe + (probe >= place) as usize;
+    (place ^ step) - 1
 }
 
 /// A bucket's header, decoded.
@@ -245,4 +249,34 @@ pub fn repoint<W: WordsMut + ?Sized>(bucket: &W, slot: usize, pointer: Pointer) 
 pub fn remove<W: WordsMut + ?Sized>(bucket: &W, slot: usize) {
     bucket.store_release(slot_word(slot) + TAG, 0);
     bucket.fence_release();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_reach_every_slot_once_and_the_near_ones_first() {
+        for home in 0..SLOT_COUNT {
+            let order: Vec<usize> = (0..SLOT_COUNT)
+                .map(|probe| probe_slot(home, probe))
+                .collect();
+            assert_eq!(order[0], home);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert!(
+                sorted.iter().copied().eq(0..SLOT_COUNT),
+                "{home}: {order:?}"
+            );
+            let line = |slot: usize| slot_word(slot) * 8 / 64;
+            let in_line = (0..SLOT_COUNT)
+                .filter(|slot| line(*slot) == line(home))
+                .count();
+            assert!(
+                order[..in_line]
+                    .iter()
+                    .all(|slot| line(*slot) == line(home))
+            );
+        }
+    }
 }
