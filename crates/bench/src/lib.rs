@@ -11,8 +11,10 @@ pub mod median;
 pub mod memory;
 pub mod peer;
 pub mod report;
+pub mod scenario;
 pub mod server;
 pub mod size_shift;
+pub mod suite;
 pub mod target;
 pub mod workload;
 

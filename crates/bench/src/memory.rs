@@ -52,7 +52,7 @@ pub struct MemoryReport {
     pub trefoil: MemoryFigures,
     /// The peer.
     pub memcached: MemoryFigures,
-    /// Its version.
+    /// Its name and version.
     pub peer: String,
     /// Trefoil's overhead by the peer's.
     pub ratio: f64,
@@ -72,12 +72,9 @@ pub fn measure_memory(
     progress("filling Trefoil");
     let trefoil = {
         let server = Server::start(&ServerOptions {
-            program: program.to_owned(),
-            mode: "R=1",
-            processes: false,
-            memory: room,
-            core: None,
-            more: Vec::new(),
+            // Resident memory does not contain huge pages.
+            more: vec!["--huge-pages".to_owned(), "false".to_owned()],
+            ..ServerOptions::new(program, "R=1", room)
         })?;
         let cell = Cell::connect(&server.address)?;
         let mut target = Trefoil::new(cell.client(Options::default()));
@@ -101,10 +98,7 @@ pub fn measure_memory(
                 options,
             )?,
         }
-        (
-            figures(before, peer.memory()?.rss, options),
-            peer.version().to_owned(),
-        )
+        (figures(before, peer.memory()?.rss, options), peer.label())
     };
     Ok(MemoryReport {
         items: options.items,

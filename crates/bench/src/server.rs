@@ -2,7 +2,7 @@
 //! and gone with its guard.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -26,6 +26,24 @@ pub struct ServerOptions {
     pub core: Option<usize>,
     /// More options, as on the command line.
     pub more: Vec<String>,
+    /// Where its configuration and sockets lie; without it, a directory of its
+    /// own that goes with it.
+    pub dir: Option<PathBuf>,
+}
+
+impl ServerOptions {
+    /// `serve` on any core.
+    pub fn new(program: &Path, mode: &'static str, memory: u64) -> Self {
+        Self {
+            program: program.to_owned(),
+            mode,
+            processes: false,
+            memory,
+            core: None,
+            more: Vec::new(),
+            dir: None,
+        }
+    }
 }
 
 /// A running cell; dropping it stops it.
@@ -36,7 +54,7 @@ pub struct Server {
     pub address: String,
     /// Of the backends, by number.
     pub pids: Vec<u32>,
-    _dir: tempfile::TempDir,
+    _own_dir: Option<tempfile::TempDir>,
 }
 
 #[derive(serde::Deserialize)]
@@ -52,13 +70,16 @@ impl Server {
             program: PROGRAM,
             source,
         };
-        let dir = tempfile::Builder::new()
-            .prefix("trefoil-bench-")
-            .tempdir()
-            .map_err(start_error)?;
+        let (dir, own_dir) = match &options.dir {
+            Some(dir) => (dir.clone(), None),
+            None => {
+                let own = own_dir().map_err(start_error)?;
+                (own.path().to_owned(), Some(own))
+            }
+        };
         let mut command = Command::new(&options.program);
         if options.processes {
-            command.args(["cell", "up", "--dir"]).arg(dir.path());
+            command.args(["cell", "up", "--dir"]).arg(&dir);
         } else {
             command.args([
                 "serve",
@@ -68,7 +89,7 @@ impl Server {
                 "off",
                 "--socket",
             ]);
-            command.arg(dir.path().join("socket"));
+            command.arg(dir.join("socket"));
         }
         command
             .args([
@@ -97,7 +118,7 @@ impl Server {
                 child,
                 address: ready.cell,
                 pids: ready.pids,
-                _dir: dir,
+                _own_dir: own_dir,
             }),
             _ => {
                 let _ = child.kill();
@@ -111,6 +132,15 @@ impl Server {
         }
     }
 
+    /// kill -9 of backend `number`'s process, as a crash does it.
+    pub fn kill(&self, number: usize) {
+        let pid = self.pids.get(number).map(|pid| *pid as i32);
+        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+            // It fails only if the process is gone already.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+
     /// CPU time that all its backends have used so far.
     pub fn cpu_time(&self) -> Result<Duration, PeerError> {
         let mut sum = Duration::ZERO;
@@ -120,10 +150,19 @@ impl Server {
         Ok(sum)
     }
 
+    /// Bytes on huge pages in the first backend's process.
+    pub fn huge_pages(&self) -> Result<u64, PeerError> {
+        procfs::huge_pages(self.pids.first().copied().unwrap_or(self.child.id()))
+    }
+
     /// Resident memory of the first backend's process.
     pub fn memory(&self) -> Result<Memory, PeerError> {
         procfs::memory(self.pids.first().copied().unwrap_or(self.child.id()))
     }
+}
+
+fn own_dir() -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("trefoil-bench-").tempdir()
 }
 
 impl Drop for Server {

@@ -87,6 +87,7 @@ fn outlive(target: &mut impl Target) {
 
 fn look_at(peer: &PeerProcess) {
     assert!(peer.version().starts_with(|c: char| c.is_ascii_digit()));
+    assert!(peer.label().ends_with(&format!(" {}", peer.version())));
     assert!(peer.cpu_time().unwrap() > Duration::ZERO);
     assert!(peer.memory().unwrap().rss > 1 << 20);
 }

@@ -259,6 +259,58 @@ pub(crate) enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// One thing done to a running cell while a load goes on
+    Scenario(ScenarioArgs),
+    /// Every figure that the documentation quotes, with a report and plots
+    All(AllArgs),
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    /// kill -9 of one of three backends at R=3.2
+    Kill,
+    /// kill -9 of the only backend at R=1, and a new process in its place
+    Takeover,
+    /// Retries of GETs over a million keys, uniform and Zipf
+    Retries,
+    /// Memory from 64 MiB to 2 GiB and back
+    Reshape,
+    /// CPU of a backend per one-sided GET, and when idle
+    Cpu,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ScenarioArgs {
+    /// What to do
+    pub name: Scenario,
+    /// Small and short: shows that it works, not how well
+    #[arg(long)]
+    pub quick: bool,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct AllArgs {
+    /// Folder for report.md, report.json and plots
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Small and short: shows that everything works, not how well
+    #[arg(long)]
+    pub quick: bool,
+    /// Print report.json instead of report.md
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Pages behind shared memory.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// The system's base pages, 4 KiB
+    Base,
+    /// 2 MiB; needs enough of them reserved
+    Huge,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -320,6 +372,9 @@ pub(crate) struct CompareArgs {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
+    /// Pages behind Trefoil's memory and behind the floor's
+    #[arg(long, default_value = "base")]
+    pub pages: Pages,
     /// Write plots into this folder
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,

@@ -6,11 +6,11 @@ use crate::failure::{Failure, Outcome, print_line};
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use trefoil_bench::load::{
-    Bound, RequestSource, RunOptions, RunResult, RunShared, Share, Summary, pin_current_thread,
-    run as run_load,
+    Bound, KeyCodec, Limited, Request, RequestSource, RunOptions, RunResult, RunShared, Share,
+    Summary, pin_current_thread, run as run_load,
 };
 use trefoil_bench::peer::{Memcached, PeerKind, PeerOptions, PeerProcess, Waiting};
 use trefoil_bench::server::{Server, ServerOptions};
@@ -28,7 +28,12 @@ const VALUE_LEN: usize = 1024;
 /// values, 7 % writes (see the bench crate's data).
 const TWITTER_CLUSTER: u32 = 19;
 const TWITTER_KEYS_COUNT: u64 = 200_000;
-const TWITTER_SECONDS: u64 = 5;
+/// Requests of the second part before and while it is measured: the same for
+/// both systems, or their hit ratios could not be compared.
+const TWITTER_WARM_UP_REQUESTS: u64 = 200_000;
+const TWITTER_REQUESTS: u64 = 300_000;
+/// How often progress is told in lines where there is no terminal for a bar.
+const LINES_PER_RUN: u64 = 4;
 /// The part of the trace after which a backend is killed.
 const KILL_AFTER: f64 = 0.4;
 
@@ -56,13 +61,12 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
     print_line(
         "Starting a cell of three backends (each key in three copies, two must agree) and memcached …",
     )?;
+    let program =
+        std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let server = Server::start(&ServerOptions {
-        program: std::env::current_exe().map_err(Failure::of)?,
-        mode: "R=3.2",
         processes: true,
-        memory: MEMORY,
         core: server_core,
-        more: Vec::new(),
+        ..ServerOptions::new(&program, "R=3.2", MEMORY)
     })
     .map_err(Failure::of)?;
     let peer = PeerProcess::start(PeerOptions {
@@ -83,6 +87,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         ByteSize::b(MEMORY)
     ))?;
 
+    let peer_name = format!("{}, spinning client", peer.label());
     let mut rows = Vec::new();
     print_line(&format!(
         "\nReplaying {} references of the OLTP trace as a look-aside cache ({} distinct blocks, {VALUE_LEN} B each):",
@@ -102,7 +107,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
     let victim = server.pids[1];
     let kill = Kill {
         pid: victim,
-        after_ops: (whole as f64 * KILL_AFTER) as u64,
+        after: (whole as f64 * KILL_AFTER) as u64,
     };
     let result = watched(
         "trefoil  ",
@@ -123,7 +128,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
     let result = watched("memcached", &mut theirs, &mut source, &to_end, whole, None)?;
     rows.push(row(
         "OLTP replay",
-        peer.version(),
+        &peer_name,
         &result,
         peer.cpu_time().map_err(Failure::of)? - before,
     ));
@@ -132,28 +137,40 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         "\nA mix like one of Twitter's caches (cluster 19 of the March 2020 traces), one backend still dead:",
     )?;
     let cluster = Cluster::by_number(TWITTER_CLUSTER).map_err(Failure::of)?;
-    let mixed = RunOptions {
-        fill_on_miss: true,
-        warm_up: Bound::Time(Duration::from_secs(1)),
-        bound: Bound::Time(Duration::from_secs(TWITTER_SECONDS)),
-        ..RunOptions::default()
-    };
     let source = || ClusterSource::new(cluster.clone(), TWITTER_KEYS_COUNT, Share::WHOLE, 1);
-    let before = server_cpu(&server)?;
     let mut requests = source().map_err(Failure::of)?;
-    let result = watched("trefoil  ", &mut ours, &mut requests, &mixed, 0, None)?;
+    let warm_up = Limited::new(&mut requests, TWITTER_WARM_UP_REQUESTS);
+    warm(&mut ours, warm_up, &to_end)?;
+    let before = server_cpu(&server)?;
+    let result = watched(
+        "trefoil  ",
+        &mut ours,
+        &mut Limited::new(&mut requests, TWITTER_REQUESTS),
+        &to_end,
+        TWITTER_REQUESTS,
+        None,
+    )?;
     rows.push(row(
         "Twitter-like mix",
         "trefoil R=3.2, two of three",
         &result,
         server_cpu(&server)?.saturating_sub(before),
     ));
-    let before = peer.cpu_time().map_err(Failure::of)?;
     let mut requests = source().map_err(Failure::of)?;
-    let result = watched("memcached", &mut theirs, &mut requests, &mixed, 0, None)?;
+    let warm_up = Limited::new(&mut requests, TWITTER_WARM_UP_REQUESTS);
+    warm(&mut theirs, warm_up, &to_end)?;
+    let before = peer.cpu_time().map_err(Failure::of)?;
+    let result = watched(
+        "memcached",
+        &mut theirs,
+        &mut Limited::new(&mut requests, TWITTER_REQUESTS),
+        &to_end,
+        TWITTER_REQUESTS,
+        None,
+    )?;
     rows.push(row(
         "Twitter-like mix",
-        peer.version(),
+        &peer_name,
         &result,
         peer.cpu_time().map_err(Failure::of)? - before,
     ));
@@ -173,7 +190,8 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
 /// A backend to kill when the run has got so far.
 struct Kill {
     pid: u32,
-    after_ops: u64,
+    /// Requests.
+    after: u64,
 }
 
 /// CPU of the backends that live; what a dead one had used is lost with it.
@@ -195,6 +213,48 @@ fn row(workload: &'static str, system: &str, result: &RunResult, cpu: Duration) 
     }
 }
 
+/// Fills a cache with what will be asked for.
+fn warm<T: Target, S: RequestSource>(
+    target: &mut T,
+    mut source: S,
+    options: &RunOptions,
+) -> Result<(), Failure> {
+    let shared = RunShared::writing(source.keys_count());
+    let result = run_load(target, &mut source, options, &shared).map_err(Failure::of)?;
+    match result.failed {
+        0 => Ok(()),
+        failed => Err(Failure::Failed(format!(
+            "{failed} operations of the warm-up failed: {}",
+            result.first_error.unwrap_or_default()
+        ))),
+    }
+}
+
+/// Counts the requests that it passes on: fills after misses are no progress.
+struct Counted<'a, S> {
+    source: &'a mut S,
+    requested: &'a AtomicU64,
+}
+
+impl<S: RequestSource> RequestSource for Counted<'_, S> {
+    fn codec(&self) -> KeyCodec {
+        self.source.codec()
+    }
+
+    fn keys_count(&self) -> u64 {
+        self.source.keys_count()
+    }
+
+    fn is_finite(&self) -> bool {
+        self.source.is_finite()
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        self.requested.fetch_add(1, Ordering::Relaxed);
+        self.source.next_request()
+    }
+}
+
 /// Runs a load with a progress bar beside it.
 fn watched<T: Target, S: RequestSource>(
     name: &'static str,
@@ -205,10 +265,14 @@ fn watched<T: Target, S: RequestSource>(
     kill: Option<Kill>,
 ) -> Result<RunResult, Failure> {
     let shared = RunShared::writing(source.keys_count());
-    let over = AtomicBool::new(false);
+    let (over, requested) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut source = Counted {
+        source,
+        requested: &requested,
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| watch(name, &shared, &over, whole, kill));
-        let result = run_load(target, source, options, &shared).map_err(Failure::of);
+        scope.spawn(|| watch(name, &requested, &over, whole, kill));
+        let result = run_load(target, &mut source, options, &shared).map_err(Failure::of);
         over.store(true, Ordering::Relaxed);
         result
     })
@@ -216,29 +280,26 @@ fn watched<T: Target, S: RequestSource>(
 
 fn watch(
     name: &'static str,
-    shared: &RunShared,
+    requested: &AtomicU64,
     over: &AtomicBool,
     whole: u64,
     mut kill: Option<Kill>,
 ) {
-    let bar = if whole > 0 {
-        ProgressBar::new(whole)
-    } else {
-        ProgressBar::new_spinner()
-    };
-    let style = if whole > 0 {
-        "  {prefix} [{bar:36}] {percent:>3} %  {per_sec}  {msg}"
-    } else {
-        "  {prefix} {spinner} {pos} operations  {per_sec}  {msg}"
-    };
-    if let Ok(style) = ProgressStyle::with_template(style) {
+    let bar = ProgressBar::new(whole);
+    let template = "  {prefix} [{bar:36}] {percent:>3} %  {per_sec}  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    let mut lines_told = 0;
     bar.set_prefix(name);
     while !over.load(Ordering::Relaxed) {
-        let ops = shared.progress_ops();
-        bar.set_position(ops);
-        if let Some(victim) = kill.take_if(|kill| ops >= kill.after_ops) {
+        let done = requested.load(Ordering::Relaxed);
+        bar.set_position(done);
+        if bar.is_hidden() && done * LINES_PER_RUN / whole.max(1) > lines_told {
+            lines_told = done * LINES_PER_RUN / whole.max(1);
+            eprintln!("  {name} {:>3} %", lines_told * 100 / LINES_PER_RUN);
+        }
+        if let Some(victim) = kill.take_if(|kill| done >= kill.after) {
             if let Some(pid) = rustix::process::Pid::from_raw(victim.pid as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -249,7 +310,7 @@ fn watch(
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    bar.set_position(shared.progress_ops());
+    bar.set_position(whole);
     bar.abandon();
 }
 

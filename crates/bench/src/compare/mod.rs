@@ -8,9 +8,9 @@
 mod phases;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::floor::FloorError;
+use crate::floor::{FloorError, PageSize};
 use crate::load::LoadError;
 use crate::peer::{PeerError, PeerKind};
 use crate::target::TargetError;
@@ -32,10 +32,30 @@ pub struct CompareOptions {
     pub runs: usize,
     /// Seconds of each measurement.
     pub seconds: f64,
+    /// Pages behind Trefoil's memory and behind the floor's.
+    pub page: PageSize,
     /// Core of the servers.
     pub server_core: usize,
     /// Core of the load generator.
     pub client_core: usize,
+}
+
+impl CompareOptions {
+    /// 1 GiB of 1 KiB values, five runs of a second each; servers on core 0, the
+    /// load on core 1.
+    pub fn new(program: &Path, peer: PeerKind, page: PageSize) -> Self {
+        Self {
+            program: program.to_owned(),
+            peer,
+            value_len: 1024,
+            corpus_len: 1 << 30,
+            runs: 5,
+            seconds: 1.0,
+            page,
+            server_core: 0,
+            client_core: 1,
+        }
+    }
 }
 
 /// Why a comparison came to nothing.

@@ -8,7 +8,7 @@ use trefoil_client::{Carrier, Cell, Options, SetOptions};
 
 use super::report::{BatchFigures, CompareReport, GetFigures, RpcFigures, SetFigures};
 use super::{CompareError, CompareOptions};
-use crate::floor::{FloorCorpus, FloorOptions, FloorTarget, futex_ping_pong};
+use crate::floor::{FloorCorpus, FloorOptions, FloorTarget, PageSize, futex_ping_pong};
 use crate::load::{
     Bound, Latency, LoadError, RunOptions, RunShared, Summary, SyntheticOptions, SyntheticSource,
     ValueLen, pin_current_thread, preload, run as run_load,
@@ -51,6 +51,7 @@ pub(super) fn run(
     set.futex_ping_pong = futex;
     Ok(CompareReport {
         peer: singles.peer,
+        page: options.page,
         value_size: options.value_len,
         keys: keys_count(options),
         runs: options.runs,
@@ -173,7 +174,11 @@ fn server(
         processes,
         memory,
         core: Some(options.server_core),
-        more: Vec::new(),
+        more: vec![
+            "--huge-pages".to_owned(),
+            (options.page == PageSize::Huge).to_string(),
+        ],
+        dir: None,
     })?)
 }
 
@@ -220,7 +225,17 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
     fill(&mut one_client, keys_count, value_len)?;
     fill(&mut three_client, keys_count, value_len)?;
     fill_peer(&mut spinning, keys_count, value_len)?;
-    let floor = FloorCorpus::create(FloorOptions::new(options.corpus_len as usize, value_len))?;
+    let huge = one.huge_pages()? > 0;
+    if huge != (options.page == PageSize::Huge) {
+        return Err(CompareError::Options(format!(
+            "asked for {} pages, but the cell did not get them: reserve enough with vm.nr_hugepages",
+            options.page
+        )));
+    }
+    let floor = FloorCorpus::create(FloorOptions {
+        page: options.page,
+        ..FloorOptions::new(options.corpus_len as usize, value_len)
+    })?;
     let codec = SyntheticSource::new(SyntheticOptions {
         keys_count,
         ..SyntheticOptions::default()
@@ -267,7 +282,7 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
         get: runs.get_figures(),
         set: runs.set_figures(),
         server_cpu_us_per_get: middle(&runs.cpu_us),
-        peer: peer.version().to_owned(),
+        peer: peer.label(),
         congestion: peer.congestion().map(str::to_owned),
     })
 }

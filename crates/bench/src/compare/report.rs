@@ -4,14 +4,17 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::floor::PageSize;
 use crate::load::Latency;
 use crate::report::{LatencyBars, ReportError, Table, nanoseconds, rate, ratio, save};
 
 /// Everything that `trefoil bench compare --json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct CompareReport {
-    /// The peer and its version.
+    /// The peer's name and version.
     pub peer: String,
+    /// Pages behind Trefoil's memory and behind the floor's.
+    pub page: PageSize,
     /// Bytes of a value.
     pub value_size: usize,
     /// Keys of the corpus.
@@ -108,8 +111,8 @@ impl CompareReport {
     /// The figures for people.
     pub fn table(&self) -> String {
         let title = format!(
-            "{} keys of {} B values, medians of {} runs, beside {}",
-            self.keys, self.value_size, self.runs, self.peer
+            "{} keys of {} B values, {} pages, medians of {} runs, beside {}",
+            self.keys, self.value_size, self.page, self.runs, self.peer
         );
         let mut table = Table::new(
             &title,
@@ -144,9 +147,14 @@ impl CompareReport {
             none(),
             format!("{} R=1", ratio(get.r32_ratio_p50)),
         );
-        row("GET peer, spinning client", &get.memcached, none(), none());
         row(
-            "GET peer, blocking client",
+            &format!("GET {}, spinning client", self.peer),
+            &get.memcached,
+            none(),
+            none(),
+        );
+        row(
+            &format!("GET {}, blocking client", self.peer),
             &get.memcached_blocking,
             none(),
             format!("{} Trefoil's p50", ratio(get.ratio_p50_blocking)),
@@ -169,7 +177,12 @@ impl CompareReport {
             none(),
             none(),
         );
-        row("SET peer, spinning client", &set.memcached, none(), none());
+        row(
+            &format!("SET {}, spinning client", self.peer),
+            &set.memcached,
+            none(),
+            none(),
+        );
         row(
             "SET R=1, backend asleep",
             &set.trefoil_asleep,
@@ -191,10 +204,11 @@ impl CompareReport {
         row("empty gRPC call", &self.rpc.empty, none(), none());
         let many = &self.get_many;
         format!(
-            "{table}\nGET of {} keys at once, {} B values: {}, peer {}: {}\nbackend CPU per one-sided GET, touches included: {:.3} µs\n",
+            "{table}\nGET of {} keys at once, {} B values: {}, {} {}: {}\nbackend CPU per one-sided GET, touches included: {:.3} µs\n",
             many.batch,
             many.value_size,
             rate(many.trefoil_ops_per_s),
+            self.peer,
             rate(many.memcached_ops_per_s),
             ratio(many.ratio),
             self.server_cpu_us_per_get,

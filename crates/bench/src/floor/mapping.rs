@@ -1,8 +1,8 @@
 //! A shared mapping of anonymous memory, populated before first use.
 
-use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::{fmt, io};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -10,12 +10,23 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::FloorError;
 
 /// Pages behind a mapping. Compare a floor only with a cell on the same pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum PageSize {
-    /// The system's base pages (4 KiB).
+    /// The system's base pages.
+    #[serde(rename = "4 KiB")]
     Base,
-    /// 2 MiB pages, which the system must have reserved or allow to overcommit.
+    /// Huge pages, which the system must have reserved or allow to overcommit.
+    #[serde(rename = "2 MiB")]
     Huge,
+}
+
+impl fmt::Display for PageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Base => "4 KiB",
+            Self::Huge => "2 MiB",
+        })
+    }
 }
 
 /// Owns a `MAP_SHARED` mapping of a memfd, as words that may change under us.

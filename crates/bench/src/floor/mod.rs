@@ -18,7 +18,7 @@ pub use target::FloorTarget;
 #[derive(Debug, thiserror::Error)]
 pub enum FloorError {
     /// The mapping's memory is not to be had.
-    #[error("cannot map {len_bytes} bytes of shared memory ({page:?} pages): {source}")]
+    #[error("cannot map {len_bytes} bytes of shared memory ({page} pages): {source}")]
     Map {
         /// Bytes asked for.
         len_bytes: usize,

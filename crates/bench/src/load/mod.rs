@@ -3,6 +3,7 @@
 mod arrivals;
 mod error;
 mod keys;
+mod limited;
 mod permutation;
 mod pin;
 mod preload;
@@ -18,6 +19,7 @@ mod values;
 pub use arrivals::Arrivals;
 pub use error::LoadError;
 pub use keys::{KeyChooser, KeyCodec, Popularity};
+pub use limited::Limited;
 pub use permutation::{Permutation, mix64};
 pub use pin::pin_current_thread;
 pub use preload::preload;

@@ -181,9 +181,14 @@ impl PeerProcess {
         &self.endpoint
     }
 
-    /// What it calls itself, for every figure that it appears in.
+    /// The number of its version.
     pub fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Name and version, for every figure that it appears in.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.kind.name(), self.version)
     }
 
     /// The congestion control set on its side of TCP; nothing when the kernel's

@@ -58,6 +58,32 @@ pub fn memory(pid: u32) -> Result<Memory, PeerError> {
     })
 }
 
+/// Bytes on huge pages now, which resident memory does not contain.
+pub fn huge_pages(pid: u32) -> Result<u64, PeerError> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(|e| proc_error(&path, e))?;
+    parse_kib(&text, "HugetlbPages:")
+        .ok_or_else(|| proc_error(&path, io::ErrorKind::InvalidData.into()))
+}
+
+/// Bytes that the kernel holds for the process's anonymous shared files, mapped
+/// or not: memory that was given back is gone from here.
+pub fn shared_files(pid: u32) -> Result<u64, PeerError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let path = format!("/proc/{pid}/fd");
+    let fds = std::fs::read_dir(&path).map_err(|e| proc_error(&path, e))?;
+    // A descriptor may be closed while we look; several may be of one file.
+    let mut lens = std::collections::BTreeMap::new();
+    for fd in fds.flatten() {
+        let is_memfd = std::fs::read_link(fd.path())
+            .is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:"));
+        if let (true, Ok(metadata)) = (is_memfd, std::fs::metadata(fd.path())) {
+            lens.insert(metadata.ino(), metadata.blocks() * 512);
+        }
+    }
+    Ok(lens.values().sum())
+}
+
 fn parse_kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -96,11 +122,27 @@ mod tests {
     }
 
     #[test]
+    fn files_in_memory_count_by_what_they_hold() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+        let pid = std::process::id();
+        let before = shared_files(pid).unwrap();
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 1 << 40).unwrap();
+        rustix::io::pwrite(&file, &vec![1; 64 << 20], 1 << 30).unwrap();
+        let grown = shared_files(pid).unwrap().saturating_sub(before);
+        // Tests beside this one have files, too.
+        assert!((48 << 20..512 << 20).contains(&grown), "{grown}");
+        assert_eq!(huge_pages(pid).unwrap(), 0);
+    }
+
+    #[test]
     fn no_process_no_figures() {
         assert!(cpu_time(u32::MAX).is_err());
         assert!(cpu_time(0).is_err());
         assert!(cpu_time(i32::MAX as u32).is_err());
         assert!(memory(u32::MAX).is_err());
+        assert!(huge_pages(u32::MAX).is_err());
+        assert!(shared_files(u32::MAX).is_err());
         assert_eq!(parse_kib("Rss:      12 kB\n", "Rss:"), Some(12 << 10));
         assert_eq!(parse_kib("Rss: x kB\n", "Rss:"), None);
     }

@@ -1,11 +1,16 @@
 //! `bench`: the command line of `trefoil-bench`.
 
-use crate::args::{BenchCommand, CompareArgs, HitRatioArgs, LoadArgs, MemoryArgs, Peer, Touches};
+mod suite;
+
+use crate::args::{
+    BenchCommand, CompareArgs, HitRatioArgs, LoadArgs, MemoryArgs, Pages, Peer, Touches,
+};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use trefoil_bench::compare::{CompareOptions, compare};
+use trefoil_bench::floor::PageSize;
 use trefoil_bench::hit_ratio::{self, HitRatioOptions};
 use trefoil_bench::load::{
     Arrivals, Bound, Popularity, RunOptions, RunShared, Summary, SyntheticOptions, SyntheticSource,
@@ -30,6 +35,8 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::Memory(args) => memory(&args),
         BenchCommand::HitRatio(args) => hit_ratio(&args),
         BenchCommand::SizeShift { json } => size_shift(json),
+        BenchCommand::Scenario(args) => suite::scenario(&args),
+        BenchCommand::All(args) => suite::all(args),
     }
 }
 
@@ -140,22 +147,28 @@ fn peer(peer: Peer) -> PeerKind {
     }
 }
 
-fn compared(args: &CompareArgs) -> Outcome {
+fn need_two_cores() -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if cores < 2 {
-        return Err(Failure::Failed(
+    match cores {
+        0 | 1 => Err(Failure::Failed(
             "a comparison needs two cores: one for the servers, one for the load".into(),
-        ));
+        )),
+        _ => Ok(()),
     }
+}
+
+fn compared(args: &CompareArgs) -> Outcome {
+    need_two_cores()?;
+    let page = match args.pages {
+        Pages::Base => PageSize::Base,
+        Pages::Huge => PageSize::Huge,
+    };
     let options = CompareOptions {
-        program: program()?,
-        peer: peer(args.peer),
         value_len: args.value_size,
         corpus_len: args.corpus.as_u64(),
         runs: args.runs,
         seconds: args.seconds,
-        server_core: 0,
-        client_core: 1,
+        ..CompareOptions::new(&program()?, peer(args.peer), page)
     };
     let report = compare(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
     if args.json {

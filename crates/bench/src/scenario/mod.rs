@@ -1,0 +1,154 @@
+//! Things done to a running cell while a load goes on: kill, restart, grow and
+//! shrink; and loads whose result is not a latency. One file each.
+
+mod cpu;
+mod kill;
+mod reshape;
+mod retries;
+mod takeover;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use trefoil_client::{Cell, Options};
+
+use crate::load::{
+    Arrivals, Bound, LoadError, Popularity, RequestSource as _, RunOptions, RunResult, RunShared,
+    SyntheticOptions, SyntheticSource, ValueLen, pin_current_thread, preload, run as run_load,
+};
+use crate::peer::PeerError;
+use crate::server::{Server, ServerOptions};
+use crate::target::trefoil::Trefoil;
+
+pub use cpu::{CpuReport, cpu};
+pub use kill::{KillReport, kill};
+pub use reshape::{ReshapeReport, reshape};
+pub use retries::{RetriesReport, RetryFigures, retries};
+pub use takeover::{TakeoverReport, takeover};
+
+/// How thoroughly to run a scenario, and where.
+#[derive(Debug, Clone)]
+pub struct ScenarioOptions {
+    /// Path of the trefoil program.
+    pub program: PathBuf,
+    /// Repetitions of what is reported as a median.
+    pub runs: usize,
+    /// Small and short: shows that it works, not how well.
+    pub is_quick: bool,
+    /// Core of the servers; none on a machine with one.
+    pub server_core: Option<usize>,
+    /// Core of the load generator.
+    pub client_core: Option<usize>,
+}
+
+impl ScenarioOptions {
+    /// Five runs, or one quick one; servers on core 0, the load on core 1.
+    pub fn new(program: &Path, is_quick: bool) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            program: program.to_owned(),
+            runs: if is_quick { 1 } else { 5 },
+            is_quick,
+            server_core: (cores > 1).then_some(0),
+            client_core: (cores > 1).then_some(1),
+        }
+    }
+
+    /// The long or the quick value.
+    fn scaled<T>(&self, full: T, quick: T) -> T {
+        if self.is_quick { quick } else { full }
+    }
+
+    fn server(&self, mode: &'static str, memory: u64) -> ServerOptions {
+        ServerOptions {
+            core: self.server_core,
+            ..ServerOptions::new(&self.program, mode, memory)
+        }
+    }
+
+    /// Keeps the calling thread, and what it will spawn, on the load's core.
+    fn pin(&self) -> Result<(), LoadError> {
+        self.client_core.map_or(Ok(()), |core| {
+            pin_current_thread(core).map_err(|source| LoadError::Pin { core, source })
+        })
+    }
+}
+
+/// Told now and then what is being done.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// Why a scenario has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// A server could not be started or looked at.
+    #[error(transparent)]
+    Server(#[from] PeerError),
+    /// The load could not be made.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The client could not connect.
+    #[error(transparent)]
+    Connect(#[from] trefoil_client::ConnectError),
+    /// A directory for the cell could not be made.
+    #[error("cannot make a directory for the cell: {0}")]
+    Directory(std::io::Error),
+    /// The cell did not do what the scenario is about.
+    #[error("{0}")]
+    Course(String),
+}
+
+fn connect(server: &Server) -> Result<Trefoil, ScenarioError> {
+    let cell = Cell::connect(&server.address)?;
+    Ok(Trefoil::new(cell.client(Options::default())))
+}
+
+/// A synthetic mix at a rate, or as fast as it goes.
+#[derive(Debug, Clone, Copy)]
+struct Mix {
+    keys_count: u64,
+    value_len: usize,
+    popularity: Popularity,
+    gets: f64,
+    ops_per_s: Option<f64>,
+}
+
+impl Mix {
+    fn source(&self, seed: u64) -> Result<SyntheticSource, LoadError> {
+        SyntheticSource::new(SyntheticOptions {
+            keys_count: self.keys_count,
+            value_len: ValueLen::Fixed(self.value_len),
+            popularity: self.popularity,
+            gets: self.gets,
+            seed,
+            ..SyntheticOptions::default()
+        })
+    }
+
+    /// Writes every key once.
+    fn preload(&self, target: &mut Trefoil, shared: &RunShared) -> Result<(), LoadError> {
+        let codec = self.source(0)?.codec();
+        let len = ValueLen::Fixed(self.value_len);
+        preload(target, codec, 0..self.keys_count, len, shared, &mut |_| {})
+    }
+
+    fn run(
+        &self,
+        target: &mut Trefoil,
+        shared: &RunShared,
+        warm_up: Duration,
+        bound: Bound,
+        seed: u64,
+    ) -> Result<RunResult, LoadError> {
+        let options = RunOptions {
+            arrivals: match self.ops_per_s {
+                Some(ops_per_s) => Arrivals::Poisson { ops_per_s },
+                None => Arrivals::Closed,
+            },
+            warm_up: Bound::Time(warm_up),
+            bound,
+            seed,
+            ..RunOptions::default()
+        };
+        run_load(target, &mut self.source(seed)?, &options, shared)
+    }
+}

@@ -1,0 +1,116 @@
+//! The load generator, hit ratios and the simulator through the command line:
+//! that they work at all, and print what scripts rely on.
+
+mod support;
+
+use serde_json::Value;
+use std::path::Path;
+use support::{Cell, parse, run, text};
+
+/// Fields of `bench get|set|mix --json` that others script against.
+fn assert_summary(json: &Value) {
+    for name in [
+        "ops", "failed", "misses", "stale", "p50_ns", "p99_ns", "p999_ns",
+    ] {
+        assert!(json[name].is_u64(), "{name}: {json:#}");
+    }
+    assert!(json["ops_per_s"].is_f64(), "{json:#}");
+    assert!(json["retries"].is_object(), "{json:#}");
+    assert!(json["ops"].as_u64().unwrap() > 0, "{json:#}");
+    for name in ["failed", "stale", "wrong"] {
+        assert_eq!(json[name], 0, "{name}: {json:#}");
+    }
+    let ns = |name: &str| json[name].as_u64().unwrap();
+    assert!(ns("p50_ns") > 0 && ns("p50_ns") <= ns("p99_ns"), "{json:#}");
+    assert!(ns("p99_ns") <= ns("p999_ns"), "{json:#}");
+}
+
+#[test]
+fn get_set_and_mix_print_what_scripts_rely_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::serve(dir.path(), &["--mode", "R=3.2", "--memory", "128MiB"]);
+    let load = |kind: &str, more: &[&str]| {
+        let mut args = vec!["bench", kind, "--keys", "2000", "--value-size", "100"];
+        args.extend_from_slice(&["--seconds", "0.3", "--json"]);
+        args.extend_from_slice(more);
+        let json = cell.json(&args);
+        assert_summary(&json);
+        json
+    };
+    assert_eq!(load("set", &[])["hits"], 0);
+    let gets = load("get", &[]);
+    assert_eq!(gets["misses"], 0, "{gets:#}");
+    let batches = load("get", &["--batch", "20", "--no-fill"]);
+    assert_eq!(batches["misses"], 0, "{batches:#}");
+    let mix = load("mix", &["--rate", "3000", "--zipf", "0.99"]);
+    assert_eq!(mix["misses"], 0, "{mix:#}");
+    assert!(mix["ops_per_s"].as_f64().unwrap() < 4_500.0, "{mix:#}");
+}
+
+#[test]
+fn loads_that_make_no_sense_are_usage_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::serve(dir.path(), &["--memory", "64MiB"]);
+    for wrong in [
+        &["--seconds", "0"][..],
+        &["--keys", "0"],
+        &["--batch", "0"],
+        &["--rate", "-1"],
+        &["--zipf", "x"],
+        &["--nonsense"],
+    ] {
+        let mut args = vec!["bench", "get"];
+        args.extend_from_slice(wrong);
+        let output = cell.run(&args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {said}");
+        assert!(!said.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn hit_ratios_of_the_oltp_trace_equal_the_reference() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/data/OLTP.lis.zst");
+    let json = parse(&run(&[
+        "bench",
+        "hit-ratio",
+        "--trace",
+        trace.to_str().unwrap(),
+        "--policy",
+        "lru",
+        "--objects",
+        "1000,5000",
+        "--json",
+    ]));
+    let results = json["results"].as_array().unwrap();
+    for (result, (objects, percent)) in results.iter().zip([(1000, 32.83), (5000, 53.65)]) {
+        assert_eq!(result["objects"], objects);
+        let found = result["hit_ratio"].as_f64().unwrap() * 100.0;
+        assert!((found - percent).abs() <= 0.01, "{objects}: {found}");
+    }
+    assert_eq!(results.len(), 2);
+}
+
+#[test]
+fn traces_that_are_none_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace.lis");
+    std::fs::write(&path, "1 3 0 0\nnot a line\n").unwrap();
+    let trace = path.to_str().unwrap();
+    for trace in [trace, "/nowhere/trace.lis"] {
+        let args = ["bench", "hit-ratio", "--trace", trace, "--policy", "lru"];
+        let output = run(&[&args[..], &["--objects", "10"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!text(&output.stderr).is_empty());
+    }
+}
+
+#[test]
+fn seeds_are_simulated_and_one_is_replayed() {
+    let output = run(&["sim", "--seeds", "200"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("0 violations"), "{said}");
+    let replay = run(&["sim", "--seed", "7"]);
+    assert!(text(&replay.stdout).contains("seed 7"));
+}
