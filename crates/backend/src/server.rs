@@ -113,7 +113,10 @@ impl Server {
         };
         lease::renew(&running.state);
         running.spawn("trefoil-lease", lease::run)?;
-        running.spawn("trefoil-tend", tend::run)?;
+        let huge_pages = options.huge_pages;
+        running.spawn("trefoil-tend", move |state, stop| {
+            tend::run(state, stop, huge_pages)
+        })?;
         if let Some(path) = listeners.fabric_socket() {
             let mut target = TargetOptions::new(path);
             target.spin = options.fabric_spin.unwrap_or(target.spin);
@@ -153,7 +156,11 @@ impl Server {
 }
 
 impl Running {
-    fn spawn(&mut self, name: &'static str, run: fn(&Arc<State>, &Stop)) -> Result<(), StartError> {
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        run: impl FnOnce(&Arc<State>, &Stop) + Send + 'static,
+    ) -> Result<(), StartError> {
         let (state, stop) = (Arc::clone(&self.state), Arc::clone(&self.stop));
         let thread = std::thread::Builder::new()
             .name(name.to_owned())

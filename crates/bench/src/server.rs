@@ -10,6 +10,10 @@ use crate::peer::procfs::{self, Memory};
 use crate::peer::{PeerError, spawn_on_core};
 
 const PROGRAM: &str = "trefoil";
+/// Between two looks at how busy a server is.
+const SETTLE_PERIOD: Duration = Duration::from_millis(200);
+/// Looks before it is taken as it is.
+const SETTLE_LOOKS: usize = 200;
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -29,6 +33,8 @@ pub struct ServerOptions {
     /// Where its configuration and sockets lie; without it, a directory of its
     /// own that goes with it.
     pub dir: Option<PathBuf>,
+    /// Its log, which would tell of a death that is part of the plan, is dropped.
+    pub is_silent: bool,
 }
 
 impl ServerOptions {
@@ -42,6 +48,7 @@ impl ServerOptions {
             core: None,
             more: Vec::new(),
             dir: None,
+            is_silent: false,
         }
     }
 }
@@ -102,6 +109,9 @@ impl Server {
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
+        if options.is_silent {
+            command.stderr(Stdio::null());
+        }
         let mut child = spawn_on_core(command, options.core).map_err(start_error)?;
         let mut line = String::new();
         let read = match child.stdout.take() {
@@ -148,6 +158,21 @@ impl Server {
             sum += procfs::cpu_time(*pid)?;
         }
         Ok(sum)
+    }
+
+    /// Waits until the background work that filling has left (huge pages being
+    /// gathered) is done: until its processes use next to no CPU.
+    pub fn settle(&self) -> Result<(), PeerError> {
+        let mut before = self.cpu_time()?;
+        for _ in 0..SETTLE_LOOKS {
+            std::thread::sleep(SETTLE_PERIOD);
+            let now = self.cpu_time()?;
+            if now.saturating_sub(before) < SETTLE_PERIOD / 20 {
+                break;
+            }
+            before = now;
+        }
+        Ok(())
     }
 
     /// Bytes on huge pages in the first backend's process.

@@ -7,11 +7,13 @@
 //! shared memory: all access goes through [`SharedWords`], one relaxed atomic
 //! word at a time, into private memory.
 
+mod gather;
 mod mapping;
 mod object;
 mod words;
 
-pub use mapping::{Mapping, MappingError};
+pub use gather::{Gathered, Gatherer};
+pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
 pub use words::{SharedWords, WordBuffer, prefetch_read};
 

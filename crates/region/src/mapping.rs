@@ -7,6 +7,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
+/// Bytes of a huge page, and how long mappings are aligned: a mapping at an odd
+/// address could never be mapped by huge pages.
+pub const HUGE_PAGE_LEN: u64 = 2 << 20;
+
 /// Why a mapping could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
@@ -99,10 +103,18 @@ impl Mapping {
         let fail = |source: io::Error| MappingError::Map { len, source };
         let size = usize::try_from(len).map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases
-        // nothing; it lives until `drop`.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
-            .map_err(|e| fail(e.into()))?;
+        let address = reserve_aligned(size).map_err(fail)?;
+        // SAFETY: replaces a reservation that nobody has seen yet; the mapping
+        // lives until `drop`.
+        let base = unsafe { rustix::mm::mmap(address, size, prot, flags | MapFlags::FIXED, fd, 0) };
+        let base = match base {
+            Ok(base) => base,
+            Err(error) => {
+                // SAFETY: still our reservation, and unused.
+                let _ = unsafe { rustix::mm::munmap(address, size) };
+                return Err(fail(error.into()));
+            }
+        };
         let base =
             NonNull::new(base.cast()).ok_or_else(|| fail(io::ErrorKind::OutOfMemory.into()))?;
         Ok(Mapping {
@@ -110,6 +122,27 @@ impl Mapping {
             len,
             backing: Backing::Kernel,
         })
+    }
+
+    /// Gathers the huge page at `offset` (aligned to [`HUGE_PAGE_LEN`], wholly
+    /// populated) from small ones. Works where transparent huge pages are not
+    /// on by themselves; contents and resident bytes stay as they are, all
+    /// mappings of the object profit.
+    pub fn collapse(&self, offset: u64) -> io::Result<()> {
+        assert!(offset.is_multiple_of(HUGE_PAGE_LEN) && offset + HUGE_PAGE_LEN <= self.len);
+        // SAFETY: advice about a range of our own mapping; it changes no contents.
+        let done = unsafe {
+            libc::madvise(
+                self.base.as_ptr().cast::<u8>().add(offset as usize).cast(),
+                HUGE_PAGE_LEN as usize,
+                libc::MADV_COLLAPSE,
+            )
+        };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 
     /// Asks for transparent huge pages where the system allows them for shared memory.
@@ -159,6 +192,37 @@ impl Mapping {
         // SAFETY: base and len describe memory that outlives the borrow.
         unsafe { SharedWords::new(self.base, (self.len / 8) as usize) }
     }
+}
+
+/// Reserves `size` bytes of addresses, aligned to huge pages if they could fill one.
+fn reserve_aligned(size: usize) -> io::Result<*mut std::ffi::c_void> {
+    let align = if size as u64 >= HUGE_PAGE_LEN {
+        HUGE_PAGE_LEN as usize
+    } else {
+        0
+    };
+    let whole = size.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh reservation at an address of the kernel's choice aliases nothing.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags)
+    }?;
+    if align == 0 {
+        return Ok(start);
+    }
+    let head = start.align_offset(align);
+    let base = start.wrapping_byte_add(head);
+    let end = size.next_multiple_of(crate::PAGE_LEN as usize);
+    // SAFETY: the parts of our own reservation before and behind what is kept.
+    unsafe {
+        if head > 0 {
+            rustix::mm::munmap(start, head)?;
+        }
+        if whole > head + end {
+            rustix::mm::munmap(base.wrapping_byte_add(end), whole - head - end)?;
+        }
+    }
+    Ok(base)
 }
 
 impl Drop for Mapping {

@@ -6,7 +6,7 @@
 //! before anything there is published; given back by punching holes; never
 //! truncated. `F_SEAL_FUTURE_WRITE` is not used: it would forbid hole punching.
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -135,6 +135,17 @@ impl MemoryObject {
             source: e.into(),
         })?;
         Ok(stat.st_blocks as u64 * 512)
+    }
+
+    /// The first populated byte at or behind `offset`; `None` if there is none.
+    pub fn next_populated(&self, offset: u64) -> Option<u64> {
+        rustix::fs::seek(&self.fd, SeekFrom::Data(offset)).ok()
+    }
+
+    /// Whether all of `range` is populated.
+    pub fn is_populated(&self, range: Range<u64>) -> bool {
+        rustix::fs::seek(&self.fd, SeekFrom::Hole(range.start)).is_ok_and(|hole| hole >= range.end)
+            && self.next_populated(range.start) == Some(range.start)
     }
 
     /// A second descriptor that cannot be mapped writable: what readers get.

@@ -11,7 +11,9 @@ use crate::config::StoreError;
 use std::ops::Range;
 use trefoil_layout::control::CONTROL_LEN;
 use trefoil_layout::limits::DATA_REGION_LEN_MAX;
-use trefoil_region::{HugePages, Mapping, MemoryObject, ObjectError, PAGE_LEN, SharedWords};
+use trefoil_region::{
+    Gathered, Gatherer, HugePages, Mapping, MemoryObject, ObjectError, PAGE_LEN, SharedWords,
+};
 
 /// Largest data page.
 pub(crate) const DATA_PAGE_LEN_MAX: u64 = 64 << 10;
@@ -73,6 +75,15 @@ impl Space {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.mapping.is_empty()
+    }
+
+    /// Goes on gathering huge pages; at most one at a time. Nothing a reader or
+    /// writer could notice but its speed.
+    pub fn gather(&self, gatherer: &mut Gatherer) -> Gathered {
+        match &self.object {
+            Some(object) => gatherer.step(object, &self.mapping),
+            None => Gathered::Unsupported,
+        }
     }
 
     /// All of it, as words.

@@ -71,7 +71,7 @@ pub(crate) struct StoreArgs {
     /// Partitions of each backend [default: 8]
     #[arg(long, value_name = "N")]
     pub partitions: Option<usize>,
-    /// Back shared memory by huge pages if the system has enough reserved [default: true]
+    /// Use huge pages: reserved ones if there are enough, else gathered from small ones [default: true]
     #[arg(long, value_name = "BOOL")]
     pub huge_pages: Option<bool>,
 }
@@ -307,9 +307,9 @@ pub(crate) struct AllArgs {
 /// Pages behind shared memory.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// The system's base pages, 4 KiB
+    /// The system's base pages, 4 KiB, for cell and floor
     Base,
-    /// 2 MiB; needs enough of them reserved
+    /// 2 MiB where the system gives them; the floor gets what the cell has got
     Huge,
 }
 
@@ -373,7 +373,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, default_value_t = 1.0)]
     pub seconds: f64,
     /// Pages behind Trefoil's memory and behind the floor's
-    #[arg(long, default_value = "base")]
+    #[arg(long, default_value = "huge")]
     pub pages: Pages,
     /// Write plots into this folder
     #[arg(long, value_name = "DIR")]

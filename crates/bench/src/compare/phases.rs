@@ -51,7 +51,7 @@ pub(super) fn run(
     set.futex_ping_pong = futex;
     Ok(CompareReport {
         peer: singles.peer,
-        page: options.page,
+        page: singles.page,
         value_size: options.value_len,
         keys: keys_count(options),
         runs: options.runs,
@@ -169,16 +169,13 @@ fn server(
     memory: u64,
 ) -> Result<Server, CompareError> {
     Ok(Server::start(&ServerOptions {
-        program: options.program.clone(),
-        mode,
         processes,
-        memory,
         core: Some(options.server_core),
         more: vec![
             "--huge-pages".to_owned(),
             (options.page == PageSize::Huge).to_string(),
         ],
-        dir: None,
+        ..ServerOptions::new(&options.program, mode, memory)
     })?)
 }
 
@@ -196,6 +193,7 @@ fn memory_for(keys_count: u64, value_len: usize, copies: u64) -> u64 {
 }
 
 struct Singles {
+    page: PageSize,
     get: GetFigures,
     set: SetFigures,
     server_cpu_us_per_get: f64,
@@ -225,15 +223,16 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
     fill(&mut one_client, keys_count, value_len)?;
     fill(&mut three_client, keys_count, value_len)?;
     fill_peer(&mut spinning, keys_count, value_len)?;
-    let huge = one.huge_pages()? > 0;
-    if huge != (options.page == PageSize::Huge) {
-        return Err(CompareError::Options(format!(
-            "asked for {} pages, but the cell did not get them: reserve enough with vm.nr_hugepages",
-            options.page
-        )));
-    }
+    progress("waiting until the servers have tidied up");
+    one.settle()?;
+    three.settle()?;
+    // The floor gets the pages that the cell has got.
+    let page = match one.huge_pages()? {
+        huge if huge > options.corpus_len / 2 => PageSize::Huge,
+        _ => PageSize::Base,
+    };
     let floor = FloorCorpus::create(FloorOptions {
-        page: options.page,
+        page,
         ..FloorOptions::new(options.corpus_len as usize, value_len)
     })?;
     let codec = SyntheticSource::new(SyntheticOptions {
@@ -279,6 +278,7 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
         runs.set_peer.push(measure_peer(&mut spinning, writes)?.set);
     }
     Ok(Singles {
+        page,
         get: runs.get_figures(),
         set: runs.set_figures(),
         server_cpu_us_per_get: middle(&runs.cpu_us),
@@ -348,6 +348,7 @@ impl Runs {
 }
 
 fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigures, CompareError> {
+    progress("filling with small values");
     let memory = memory_for(BATCH_KEYS_COUNT, BATCH_VALUE_LEN, 1);
     let cell = server(options, "R=1", false, memory)?;
     let peer = PeerProcess::start(PeerOptions {
@@ -357,6 +358,7 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
     let mut ours = client(&cell, Carrier::Auto)?;
     let mut theirs = PeerTarget::connect(&peer, Waiting::Spinning)?;
     fill(&mut ours, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
+    cell.settle()?;
     fill_peer(&mut theirs, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
     let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
     for number in 0..options.runs {

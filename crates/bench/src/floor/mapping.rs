@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::{fmt, io};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::FloorError;
 
@@ -15,7 +15,7 @@ pub enum PageSize {
     /// The system's base pages.
     #[serde(rename = "4 KiB")]
     Base,
-    /// Huge pages, which the system must have reserved or allow to overcommit.
+    /// Huge pages, gathered from small ones after they were written.
     #[serde(rename = "2 MiB")]
     Huge,
 }
@@ -28,6 +28,8 @@ impl fmt::Display for PageSize {
         })
     }
 }
+
+const HUGE_LEN: usize = 2 << 20;
 
 /// Owns a `MAP_SHARED` mapping of a memfd, as words that may change under us.
 #[derive(Debug)]
@@ -51,33 +53,45 @@ impl SharedMapping {
             page,
             source,
         };
-        let granule: usize = match page {
-            PageSize::Base => 4096,
-            PageSize::Huge => 2 << 20,
-        };
-        let mut flags = MemfdFlags::CLOEXEC;
-        if page == PageSize::Huge {
-            flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        }
         let len_bytes_mapped = len_bytes
             .max(1)
-            .checked_next_multiple_of(granule)
+            .checked_next_multiple_of(HUGE_LEN)
             .ok_or_else(|| fail(io::ErrorKind::InvalidInput.into()))?;
-        let file = memfd_create("trefoil-floor", flags).map_err(|e| fail(e.into()))?;
+        let file =
+            memfd_create("trefoil-floor", MemfdFlags::CLOEXEC).map_err(|e| fail(e.into()))?;
         ftruncate(&file, len_bytes_mapped as u64).map_err(|e| fail(e.into()))?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file
-        // that nobody else holds and that is never truncated.
+        // SAFETY: a fresh reservation at an address of the kernel's choice.
+        let reserved = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len_bytes_mapped + HUGE_LEN,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|e| fail(e.into()))?;
+        // The few addresses reserved around it stay unused until the process ends.
+        let aligned = reserved.wrapping_byte_add(reserved.align_offset(HUGE_LEN));
+        // SAFETY: inside our own reservation; a file that nobody else holds and
+        // that is never truncated.
         let start = unsafe {
             mmap(
-                std::ptr::null_mut(),
+                aligned,
                 len_bytes_mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED | MapFlags::POPULATE | MapFlags::FIXED,
                 &file,
                 0,
             )
         }
         .map_err(|e| fail(e.into()))?;
+        if page == PageSize::Huge {
+            // SAFETY: advice about our own mapping; it changes no contents.
+            let done = unsafe { libc::madvise(start, len_bytes_mapped, libc::MADV_COLLAPSE) };
+            if done != 0 {
+                return Err(fail(io::Error::last_os_error()));
+            }
+        }
         let start = NonNull::new(start.cast::<AtomicU64>())
             .ok_or_else(|| fail(io::ErrorKind::Other.into()))?;
         Ok(Self {

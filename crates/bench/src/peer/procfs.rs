@@ -58,12 +58,15 @@ pub fn memory(pid: u32) -> Result<Memory, PeerError> {
     })
 }
 
-/// Bytes on huge pages now, which resident memory does not contain.
+/// Bytes mapped by huge pages now, reserved or gathered.
 pub fn huge_pages(pid: u32) -> Result<u64, PeerError> {
-    let path = format!("/proc/{pid}/status");
-    let text = std::fs::read_to_string(&path).map_err(|e| proc_error(&path, e))?;
-    parse_kib(&text, "HugetlbPages:")
-        .ok_or_else(|| proc_error(&path, io::ErrorKind::InvalidData.into()))
+    let read = |name: &str| {
+        let path = format!("/proc/{pid}/{name}");
+        std::fs::read_to_string(&path).map_err(|e| proc_error(&path, e))
+    };
+    let reserved = parse_kib(&read("status")?, "HugetlbPages:").unwrap_or(0);
+    let gathered = parse_kib(&read("smaps_rollup")?, "ShmemPmdMapped:").unwrap_or(0);
+    Ok(reserved + gathered)
 }
 
 /// Bytes that the kernel holds for the process's anonymous shared files, mapped
