@@ -71,15 +71,12 @@ pub fn measure_memory(
         options.items * (options.key_len + options.value_len + 200) as u64 * 3 / 2 + (128 << 20);
     progress("filling Trefoil");
     let trefoil = {
-        let server = Server::start(&ServerOptions {
-            // Resident memory does not contain huge pages.
-            more: vec!["--huge-pages".to_owned(), "false".to_owned()],
-            ..ServerOptions::new(program, "R=1", room)
-        })?;
+        let server = Server::start(&ServerOptions::new(program, "R=1", room))?;
         let cell = Cell::connect(&server.address)?;
         let mut target = Trefoil::new(cell.client(Options::default()));
         let before = server.memory()?.rss;
         fill(&mut target, options)?;
+        server.settle()?;
         figures(before, server.memory()?.rss, options)
     };
     progress("filling the peer");

@@ -52,9 +52,12 @@ pub fn memory(pid: u32) -> Result<Memory, PeerError> {
     let field = |name: &str| {
         parse_kib(&text, name).ok_or_else(|| proc_error(&path, io::ErrorKind::InvalidData.into()))
     };
+    // The kernel leaves reserved huge pages out of both.
+    let huge = ["Shared_Hugetlb:", "Private_Hugetlb:"];
+    let huge: u64 = huge.iter().filter_map(|name| parse_kib(&text, name)).sum();
     Ok(Memory {
-        rss: field("Rss:")?,
-        pss: field("Pss:")?,
+        rss: field("Rss:")? + huge,
+        pss: field("Pss:")? + huge,
     })
 }
 

@@ -143,6 +143,7 @@ pub fn kill(
 fn run(options: &ScenarioOptions, mix: Mix, seed: u64) -> Result<Run, ScenarioError> {
     let server = Server::start(&ServerOptions {
         processes: true,
+        is_silent: true,
         ..options.server("R=3.2", MEMORY)
     })?;
     let mut target = connect(&server)?;
@@ -166,10 +167,14 @@ fn run(options: &ScenarioOptions, mix: Mix, seed: u64) -> Result<Run, ScenarioEr
     // The run's clock began when the warm-up was over.
     let began = ended.checked_sub(result.elapsed).unwrap_or(ended);
     let killed_at_ms = killed.saturating_duration_since(began).as_millis() as u64;
-    let recovery = Recovery::of(&result.timeline, killed_at_ms);
+    let summary = Summary::of(&result);
+    // The last slot is a part of one, of a few operations.
+    let mut timeline = result.timeline;
+    timeline.slots.pop();
+    let recovery = Recovery::of(&timeline, killed_at_ms);
     Ok(Run {
-        summary: Summary::of(&result),
-        timeline: result.timeline,
+        summary,
+        timeline,
         killed_at_ms,
         recovery,
     })

@@ -9,7 +9,7 @@ use trefoil_client::Cell;
 use super::{Mix, Progress, ScenarioError, ScenarioOptions, connect};
 use crate::load::{Bound, LoadError, Popularity, RunShared, Summary};
 use crate::peer::procfs;
-use crate::server::{Server, ServerOptions};
+use crate::server::Server;
 
 const LIMIT_SMALL: u64 = 64 << 20;
 const VALUE_LEN: usize = 4096;
@@ -94,11 +94,7 @@ pub fn reshape(
         ops_per_s: None,
     };
     progress("reshape: a mixed load at 64 MiB, grown, and at 64 MiB again");
-    let server = Server::start(&ServerOptions {
-        // Resident memory does not contain huge pages.
-        more: vec!["--huge-pages".to_owned(), "false".to_owned()],
-        ..options.server("R=1", LIMIT_SMALL)
-    })?;
+    let server = Server::start(&options.server("R=1", LIMIT_SMALL))?;
     let mut target = connect(&server)?;
     let shared = RunShared::writing(mix.keys_count);
     let (result, course) = std::thread::scope(|scope| {

@@ -78,7 +78,10 @@ pub fn takeover(
         ..options.server("R=1", MEMORY)
     };
     let keys_count: u64 = options.scaled(20_000, 5_000);
-    let first = Server::start(&server_options)?;
+    let first = Server::start(&ServerOptions {
+        is_silent: true,
+        ..server_options.clone()
+    })?;
     let client_options = Options::default();
     let mut survivor = Cell::connect(&first.address)?.client(client_options);
     write_all(&mut survivor, keys_count, FIRST_LIFE)?;

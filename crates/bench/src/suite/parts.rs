@@ -50,7 +50,7 @@ fn compared(options: &SuiteOptions, progress: Progress<'_>) -> PartResult {
         corpus_len: if quick { 32 << 20 } else { 1 << 30 },
         runs: if quick { 1 } else { 5 },
         seconds: if quick { 0.2 } else { 1.0 },
-        ..CompareOptions::new(&options.program, PeerKind::Memcached, PageSize::Base)
+        ..CompareOptions::new(&options.program, PeerKind::Memcached, PageSize::Huge)
     };
     let report = compare(&compare_options, progress).map_err(words)?;
     report.plot(&options.out).map_err(words)?;
