@@ -536,7 +536,7 @@ mod tests {
         };
         assert_eq!(met(0.32834, 0.3200), [Some(true), Some(true)]);
         assert_eq!(met(0.32844, 0.3200), [Some(true), Some(true)]);
-        assert_eq!(met(0.3286, 0.3180), [Some(false), Some(false)]);
+        assert_eq!(met(0.3286, 0.3185), [Some(false), Some(false)]);
     }
 
     #[test]
