@@ -6,7 +6,7 @@ source scripts/stages.sh
 
 stage "tools and peers" scripts/setup.sh
 stage "formatting" cargo fmt --all --check
-stage "build" cargo build --release --workspace --all-targets --locked --quiet
+stage "build" cargo build --release --workspace --bins --tests --locked --quiet
 stage "tests of every crate" cargo test --release --workspace --locked --quiet
 stage "simulator, 100,000 seeds" target/release/trefoil sim --seed 1 --seeds 100000
 stage "simulator, a mutant for each safety rule" \
