@@ -14,7 +14,8 @@ use trefoil_client::{Cell, Options};
 
 use crate::load::{
     Arrivals, Bound, LoadError, Popularity, RequestSource as _, RunOptions, RunResult, RunShared,
-    SyntheticOptions, SyntheticSource, ValueLen, pin_current_thread, preload, run as run_load,
+    Share, SyntheticOptions, SyntheticSource, ValueLen, pin_current_thread, preload,
+    run as run_load, run_clients,
 };
 use crate::peer::PeerError;
 use crate::server::{Server, ServerOptions};
@@ -114,7 +115,12 @@ struct Mix {
 
 impl Mix {
     fn source(&self, seed: u64) -> Result<SyntheticSource, LoadError> {
+        self.share_of_source(seed, Share::WHOLE)
+    }
+
+    fn share_of_source(&self, seed: u64, share: Share) -> Result<SyntheticSource, LoadError> {
         SyntheticSource::new(SyntheticOptions {
+            share,
             keys_count: self.keys_count,
             value_len: ValueLen::Fixed(self.value_len),
             popularity: self.popularity,
@@ -139,16 +145,44 @@ impl Mix {
         bound: Bound,
         seed: u64,
     ) -> Result<RunResult, LoadError> {
-        let options = RunOptions {
+        let options = self.options(warm_up, bound, seed, 1);
+        run_load(target, &mut self.source(seed)?, &options, shared)
+    }
+
+    /// The same by several clients at once, so that some read while others
+    /// write; together they are as fast as the mix says.
+    fn run_beside_one_another(
+        &self,
+        targets: Vec<Trefoil>,
+        core: Option<usize>,
+        shared: &RunShared,
+        warm_up: Duration,
+        bound: Bound,
+        seed: u64,
+    ) -> Result<RunResult, LoadError> {
+        let count = targets.len() as u64;
+        let options = self.options(warm_up, bound, seed, count);
+        let mut clients = Vec::new();
+        for (index, target) in (0..count).zip(targets) {
+            let share = Share { index, count };
+            let source = self.share_of_source(seed * count + index, share)?;
+            clients.push((target, source, core));
+        }
+        run_clients(clients, &options, shared)
+    }
+
+    fn options(&self, warm_up: Duration, bound: Bound, seed: u64, clients: u64) -> RunOptions {
+        RunOptions {
             arrivals: match self.ops_per_s {
-                Some(ops_per_s) => Arrivals::Poisson { ops_per_s },
+                Some(ops_per_s) => Arrivals::Poisson {
+                    ops_per_s: ops_per_s / clients.max(1) as f64,
+                },
                 None => Arrivals::Closed,
             },
             warm_up: Bound::Time(warm_up),
             bound,
             seed,
             ..RunOptions::default()
-        };
-        run_load(target, &mut self.source(seed)?, &options, shared)
+        }
     }
 }

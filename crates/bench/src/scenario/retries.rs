@@ -1,5 +1,5 @@
 //! How often a GET has to be tried again while others write: 95/5 at a fixed
-//! rate over a million keys, R=3.2, uniform and by Zipf's law.
+//! rate by several clients over a million keys, R=3.2, uniform and by Zipf's law.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,8 @@ use crate::load::{Bound, Popularity, RunShared, Summary};
 use crate::server::Server;
 
 const VALUE_LEN: usize = 1024;
+/// A client alone never reads while it writes.
+const CLIENTS_COUNT: usize = 4;
 const OPS_PER_S: f64 = 20_000.0;
 const ZIPF_THETA: f64 = 0.99;
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -27,8 +29,10 @@ pub struct RetriesReport {
     pub keys: u64,
     /// Bytes of a value.
     pub value_size: usize,
-    /// Operations per second, Poisson.
+    /// Operations per second of all clients together, Poisson.
     pub rate: f64,
+    /// Clients, each of which reads all keys and writes some of them.
+    pub clients: usize,
     /// All keys alike.
     pub uniform: RetryFigures,
     /// Zipf 0.99.
@@ -104,7 +108,12 @@ pub fn retries(
             let shared = RunShared::writing(mix.keys_count);
             let bound = Bound::Time(seconds);
             let seed = number as u64 + 1;
-            let result = mix.run(&mut target, &shared, WARM_UP, bound, seed)?;
+            let targets = (0..CLIENTS_COUNT)
+                .map(|_| connect(&server))
+                .collect::<Result<Vec<_>, _>>()?;
+            let core = options.client_core;
+            let result =
+                mix.run_beside_one_another(targets, core, &shared, WARM_UP, bound, seed)?;
             runs.push(Summary::of(&result));
         }
         figures.push(RetryFigures::of(&runs));
@@ -115,6 +124,7 @@ pub fn retries(
         keys: uniform.keys_count,
         value_size: VALUE_LEN,
         rate: OPS_PER_S,
+        clients: CLIENTS_COUNT,
         uniform: uniform_figures,
         zipf,
     })

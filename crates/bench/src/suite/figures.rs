@@ -389,9 +389,10 @@ pub(super) fn retries(report: &RetriesReport) -> Vec<Figure> {
             .collect();
         rows.add(
             format!(
-                "retries of GETs, R=3.2, {} keys, {name}, 95/5 at {}",
+                "retries of GETs, R=3.2, {} keys, {name}, 95/5 at {} by {} clients",
                 report.keys,
-                rate(report.rate)
+                rate(report.rate),
+                report.clients
             ),
             target,
             Some(figures.per_get < per_get_max && figures.bad == 0),
@@ -545,6 +546,7 @@ mod tests {
             keys: 10,
             value_size: 1,
             rate: 20_000.0,
+            clients: 4,
             uniform: RetryFigures {
                 gets: 100_000,
                 per_get: 0.00009,
