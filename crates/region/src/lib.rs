@@ -4,9 +4,10 @@
 //! bytes. A backend creates [`MemoryObject`]s, maps them writable
 //! ([`Mapping::owner`]) and hands read-only descriptors to clients, who map them
 //! with [`Mapping::reader`]. Nobody ever holds a reference or a slice over live
-//! shared memory: all access goes through [`SharedWords`], one relaxed atomic
-//! word at a time, into private memory.
+//! shared memory: all access goes through [`SharedWords`], each word loaded
+//! whole and once, into private memory.
 
+mod copy;
 mod gather;
 mod mapping;
 mod object;

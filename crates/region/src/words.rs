@@ -7,10 +7,14 @@
 //! nothing more. Which groups of words belong together is for the formats in
 //! `layout` to find out, after the bytes are private.
 
+use crate::copy;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use trefoil_layout::words::{Words, WordsMut};
+
+/// Bytes of a cache line.
+const LINE_LEN: usize = 64;
 
 /// A borrowed run of shared words.
 #[derive(Clone, Copy)]
@@ -76,10 +80,47 @@ impl<'a> SharedWords<'a> {
     #[inline]
     pub fn copy_out(&self, out: &mut [u64]) {
         let out = &mut out[..self.count];
-        for (index, slot) in out.iter_mut().enumerate() {
-            // SAFETY: index < count; see `word`.
-            *slot = unsafe { &*self.base.as_ptr().add(index).cast::<AtomicU64>() }
+        // SAFETY: `out` has been cut to `count` words; for the rest see `new`.
+        unsafe { copy::load_words(self.base.as_ptr(), out.as_mut_ptr(), self.count) };
+    }
+
+    /// Appends the `len` bytes from byte `skip` of this run on to `out`, each
+    /// word loaded once: for bytes that are wanted outside and begin anywhere.
+    pub fn append_to(&self, skip: usize, len: usize, out: &mut Vec<u8>) {
+        let all = self.count * 8;
+        assert!(skip <= all && len <= all - skip);
+        out.reserve(len);
+        let mut index = skip / 8;
+        let mut left = len;
+        if !skip.is_multiple_of(8) && left > 0 {
+            let bytes = self.word(index).load(Ordering::Relaxed).to_le_bytes();
+            let first = &bytes[skip % 8..];
+            let count = first.len().min(left);
+            out.extend_from_slice(&first[..count]);
+            left -= count;
+            index += 1;
+        }
+        let whole = left / 8;
+        let at = out.len();
+        for step in 0..whole {
+            // SAFETY: index + step < count, as asserted; see `word`.
+            let word = unsafe { &*self.base.as_ptr().add(index + step).cast::<AtomicU64>() }
                 .load(Ordering::Relaxed);
+            // SAFETY: `len` bytes were reserved, of which this is a part.
+            unsafe {
+                let into = out.as_mut_ptr().add(at + step * 8).cast::<u64>();
+                into.write_unaligned(word.to_le());
+            }
+        }
+        // SAFETY: reserved, and written just now.
+        unsafe { out.set_len(at + whole * 8) };
+        left -= whole * 8;
+        if left > 0 {
+            let bytes = self
+                .word(index + whole)
+                .load(Ordering::Relaxed)
+                .to_le_bytes();
+            out.extend_from_slice(&bytes[..left]);
         }
     }
 
@@ -120,11 +161,11 @@ impl<'a> SharedWords<'a> {
     #[inline(always)]
     pub fn prefetch(&self, len: usize) {
         let len = len.min(self.count * 8);
-        let mut at = 0;
-        while at < len {
-            // SAFETY: the address lies inside this run.
-            prefetch_read(unsafe { self.base.as_ptr().cast::<u8>().add(at) });
-            at += 64;
+        let first = self.base.as_ptr().cast::<u8>();
+        // Up to the line of the last byte, wherever the first one stands in its.
+        let len = len + first.addr() % LINE_LEN;
+        for at in (0..len).step_by(LINE_LEN) {
+            prefetch_read(first.wrapping_add(at));
         }
     }
 }
