@@ -155,7 +155,7 @@ pub struct BucketScan {
 }
 
 /// Looks for `tag` in a bucket, beginning at slot `home`.
-#[inline]
+#[inline(always)]
 pub fn scan<W: Words + ?Sized>(bucket: &W, tag: u64, home: usize) -> BucketScan {
     let before = [bucket.load_acquire(0), bucket.load_acquire(1)];
     let mut found = None;

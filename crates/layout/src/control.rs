@@ -170,6 +170,13 @@ pub fn flush_floor<W: Words + ?Sized>(words: &W) -> Version {
     }
 }
 
+/// Raises the flush floor. The origin first: a reader in between sees a floor
+/// that lies between the old one and the new.
+pub fn set_flush_floor<W: WordsMut + ?Sized>(words: &W, floor: Version) {
+    words.store(WORD_FLUSH_FLOOR + 1, floor.origin);
+    words.store_release(WORD_FLUSH_FLOOR, floor.time_ns);
+}
+
 /// Takes the index window of `partition`; `None` while it is being changed.
 pub fn index_window<W: Words + ?Sized>(words: &W, partition: usize) -> Option<IndexWindow> {
     assert!(partition < PARTITION_COUNT_MAX);

@@ -177,18 +177,35 @@ pub struct DataHead {
     pub key_len: usize,
     /// Bytes of the value.
     pub value_len: usize,
+    /// Opaque to the cell.
+    pub client_flags: u32,
+    /// [`ITEM_STALE`], [`ITEM_WIN_GIVEN`].
+    pub item_flags: u8,
 }
 
 impl DataHead {
     /// Decodes words 1 and 2 of an entry.
     #[inline]
     pub const fn decode(first: u64, second: u64) -> Self {
-        let has_unique = (second >> VALUE_LEN_BITS) as u8 & ITEM_HAS_UNIQUE != 0;
+        let flags = (second >> VALUE_LEN_BITS) as u8 & 0x7f;
+        let has_unique = flags & ITEM_HAS_UNIQUE != 0;
         DataHead {
             expiry_ms: first & EXPIRY_MS_MAX,
             key_at: DATA_HEADER_LEN + if has_unique { UNIQUE_LEN } else { 0 },
             key_len: (first >> EXPIRY_BITS) as usize + 1,
             value_len: (second & ((1 << VALUE_LEN_BITS) - 1)) as usize,
+            client_flags: (second >> 32) as u32,
+            item_flags: flags & ITEM_FLAGS_ALLOWED,
+        }
+    }
+
+    /// The word of the entry where its CAS unique stands, if it has one.
+    #[inline]
+    pub const fn unique_word(&self) -> Option<usize> {
+        if self.key_at > DATA_HEADER_LEN {
+            Some(DATA_HEADER_LEN / 8)
+        } else {
+            None
         }
     }
 
@@ -254,6 +271,10 @@ mod tests {
             assert_eq!(head.expiry_ms, entry.expiry_ms);
             assert_eq!(&bytes[head.key_at..head.key_at + head.key_len], entry.key);
             assert_eq!(head.value_len, entry.value.len());
+            assert_eq!(head.client_flags, entry.client_flags);
+            assert_eq!(head.item_flags, entry.item_flags);
+            let read = head.unique_word().map(|at| word(at * 8));
+            assert_eq!(read, entry.unique);
         }
     }
 

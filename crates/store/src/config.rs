@@ -1,6 +1,7 @@
 //! What a store is told when it is made, and why it may refuse to be made.
 
 use crate::policy::PolicyKind;
+use trefoil_layout::Version;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 use trefoil_region::{MappingError, ObjectError};
@@ -45,6 +46,8 @@ pub struct StoreConfig {
     pub tombstone_count_max: usize,
     /// Mutations are refused; [`crate::Store::load`] alone fills it.
     pub immutable: bool,
+    /// The cell's flush floor at the start; see [`crate::Store::raise_flush_floor`].
+    pub flush_floor: Version,
 }
 
 impl Default for StoreConfig {
@@ -61,6 +64,7 @@ impl Default for StoreConfig {
             objects_max: None,
             tombstone_count_max: 1024,
             immutable: false,
+            flush_floor: Version::ZERO,
         }
     }
 }

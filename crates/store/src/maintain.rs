@@ -53,7 +53,9 @@ impl Store {
 
     fn expire_step(&self, now: Now, done: &mut Maintained) {
         for cell in &self.partitions {
-            done.expired += lock(&cell.0).live.crawl(&self.shared, now, CRAWL_SLOTS);
+            let mut slot = lock(&cell.0);
+            done.expired += slot.live.crawl(&self.shared, now, CRAWL_SLOTS);
+            done.more |= slot.live.is_flushing();
         }
     }
 

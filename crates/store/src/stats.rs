@@ -66,6 +66,8 @@ pub struct Counts {
     pub evicted_associativity: u64,
     /// Items removed after their time.
     pub expired: u64,
+    /// Items removed because a flush made them invisible.
+    pub flushed: u64,
     /// Items replaced by another key with the same tag and home.
     pub replaced_same_tag: u64,
     /// Indexes replaced by larger or smaller ones.
@@ -82,6 +84,7 @@ impl Counts {
             Cause::Capacity => self.evicted_capacity += 1,
             Cause::Associativity => self.evicted_associativity += 1,
             Cause::Expired => self.expired += 1,
+            Cause::Flushed => self.flushed += 1,
             Cause::SameTag => self.replaced_same_tag += 1,
         }
     }
@@ -118,6 +121,7 @@ impl Counts {
         self.evicted_capacity += other.evicted_capacity;
         self.evicted_associativity += other.evicted_associativity;
         self.expired += other.expired;
+        self.flushed += other.flushed;
         self.replaced_same_tag += other.replaced_same_tag;
         self.index_reshapes += other.index_reshapes;
         self.slab_moves += other.slab_moves;

@@ -95,6 +95,7 @@ impl Store {
             partitions.push(Cell(Mutex::new(Slot { live, staged: None })));
         }
         control::set_data_window(&words, shared.regions.data.len());
+        control::set_flush_floor(&words, shared.config.flush_floor);
         control::initialise(&words, shape, shared.config.config_id);
         let store = Store {
             shared,
@@ -126,13 +127,13 @@ impl Store {
         self.partitions.len()
     }
 
-    fn place(&self, key: &[u8]) -> (KeyHash, usize) {
+    pub(crate) fn place(&self, key: &[u8]) -> (KeyHash, usize) {
         let hash = self.shared.config.hasher.hash(key);
         (hash, hash.partition(self.partitions.len()))
     }
 
     /// Whether the form of a mutation is acceptable, whatever is stored.
-    fn check_form(&self, now: Now, mutation: &Mutation<'_>) -> Result<(), Rejection> {
+    pub(crate) fn check_form(&self, now: Now, mutation: &Mutation<'_>) -> Result<(), Rejection> {
         let entry = &mutation.entry;
         if entry.key.is_empty() {
             return Err(Rejection::KeyEmpty);
@@ -281,6 +282,14 @@ impl Store {
     pub fn touch(&self, partition: usize, window_id: u64, slots: &[u32]) {
         if let Some(cell) = self.partitions.get(partition) {
             lock(&cell.0).live.touch(window_id, slots);
+        }
+    }
+
+    /// One access, told to the eviction policy at this very moment: what a
+    /// report of touches would come to if it were never late.
+    pub fn access(&self, partition: usize, window_id: u64, slot: u32) {
+        if let Some(cell) = self.partitions.get(partition) {
+            lock(&cell.0).live.access(window_id, slot);
         }
     }
 

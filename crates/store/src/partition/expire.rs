@@ -22,6 +22,11 @@ pub(super) struct Crawl {
     cursor: Option<u32>,
     /// When the last pass ended.
     ended_ms: u64,
+    /// An entry of the side table, which a pass comes to last, has moved to a
+    /// slot that the pass may have left behind.
+    missed: bool,
+    /// A flush has left entries behind that this pass, or the next, removes.
+    pub(super) flushing: bool,
 }
 
 fn earlier(a: u64, b: u64) -> u64 {
@@ -39,6 +44,22 @@ impl Crawl {
             self.due_ms = earlier(self.due_ms, expiry_ms);
             self.seen_ms = earlier(self.seen_ms, expiry_ms);
         }
+    }
+
+    /// Entries became invisible at once: a pass begins anew.
+    pub(super) fn flush(&mut self) {
+        self.cursor = Some(0);
+        self.flushing = true;
+    }
+
+    /// An entry has moved out of the side table.
+    pub(super) fn moved_in(&mut self) {
+        self.missed |= self.is_under_way();
+    }
+
+    /// Whether a pass has begun and not ended.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.cursor.is_some()
     }
 
     /// The slots got other numbers: a pass that was under way begins anew.
@@ -88,6 +109,12 @@ impl Partition {
                 if entry.tag == 0 {
                     continue;
                 }
+                if self.is_flushed(entry.version) {
+                    self.policy.remove(number);
+                    self.discard(shared, number, Cause::Flushed);
+                    expired += 1;
+                    continue;
+                }
                 let head = Self::head_at(shared, entry.pointer.offset());
                 if head.is_expired(now_ms) {
                     self.expire(shared, number);
@@ -99,8 +126,13 @@ impl Partition {
             batch = batch_end;
         }
         if end == last {
-            self.crawl.cursor = None;
-            self.crawl.due_ms = self.crawl.seen_ms;
+            let missed = std::mem::take(&mut self.crawl.missed);
+            self.crawl.cursor = (missed && self.crawl.flushing).then_some(0);
+            self.crawl.flushing &= missed;
+            self.crawl.due_ms = match missed {
+                true => earlier(self.crawl.seen_ms, now_ms),
+                false => self.crawl.seen_ms,
+            };
             self.crawl.ended_ms = now_ms;
         } else {
             self.crawl.cursor = Some(end);

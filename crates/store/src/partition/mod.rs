@@ -5,11 +5,15 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`mutate`] | the rules of SET, ERASE and CAS; lookup by message |
+//! | [`read`] | reads by this process itself |
+//! | [`flush`] | what a flush floor means |
+//! | [`list`] | a page of a listing |
 //! | [`place`] | entries into and out of buckets and side table |
 //! | [`room`] | allocation and eviction |
 //! | [`compact`] | moving entries, so that whole pages become free |
 //! | [`reshape`] | larger and smaller indexes, headers, poison |
 //! | [`expire`] | the crawler that removes what has expired |
+//! | [`sample`] | the keys behind slot numbers |
 //! | [`check`] | the invariants, for tests |
 //!
 //! # Invariants
@@ -27,19 +31,24 @@
 mod check;
 mod compact;
 mod expire;
+mod flush;
+mod list;
 mod mutate;
 mod place;
+mod read;
 mod reshape;
 mod room;
+mod sample;
 
 use crate::index::Index;
 use crate::mutants::{self, Mutant};
-use crate::policy::{self, AnyPolicy, Policy};
+use crate::policy::{Noted, Policy};
 use crate::shared::Shared;
 use crate::side::SideTable;
 use crate::slab::Slab;
 use crate::stats::{Counts, MutationKind};
 use crate::tombstones::Tombstones;
+use crate::uses::LastUse;
 use crate::{budget::Kind, config::StoreError};
 use std::sync::atomic::Ordering;
 use trefoil_layout::data::DataHead;
@@ -50,6 +59,7 @@ use trefoil_region::WordBuffer;
 
 pub use check::CheckError;
 pub(crate) use mutate::Found;
+pub use read::StoredItem;
 pub(crate) use room::{Effort, NoRoom};
 
 /// Longest scratch buffer that is kept between mutations, in bytes, and the
@@ -71,6 +81,8 @@ pub(crate) enum Cause {
     Associativity,
     /// Its time was over.
     Expired,
+    /// It was stored before the last flush.
+    Flushed,
     /// Another key of the same home has the same tag.
     SameTag,
 }
@@ -84,10 +96,17 @@ pub(crate) struct Partition {
     index: Index,
     side: SideTable,
     slab: Slab,
-    policy: AnyPolicy,
+    policy: Noted,
     tombstones: Tombstones,
     floor: Version,
+    /// Entries at or below it are absent, whatever stands in the index.
+    flush_floor: Version,
+    /// Highest version that was ever applied.
+    newest: Version,
     item_count: u64,
+    /// Of these, entries that a flush made invisible and whose memory has yet to
+    /// be given back.
+    flushed_count: u64,
     /// Bytes of all entries, in whole granules.
     entry_len: u64,
     /// Bytes of pages and runs held.
@@ -97,6 +116,7 @@ pub(crate) struct Partition {
     /// an allocation is looked up again if this moved.
     changes: u64,
     crawl: expire::Crawl,
+    last_use: LastUse,
     counts: Counts,
     scratch: WordBuffer,
     /// Bytes that it holds.
@@ -129,7 +149,7 @@ impl Partition {
         let window =
             reshape::acquire_window(shared, bucket_count, 0, epoch).ok_or_else(too_small)?;
         let index = Index::initialise(&shared.regions.index, window, config_id);
-        let policy = policy::new(shared.config.policy, index.slot_count());
+        let policy = Noted::new(shared.config.policy, index.slot_count());
         let mut partition = Partition {
             number,
             advertised: false,
@@ -138,13 +158,17 @@ impl Partition {
             slab: Slab::new(&shared.classes),
             policy,
             tombstones: Tombstones::new(shared.config.tombstone_count_max),
-            floor: Version::ZERO,
+            floor: shared.config.flush_floor,
+            flush_floor: shared.config.flush_floor,
+            newest: Version::ZERO,
             item_count: 0,
+            flushed_count: 0,
             entry_len: 0,
             data_len: 0,
             objects_max,
             changes: 0,
             crawl: expire::Crawl::default(),
+            last_use: LastUse::default(),
             counts: Counts::default(),
             scratch: WordBuffer::default(),
             scratch_len: 0,
@@ -190,14 +214,22 @@ impl Partition {
     /// Feeds accesses that clients report; everything unknown is ignored.
     pub(crate) fn touch(&mut self, window_id: u64, slots: &[u32]) {
         if window_id == self.index.window.window_id {
-            self.policy.access_batch(slots);
+            self.policy.note(slots);
             self.counts.touches += slots.len() as u64;
+        }
+    }
+
+    /// One access, at the moment it happens.
+    pub(crate) fn access(&mut self, window_id: u64, slot: u32) {
+        if window_id == self.index.window.window_id {
+            self.policy.access(slot);
+            self.counts.touches += 1;
         }
     }
 
     /// Adds what this partition knows to `stats`.
     pub(crate) fn add_stats(&self, stats: &mut crate::StoreStats) {
-        stats.items += self.item_count;
+        stats.items += self.visible_count();
         stats.entry_bytes += self.entry_len;
         stats.side_table_items += self.side.count() as u64;
         stats.tombstones += self.tombstones.count() as u64;
@@ -311,6 +343,7 @@ impl Partition {
             + self.slab.private_len()
             + self.side.private_len()
             + self.tombstones.private_len()
+            + self.last_use.private_len()
             + (self.scratch_len + self.in_use.capacity() * 8 + self.moves.capacity() * 24) as u64
             + size_of::<Self>() as u64;
         if now > self.private_charged {

@@ -2,8 +2,9 @@
 //! lookup by message.
 //!
 //! The bound of a key is the version present, else its tombstone's, else the
-//! floor. An entry whose time is over is present as far as its version goes
-//! and absent to lookups and to CAS, which remove it.
+//! floor, and never less than the flush floor. An entry whose time is over, or
+//! that was flushed, is present as far as its version goes and absent to lookups
+//! and to CAS, which remove it.
 //!
 //! A mutation that needs room evicts *after* it was decided: in the order that
 //! counts it happened first, so the floor that its own evictions raise does not
@@ -35,11 +36,12 @@ pub(crate) enum Found {
 
 impl Partition {
     /// The bound of a key of which `found` stands.
-    fn bound(&self, hash: KeyHash, found: Option<(u32, IndexEntry)>) -> Version {
-        match found {
+    pub(super) fn bound(&self, hash: KeyHash, found: Option<(u32, IndexEntry)>) -> Version {
+        let known = match found {
             Some((_, entry)) => entry.version,
             None => self.tombstones.version(hash).unwrap_or(self.floor),
-        }
+        };
+        known.max(self.flush_floor)
     }
 
     /// Executes a mutation that has passed the checks of its form.
@@ -66,7 +68,8 @@ impl Partition {
         match mutation.action {
             Action::Set | Action::Erase => {
                 let bound = self.bound(hash, found);
-                if mutation.version < bound && !mutants::is(Mutant::BoundIgnored) {
+                let superseded = mutation.version < bound || self.is_flushed(mutation.version);
+                if superseded && !mutants::is(Mutant::BoundIgnored) {
                     return Ok(Outcome::Superseded { bound });
                 }
                 if mutation.action == Action::Erase {
@@ -82,12 +85,7 @@ impl Partition {
                 }
             }
             Action::Cas(expected) => {
-                if let Some((number, entry)) = found
-                    && Self::head_at(shared, entry.pointer.offset()).is_expired(now.unix_ms())
-                {
-                    self.expire(shared, number);
-                    found = None;
-                }
+                found = self.without_dead(shared, now, found);
                 let bound = self.bound(hash, found);
                 let present = found.map(|(_, entry)| entry.version);
                 let applies = match expected {
@@ -107,13 +105,14 @@ impl Partition {
         Ok(Outcome::Applied)
     }
 
-    fn erase(
+    pub(super) fn erase(
         &mut self,
         shared: &Shared,
         hash: KeyHash,
         found: Option<(u32, IndexEntry)>,
         mutation: &Mutation<'_>,
     ) {
+        self.newest = self.newest.max(mutation.version);
         if let Some((number, entry)) = found {
             if !Self::is_key(shared, entry.pointer, mutation.entry.key) {
                 self.raise_floor(entry.version, Mutant::EvictionForgotten);
@@ -157,6 +156,7 @@ impl Partition {
         let pointer = Pointer::new(offset, len).expect("the allocator keeps to the region");
         self.write(shared, offset, &mutation.entry, hash.tag, mutation.version);
         self.crawl.note(mutation.entry.expiry_ms);
+        self.newest = self.newest.max(mutation.version);
         match found {
             Some((number, old)) => {
                 let same_key = Self::is_key(shared, old.pointer, mutation.entry.key);
@@ -167,7 +167,9 @@ impl Partition {
                 }
                 self.entry_len += pointer.len() as u64;
                 self.entry_len -= old.pointer.len() as u64;
-                self.policy.access(number);
+                self.uncount_flushed(old.version);
+                self.policy.overwritten(number);
+                self.last_use.forget(number);
                 self.free_data(shared, old.pointer);
             }
             None => {
@@ -241,14 +243,11 @@ impl Partition {
         into: &mut WordBuffer,
     ) -> Found {
         self.write_what_is_unwritten(shared);
-        let Some((number, entry)) = self.find(shared, hash) else {
+        let found = self.find(shared, hash);
+        let Some((number, entry)) = self.without_dead(shared, now, found) else {
             return Found::Absent;
         };
         let pointer = entry.pointer;
-        if Self::head_at(shared, pointer.offset()).is_expired(now.unix_ms()) {
-            self.expire(shared, number);
-            return Found::Absent;
-        }
         if !Self::is_key(shared, pointer, key) {
             return Found::Absent;
         }

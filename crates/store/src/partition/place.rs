@@ -74,6 +74,7 @@ impl Partition {
         loop {
             if let Some(vacancy) = self.index.vacancy(space, hash) {
                 self.index.insert(space, vacancy, entry);
+                self.last_use.forget(vacancy.number);
                 self.policy.insert(vacancy.number, hash.tag);
                 self.policy
                     .set_displacement(vacancy.number, vacancy.displacement);
@@ -106,8 +107,9 @@ impl Partition {
             self.policy.resize(slots);
         }
         let place = self.side.insert(SideEntry { hash, home, entry });
-        self.policy
-            .insert(self.index.slot_count() + place, hash.tag);
+        let number = self.index.slot_count() + place;
+        self.last_use.forget(number);
+        self.policy.insert(number, hash.tag);
     }
 
     /// Evicts one entry of the four buckets from `home`.
@@ -192,6 +194,7 @@ impl Partition {
             }
         };
         self.item_count -= 1;
+        self.uncount_flushed(entry.version);
         self.entry_len -= entry.pointer.len() as u64;
         self.changes += 1;
         Some(entry)
@@ -254,8 +257,10 @@ impl Partition {
             };
             self.index
                 .insert(&shared.regions.index, vacancy, side.entry);
-            self.policy
-                .relocate(self.index.slot_count() + place, number);
+            let from = self.index.slot_count() + place;
+            self.policy.relocate(from, number);
+            self.last_use.relocate(from, number);
+            self.crawl.moved_in();
             self.policy.set_displacement(number, vacancy.displacement);
             self.side.remove(place);
             self.withdraw_overflow(shared, home);

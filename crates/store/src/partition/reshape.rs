@@ -175,7 +175,11 @@ impl Partition {
             return (fits && due && !excess).then_some(wanted);
         }
         let load_min = if excess { LOAD_MIN_EXCESS } else { LOAD_MIN };
-        if load < load_min && now > bucket_count_first(shared) {
+        // The crawler leaves what it has not come to in one part of the hash
+        // space: too much for a smaller index, which would grow again, and
+        // have the crawler begin anew each time.
+        let crawling = self.crawl.is_under_way() && !excess;
+        if load < load_min && now > bucket_count_first(shared) && !crawling {
             let slots = self.item_count * 100 / LOAD_SHRUNK;
             let wanted = (slots / SLOT_COUNT as u64).max(bucket_count_first(shared));
             let wanted = whole_frames(shared, wanted);
@@ -275,6 +279,9 @@ impl Partition {
             let packed = numbers.get(old as usize).copied().unwrap_or(NOWHERE);
             (packed != NOWHERE).then_some(packed & ((1 << DISPLACEMENT_SHIFT) - 1))
         });
+        self.last_use.rebuild(numbers.iter().map(|packed| {
+            (*packed != NOWHERE).then_some(packed & ((1 << DISPLACEMENT_SHIFT) - 1))
+        }));
         for packed in numbers {
             let displacement = packed >> DISPLACEMENT_SHIFT;
             if packed != NOWHERE && displacement > 0 {

@@ -13,7 +13,7 @@
 use super::age::AgeClock;
 use super::ghost::Ghosts;
 use super::slots::{Queue, Slots};
-use super::{GHOST_DROP_MAX, PREFETCH_FAR, PREFETCH_NEAR, Policy};
+use super::{GHOST_DROP_MAX, Policy};
 
 const T1: Queue = Queue::First;
 const T2: Queue = Queue::Second;
@@ -97,7 +97,7 @@ impl Arc {
     }
 
     /// Unlinks a slot and remembers its key.
-    fn evict(&mut self, slot: u32, identity: u64) {
+    fn remember(&mut self, slot: u32, identity: u64) {
         match self.slots.unlink(slot) {
             Some(T1) => self.b1.push(identity),
             Some(T2) => self.b2.push(identity),
@@ -151,18 +151,6 @@ impl Policy for Arc {
         }
     }
 
-    fn access_batch(&mut self, slots: &[u32]) {
-        for (at, &slot) in slots.iter().enumerate() {
-            if let Some(&far) = slots.get(at + PREFETCH_FAR) {
-                self.slots.prefetch(far);
-            }
-            if let Some(&near) = slots.get(at + PREFETCH_NEAR) {
-                self.slots.prefetch_neighbours(near);
-            }
-            self.access(slot);
-        }
-    }
-
     #[inline]
     fn remove(&mut self, slot: u32) {
         self.slots.unlink(slot);
@@ -172,17 +160,23 @@ impl Policy for Arc {
         self.slots.relocate(from, to);
     }
 
-    fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
-        self.set_capacity(self.slots.count_all());
-        if self.returning.is_none() && !self.make_room_for_ghost() {
-            let slot = self.slots.oldest(T1)?;
-            self.slots.unlink(slot);
-            return Some(slot);
+    fn candidate(&mut self) -> Option<u32> {
+        let resident_count = self.slots.count_all();
+        self.set_capacity(resident_count);
+        let only_once = self.slots.count(T1) == resident_count;
+        if self.returning.is_none() && only_once {
+            return self.slots.oldest(T1);
         }
         let preferred = self.slots.oldest(self.queue_to_shrink());
-        let slot = preferred.or_else(|| self.slots.oldest(T1))?;
-        self.evict(slot, identity_of(slot));
-        Some(slot)
+        preferred.or_else(|| self.slots.oldest(T1))
+    }
+
+    fn evict(&mut self, slot: u32, identity: u64) {
+        if self.returning.is_none() && !self.make_room_for_ghost() {
+            self.slots.unlink(slot);
+        } else {
+            self.remember(slot, identity);
+        }
     }
 
     fn victim_among(
@@ -198,7 +192,7 @@ impl Policy for Arc {
         let ranked = slots.iter().filter_map(|&slot| Some((rank(slot)?, slot)));
         let (_, slot) = ranked.max_by_key(|&(rank, _)| rank)?;
         self.make_room_for_ghost();
-        self.evict(slot, identity_of(slot));
+        self.remember(slot, identity_of(slot));
         Some(slot)
     }
 

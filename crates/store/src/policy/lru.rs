@@ -1,9 +1,9 @@
 //! Least recently used: one list; an access makes its slot the newest, the
 //! oldest is the victim. Exact, given every access.
 
+use super::Policy;
 use super::age::AgeClock;
 use super::slots::{Queue, Slots};
-use super::{PREFETCH_FAR, PREFETCH_NEAR, Policy};
 
 /// See the module.
 #[derive(Debug)]
@@ -50,18 +50,6 @@ impl Policy for Lru {
         }
     }
 
-    fn access_batch(&mut self, slots: &[u32]) {
-        for (at, &slot) in slots.iter().enumerate() {
-            if let Some(&far) = slots.get(at + PREFETCH_FAR) {
-                self.slots.prefetch(far);
-            }
-            if let Some(&near) = slots.get(at + PREFETCH_NEAR) {
-                self.slots.prefetch_neighbours(near);
-            }
-            self.access(slot);
-        }
-    }
-
     #[inline]
     fn remove(&mut self, slot: u32) {
         self.slots.unlink(slot);
@@ -71,11 +59,13 @@ impl Policy for Lru {
         self.slots.relocate(from, to);
     }
 
+    fn candidate(&mut self) -> Option<u32> {
+        self.slots.oldest(Queue::First)
+    }
+
     #[inline]
-    fn victim(&mut self, _identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
-        let slot = self.slots.oldest(Queue::First)?;
+    fn evict(&mut self, slot: u32, _identity: u64) {
         self.slots.unlink(slot);
-        Some(slot)
     }
 
     fn victim_among(

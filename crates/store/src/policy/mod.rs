@@ -11,7 +11,7 @@
 //! prepare(identity)            a new key is coming: was it here lately?
 //! victim(..) ...               as many as its room needs
 //! insert(slot, identity)       it is here
-//! access(slot) ...             read (reported in batches) or overwritten
+//! access(slot) ...             read or overwritten
 //! victim(..) -> slot           it leaves for lack of room,
 //! victim_among(slots) -> slot    for lack of a place in its buckets,
 //! remove(slot)                   or because it was erased or has expired
@@ -27,7 +27,10 @@
 //! **Nonsense is ignored.** Slot numbers come from clients' touch reports: one
 //! that is out of range or names an empty slot changes nothing.
 //!
-//! **Memory.** Eight bytes per slot ([`slots`]), plus ten per remembered key
+//! **Reads reported in batches** are noted beside the policy and told to it when
+//! they matter ([`noted`]).
+//!
+//! **Memory.** Nine bytes per slot ([`slots`], [`noted`]), plus ten per remembered key
 //! ([`ghost`]): at most one key per resident item for ARC, 0.9 for S3-FIFO,
 //! none for LRU. [`Policy::resident_bytes`] counts capacity, not use.
 
@@ -35,6 +38,7 @@ mod age;
 mod arc;
 mod ghost;
 mod lru;
+mod noted;
 #[cfg(test)]
 mod oltp;
 #[cfg(test)]
@@ -46,16 +50,12 @@ mod tests;
 
 pub use arc::Arc;
 pub use lru::Lru;
+pub use noted::Noted;
 pub use s3fifo::S3Fifo;
 pub use slots::SLOT_COUNT_MAX;
 
 use std::fmt;
 use std::str::FromStr;
-
-/// How far ahead of its turn a batched access's own word is fetched.
-const PREFETCH_FAR: usize = 12;
-/// How far ahead its neighbours in the list are; their links must be there by then.
-const PREFETCH_NEAR: usize = 6;
 
 /// Ghosts that one eviction drops at most: one in the steady state, more while
 /// the number of resident items is falling.
@@ -85,10 +85,6 @@ pub trait Policy: Send {
     /// The item in `slot` was read or overwritten.
     fn access(&mut self, slot: u32);
 
-    /// [`Policy::access`] for each slot in turn, with the memory latencies
-    /// overlapped.
-    fn access_batch(&mut self, slots: &[u32]);
-
     /// The item in `slot` is gone: erased or expired.
     fn remove(&mut self, slot: u32);
 
@@ -96,9 +92,20 @@ pub trait Policy: Send {
     /// frequency stay with it. Displacements stay with the slots.
     fn relocate(&mut self, from: u32, to: u32);
 
+    /// Chooses the item that has to leave; it is still there. None if nothing
+    /// is resident.
+    fn candidate(&mut self) -> Option<u32>;
+
+    /// Takes the candidate out and remembers its key.
+    fn evict(&mut self, slot: u32, identity: u64);
+
     /// Chooses the item that has to leave, takes it out and remembers its key.
     /// None if nothing is resident.
-    fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32>;
+    fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
+        let slot = self.candidate()?;
+        self.evict(slot, identity_of(slot));
+        Some(slot)
+    }
 
     /// The same with the choice limited to `slots`. Empty slots are passed
     /// over. Queue and frequency decide, then a coarse age; the exact order
@@ -130,7 +137,7 @@ pub trait Policy: Send {
 /// Bytes of metadata for this many slots, ghosts not included: what
 /// [`Policy::rebuild`] will need beside the old.
 pub const fn slot_bytes(slot_count: u32) -> u64 {
-    slot_count as u64 * size_of::<u64>() as u64
+    slot_count as u64 * (size_of::<u64>() + size_of::<u8>()) as u64
 }
 
 /// The policies there are.
@@ -236,10 +243,6 @@ impl Policy for AnyPolicy {
         each!(self, policy => policy.access(slot))
     }
 
-    fn access_batch(&mut self, slots: &[u32]) {
-        each!(self, policy => policy.access_batch(slots))
-    }
-
     #[inline]
     fn remove(&mut self, slot: u32) {
         each!(self, policy => policy.remove(slot))
@@ -249,8 +252,12 @@ impl Policy for AnyPolicy {
         each!(self, policy => policy.relocate(from, to))
     }
 
-    fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
-        each!(self, policy => policy.victim(identity_of))
+    fn candidate(&mut self) -> Option<u32> {
+        each!(self, policy => policy.candidate())
+    }
+
+    fn evict(&mut self, slot: u32, identity: u64) {
+        each!(self, policy => policy.evict(slot, identity))
     }
 
     fn victim_among(

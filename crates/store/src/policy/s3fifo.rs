@@ -17,7 +17,7 @@
 
 use super::ghost::Ghosts;
 use super::slots::{Queue, Slots};
-use super::{GHOST_DROP_MAX, PREFETCH_FAR, Policy};
+use super::{GHOST_DROP_MAX, Policy};
 
 const SMALL: Queue = Queue::First;
 const MAIN: Queue = Queue::Second;
@@ -89,19 +89,6 @@ impl S3Fifo {
         }
         self.slots.oldest(MAIN)
     }
-
-    /// Unlinks a slot; what leaves small is remembered.
-    fn evict(&mut self, slot: u32, identity: u64) {
-        let limit = ghost_limit(self.slots.count_all());
-        if self.slots.unlink(slot) == Some(SMALL) && limit > 0 {
-            for _ in 0..GHOST_DROP_MAX {
-                if self.ghosts.count() >= limit {
-                    self.ghosts.drop_oldest();
-                }
-            }
-            self.ghosts.push(identity);
-        }
-    }
 }
 
 impl Policy for S3Fifo {
@@ -143,15 +130,6 @@ impl Policy for S3Fifo {
         }
     }
 
-    fn access_batch(&mut self, slots: &[u32]) {
-        for (at, &slot) in slots.iter().enumerate() {
-            if let Some(&far) = slots.get(at + PREFETCH_FAR) {
-                self.slots.prefetch(far);
-            }
-            self.access(slot);
-        }
-    }
-
     #[inline]
     fn remove(&mut self, slot: u32) {
         self.slots.unlink(slot);
@@ -161,11 +139,22 @@ impl Policy for S3Fifo {
         self.slots.relocate(from, to);
     }
 
-    fn victim(&mut self, identity_of: &mut dyn FnMut(u32) -> u64) -> Option<u32> {
+    fn candidate(&mut self) -> Option<u32> {
         self.filling = false;
-        let slot = self.choose()?;
-        self.evict(slot, identity_of(slot));
-        Some(slot)
+        self.choose()
+    }
+
+    /// What leaves small is remembered.
+    fn evict(&mut self, slot: u32, identity: u64) {
+        let limit = ghost_limit(self.slots.count_all());
+        if self.slots.unlink(slot) == Some(SMALL) && limit > 0 {
+            for _ in 0..GHOST_DROP_MAX {
+                if self.ghosts.count() >= limit {
+                    self.ghosts.drop_oldest();
+                }
+            }
+            self.ghosts.push(identity);
+        }
     }
 
     fn victim_among(

@@ -264,16 +264,6 @@ impl Slots {
         }
     }
 
-    /// Brings the words nearer that unlinking `slot` writes to. Reads the
-    /// slot's own word, so that one should be near.
-    #[inline(always)]
-    pub(super) fn prefetch_neighbours(&self, slot: u32) {
-        if let Some(word) = self.words.get(slot as usize) {
-            self.prefetch((word & LINK_MASK) as u32);
-            self.prefetch((word >> OLDER_SHIFT & LINK_MASK) as u32);
-        }
-    }
-
     #[inline(always)]
     fn list(&self, queue: Queue) -> &List {
         &self.lists[queue as usize - 1]
@@ -372,7 +362,6 @@ mod tests {
         assert_eq!(slots.unlink(u32::MAX), None);
         assert_eq!(slots.queue(NIL), None);
         slots.prefetch(u32::MAX);
-        slots.prefetch_neighbours(2);
         assert_eq!(slots.count_all(), 0);
     }
 

@@ -181,24 +181,6 @@ fn every_policy_agrees_with_its_model() {
 }
 
 #[test]
-fn a_batch_is_its_accesses_one_by_one() {
-    for kind in PolicyKind::ALL {
-        let mut random = Random::new(7);
-        let (mut one, mut batch) = (new(kind, 500), new(kind, 500));
-        for slot in 0..400 {
-            one.insert(slot, u64::from(slot));
-            batch.insert(slot, u64::from(slot));
-        }
-        for len in [0, 1, 5, 64, 300] {
-            let slots: Vec<u32> = (0..len).map(|_| random.below(600) as u32).collect();
-            slots.iter().for_each(|&slot| one.access(slot));
-            batch.access_batch(&slots);
-            assert_eq!(order(&one), order(&batch));
-        }
-    }
-}
-
-#[test]
 fn nonsense_from_outside_changes_nothing() {
     for kind in PolicyKind::ALL {
         let mut policy = new(kind, 10);
@@ -211,7 +193,6 @@ fn nonsense_from_outside_changes_nothing() {
             policy.prefetch(slot);
             policy.set_displacement(slot.max(10), 1);
         }
-        policy.access_batch(&nonsense);
         let identity_of = &mut |_: u32| -> u64 { panic!("nothing leaves") };
         assert_eq!(policy.victim_among(&nonsense, identity_of), None);
         assert_eq!(order(&policy), before, "{kind}");
@@ -292,7 +273,7 @@ fn resident_bytes_tell_slots_and_ghosts() {
         (PolicyKind::S3Fifo, 12),
     ] {
         let count = 10_000u32;
-        let mut policy = new(kind, count);
+        let mut policy = Noted::new(kind, count);
         assert_eq!(policy.resident_bytes(), slot_bytes(count));
         let mut identities: Vec<u64> = (0..u64::from(count)).collect();
         for slot in 0..count {

@@ -1,0 +1,41 @@
+//! The key behind a slot number, for those who want to know which items the
+//! accesses that clients report are about.
+
+use super::Partition;
+use crate::shared::Shared;
+
+impl Partition {
+    /// Gives key and value length of the items in `slots`; numbers of another
+    /// window, or that name nothing, are passed over.
+    pub(crate) fn keys_at(
+        &mut self,
+        shared: &Shared,
+        window_id: u64,
+        slots: &[u32],
+        each: &mut dyn FnMut(usize, &[u8], usize),
+    ) {
+        if window_id != self.index.window.window_id {
+            return;
+        }
+        self.write_what_is_unwritten(shared);
+        for (place, &slot) in slots.iter().enumerate() {
+            // Clients know no others, whatever they say.
+            if slot >= self.index.slot_count() {
+                continue;
+            }
+            let entry = self.entry_at(shared, slot);
+            if entry.tag == 0 {
+                continue;
+            }
+            let offset = entry.pointer.offset();
+            let head = Self::head_at(shared, offset);
+            let at = offset + head.key_at as u64;
+            let Some(key) = shared.data().slice(at, head.key_len.next_multiple_of(8)) else {
+                continue;
+            };
+            self.scratch.fill_from(key);
+            each(place, &self.scratch.bytes()[..head.key_len], head.value_len);
+        }
+        self.trim_scratch(shared);
+    }
+}

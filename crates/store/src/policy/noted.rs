@@ -1,0 +1,268 @@
+//! Accesses that clients report in batches, noted until they matter.
+//!
+//! A recency list is exact if every access moves its item, and moving one is a
+//! handful of random memory accesses, far more than the rest of a report. So a
+//! reported access only adds to a small count, one byte per slot; the policy
+//! learns of it when the item is about to leave, which is the first time that
+//! the answer could differ: then it is accessed instead, and the next candidate
+//! is asked for. This is how CLOCK approximates LRU, and CAR approximates ARC;
+//! for S3-FIFO, which looks at its counts only at the ends of its queues, it
+//! changes nothing.
+//!
+//! | bits | field |
+//! |---|---|
+//! | 0..2 | accesses noted, up to 3 |
+//! | 7 | accessed at all since it was written |
+
+use super::{AnyPolicy, Policy, PolicyKind};
+
+const COUNT_MAX: u8 = 3;
+const WAS_ACCESSED: u8 = 1 << 7;
+
+/// Items that one call for a victim passes over at most because of their
+/// notes; bounds the time under the partition's lock.
+const PASS_OVER_MAX: usize = 64;
+
+/// A policy and the notes beside it.
+#[derive(Debug)]
+pub struct Noted {
+    policy: AnyPolicy,
+    notes: Vec<u8>,
+}
+
+impl Noted {
+    /// For slots 0 to `slot_count - 1`, all empty.
+    pub fn new(kind: PolicyKind, slot_count: u32) -> Self {
+        Noted {
+            policy: super::new(kind, slot_count),
+            notes: vec![0; slot_count as usize],
+        }
+    }
+
+    /// Notes an access of each slot. Numbers that name nothing change nothing
+    /// that matters.
+    pub fn note(&mut self, slots: &[u32]) {
+        for &slot in slots {
+            if let Some(note) = self.notes.get_mut(slot as usize) {
+                let count = *note & COUNT_MAX;
+                *note = WAS_ACCESSED | (count + u8::from(count < COUNT_MAX));
+            }
+        }
+    }
+
+    /// The item in `slot` was written anew: an access, and the first of what
+    /// is there now.
+    #[inline]
+    pub fn overwritten(&mut self, slot: u32) {
+        self.policy.access(slot);
+        if let Some(note) = self.notes.get_mut(slot as usize) {
+            *note &= !WAS_ACCESSED;
+        }
+    }
+
+    /// Whether the item in `slot` was accessed since it was written.
+    pub fn was_accessed(&self, slot: u32) -> bool {
+        let note = self.notes.get(slot as usize);
+        note.is_some_and(|note| note & WAS_ACCESSED != 0)
+    }
+
+    /// Tells the policy what was noted of `slot`; `false` if nothing was.
+    fn settle(&mut self, slot: u32) -> bool {
+        let Some(note) = self.notes.get_mut(slot as usize) else {
+            return false;
+        };
+        let count = *note & COUNT_MAX;
+        *note &= !COUNT_MAX;
+        for _ in 0..count {
+            self.policy.access(slot);
+        }
+        count > 0
+    }
+
+    fn forget(&mut self, slot: u32) {
+        if let Some(note) = self.notes.get_mut(slot as usize) {
+            *note = 0;
+        }
+    }
+}
+
+impl Policy for Noted {
+    fn resize(&mut self, slot_count: u32) {
+        self.policy.resize(slot_count);
+        let more = (slot_count as usize).saturating_sub(self.notes.len());
+        self.notes.reserve_exact(more);
+        self.notes.resize(self.notes.len() + more, 0);
+    }
+
+    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>) {
+        let before = std::mem::take(&mut self.notes);
+        let mut notes = vec![0; slot_count as usize];
+        self.policy.rebuild(slot_count, &mut |from| {
+            let to = map(from)?;
+            if let (Some(note), Some(noted)) =
+                (notes.get_mut(to as usize), before.get(from as usize))
+            {
+                *note = *noted;
+            }
+            Some(to)
+        });
+        self.notes = notes;
+    }
+
+    #[inline]
+    fn prepare(&mut self, identity: u64) {
+        self.policy.prepare(identity);
+    }
+
+    #[inline]
+    fn insert(&mut self, slot: u32, identity: u64) {
+        self.policy.insert(slot, identity);
+    }
+
+    #[inline]
+    fn access(&mut self, slot: u32) {
+        if let Some(note) = self.notes.get_mut(slot as usize) {
+            *note |= WAS_ACCESSED;
+        }
+        self.policy.access(slot);
+    }
+
+    #[inline]
+    fn remove(&mut self, slot: u32) {
+        self.policy.remove(slot);
+        self.forget(slot);
+    }
+
+    fn relocate(&mut self, from: u32, to: u32) {
+        self.policy.relocate(from, to);
+        if let Some(note) = self.notes.get_mut(from as usize) {
+            let moved = std::mem::take(note);
+            if let Some(note) = self.notes.get_mut(to as usize) {
+                *note = moved;
+            }
+        }
+    }
+
+    fn candidate(&mut self) -> Option<u32> {
+        for _ in 0..PASS_OVER_MAX {
+            let candidate = self.policy.candidate()?;
+            if !self.settle(candidate) {
+                return Some(candidate);
+            }
+        }
+        self.policy.candidate()
+    }
+
+    fn evict(&mut self, slot: u32, identity: u64) {
+        self.policy.evict(slot, identity);
+        self.forget(slot);
+    }
+
+    fn victim_among(
+        &mut self,
+        slots: &[u32],
+        identity_of: &mut dyn FnMut(u32) -> u64,
+    ) -> Option<u32> {
+        for &slot in slots {
+            self.settle(slot);
+        }
+        let victim = self.policy.victim_among(slots, identity_of)?;
+        self.forget(victim);
+        Some(victim)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, slot: u32) {
+        self.policy.prefetch(slot);
+    }
+
+    fn resident_count(&self) -> u32 {
+        self.policy.resident_count()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.policy.resident_bytes() + self.notes.capacity() as u64
+    }
+
+    #[inline]
+    fn displacement(&self, slot: u32) -> u8 {
+        self.policy.displacement(slot)
+    }
+
+    #[inline]
+    fn set_displacement(&mut self, slot: u32, displacement: u8) {
+        self.policy.set_displacement(slot, displacement);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(slot: u32) -> u64 {
+        u64::from(slot)
+    }
+
+    fn filled(kind: PolicyKind, count: u32) -> Noted {
+        let mut policy = Noted::new(kind, count);
+        for slot in 0..count {
+            policy.prepare(identity(slot));
+            policy.insert(slot, identity(slot));
+        }
+        policy
+    }
+
+    #[test]
+    fn what_was_noted_stays_and_what_was_not_leaves() {
+        for kind in PolicyKind::ALL {
+            let mut policy = filled(kind, 40);
+            let noted: Vec<u32> = (0..40).filter(|slot| slot % 2 == 0).collect();
+            policy.note(&noted);
+            policy.note(&noted);
+            for _ in 0..20 {
+                let victim = policy.victim(&mut identity).expect("it is full");
+                assert_eq!(victim % 2, 1, "{kind}: {victim} was noted");
+            }
+        }
+    }
+
+    #[test]
+    fn a_note_saves_an_item_once() {
+        let mut policy = filled(PolicyKind::Lru, 2);
+        policy.note(&[0, 0, 0, 0, 0]);
+        assert_eq!(policy.victim(&mut identity), Some(1));
+        assert_eq!(policy.victim(&mut identity), Some(0));
+        assert_eq!(policy.victim(&mut identity), None);
+    }
+
+    #[test]
+    fn notes_move_with_their_items_and_end_with_them() {
+        let mut policy = filled(PolicyKind::Lru, 3);
+        policy.resize(5);
+        policy.note(&[0, 1]);
+        policy.relocate(0, 4);
+        assert!(policy.was_accessed(4) && !policy.was_accessed(0));
+        policy.remove(1);
+        policy.insert(1, 1);
+        assert!(!policy.was_accessed(1));
+        assert_eq!(policy.victim(&mut identity), Some(2));
+        policy.rebuild(8, &mut |slot| Some(slot + 2));
+        assert!(policy.was_accessed(6) && !policy.was_accessed(3));
+    }
+
+    #[test]
+    fn an_item_among_full_buckets_is_saved_by_its_note() {
+        let mut policy = filled(PolicyKind::S3Fifo, 30);
+        policy.note(&[5, 6]);
+        assert_eq!(policy.victim_among(&[5, 6, 7], &mut identity), Some(7));
+    }
+
+    #[test]
+    fn numbers_that_name_nothing_change_nothing() {
+        let mut policy = Noted::new(PolicyKind::Arc, 3);
+        policy.note(&[1, 2, 3, u32::MAX]);
+        policy.insert(0, 0);
+        assert_eq!(policy.victim(&mut identity), Some(0));
+        assert_eq!(policy.victim(&mut identity), None);
+    }
+}

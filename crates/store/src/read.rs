@@ -1,0 +1,171 @@
+//! The store as the process that owns it uses it: reads without a message, a
+//! conditional erase, the flush floor.
+
+use crate::config::Now;
+use crate::partition::StoredItem;
+use crate::shared::lock;
+use crate::stats::MutationKind;
+use crate::store::Store;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::limits::KEY_LEN_MAX;
+use trefoil_layout::op::{Ack, Action, Mutation, Outcome, Rejection};
+use trefoil_layout::{KeyHash, Version, control};
+
+/// Keys between two steps of the same key in [`Store::read_many`].
+const DISTANCE: usize = 6;
+/// Keys under way.
+const WINDOW: usize = 2 * DISTANCE;
+
+/// Whether a read counts as a use of the item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The eviction policy learns of it.
+    Use,
+    /// It does not.
+    Peek,
+}
+
+/// What [`Store::read_many`] calls with each key's index and item; `false` ends
+/// it.
+pub type EachRead<'e> = dyn FnMut(usize, Result<Option<&StoredItem<'_>>, Rejection>) -> bool + 'e;
+
+impl Store {
+    /// Lends the item of `key` to `with`, under its partition's lock, which
+    /// `with` must not keep for long nor enter again.
+    #[inline]
+    pub fn read<R>(
+        &self,
+        now: Now,
+        key: &[u8],
+        access: Access,
+        with: impl FnOnce(Option<&StoredItem<'_>>) -> R,
+    ) -> Result<R, Rejection> {
+        self.check_key(key)?;
+        let (hash, number) = self.place(key);
+        Ok(self.read_placed(now, key, hash, number, access, with))
+    }
+
+    #[inline]
+    fn read_placed<R>(
+        &self,
+        now: Now,
+        key: &[u8],
+        hash: KeyHash,
+        number: usize,
+        access: Access,
+        with: impl FnOnce(Option<&StoredItem<'_>>) -> R,
+    ) -> R {
+        let mut slot = lock(&self.partitions[number].0);
+        let item = slot.live.read(&self.shared, now, hash, key, access);
+        with(item.as_ref())
+    }
+
+    /// [`Store::read`] for each key in order, with the memory latencies of
+    /// different keys overlapped. Stops early when `each` returns `false`.
+    pub fn read_many(&self, now: Now, keys: &[&[u8]], access: Access, each: &mut EachRead<'_>) {
+        let mut places = [(KeyHash::default(), 0usize); WINDOW];
+        for step in 0..keys.len() + WINDOW {
+            // The place that is taken anew is the one read in this step.
+            if let Some(done) = step.checked_sub(WINDOW) {
+                let key = keys[done];
+                let (hash, number) = places[done % WINDOW];
+                let wants_more = match self.check_key(key) {
+                    Ok(()) => self
+                        .read_placed(now, key, hash, number, access, |item| each(done, Ok(item))),
+                    Err(rejection) => each(done, Err(rejection)),
+                };
+                if !wants_more {
+                    return;
+                }
+            }
+            if let Some(index) = step.checked_sub(DISTANCE).filter(|at| *at < keys.len()) {
+                let (hash, number) = places[index % WINDOW];
+                // Whoever holds the lock is not waited for only to be early.
+                if let Ok(slot) = self.partitions[number].0.try_lock() {
+                    slot.live.prefetch_data(&self.shared, hash);
+                }
+            }
+            if let Some(key) = keys.get(step) {
+                let (hash, number) = self.place(key);
+                places[step % WINDOW] = (hash, number);
+                if let Ok(slot) = self.partitions[number].0.try_lock() {
+                    slot.live.prefetch_bucket(&self.shared, hash);
+                }
+            }
+        }
+    }
+
+    /// Removes `key`'s item iff exactly `expected` is there.
+    pub fn erase_if(&self, now: Now, key: &[u8], expected: Version, version: Version) -> Ack {
+        let mutation = Mutation {
+            action: Action::Erase,
+            version,
+            entry: DataEntry {
+                key,
+                ..DataEntry::default()
+            },
+        };
+        let refused = if self.shared.config.immutable {
+            Err(Rejection::Immutable)
+        } else {
+            self.check_key(key)
+                .and_then(|()| self.check_form(now, &mutation))
+        };
+        let (hash, number) = self.place(key);
+        let mut slot = lock(&self.partitions[number].0);
+        let outcome = match refused {
+            Err(rejection) => Outcome::Rejected(rejection),
+            Ok(()) => slot
+                .live
+                .erase_if(&self.shared, now, hash, expected, &mutation),
+        };
+        slot.live
+            .after_mutation(&self.shared, MutationKind::Erase, &outcome);
+        Ack {
+            epoch: slot.live.epoch(),
+            outcome,
+        }
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), Rejection> {
+        if key.is_empty() {
+            return Err(Rejection::KeyEmpty);
+        }
+        if key.len() > KEY_LEN_MAX {
+            return Err(Rejection::KeyTooLong);
+        }
+        if self.is_revoked() {
+            return Err(Rejection::WrongShard);
+        }
+        Ok(())
+    }
+
+    /// Keeps the time of every read by this process from now on, at four bytes
+    /// for each slot.
+    pub fn keep_last_use(&self) {
+        for cell in &self.partitions {
+            lock(&cell.0).live.keep_last_use();
+        }
+    }
+
+    /// Makes everything at or below `floor` invisible to lookups by message, to
+    /// this process and to CAS, supersedes mutations at or below it, and tells
+    /// one-sided readers. Those who have read a bucket already learn of it by the
+    /// next [`Store::set_config_id`]. A lower floor than the present one changes
+    /// nothing.
+    pub fn raise_flush_floor(&self, floor: Version) {
+        for cell in &self.partitions {
+            lock(&cell.0).live.flush(floor);
+        }
+        let words = self.shared.regions.control.words();
+        if floor > control::flush_floor(&words) {
+            control::set_flush_floor(&words, floor);
+        }
+    }
+
+    /// The highest version that was ever applied here.
+    pub fn newest(&self) -> Version {
+        let newest = |cell: &crate::store::Cell| lock(&cell.0).live.newest();
+        self.partitions.iter().map(newest).max().unwrap_or_default()
+    }
+}
