@@ -16,6 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         "ResidentBytes",
         "Evictions",
         "MutationCount",
+        "GatewayStats",
+        "CommandStats",
+        "DurationCount",
+        "FaultCount",
     ] {
         config.type_attribute(
             format!("trefoil.v1.{message}"),

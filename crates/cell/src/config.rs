@@ -6,7 +6,7 @@ use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use trefoil_layout::limits::{VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
-use trefoil_layout::{HashKind, KeyHasher};
+use trefoil_layout::{HashKind, KeyHasher, Version};
 
 /// Most backends of one cell.
 pub const BACKEND_COUNT_MAX: usize = 4096;
@@ -39,6 +39,13 @@ pub struct CellConfig {
     pub value_len_max: u64,
     /// Name of the eviction policy.
     pub eviction: String,
+    /// Items at or below this version were flushed.
+    #[serde(default, with = "version_text", skip_serializing_if = "is_no_floor")]
+    pub flush_floor: Version,
+    /// Config id that this corpus began with, where later changes have left
+    /// the corpus in place; 0 is this configuration's own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub began_as: u32,
 }
 
 /// One backend of a cell.
@@ -144,6 +151,38 @@ impl CellConfig {
         Ok(())
     }
 
+    /// Config id under which the corpus began: a backend that has restarted
+    /// since has forgotten what it held.
+    pub fn first_id(&self) -> u32 {
+        match self.began_as {
+            0 => self.config_id,
+            id => id,
+        }
+    }
+
+    /// The same cell with everything at or below `floor` flushed; `None` if
+    /// there is no config id left for it.
+    pub fn flushed(&self, floor: Version) -> Option<CellConfig> {
+        let config_id = self.config_id.checked_add(1)?;
+        (config_id != CONFIG_ID_CHANGING).then(|| CellConfig {
+            config_id,
+            flush_floor: self.flush_floor.max(floor),
+            began_as: self.first_id(),
+            ..self.clone()
+        })
+    }
+
+    /// Whether `next` is this configuration but for what a flush changes.
+    pub fn differs_by_flush(&self, next: &CellConfig) -> bool {
+        let same = CellConfig {
+            config_id: next.config_id,
+            flush_floor: next.flush_floor,
+            began_as: next.began_as,
+            ..self.clone()
+        };
+        same == *next && self.first_id() == next.first_id()
+    }
+
     /// Where keys are placed. For validated configurations.
     pub fn placement(&self) -> Placement {
         Placement::new(self.mode, self.backends.len() as u32)
@@ -157,6 +196,30 @@ impl CellConfig {
 
 fn value_len_max_default() -> u64 {
     VALUE_LEN_MAX_DEFAULT as u64
+}
+
+fn is_zero(id: &u32) -> bool {
+    *id == 0
+}
+
+fn is_no_floor(floor: &Version) -> bool {
+    floor.is_zero()
+}
+
+/// A version in JSON: 32 hexadecimal digits.
+mod version_text {
+    use super::Version;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(version: &Version, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(version)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Version, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(D::Error::custom)
+    }
 }
 
 /// The hash function in JSON: 64-bit numbers do not survive every reader, so

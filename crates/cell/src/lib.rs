@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `mode` | `R=1`, `R=2`, `R=3.2` and what they imply |
 //! | `config` | the configuration and its validation |
+//! | `flush` | which versions a flush makes invisible |
 //! | `placement` | jump consistent hash onto a cohort |
 //! | `address` | how people write cells and servers |
 //! | `store` | where the configuration is kept: one process, a directory, and the trait for others |
@@ -15,6 +16,7 @@
 
 mod address;
 mod config;
+mod flush;
 mod mode;
 mod owner;
 mod placement;
@@ -23,6 +25,7 @@ mod wire;
 
 pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
 pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfig, ConfigError};
+pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};
 pub use owner::{OwnerError, check_owner};
 pub use placement::{COPY_COUNT_MAX, Cohort, Placement};

@@ -41,6 +41,9 @@ pub fn encode_config(config: &CellConfig) -> v1::CellConfig {
         hash: Some(trefoil_rpc::encode_hash(config.hash)),
         value_len_max: config.value_len_max,
         eviction: config.eviction.clone(),
+        flush_floor: (!config.flush_floor.is_zero())
+            .then(|| trefoil_rpc::encode_version(config.flush_floor)),
+        began_as: config.began_as,
     }
 }
 
@@ -70,6 +73,11 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
         hash: trefoil_rpc::decode_hash(hash.ok_or(ContractError::Missing("hash"))?)?,
         value_len_max: message.value_len_max,
         eviction: message.eviction.clone(),
+        flush_floor: message
+            .flush_floor
+            .map(trefoil_rpc::decode_version)
+            .unwrap_or_default(),
+        began_as: message.began_as,
     };
     config.validate()?;
     Ok(config)

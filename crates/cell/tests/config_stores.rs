@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_cell::*;
-use trefoil_layout::{HashKind, KeyHasher};
+use trefoil_layout::{HashKind, KeyHasher, Version};
 
 fn config(config_id: u32) -> CellConfig {
     let backend = |number| BackendConfig {
@@ -26,6 +26,8 @@ fn config(config_id: u32) -> CellConfig {
         },
         value_len_max: 1 << 20,
         eviction: "lru".to_owned(),
+        flush_floor: Version::new(7, 8, 9),
+        began_as: 0,
     }
 }
 
