@@ -7,6 +7,8 @@
 //! loop {
 //!     match cas.poll(now) {
 //!         Send { replica }  => message -> handle_ack, or handle_failure
+//!         Install { replica } => a SET of the same value at the same version; its
+//!                              answer is nobody's
 //!         Wait { until_ns } => feed the answer, or poll again at that time
 //!         Done(outcome)     => ends it
 //!     }
@@ -20,7 +22,15 @@
 //!   repeat it** (rule 14): a copy that finds the first one's work would be
 //!   refused, and a refusal must mean that it does not hold. A lost answer
 //!   stays unknown.
-//! * Once two have applied it, the third is still sent to before `Done`.
+//! * Once two have applied it, the others get it before `Done` by rule 11: as a
+//!   SET at its own version, which also takes the place of what a contender has
+//!   left there. A copy of its own on one replica of three would leave the key
+//!   without a quorum when another one dies.
+//! * A CAS may *give way* ([`Cas::giving_way`]): its first refusal ends it. One
+//!   that goes on may still find a quorum where the refusing replica was the
+//!   odd one out, but while others contend it only gets in the way of the one
+//!   that was first. So one gives way first and goes on when it finds the same
+//!   version again.
 
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
@@ -35,6 +45,11 @@ use trefoil_layout::op::{Ack, Outcome, Rejection};
 pub enum CasStep {
     /// Send it to this replica, once.
     Send {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// Send the same value at the same version as a SET, and wait for nothing.
+    Install {
         /// Place in the cohort.
         replica: usize,
     },
@@ -54,8 +69,14 @@ pub struct Cas {
     replica_count: usize,
     quorum: usize,
     states: [CasState; REPLICAS_MAX],
+    /// The highest bound that a refusal named.
+    bound: Version,
     /// The replica to be sent to next.
     next: Option<usize>,
+    /// Whether the first refusal ends it.
+    gives_way: bool,
+    /// The replicas that were sent an `Install`, as a bit set.
+    installed: u8,
     retry: Retry,
     outcome: Option<MutationOutcome>,
 }
@@ -69,13 +90,24 @@ impl Cas {
             replica_count: mode.replica_count(),
             quorum: mode.quorum(),
             states: [CasState::Unsent; REPLICAS_MAX],
+            bound: Version::ZERO,
             next: None,
+            gives_way: false,
+            installed: 0,
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
                 .then_some(MutationOutcome::Rejected(Rejection::Immutable)),
         };
         cas.advance();
         cas
+    }
+
+    /// The same, ended by its first refusal.
+    pub fn giving_way(mode: Mode, version: Version, limits: Limits) -> Self {
+        Cas {
+            gives_way: true,
+            ..Cas::new(mode, version, limits)
+        }
     }
 
     /// The next step.
@@ -85,10 +117,11 @@ impl Cas {
         }
         if let Some(replica) = self.next.take() {
             self.states[replica] = CasState::Open;
-            if matches!(self.outcome, Some(MutationOutcome::Stored { .. })) {
-                self.next_unsent();
-            }
             return CasStep::Send { replica };
+        }
+        if let Some(replica) = self.next_to_install() {
+            self.installed |= 1 << replica;
+            return CasStep::Install { replica };
         }
         match self.outcome {
             Some(outcome) => CasStep::Done(outcome),
@@ -100,6 +133,9 @@ impl Cas {
 
     /// A replica's answer.
     pub fn handle_ack(&mut self, replica: usize, ack: Ack) {
+        if let Outcome::Mismatch { bound, .. } | Outcome::Superseded { bound } = ack.outcome {
+            self.bound = self.bound.max(bound);
+        }
         self.states[replica] = match ack.outcome {
             Outcome::Applied => CasState::Applied { epoch: ack.epoch },
             Outcome::Mismatch { present, .. } => CasState::Refused { present },
@@ -130,6 +166,12 @@ impl Cas {
         self.version
     }
 
+    /// The highest bound that a replica named when it refused: another attempt
+    /// needs a version above it.
+    pub fn bound(&self) -> Version {
+        self.bound
+    }
+
     /// Replicas passed over, by cause.
     pub fn retries(&self) -> RetryCounts {
         self.retry.counts()
@@ -147,16 +189,16 @@ impl Cas {
         let states = &self.states[..self.replica_count];
         self.outcome = match decide_cas(states, self.quorum) {
             CasDecision::Open => None,
-            CasDecision::Ask(replica) => {
-                self.next = Some(replica);
-                None
-            }
-            CasDecision::Stored => {
-                self.next_unsent();
-                Some(MutationOutcome::Stored {
-                    version: self.version,
-                })
-            }
+            CasDecision::Ask(replica) => match self.refusal() {
+                Some(present) if self.gives_way => Some(MutationOutcome::Exists { present }),
+                _ => {
+                    self.next = Some(replica);
+                    None
+                }
+            },
+            CasDecision::Stored => Some(MutationOutcome::Stored {
+                version: self.version,
+            }),
             CasDecision::Exists { present } => Some(MutationOutcome::Exists { present }),
             CasDecision::Rejected(rejection) => Some(MutationOutcome::Rejected(rejection)),
             CasDecision::Unreached => Some(MutationOutcome::Failed {
@@ -166,9 +208,32 @@ impl Cas {
         };
     }
 
-    fn next_unsent(&mut self) {
+    /// What a replica that refused has instead, if one has and if no quorum
+    /// can hold this CAS unless somebody else is asked.
+    fn refusal(&self) -> Option<Option<Version>> {
         let states = &self.states[..self.replica_count];
-        self.next = states.iter().position(|s| *s == CasState::Unsent);
+        let held = |state: &&CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
+        if states.iter().filter(held).count() >= self.quorum {
+            return None;
+        }
+        states.iter().find_map(|state| match state {
+            CasState::Refused { present } => Some(*present),
+            _ => None,
+        })
+    }
+
+    fn next_to_install(&self) -> Option<usize> {
+        if !matches!(self.outcome, Some(MutationOutcome::Stored { .. })) {
+            return None;
+        }
+        let lacks = |state: &CasState| {
+            matches!(
+                state,
+                CasState::Unsent | CasState::Refused { .. } | CasState::Lost
+            )
+        };
+        (0..self.replica_count)
+            .find(|replica| self.installed & 1 << replica == 0 && lacks(&self.states[*replica]))
     }
 
     /// The deadline has passed without a decision.

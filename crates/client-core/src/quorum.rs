@@ -265,10 +265,20 @@ pub fn decide_cas(states: &[CasState], quorum: usize) -> CasDecision {
     if states.contains(&CasState::Open) {
         return CasDecision::Open;
     }
-    match states.iter().position(|state| *state == CasState::Unsent) {
-        Some(next) => CasDecision::Ask(next),
-        None => CasDecision::Indeterminate,
+    let count = |wanted: fn(&CasState) -> bool| states.iter().filter(|s| wanted(s)).count();
+    let unsent = count(|state| *state == CasState::Unsent);
+    if together + unsent >= enough
+        && let Some(next) = states.iter().position(|s| *s == CasState::Unsent)
+    {
+        return CasDecision::Ask(next);
     }
+    // Whoever is left could not make it a success that is known, but could be
+    // what splits the cohort between two contenders: nobody else is asked.
+    let held = count(|state| matches!(state, CasState::Applied { .. } | CasState::Lost));
+    if held < quorum {
+        return refused(states);
+    }
+    CasDecision::Indeterminate
 }
 
 fn refused(states: &[CasState]) -> CasDecision {

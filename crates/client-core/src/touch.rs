@@ -52,7 +52,7 @@ impl TouchBuffer {
     /// Notes that `slot` was read through `window_id`; returns a batch when
     /// the buffer is full. Touches of an older window are dropped: their slot
     /// numbers mean nothing any more.
-    #[inline]
+    #[inline(always)]
     pub fn touch(&mut self, window_id: u64, slot: u32) -> Option<TouchBatch<'_>> {
         if self.sample > 1 && !self.is_sampled() {
             return None;

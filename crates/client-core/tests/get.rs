@@ -217,6 +217,26 @@ fn a_poisoned_index_and_a_pointer_out_of_the_window_are_refreshed() {
 }
 
 #[test]
+fn a_backend_that_rewrites_its_buckets_is_asked_by_message() {
+    let mut get = Script::<1>::new();
+    for _ in 0..ONE_SIDED_FAULTS_MAX {
+        get.asks_index(0)
+            .index(0, IndexVote::ConfigChanged { found: 7 });
+        let cause = RetryCause::ConfigChanged;
+        let mut step = get.0.poll(0);
+        while matches!(step, GetStep::Pause { .. }) {
+            step = get.0.poll(0);
+        }
+        assert_eq!(step, GetStep::Refresh { replica: 0, cause });
+        get.0.handle_refreshed(0);
+    }
+    get.asks(GetStep::Ask {
+        replica: 0,
+        by_rpc: false,
+    });
+}
+
+#[test]
 fn one_copy_that_is_down_is_reconnected_until_the_budget_ends() {
     let limits = Limits {
         retries_max: 2,
@@ -388,6 +408,66 @@ fn without_agreement_another_round_begins_and_in_the_end_it_is_a_miss() {
         .data(0, 7);
     get.asks_index(2).votes(2, 8, 1).miss(MissReason::Inquorate);
     get.retried(&[(RetryCause::Inquorate, 2)]);
+}
+
+#[test]
+fn a_value_that_one_of_two_live_replicas_has_evicted_is_soon_a_miss() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .fails(2, Failure::Connection);
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        get.votes(0, 5, 1).absent(1).asks_data(0).data(0, 5);
+        let step = loop {
+            match get.0.poll(0) {
+                GetStep::Pause { .. } => {}
+                step => break step,
+            }
+        };
+        if step == (GetStep::ReadIndex { replica: 0 }) {
+            get.asks_index(1);
+            continue;
+        }
+        let reason = MissReason::Inquorate;
+        assert_eq!(step, GetStep::Done(GetOutcome::Miss { reason }));
+        break;
+    }
+    assert_eq!(rounds, 10, "far fewer than the budget allows");
+}
+
+#[test]
+fn an_expired_entry_that_one_replica_has_removed_already_is_a_miss_at_once() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .fails(2, Failure::Connection)
+        .votes(0, 5, 1)
+        .absent(1)
+        .asks_data(0);
+    get.bytes(0, &bytes_of(KEY, 5, NOW_MS))
+        .miss(MissReason::Expired);
+}
+
+#[test]
+fn votes_that_still_change_are_waited_for() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .fails(2, Failure::Connection);
+    for round in 0..20 {
+        get.votes(0, 5 + round, 1).absent(1);
+        get.asks_data(0).data(0, 5 + round);
+        let step = match get.0.poll(0) {
+            GetStep::Pause { .. } => get.0.poll(0),
+            step => step,
+        };
+        assert_eq!(step, GetStep::ReadIndex { replica: 0 });
+        get.asks_index(1);
+    }
+    get.votes(0, 90, 1).votes(1, 90, 1).asks_data(0).data(0, 90);
+    get.hit(0, 90);
 }
 
 #[test]

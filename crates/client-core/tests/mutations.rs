@@ -249,6 +249,11 @@ fn sends_cas(cas: &mut Cas, replica: usize) {
 }
 
 #[track_caller]
+fn installs_cas(cas: &mut Cas, replica: usize) {
+    assert_eq!(cas.poll(0), CasStep::Install { replica });
+}
+
+#[track_caller]
 fn waits_cas(cas: &mut Cas) {
     assert_eq!(cas.poll(0), CasStep::Wait { until_ns: 1_000 });
 }
@@ -267,7 +272,47 @@ fn cas_asks_one_after_the_other_and_tells_the_third() {
     sends_cas(&mut cas, 1);
     waits_cas(&mut cas);
     cas.handle_ack(1, applied(1));
+    installs_cas(&mut cas, 2);
+    ends_cas(&mut cas, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn cas_takes_the_place_of_what_a_contender_left() {
+    let mut cas = cas();
+    sends_cas(&mut cas, 0);
+    cas.handle_ack(0, applied(1));
+    sends_cas(&mut cas, 1);
+    cas.handle_ack(1, mismatch(Some(4)));
     sends_cas(&mut cas, 2);
+    cas.handle_ack(2, applied(1));
+    installs_cas(&mut cas, 1);
+    ends_cas(&mut cas, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn cas_that_gives_way_ends_with_its_first_refusal() {
+    let limits = Limits::until(1_000);
+    let mut cas = Cas::giving_way(Mode::R32, v(5), limits);
+    sends_cas(&mut cas, 0);
+    cas.handle_ack(0, mismatch(Some(4)));
+    let present = Some(v(4));
+    ends_cas(&mut cas, MutationOutcome::Exists { present });
+
+    let mut cas = Cas::giving_way(Mode::R32, v(5), limits);
+    sends_cas(&mut cas, 0);
+    cas.handle_ack(0, applied(1));
+    sends_cas(&mut cas, 1);
+    cas.handle_ack(1, mismatch(None));
+    ends_cas(&mut cas, MutationOutcome::Exists { present: None });
+
+    // Down is no refusal.
+    let mut cas = Cas::giving_way(Mode::R32, v(5), limits);
+    sends_cas(&mut cas, 0);
+    cas.handle_failure(0, SendFailure::NotSent);
+    sends_cas(&mut cas, 1);
+    cas.handle_ack(1, applied(1));
+    sends_cas(&mut cas, 2);
+    cas.handle_ack(2, applied(1));
     ends_cas(&mut cas, MutationOutcome::Stored { version: v(5) });
 }
 
@@ -290,12 +335,40 @@ fn cas_fails_by_two_refusals() {
 fn cas_passes_over_a_dead_replica_and_never_repeats_a_lost_one() {
     let mut cas = cas();
     sends_cas(&mut cas, 0);
+    cas.handle_failure(0, SendFailure::NotSent);
+    sends_cas(&mut cas, 1);
+    cas.handle_failure(1, SendFailure::Lost);
+    // Only the lost one may hold it, and one copy is never seen.
+    let failed = MutationOutcome::Failed {
+        cause: GiveUp::Budget {
+            last: RetryCause::Connection,
+        },
+    };
+    ends_cas(&mut cas, failed);
+}
+
+#[test]
+fn cas_that_was_lost_and_refused_does_not_split_the_cohort() {
+    let mut cas = cas();
+    sends_cas(&mut cas, 0);
     cas.handle_failure(0, SendFailure::Lost);
     sends_cas(&mut cas, 1);
-    cas.handle_failure(1, SendFailure::NotSent);
+    cas.handle_ack(1, mismatch(Some(4)));
+    let present = Some(v(4));
+    ends_cas(&mut cas, MutationOutcome::Exists { present });
+}
+
+#[test]
+fn cas_that_was_lost_once_and_applied_twice_is_stored() {
+    let mut cas = cas();
+    sends_cas(&mut cas, 0);
+    cas.handle_failure(0, SendFailure::Lost);
+    sends_cas(&mut cas, 1);
+    cas.handle_ack(1, applied(1));
     sends_cas(&mut cas, 2);
     cas.handle_ack(2, applied(1));
-    ends_cas(&mut cas, MutationOutcome::Indeterminate);
+    installs_cas(&mut cas, 0);
+    ends_cas(&mut cas, MutationOutcome::Stored { version: v(5) });
 }
 
 #[test]

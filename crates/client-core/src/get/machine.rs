@@ -1,7 +1,7 @@
 //! The GET machine's face: steps out, completions in.
 
 use super::rounds::{Data, NO_SLOT, Replica, Work};
-use super::{Failure, GetFailure, GetOutcome, GetStep, Plan, Strategy};
+use super::{Failure, GetFailure, GetOutcome, GetStep, ONE_SIDED_FAULTS_MAX, Plan, Strategy};
 use crate::data::{DataCheck, DataVerdict, judge};
 use crate::mode::Mode;
 use crate::mutants::{self, Mutant};
@@ -31,6 +31,10 @@ pub struct Get<const N: usize> {
     pub(super) wake_ns: u64,
     pub(super) hedge_after_ns: u64,
     pub(super) retry: Retry,
+    /// Rounds in a row that ended without a quorum and with the same votes, and
+    /// a digest of those votes.
+    pub(super) still_count: u8,
+    pub(super) still_digest: u64,
     pub(super) outcome: Option<GetOutcome>,
 }
 
@@ -51,6 +55,8 @@ impl<const N: usize> Get<N> {
             wake_ns: limits.deadline_ns,
             hedge_after_ns: plan.hedge_after_ns,
             retry: Retry::new(limits),
+            still_count: 0,
+            still_digest: 0,
             outcome: None,
         };
         get.begin(plan, now_ns);
@@ -285,9 +291,16 @@ impl<const N: usize> Get<N> {
         }
     }
 
-    /// The windows of this replica are fresh.
+    /// The windows of this replica are fresh. One that is found under another
+    /// configuration time and again is rewriting all its buckets: asked by
+    /// message, it does not let that be seen.
     pub fn handle_refreshed(&mut self, replica: usize) {
-        self.replicas[replica].work = Work::Lookup;
+        let state = &mut self.replicas[replica];
+        state.work = if state.faults < ONE_SIDED_FAULTS_MAX {
+            Work::Lookup
+        } else {
+            Work::Message
+        };
     }
 
     /// This replica is connected again, its windows are fresh.

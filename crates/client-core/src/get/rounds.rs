@@ -46,7 +46,7 @@ pub(super) struct Replica {
     pub(super) strategy: Strategy,
     pub(super) work: Work,
     pub(super) data: Data,
-    /// Torn and unstable reads so far.
+    /// Torn and unstable reads, and reads under another configuration, so far.
     pub(super) faults: u8,
     /// Why it gives no vote, if so.
     pub(super) lacking: Option<RetryCause>,
@@ -61,6 +61,15 @@ impl Replica {
         lacking: None,
     };
 }
+
+/// Rounds with the same votes after which a disagreement about whether there is
+/// a value at all is taken as settled: with the back-off between them about
+/// 100 microseconds, many times what a mutation takes from its first replica to
+/// its last, a hundredth of what the retry budget allows.
+const STILL_ROUND_COUNT: u8 = 10;
+
+/// Any odd number with well spread bits will do.
+const DIGEST_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A replica whose vote names no slot.
 pub(super) const NO_SLOT: u32 = u32::MAX;
@@ -200,7 +209,12 @@ impl<const N: usize> Get<N> {
         let votes = &self.votes;
         let voters = votes.iter().filter(|vote| **vote != Vote::None).count();
         if voters >= Self::quorum() {
-            if self.spend(RetryCause::Inquorate) {
+            if let Some(reason) = self.absence_with_the_dead() {
+                self.finish_miss(reason);
+            } else if self.is_settled_absence() {
+                self.retry.count(RetryCause::Inquorate);
+                self.finish_miss(MissReason::Inquorate);
+            } else if self.spend(RetryCause::Inquorate) {
                 self.new_round();
             }
             return;
@@ -209,6 +223,58 @@ impl<const N: usize> Get<N> {
         if self.spend(lacking.unwrap_or(RetryCause::Connection)) {
             self.win_back();
         }
+    }
+
+    /// An entry whose time is over, or that was flushed, is there to be removed,
+    /// and one replica removes it before another: it says the same as no entry.
+    /// None unless that makes a quorum. (A miss needs no rule.)
+    fn absence_with_the_dead(&self) -> Option<MissReason> {
+        let mut reason = None;
+        let mut absent = 0;
+        for (replica, vote) in self.replicas.iter().zip(&self.votes) {
+            match (vote, replica.data) {
+                (Vote::Absent { .. }, _) => absent += 1,
+                (Vote::Present { .. }, Data::Expired) => {
+                    absent += 1;
+                    reason = Some(MissReason::Expired);
+                }
+                (Vote::Present { .. }, Data::Flushed) => {
+                    absent += 1;
+                    reason = reason.or(Some(MissReason::Flushed));
+                }
+                _ => {}
+            }
+        }
+        reason.filter(|_| absent >= Self::quorum())
+    }
+
+    /// Whether a replica without the value goes on disagreeing with one that
+    /// has it: no mutation on its way, which ends within microseconds, but an
+    /// eviction at one of two replicas while the third is down. Waiting would
+    /// change nothing, and to the caller it is a miss either way.
+    fn is_settled_absence(&mut self) -> bool {
+        let mut digest = 0u64;
+        let mut any_absent = false;
+        for vote in &self.votes {
+            let word = match *vote {
+                Vote::Open | Vote::None => 1,
+                Vote::Absent { epoch } => {
+                    any_absent = true;
+                    2 + u64::from(epoch)
+                }
+                Vote::Present { version, epoch } => {
+                    version.time_ns ^ version.origin.rotate_left(32) ^ u64::from(epoch)
+                }
+            };
+            digest = (digest.rotate_left(5) ^ word).wrapping_mul(DIGEST_FACTOR);
+        }
+        if digest == self.still_digest {
+            self.still_count = self.still_count.saturating_add(1);
+        } else {
+            self.still_digest = digest;
+            self.still_count = 1;
+        }
+        any_absent && self.still_count >= STILL_ROUND_COUNT
     }
 
     /// Everybody who can vote votes again.
@@ -262,7 +328,9 @@ impl<const N: usize> Get<N> {
     #[cold]
     pub(super) fn refresh(&mut self, replica: usize, cause: RetryCause) {
         self.clear(replica);
-        self.replicas[replica].work = if cause == RetryCause::Window {
+        let state = &mut self.replicas[replica];
+        state.faults = state.faults.saturating_add(1);
+        state.work = if cause == RetryCause::Window {
             Work::RefreshWindow
         } else {
             Work::RefreshConfig

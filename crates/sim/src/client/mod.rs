@@ -132,7 +132,10 @@ impl<const R: usize> Client<R> {
                 let expected = self.expectation(env);
                 let version = self.nominate(env);
                 Op::Cas(CasOp {
-                    machine: Cas::new(mode, version, limits),
+                    machine: match env.rng.chance(512) {
+                        true => Cas::giving_way(mode, version, limits),
+                        false => Cas::new(mode, version, limits),
+                    },
                     expected,
                     expiry_ms,
                     open: None,

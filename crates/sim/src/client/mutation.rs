@@ -130,6 +130,10 @@ impl<const R: usize> Client<R> {
                     Err(failure) => op.machine.handle_failure(replica, failure),
                 }
             }
+            CasStep::Install { replica } => {
+                let version = op.machine.version();
+                let _ = self.send(env, replica, Action::Set, version, op.expiry_ms);
+            }
             CasStep::Wait { until_ns } => {
                 if op.open.is_none() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
