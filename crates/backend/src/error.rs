@@ -13,6 +13,9 @@ use trefoil_store::policy::UnknownPolicy;
 /// Why a server could not start. Nothing is left behind.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// The configuration changed while the server was starting.
+    #[error(transparent)]
+    Flush(#[from] crate::flush::FlushError),
     /// The configuration cannot be had.
     #[error(transparent)]
     ConfigStore(#[from] ConfigStoreError),

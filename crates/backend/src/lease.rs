@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::stop::Stop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 
 /// How long a client may believe a backend that has not renewed its lease. A
@@ -18,6 +18,10 @@ pub const LEASE: Duration = Duration::from_millis(500);
 /// How often the lease is renewed.
 pub const RENEWAL_PERIOD: Duration = Duration::from_millis(100);
 
+/// A renewal this long after the one before is counted as late: whatever holds
+/// this thread up may one day hold it up for a whole lease.
+const LATE: Duration = Duration::from_millis(2 * RENEWAL_PERIOD.as_millis() as u64);
+
 const _: () = assert!(
     RENEWAL_PERIOD.as_millis() * 4 < LEASE.as_millis(),
     "a few late renewals do not let it lapse"
@@ -25,8 +29,12 @@ const _: () = assert!(
 
 /// Renews until stopped.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
+    let mut renewed = Instant::now();
     loop {
         renew(state);
+        let late = &state.counters.lease_renewals_late;
+        late.fetch_add(u64::from(renewed.elapsed() > LATE), Ordering::Relaxed);
+        renewed = Instant::now();
         if stop.wait(RENEWAL_PERIOD) {
             return;
         }

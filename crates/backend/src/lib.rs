@@ -17,10 +17,14 @@
 //! | `server` | starts everything in the right order, and stops it |
 //! | `options`, `error` | what an operator chooses, and why it cannot be done |
 //! | `listen` | sockets, taken before anything is served |
+//! | `flush` | a higher flush floor, put in force and served |
+//! | `local` | the store, for other code of this process |
 //! | `member` | one backend: its store, its lease, its answers |
 //! | `lease`, `tend` | the two background threads |
 //! | `memory` | the bound on the process's resident bytes, split over the members |
 //! | `process` | what the system says about this process |
+//! | `hot` | keys that are asked for most |
+//! | `reporter` | other parts of the process that have something to report |
 //! | `corpus` | files of an immutable cell |
 //! | `service` | the RPC contract |
 //! | `transport` | connections |
@@ -29,13 +33,17 @@
 mod clock;
 pub mod corpus;
 mod error;
+mod flush;
+mod hot;
 mod lease;
 mod listen;
+mod local;
 mod member;
 mod memory;
 mod metrics;
 mod options;
 mod process;
+mod reporter;
 mod server;
 mod service;
 mod state;
@@ -44,9 +52,13 @@ mod tend;
 mod transport;
 
 pub use error::StartError;
+pub use flush::FlushError;
 pub use lease::{LEASE, RENEWAL_PERIOD};
-pub use listen::{ListenError, ListenOptions, Listeners};
+pub use listen::{ListenError, ListenOptions, Listeners, UnixSocket, take_port};
+pub use local::LocalStore;
 pub use memory::{MEMORY_LIMIT_MIN, MemoryError};
 pub use metrics::{METRICS, MetricInfo};
 pub use options::ServerOptions;
+pub use process::{Cpu, Resident};
+pub use reporter::Reporter;
 pub use server::Server;

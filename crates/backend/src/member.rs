@@ -2,8 +2,11 @@
 //! one way in for every request, whatever carried it.
 
 use crate::clock;
+use crate::hot::Hot;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, Placement};
+use trefoil_fabric::clock::monotonic_ns;
 use trefoil_fabric::{AnswerSink, ClientId, Service};
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::message::{Request, TOUCH_SLOT_COUNT_MAX};
@@ -15,6 +18,7 @@ use trefoil_store::{ReloadError, Store};
 pub(crate) struct Member {
     pub(crate) number: u32,
     pub(crate) store: Store,
+    pub(crate) hot: Hot,
     placement: Placement,
     /// Configuration that requests must name; [`CONFIG_ID_CHANGING`] while the
     /// corpus is being replaced.
@@ -29,6 +33,7 @@ impl Member {
         Member {
             number,
             store,
+            hot: Hot::new(u64::from(number)),
             placement: config.placement(),
             config_id: AtomicU32::new(config.config_id),
             reloading: AtomicBool::new(false),
@@ -59,6 +64,12 @@ impl Member {
         control::set_lease_end_ns(&words, end_ns);
     }
 
+    /// What is left of the lease in the control region.
+    pub(crate) fn lease_left(&self) -> Duration {
+        let end_ns = control::lease_end_ns(&self.store.regions().control.words());
+        Duration::from_nanos(end_ns.saturating_sub(monotonic_ns()))
+    }
+
     /// Executes a mutation. `config_id` is what the client works under, where
     /// the request carries it.
     pub(crate) fn mutate(&self, config_id: Option<u32>, mutation: &Mutation<'_>) -> Ack {
@@ -87,6 +98,12 @@ impl Member {
         self.store.lookup(clock::now(), key, into)
     }
 
+    /// Takes a report of touches.
+    pub(crate) fn touch(&self, partition: usize, window_id: u64, slots: &[u32]) {
+        self.store.touch(partition, window_id, slots);
+        self.hot.touched(&self.store, partition, window_id, slots);
+    }
+
     /// Whether requests for this key belong here under the client's configuration.
     fn is_mine(&self, config_id: Option<u32>, key: &[u8]) -> bool {
         let current = self.config_id();
@@ -101,6 +118,12 @@ impl Member {
         }
     }
 
+    /// The key's shard: the first backend of its cohort.
+    pub(crate) fn shard_of(&self, key: &[u8]) -> u32 {
+        let hash = self.store.config().hasher.hash(key);
+        self.placement.cohort(hash).as_slice()[0]
+    }
+
     /// Takes the right to reload; `false` if somebody else has it.
     pub(crate) fn begin_reloading(&self) -> bool {
         !self.reloading.swap(true, Ordering::AcqRel)
@@ -109,6 +132,13 @@ impl Member {
     /// Gives it back.
     pub(crate) fn end_reloading(&self) {
         self.reloading.store(false, Ordering::Release);
+    }
+
+    /// Serves the same corpus under another config id. Requests that name the
+    /// old one are refused from now on, and its readers look for the new one.
+    pub(crate) fn change_config(&self, config_id: u32) {
+        self.config_id.store(config_id, Ordering::Release);
+        self.store.set_config_id(config_id);
     }
 
     /// Puts the corpus that was loaded beside in the place of the one that is
@@ -125,11 +155,27 @@ impl Member {
     }
 }
 
+/// Bytes that an answer to a lookup carries.
+pub(crate) fn found_len(answer: &LookupAnswer<'_>) -> usize {
+    match answer.found {
+        Found::Present { data, .. } => data.len(),
+        _ => 0,
+    }
+}
+
 impl Service for Member {
     fn execute(&self, _client: ClientId, request: Request<'_>, answer: &mut AnswerSink<'_>) {
         match request {
-            Request::Mutate(mutation) => answer.ack(self.mutate(None, &mutation)),
-            Request::Lookup { key } => answer.lookup(|into| self.lookup(None, key, into)),
+            Request::Mutate(mutation) => {
+                self.hot
+                    .message(mutation.entry.key, mutation.entry.value.len());
+                answer.ack(self.mutate(None, &mutation));
+            }
+            Request::Lookup { key } => answer.lookup(|into| {
+                let found = self.lookup(None, key, into);
+                self.hot.message(key, found_len(&found));
+                found
+            }),
             Request::Touch {
                 partition,
                 window_id,
@@ -137,7 +183,7 @@ impl Service for Member {
             } => {
                 let mut numbers = [0; TOUCH_SLOT_COUNT_MAX];
                 let numbers = slots.copy_to(&mut numbers);
-                self.store.touch(usize::from(partition), window_id, numbers);
+                self.touch(usize::from(partition), window_id, numbers);
             }
             Request::Ping => answer.pong(),
         }

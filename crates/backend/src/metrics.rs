@@ -1,6 +1,7 @@
 //! Statistics for Prometheus: [`METRICS`] lists every one of them, and what is
 //! exported is made from that list.
 
+use crate::reporter::Reporter;
 use crate::service::statistics;
 use crate::state::State;
 use prometheus_client::collector::Collector;
@@ -81,7 +82,7 @@ use Source::{Member, Process};
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 25] = [
+pub const METRICS: [MetricInfo; 27] = [
     labelled(counter("trefoil_process_cpu_seconds", "CPU time of the process", Process(|p| {
         let seconds = |us: u64| Value::Seconds(us as f64 / 1e6);
         vec![
@@ -101,8 +102,13 @@ pub const METRICS: [MetricInfo; 25] = [
         ("mutate", p.rpc_mutations), ("lookup", p.rpc_lookups), ("touch", p.rpc_touches),
     ]))), &["method"]),
     counter("trefoil_lease_renewals", "Renewals of the lease that readers check", Process(|p| one(p.lease_renewals))),
+    counter("trefoil_lease_renewals_late", "Renewals more than twice their period after the one before",
+        Process(|p| one(p.lease_renewals_late))),
     counter("trefoil_fabric_messages", "Messages through shared-memory rings", Process(|p| one(p.fabric_messages))),
     gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),
+    gauge("trefoil_lease_left_seconds", "What is left of the lease; readers stop at 0", Member(|m| {
+        vec![(Vec::new(), Value::Seconds(m.lease_left_ms as f64 / 1e3))]
+    })),
     gauge("trefoil_config_id", "Cell configuration that is served", Member(|m| one(m.config_id.into()))),
     gauge("trefoil_epoch", "The shard's epoch", Member(|m| one(m.epoch.into()))),
     gauge("trefoil_partitions", "Partitions of the backend", Member(|m| one(m.partition_count.into()))),
@@ -115,7 +121,9 @@ pub const METRICS: [MetricInfo; 25] = [
     })), &["kind"]),
     labelled(counter("trefoil_evictions", "Items that made room or expired", Member(|m| {
         let e = m.evictions.unwrap_or_default();
-        by([("capacity", e.capacity), ("associativity", e.associativity), ("expired", e.expired)])
+        by([
+            ("capacity", e.capacity), ("associativity", e.associativity), ("expired", e.expired), ("flushed", e.flushed),
+        ])
     })), &["cause"]),
     labelled(counter("trefoil_mutations", "Mutations executed", Member(|m| {
         m.mutations.iter().map(|c| (vec![c.kind.clone(), c.outcome.clone()], Value::Count(c.count))).collect()
@@ -137,9 +145,28 @@ pub(crate) fn render(state: &Arc<State>) -> Result<String, fmt::Error> {
         cell: state.config().cell.clone(),
         stats: statistics(state),
     }));
+    if let Some(reporter) = state.reporter() {
+        registry.register_collector(Box::new(Beside {
+            cell: state.config().cell.clone(),
+            reporter: Arc::clone(reporter),
+        }));
+    }
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// What another part of the process adds.
+#[derive(Debug)]
+struct Beside {
+    cell: String,
+    reporter: Arc<dyn Reporter>,
+}
+
+impl Collector for Beside {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        self.reporter.encode(&self.cell, &mut encoder)
+    }
 }
 
 /// The statistics of one moment.

@@ -4,23 +4,23 @@ use std::fs;
 
 /// Resident bytes of this process, by what backs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Resident {
+pub struct Resident {
     /// Heap, stacks, and the program's own pages.
-    pub(crate) private: u64,
+    pub private: u64,
     /// Memory objects, as far as this process has touched them.
-    pub(crate) shared: u64,
+    pub shared: u64,
     /// Huge pages, which the system counts apart.
-    pub(crate) huge: u64,
+    pub huge: u64,
 }
 
 impl Resident {
     /// All of it.
-    pub(crate) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.private + self.shared + self.huge
     }
 
     /// As the system counts now; zeros if it does not say.
-    pub(crate) fn now() -> Self {
+    pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self::parse(&status)
     }
@@ -50,14 +50,16 @@ fn kibibytes(field: &str) -> u64 {
 
 /// CPU time of this process, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cpu {
-    pub(crate) user_us: u64,
-    pub(crate) system_us: u64,
+pub struct Cpu {
+    /// In the program.
+    pub user_us: u64,
+    /// In the system, for the program.
+    pub system_us: u64,
 }
 
 impl Cpu {
     /// As the system counts now, in its ticks of 10 ms mostly.
-    pub(crate) fn now() -> Self {
+    pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         Self::parse(&stat, rustix::param::clock_ticks_per_second())
     }

@@ -13,10 +13,12 @@ use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
 use crate::error::StartError;
 use crate::lease::{self, LEASE};
 use crate::listen::{Listeners, UnixSocket};
+use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
 use crate::options::ServerOptions;
 use crate::process::{Machine, Resident};
+use crate::reporter::Reporter;
 use crate::state::State;
 use crate::stop::Stop;
 use crate::tend;
@@ -101,6 +103,9 @@ impl Server {
         // The rest of the predecessor's lease; loading has taken some of it.
         std::thread::sleep(LEASE.saturating_sub(exclusive_since.elapsed()));
 
+        // What was flushed while this process was starting.
+        state.catch_up()?;
+
         let (stopping, stopping_seen) = watch::channel(false);
         let mut running = Running {
             state: Arc::new(state),
@@ -144,9 +149,20 @@ impl Server {
         self.metrics_address
     }
 
+    /// The store, if this process is the whole cell.
+    pub fn local(&self) -> Option<LocalStore> {
+        LocalStore::new(&self.running.state)
+    }
+
     /// What `Stats` answers.
     pub fn statistics(&self) -> StatsResponse {
         crate::service::statistics(&self.running.state)
+    }
+
+    /// Reports a front door of this process beside the backends. One only: a
+    /// second is ignored.
+    pub fn report(&self, reporter: Arc<dyn Reporter>) {
+        self.running.state.set_reporter(reporter);
     }
 
     /// Stops: readers at once, then messages, then calls in flight.
@@ -307,7 +323,7 @@ struct Life {
 /// epoch, so it begins in one of its own, and its votes pair with nobody's.
 fn first_epoch(locks: &[BackendLock], config: &CellConfig, number: u32) -> Result<u32, StartError> {
     let lock = locks.iter().find(|lock| lock.number() == number);
-    let life = lock.map_or(Ok(1), |lock| lock.begin_life(config.config_id))?;
+    let life = lock.map_or(Ok(1), |lock| lock.begin_life(config.first_id()))?;
     if life > 1 && config.mode == Mode::R32 {
         tracing::warn!(
             backend = number,
@@ -340,6 +356,7 @@ fn make_member(
         objects_max: options.objects_max,
         tombstone_count_max: options.tombstone_count_max,
         immutable: config.mode.is_immutable(),
+        flush_floor: config.flush_floor,
     };
     let name = format!("trefoil-{}-{number}", config.cell);
     let region_max = plan.limit_max / options.members.len() as u64;

@@ -3,8 +3,9 @@
 use crate::member::Member;
 use crate::memory::{MemoryBound, MemoryError};
 use crate::process::Resident;
+use crate::reporter::Reporter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 use trefoil_cell::{CellConfig, ConfigStore};
 use trefoil_fabric::shm::Target;
@@ -17,6 +18,7 @@ pub(crate) struct Counters {
     pub(crate) rpc_touches: AtomicU64,
     pub(crate) rpc_other: AtomicU64,
     pub(crate) lease_renewals: AtomicU64,
+    pub(crate) lease_renewals_late: AtomicU64,
 }
 
 /// See the module.
@@ -29,7 +31,11 @@ pub(crate) struct State {
     pub(crate) started: Instant,
     /// Set once, when the fabric's target runs; taken out to stop it.
     pub(crate) target: OnceLock<Mutex<Option<Target>>>,
+    /// Set once, by whoever opens a front door.
+    reporter: OnceLock<Arc<dyn Reporter>>,
     config: RwLock<Arc<CellConfig>>,
+    /// Held while another configuration is adopted.
+    adopting: Mutex<()>,
     stopping: AtomicBool,
 }
 
@@ -48,7 +54,9 @@ impl State {
             boot_id: crate::process::boot_id(),
             started: Instant::now(),
             target: OnceLock::new(),
+            reporter: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),
+            adopting: Mutex::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -70,6 +78,20 @@ impl State {
         if config.config_id > current.config_id {
             *current = Arc::new(config);
         }
+    }
+
+    /// The front door of this process, if it has one.
+    pub(crate) fn reporter(&self) -> Option<&Arc<dyn Reporter>> {
+        self.reporter.get()
+    }
+
+    /// The first one stays.
+    pub(crate) fn set_reporter(&self, reporter: Arc<dyn Reporter>) {
+        let _ = self.reporter.set(reporter);
+    }
+
+    pub(crate) fn adopting(&self) -> MutexGuard<'_, ()> {
+        self.adopting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -35,6 +35,11 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         }
         if looked.elapsed() >= MEMORY_PERIOD {
             state.correct_memory();
+            // Whoever flushes tells every backend that answers; this is for one
+            // that did not answer at that moment.
+            if let Err(error) = state.catch_up() {
+                tracing::warn!(%error, "cannot follow the cell's configuration");
+            }
             looked = Instant::now();
         }
         let mut gathered = false;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use support::Setup;
 use trefoil_backend::{Listeners, Server, ServerOptions};
 use trefoil_cell::{BackendConfig, CellConfig, ConfigStore as _, DirectoryStore, Mode};
+use trefoil_layout::Version;
 
 #[test]
 fn a_second_life_has_an_epoch_of_its_own() {
@@ -24,6 +25,8 @@ fn a_second_life_has_an_epoch_of_its_own() {
         backends: (0..3).map(backend).collect(),
         hash: Default::default(),
         value_len_max: 1 << 20,
+        began_as: 0,
+        flush_floor: Version::ZERO,
         eviction: "lru".to_owned(),
     };
     let live = |number: u32| {
@@ -45,7 +48,13 @@ fn a_second_life_has_an_epoch_of_its_own() {
     assert_eq!((first.0, second.0), (1, 2));
     assert_ne!(first.1, second.1);
     assert_eq!(live(2).0, 1);
-    config.config_id = 2;
-    store.compare_and_swap(Some(1), &config).unwrap();
+    // A flush changes the configuration, not what a replica has forgotten.
+    let flushed = config.flushed(Version::new(5, 6, 7)).unwrap();
+    store.compare_and_swap(Some(1), &flushed).unwrap();
+    assert_eq!(live(1).0, 3);
+    config = flushed;
+    config.began_as = 0;
+    config.config_id = 3;
+    store.compare_and_swap(Some(2), &config).unwrap();
     assert_eq!(live(1).0, 1);
 }

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use trefoil_cell::{AddressError, OwnerError, RpcAddress};
 
-pub(crate) use unix::UnixSocket;
+pub use unix::UnixSocket;
 
 /// Where a server listens.
 #[derive(Clone, Debug, Default)]
@@ -145,6 +145,12 @@ fn bind_tcp(
     if !address.ip().is_loopback() && !insecure {
         return Err(ListenError::OffLoopback(address));
     }
+    take_port(address).map(Some)
+}
+
+/// Takes a port, non-blocking, wherever it is reachable from; gives the real
+/// port where any would do. Whoever has it already is named.
+pub fn take_port(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
     let fail = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ListenError::PortInUse {
             address,
@@ -158,5 +164,5 @@ fn bind_tcp(
     let listener = TcpListener::bind(address).map_err(fail)?;
     listener.set_nonblocking(true).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
-    Ok(Some((listener, address)))
+    Ok((listener, address))
 }

@@ -1,4 +1,4 @@
-//! The RPC service's Unix socket: private to this user, taken over from a dead
+//! A server's Unix socket: private to this user, taken over from a dead
 //! server, never from a live one.
 
 use super::ListenError;
@@ -15,7 +15,7 @@ use trefoil_cell::{RpcAddress, check_owner};
 
 /// A listening socket; its file goes when it is dropped.
 #[derive(Debug)]
-pub(crate) struct UnixSocket {
+pub struct UnixSocket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
     /// Device and inode: nobody else's file is removed.
@@ -23,11 +23,18 @@ pub(crate) struct UnixSocket {
 }
 
 impl UnixSocket {
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it stands.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn bind(path: &Path) -> Result<Self, ListenError> {
+    /// The socket itself.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Makes one that only this user can reach, non-blocking.
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
         check_path(path)?;
         let fail = |source: io::Error| ListenError::System {
             address: path.display().to_string(),

@@ -1,12 +1,15 @@
 //! The RPC contract, served. Requests are executed on the thread that has read
 //! them: a mutation takes a microsecond, handing it over would take more.
 
+mod list;
 mod reload;
 mod stats;
 
 pub(crate) use stats::statistics;
+use stats::top_keys;
 
-use crate::member::Member;
+use crate::flush::FlushError;
+use crate::member::{Member, found_len};
 use crate::state::State;
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -117,6 +120,9 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member(request.backend)?;
         let mutation = trefoil_rpc::decode_mutation(request).map_err(malformed)?;
+        member
+            .hot
+            .message(mutation.entry.key, mutation.entry.value.len());
         let ack = member.mutate(Some(request.config_id), &mutation);
         Ok(Response::new(trefoil_rpc::encode_ack(&ack)))
     }
@@ -130,6 +136,7 @@ impl Trefoil for RpcService {
         let member = self.member(request.backend)?;
         let response = SCRATCH.with_borrow_mut(|scratch| {
             let answer = member.lookup(Some(request.config_id), &request.key, scratch);
+            member.hot.message(&request.key, found_len(&answer));
             let response = trefoil_rpc::encode_lookup_answer(&answer);
             if scratch.bytes().len() > SCRATCH_LEN_MAX {
                 *scratch = WordBuffer::default();
@@ -147,9 +154,7 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member(request.backend)?;
         for touches in trefoil_rpc::decode_touches(request).map_err(malformed)? {
-            member
-                .store
-                .touch(touches.partition, touches.window_id, touches.slots);
+            member.touch(touches.partition, touches.window_id, touches.slots);
         }
         Ok(Response::new(v1::TouchResponse {}))
     }
@@ -160,6 +165,15 @@ impl Trefoil for RpcService {
     ) -> Result<Response<v1::StatsResponse>, Status> {
         self.count(&self.state.counters.rpc_other);
         Ok(Response::new(statistics(&self.state)))
+    }
+
+    async fn top_keys(
+        &self,
+        request: Request<v1::TopKeysRequest>,
+    ) -> Result<Response<v1::TopKeysResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let count = request.get_ref().count as usize;
+        Ok(Response::new(top_keys(&self.state, count)))
     }
 
     async fn set_memory_limit(
@@ -176,6 +190,43 @@ impl Trefoil for RpcService {
             previous_bytes,
             resident_bytes: crate::process::Resident::now().total(),
         }))
+    }
+
+    async fn flush(
+        &self,
+        request: Request<v1::FlushRequest>,
+    ) -> Result<Response<v1::FlushResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.into_inner();
+        let member = Arc::clone(self.member(request.backend)?);
+        let state = Arc::clone(&self.state);
+        let flushed = tokio::task::spawn_blocking(move || {
+            let newest = member.store.newest();
+            let config = match request.floor {
+                Some(floor) => state.raise_flush_floor(trefoil_rpc::decode_version(floor))?,
+                None => state.config(),
+            };
+            Ok::<_, FlushError>((newest, config))
+        });
+        let flushed = flushed.await;
+        let (newest, config) = flushed
+            .map_err(|error| Status::internal(format!("the flush failed: {error}")))?
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(v1::FlushResponse {
+            config_id: config.config_id,
+            flush_floor: Some(trefoil_rpc::encode_version(config.flush_floor)),
+            newest: Some(trefoil_rpc::encode_version(newest)),
+        }))
+    }
+
+    async fn list(
+        &self,
+        request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.get_ref();
+        let member = self.member(request.backend)?;
+        Ok(Response::new(list::page(member, request)))
     }
 
     type ReloadStream = Pin<Box<dyn Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;

@@ -1,9 +1,11 @@
 //! Statistics as a message: what `Stats` answers and what the metrics show.
 
+use crate::lease::LEASE;
 use crate::member::Member;
 use crate::process::{Cpu, Resident};
 use crate::state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
+use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
 use trefoil_store::{Counts, MutationKind, OutcomeCounts};
 
@@ -12,7 +14,36 @@ pub(crate) fn statistics(state: &State) -> v1::StatsResponse {
     v1::StatsResponse {
         process: Some(process(state)),
         members: state.members.iter().map(|m| member_stats(m)).collect(),
+        gateway: state.reporter().map(|reporter| reporter.statistics()),
     }
+}
+
+/// Keys in one answer, by each of the two orders.
+const TOP_COUNT_MAX: usize = 256;
+
+/// The keys that are asked for most.
+pub(crate) fn top_keys(state: &State, count: usize) -> v1::TopKeysResponse {
+    let count = count.min(TOP_COUNT_MAX);
+    let backends = state.members.iter().map(|member| v1::BackendKeys {
+        backend: member.number,
+        keys: hot_keys(member.hot.top(count)),
+    });
+    let gateway = state.reporter().map(|reporter| reporter.hot_keys(count));
+    v1::TopKeysResponse {
+        backends: backends.collect(),
+        gateway: hot_keys(gateway.unwrap_or_default()),
+    }
+}
+
+fn hot_keys(keys: Vec<HotKey>) -> Vec<v1::HotKey> {
+    let message = |key: HotKey| v1::HotKey {
+        key: key.key.into(),
+        key_len: key.key_len,
+        hash: key.hash,
+        ops_per_s: key.ops_per_s,
+        bytes_per_s: key.bytes_per_s,
+    };
+    keys.into_iter().map(message).collect()
 }
 
 fn process(state: &State) -> v1::ProcessStats {
@@ -33,6 +64,7 @@ fn process(state: &State) -> v1::ProcessStats {
         rpc_lookups: get(&counters.rpc_lookups),
         rpc_touches: get(&counters.rpc_touches),
         lease_renewals: get(&counters.lease_renewals),
+        lease_renewals_late: get(&counters.lease_renewals_late),
         fabric_messages: fabric.messages,
         fabric_clients: fabric.rings_open,
     }
@@ -61,6 +93,7 @@ fn member_stats(member: &Member) -> v1::MemberStats {
             capacity: counts.evicted_capacity,
             associativity: counts.evicted_associativity,
             expired: counts.expired,
+            flushed: counts.flushed,
         }),
         side_table_items: stats.side_table_items,
         tombstones: stats.tombstones,
@@ -70,6 +103,8 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         lookup_misses: counts.lookup_misses,
         touches: counts.touches,
         mutations: mutations(counts),
+        lease_left_ms: member.lease_left().as_millis() as u64,
+        lease_ms: LEASE.as_millis() as u64,
     }
 }
 

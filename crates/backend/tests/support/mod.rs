@@ -81,6 +81,8 @@ impl Setup {
             hash: KeyHasher::default(),
             value_len_max: 16 << 20,
             eviction: "lru".to_owned(),
+            flush_floor: Version::ZERO,
+            began_as: 0,
         };
         self.store.compare_and_swap(None, &config).unwrap();
         let server = Server::start(self.options, listeners)?;
