@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use trefoil_cell::{
-    CellAddress, CellConfig, CellLocation, ConfigStore as _, DirectoryStore, RpcAddress,
+    CellAddress, CellConfig, CellLocation, ConfigStore as _, DirectoryStore, Mode, RpcAddress,
 };
+use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
 
 /// How long establishing a connection may take.
@@ -122,6 +123,39 @@ impl Cell {
             .collect()
     }
 
+    /// Keys that are asked for most, by operations and by bytes, in the whole
+    /// cell; backends that do not answer are passed over. Rates are estimates:
+    /// they come from samples of what clients report.
+    pub fn top_keys(&self, count: usize) -> Vec<HotKey> {
+        let config = self.config();
+        // A read is reported to both replicas whose votes agreed.
+        let reports = if config.mode == Mode::R32 { 2.0 } else { 1.0 };
+        let request = v1::TopKeysRequest {
+            count: count as u32,
+        };
+        let mut lists = Vec::new();
+        let mut answered = Vec::new();
+        for backend in &config.backends {
+            // One process may be several backends, and answers for all of them.
+            if answered.contains(&backend.number) {
+                continue;
+            }
+            let Ok(mut client) = self.inner.rpc.backend(&config, backend.number) else {
+                continue;
+            };
+            let call = async move { client.top_keys(request).await.map(|r| r.into_inner()) };
+            let Ok(answer) = self.inner.rpc.wait(call, CONNECT_PATIENCE) else {
+                continue;
+            };
+            lists.push(hot_keys(answer.gateway, 1.0));
+            for list in answer.backends {
+                answered.push(list.backend);
+                lists.push(hot_keys(list.keys, reports));
+            }
+        }
+        trefoil_hot::merge(lists, count)
+    }
+
     /// One empty RPC call to backend `number`: the floor of every call's cost.
     pub fn ping(&self, number: u32) -> Result<(), String> {
         let config = self.config();
@@ -141,6 +175,17 @@ pub struct BackendStats {
     pub number: u32,
     /// Its statistics, or why there are none.
     pub stats: Result<v1::StatsResponse, String>,
+}
+
+fn hot_keys(keys: Vec<v1::HotKey>, reports: f64) -> Vec<HotKey> {
+    let key = |key: v1::HotKey| HotKey {
+        key: key.key.into(),
+        key_len: key.key_len,
+        hash: key.hash,
+        ops_per_s: key.ops_per_s / reports,
+        bytes_per_s: key.bytes_per_s / reports,
+    };
+    keys.into_iter().map(key).collect()
 }
 
 impl Shared {

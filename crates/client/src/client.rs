@@ -7,13 +7,15 @@ use crate::rpc::Completion;
 use crate::time;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 use trefoil_cell::{CellConfig, Cohort, Placement, RpcAddress};
 use trefoil_client_core::clock::VersionClock;
 use trefoil_client_core::mode::Mode;
 use trefoil_client_core::retry::{Limits, RetryCounts};
-use trefoil_layout::limits::KEY_LEN_MAX;
+use trefoil_layout::limits::{CLOCK_AHEAD_NS_MAX, KEY_LEN_MAX};
 use trefoil_layout::op::Rejection;
 use trefoil_layout::{KeyHash, KeyHasher, Version};
+use trefoil_region::WordBuffer;
 
 /// How many lookups begin at the same replica before the next one's turn: each
 /// gets its share of touches, and its memory stays in the cache for a while.
@@ -47,7 +49,12 @@ pub struct Client {
     hasher: KeyHasher,
     placement: Placement,
     pub(crate) links: Vec<Link>,
+    /// What a group of [`Client::get_many`] has read.
+    pub(crate) group_bytes: Vec<WordBuffer>,
     pub(crate) clock: VersionClock,
+    last_version: Version,
+    /// Whether lookups are reported as uses.
+    pub(crate) reports_uses: bool,
     pub(crate) counters: Counters,
     turn: u64,
     /// Number of the operation under way.
@@ -77,10 +84,13 @@ impl Client {
             hasher: config.hash,
             placement: config.placement(),
             links: config.backends.iter().map(link).collect(),
+            group_bytes: Vec::new(),
             config,
             shared,
             options,
             clock: VersionClock::new(random_id()),
+            last_version: Version::ZERO,
+            reports_uses: true,
             counters: Counters::default(),
             turn: number as u64 * PREFERRED_TURN,
             operation: 0,
@@ -102,6 +112,25 @@ impl Client {
     /// client is dropped; of use before it goes idle.
     pub fn flush_touches(&mut self) {
         self.links.iter_mut().for_each(Link::flush_touches);
+    }
+
+    /// Waits, for at most `patience`, until the replicas that were not waited for
+    /// have executed this client's mutations, too: a mutation is acknowledged by
+    /// a majority. Of use before counting what the replicas hold. Looks at rings
+    /// only: what went by gRPC is not waited for.
+    pub fn settle(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        for link in &mut self.links {
+            while let Some((connection, _)) = link.shared_and_bytes()
+                && connection.channel().is_some_and(|c| !c.is_settled())
+                && let Some(left) = end.checked_duration_since(Instant::now())
+            {
+                connection.wait(left);
+                if connection.poll(|_, _| {}).is_err() {
+                    break;
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -139,7 +168,7 @@ impl Client {
     /// Issues the next version.
     pub(crate) fn next_version(&mut self) -> Version {
         let now = time::unix_ns();
-        match self.clock.next(now) {
+        self.last_version = match self.clock.next(now) {
             Ok(version) => version,
             Err(_) => {
                 self.clock.renew(random_id());
@@ -147,7 +176,33 @@ impl Client {
                     .next(now)
                     .expect("a fresh client id has sequence numbers")
             }
+        };
+        self.last_version
+    }
+
+    /// The version that was nominated last. After an indeterminate CAS, finding
+    /// it tells that the CAS was applied.
+    pub fn last_version(&self) -> Version {
+        self.last_version
+    }
+
+    /// The cell's configuration, as this client knows it.
+    pub fn config(&self) -> &CellConfig {
+        &self.config
+    }
+
+    /// Takes note of a version, unless it is from so far in the future that
+    /// every later mutation of ours would be refused.
+    pub(crate) fn observe_sanely(&mut self, version: Version) {
+        let latest = time::unix_ns() + CLOCK_AHEAD_NS_MAX;
+        if version.time_ns <= latest {
+            self.clock.observe(version);
         }
+    }
+
+    /// Learns of a configuration that is newer than the known one.
+    pub fn refresh(&mut self) {
+        self.refresh_config();
     }
 
     /// Notes that another configuration may be in force.
@@ -159,6 +214,7 @@ impl Client {
             self.hasher = config.hash;
             self.placement = config.placement();
             self.mode = machine_mode(config.mode);
+            self.observe_sanely(config.flush_floor);
             self.config = config;
         }
     }

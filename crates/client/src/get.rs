@@ -71,12 +71,24 @@ impl<'a> Hit<'a> {
 impl Client {
     /// Looks a key up.
     pub fn get(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
+        self.reports_uses = true;
+        self.look_up(key)
+    }
+
+    #[inline(always)]
+    fn look_up(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
         check_key(key)?;
         match self.mode {
             Mode::R1 => self.get_of::<1>(key),
             Mode::R2Immutable => self.get_of::<2>(key),
             Mode::R32 => self.get_of::<3>(key),
         }
+    }
+
+    /// Looks a key up without telling the backends that it is in use.
+    pub fn peek(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
+        self.reports_uses = false;
+        self.look_up(key)
     }
 
     /// A lookup where each key has `N` copies.
@@ -147,7 +159,7 @@ impl Client {
         let check = DataCheck {
             key,
             now_ms: time::coarse_unix_ms(),
-            flush_floor: Version::ZERO,
+            flush_floor: self.config.flush_floor,
         };
         let mut outstanding = AllOutstanding::default();
         loop {
@@ -180,6 +192,11 @@ impl Client {
                         continue;
                     }
                     now = time::coarse_ns();
+                    // After the reads: what was flushed before they began is known.
+                    let check = DataCheck {
+                        flush_floor: check.flush_floor.max(connection.reader().flush_floor()),
+                        ..check
+                    };
                     if Link::lease_alive(connection, now) {
                         get.handle_data(replica, bytes.bytes(), &check);
                     } else {
@@ -330,7 +347,9 @@ impl Client {
         match outcome {
             GetOutcome::Hit { version, replica } => {
                 self.counters.hits += 1;
-                self.touch(get, hash, cohort);
+                if self.reports_uses {
+                    self.touch(get, hash, cohort);
+                }
                 self.clock.observe(version);
                 let bytes = self.links[cohort.as_slice()[replica] as usize]
                     .bytes

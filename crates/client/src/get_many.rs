@@ -1,15 +1,19 @@
 //! Many lookups at once: their cache misses overlap.
 //!
 //! Each key goes through three steps: hash it and prefetch its buckets; judge
-//! the buckets and prefetch its data; copy, judge, hand out. The steps of
-//! different keys are interleaved, so that memory works for later keys while
-//! the processor works on earlier ones:
+//! the buckets and prefetch its data; copy, judge, hand out. Keys take them in
+//! groups, and three groups are under way, so that memory works for the next
+//! groups while the processor works on this one:
 //!
 //! ```text
-//! place     0 1 2 …  16 17 18 …  32 33 34
-//! read            …   0  1  2 …  16 17 18
-//! hand out                     …  0  1  2
+//! place       0 1 2 3
+//! hand out        0 1 2 3
+//! read index    0 1 2 3
 //! ```
+//!
+//! In groups and not key by key, because most of a random read's time here is
+//! address translation: a prefetch that misses the TLB holds up everything
+//! behind it until its page walk is done, unless other walks begin at once.
 //!
 //! What a bucket says and whether bytes are the value is decided by the same
 //! functions as in a single lookup; here only the outcomes that need nothing
@@ -29,12 +33,16 @@ use trefoil_client_core::mode::Mode;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::{KeyHash, Pointer, Version};
+use trefoil_region::WordBuffer;
 
-/// Keys between two steps of the same key: enough to hide the latency of
+/// Keys of a group: their page walks overlap, and their lines together are no
+/// more than a core can wait for at a time.
+const GROUP_LEN: usize = 4;
+/// Groups between two steps of the same key: enough to hide the latency of
 /// memory, few enough for the prefetched lines to stay in the nearest cache.
-const DISTANCE: usize = 16;
-/// Keys under way.
-const WINDOW: usize = 2 * DISTANCE;
+const DISTANCE: usize = 4;
+/// Groups under way.
+const GROUP_COUNT: usize = 2 * DISTANCE + 1;
 
 /// Which replicas a key is read from: one, or two that have to agree.
 #[derive(Clone, Copy, Default)]
@@ -55,6 +63,14 @@ enum Found {
     Absent,
     /// For a lookup of its own.
     Unclear,
+}
+
+/// Keys that are handed out together.
+struct Group<'a, K> {
+    keys: &'a [K],
+    indexes: std::ops::Range<usize>,
+    places: &'a [Place; GROUP_LEN],
+    found: &'a [Found; GROUP_LEN],
 }
 
 impl Client {
@@ -90,65 +106,95 @@ impl Client {
         on: &mut impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) {
         let now_ms = time::coarse_unix_ms();
-        let mut places = [Place::default(); WINDOW];
-        let mut found = [Found::Unclear; WINDOW];
-        for step in 0..keys.len() + WINDOW {
-            // The slot that is placed anew is the one handed out in this step.
-            if let Some(done) = step.checked_sub(WINDOW) {
-                let key = keys[done].as_ref();
-                let check = DataCheck {
-                    key,
-                    now_ms,
-                    flush_floor: Version::ZERO,
+        // Taken out, so that a hit may borrow from it while the client counts.
+        let mut buffers = std::mem::take(&mut self.group_bytes);
+        buffers.resize_with(GROUP_LEN, WordBuffer::default);
+        let mut places = [[Place::default(); GROUP_LEN]; GROUP_COUNT];
+        let mut found = [[Found::Unclear; GROUP_LEN]; GROUP_COUNT];
+        let group = |number: usize| {
+            let first = (number * GROUP_LEN).min(keys.len());
+            first..(first + GROUP_LEN).min(keys.len())
+        };
+        let count = keys.len().div_ceil(GROUP_LEN);
+        for step in 0..count + GROUP_COUNT - 1 {
+            let places_now = &mut places[step % GROUP_COUNT];
+            for (place, index) in places_now.iter_mut().zip(group(step)) {
+                *place = self.place::<N>(keys[index].as_ref());
+            }
+            let placed = group(step).len();
+            self.prefetch_buckets::<N>(&places_now[..placed]);
+            if let Some(done) = step.checked_sub(2 * DISTANCE) {
+                let group = Group {
+                    keys,
+                    indexes: group(done),
+                    places: &places[done % GROUP_COUNT],
+                    found: &found[done % GROUP_COUNT],
                 };
-                let slot = done % WINDOW;
-                if !self.hand_out::<N>(&places[slot], found[slot], &check, done, on) {
-                    on(done, self.get(key));
+                self.hand_out::<N, K>(&group, &mut buffers, now_ms, on);
+            }
+            if let Some(reading) = step.checked_sub(DISTANCE) {
+                let found = &mut found[reading % GROUP_COUNT];
+                let places = &places[reading % GROUP_COUNT];
+                for (at, index) in group(reading).enumerate() {
+                    found[at] = match check_key(keys[index].as_ref()) {
+                        Ok(()) => self.read_index::<N>(&places[at]),
+                        Err(_) => Found::Unclear,
+                    };
                 }
-            }
-            if let Some(index) = step
-                .checked_sub(DISTANCE)
-                .filter(|index| *index < keys.len())
-            {
-                let slot = index % WINDOW;
-                found[slot] = match check_key(keys[index].as_ref()) {
-                    Ok(()) => self.read_index::<N>(&places[slot]),
-                    Err(_) => Found::Unclear,
-                };
-            }
-            if let Some(key) = keys.get(step)
-                && check_key(key.as_ref()).is_ok()
-            {
-                places[step % WINDOW] = self.place::<N>(key.as_ref());
+                self.prefetch_data(&places[..], &found[..group(reading).len()]);
             }
         }
+        self.group_bytes = buffers;
     }
 
-    /// First step: where the key is read, its buckets on their way.
+    /// First step: where the key is read.
     #[inline(always)]
     fn place<const N: usize>(&mut self, key: &[u8]) -> Place {
+        if check_key(key).is_err() {
+            return Place::default();
+        }
         let hash = self.hash(key);
         let cohort = self.cohort(hash);
         let copies = cohort.as_slice();
         let preferred = self.preferred();
-        let first = copies[preferred % copies.len()];
-        let second = copies[(preferred + 1) % copies.len()];
-        if let Some(connection) = self.links[first as usize].shared() {
-            connection.prefetch_bucket(hash);
-        }
-        if N == 3
-            && let Some(connection) = self.links[second as usize].shared()
-        {
-            connection.prefetch_bucket(hash);
-        }
+        let next = if preferred + 1 < copies.len() {
+            preferred + 1
+        } else {
+            0
+        };
         Place {
             hash,
-            first,
-            second,
+            first: copies[preferred],
+            second: copies[next],
         }
     }
 
-    /// Second step: what the buckets say, the data on its way.
+    #[inline(always)]
+    fn prefetch_buckets<const N: usize>(&self, places: &[Place]) {
+        for place in places {
+            if let Some(connection) = self.links[place.first as usize].shared() {
+                connection.prefetch_bucket(place.hash);
+            }
+            if N == 3
+                && let Some(connection) = self.links[place.second as usize].shared()
+            {
+                connection.prefetch_bucket(place.hash);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_data(&self, places: &[Place], found: &[Found]) {
+        for (place, found) in places.iter().zip(found) {
+            if let Found::Data { pointer, .. } = *found
+                && let Some(connection) = self.links[place.first as usize].shared()
+            {
+                connection.prefetch_data(pointer);
+            }
+        }
+    }
+
+    /// Second step: what the buckets say.
     #[inline(always)]
     fn read_index<const N: usize>(&mut self, place: &Place) -> Found {
         let Some(connection) = self.links[place.first as usize].shared() else {
@@ -161,7 +207,6 @@ impl Client {
                 entry,
                 epoch,
             } => {
-                connection.prefetch_data(entry.pointer);
                 slots[0] = slot_number;
                 if N == 3 {
                     let Some(slot) = self.confirm(place, entry.version, epoch) else {
@@ -207,67 +252,86 @@ impl Client {
         second.is_some_and(|c| matches!(c.index_vote(place.hash), IndexVote::Absent { .. }))
     }
 
-    /// Third step; `false` if the lookup is not decided by it. Leases are
-    /// checked after everything that this lookup has read.
+    /// Third step. Leases are checked after everything that a group has read.
     #[inline(always)]
-    fn hand_out<const N: usize>(
+    fn hand_out<const N: usize, K: AsRef<[u8]>>(
         &mut self,
-        place: &Place,
-        found: Found,
-        check: &DataCheck<'_>,
-        index: usize,
+        group: &Group<'_, K>,
+        buffers: &mut [WordBuffer],
+        now_ms: u64,
         on: &mut impl FnMut(usize, Result<Lookup<'_>, OpError>),
-    ) -> bool {
-        match found {
-            Found::Unclear => false,
-            Found::Absent => {
-                if !self.leases_alive::<N>(place) {
-                    return false;
-                }
-                self.counters.misses += 1;
-                let miss = self.miss(MissReason::Absent);
-                on(index, Ok(Lookup::Miss(miss)));
-                true
-            }
-            Found::Data {
-                pointer,
-                version,
-                slots,
-            } => {
-                let Some((connection, bytes)) = self.links[place.first as usize].shared_and_bytes()
-                else {
-                    return false;
-                };
-                if connection.read_data(pointer, bytes).is_err() || !self.leases_alive::<N>(place) {
-                    return false;
-                }
-                let link = &mut self.links[place.first as usize];
-                let partition = link
+    ) {
+        let items = group.places.iter().zip(group.found);
+        let mut is_read = [false; GROUP_LEN];
+        for (((place, found), buffer), is_read) in items
+            .take(group.indexes.len())
+            .zip(&mut *buffers)
+            .zip(&mut is_read)
+        {
+            *is_read = match found {
+                Found::Data { pointer, .. } => self.links[place.first as usize]
                     .shared()
-                    .map_or(0, |connection| connection.partition(place.hash));
-                link.touch(partition, slots[0]);
-                if N == 3 {
-                    self.links[place.second as usize].touch(partition, slots[1]);
+                    .is_some_and(|connection| connection.read_data(*pointer, buffer).is_ok()),
+                Found::Absent => true,
+                Found::Unclear => false,
+            };
+        }
+        let now = time::coarse_ns();
+        for (at, index) in group.indexes.clone().enumerate() {
+            let (place, found) = (&group.places[at], group.found[at]);
+            let key = group.keys[index].as_ref();
+            // Looked up after the reads: what was flushed before is known.
+            let first = self.links[place.first as usize].shared();
+            let flush_floor = first.map_or(Version::ZERO, |c| c.reader().flush_floor());
+            let check = DataCheck {
+                key,
+                now_ms,
+                flush_floor: self.config.flush_floor.max(flush_floor),
+            };
+            if !is_read[at] || !self.leases_alive::<N>(place, now) {
+                on(index, self.get(key));
+                continue;
+            }
+            match found {
+                Found::Data { version, slots, .. } => {
+                    let bytes = buffers[at].bytes();
+                    let DataVerdict::Hit(entry) = judge(bytes, place.hash.tag, version, &check)
+                    else {
+                        on(index, self.get(key));
+                        continue;
+                    };
+                    self.touch_group::<N>(place, slots);
+                    self.counters.hits += 1;
+                    self.clock.observe(version);
+                    on(index, Ok(Lookup::Hit(Hit::new(entry, version))));
                 }
-                let bytes = self.links[place.first as usize].bytes.bytes();
-                let DataVerdict::Hit(entry) = judge(bytes, place.hash.tag, version, check) else {
-                    return false;
-                };
-                self.counters.hits += 1;
-                self.clock.observe(version);
-                on(index, Ok(Lookup::Hit(Hit::new(entry, version))));
-                true
+                _ => {
+                    self.counters.misses += 1;
+                    let miss = self.miss(MissReason::Absent);
+                    on(index, Ok(Lookup::Miss(miss)));
+                }
             }
         }
     }
 
     #[inline(always)]
-    fn leases_alive<const N: usize>(&self, place: &Place) -> bool {
-        let now = time::coarse_ns();
+    fn touch_group<const N: usize>(&mut self, place: &Place, slots: [u32; 2]) {
+        let link = &mut self.links[place.first as usize];
+        let partition = link
+            .shared()
+            .map_or(0, |connection| connection.partition(place.hash));
+        link.touch(partition, slots[0]);
+        if N == 3 {
+            self.links[place.second as usize].touch(partition, slots[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn leases_alive<const N: usize>(&self, place: &Place, coarse_now_ns: u64) -> bool {
         let alive = |number: u32| {
             self.links[number as usize]
                 .shared()
-                .is_some_and(|c| Link::lease_alive(c, now))
+                .is_some_and(|c| Link::lease_alive(c, coarse_now_ns))
         };
         alive(place.first) && (N < 3 || alive(place.second))
     }

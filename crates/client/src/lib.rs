@@ -26,6 +26,7 @@
 //! | `client` | a thread's state: links, clock, counters |
 //! | `link` | one backend: shared memory if it can be, else RPC |
 //! | `get`, `get_many`, `mutate` | drivers of the machines |
+//! | `flush`, `list` | of the whole cell, by RPC |
 //! | `wait` | answers of rings and calls |
 //! | `rpc` | channels and their runtime |
 //! | `asynchronous` | the same for async callers |
@@ -34,9 +35,11 @@ mod asynchronous;
 mod cell;
 mod client;
 mod error;
+mod flush;
 mod get;
 mod get_many;
 mod link;
+mod list;
 mod mutate;
 mod options;
 mod reload;
@@ -48,10 +51,13 @@ pub use asynchronous::{AsyncClient, OwnedHit, OwnedLookup};
 pub use cell::{BackendStats, Cell};
 pub use client::{Client, Counters};
 pub use error::{ConnectError, Mutated, OpError};
+pub use flush::{FlushError, Flushed};
 pub use get::{Hit, Lookup, Miss};
+pub use list::ListError;
 pub use mutate::{FillTicket, SetOptions};
 pub use options::{Carrier, Options};
 pub use reload::{CorpusFormat, ReloadError, Reloaded};
 pub use trefoil_client_core::get::MissReason;
 pub use trefoil_client_core::retry::{RetryCause, RetryCounts};
+pub use trefoil_hot::{HotKey, Order};
 pub use trefoil_layout::Version;

@@ -145,7 +145,7 @@ impl Link {
     }
 
     /// Reports that a hit read this slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch(&mut self, partition: usize, slot: u32) {
         let State::Shared(connection) = &mut self.state else {
             return;

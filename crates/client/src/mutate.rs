@@ -9,9 +9,10 @@ use crate::wait::{AllOutstanding, Event, Outstanding};
 use std::time::Duration;
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::{Cas, CasStep};
-use trefoil_client_core::mode::REPLICAS_MAX;
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::Limits;
 use trefoil_fabric::SendError;
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX};
 use trefoil_layout::message::Request;
@@ -36,6 +37,9 @@ impl FillTicket {
 pub struct SetOptions {
     /// Expires after; `None` never. Whole milliseconds, at least one.
     pub ttl: Option<Duration>,
+    /// Expires at this time, in milliseconds since the Unix epoch; goes before
+    /// `ttl`. A time in the past is stored, and expired at once.
+    pub expiry_ms: Option<u64>,
     /// Opaque to the cell.
     pub client_flags: u32,
     /// `layout::data::ITEM_STALE`, `ITEM_WIN_GIVEN`.
@@ -96,23 +100,44 @@ impl Client {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
+        self.cas_as(Cas::new, key, expected, value, options)
+    }
+
+    /// [`Client::cas`] for a first attempt while others contend: ended by the
+    /// first replica that refuses, so that the one who was first is through
+    /// sooner. `expected` may still be what a quorum holds then; whoever finds it
+    /// again tries [`Client::cas`].
+    pub fn cas_giving_way(
+        &mut self,
+        key: &[u8],
+        expected: Expected,
+        value: &[u8],
+        options: SetOptions,
+    ) -> Result<Mutated, OpError> {
+        self.cas_as(Cas::giving_way, key, expected, value, options)
+    }
+
+    fn cas_as(
+        &mut self,
+        machine: fn(Mode, Version, Limits) -> Cas,
+        key: &[u8],
+        expected: Expected,
+        value: &[u8],
+        options: SetOptions,
+    ) -> Result<Mutated, OpError> {
         check_key(key)?;
         let limit = self.config.value_len_max;
         if value.len() as u64 > limit {
             return Err(OpError::Failed(too_long(value.len(), limit)));
         }
         if let Expected::Version(version) = expected {
-            // Otherwise a version from the future would move our clock there,
-            // and every later mutation would be refused.
-            let bound = time::unix_ns() + trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
-            if version.time_ns <= bound {
-                self.clock.observe(version);
-            }
+            self.observe_sanely(version);
         }
         let version = self.next_version();
         let entry = entry(key, value, options)?;
+        let limits = self.limits(time::monotonic_ns());
         self.run_cas(
-            version,
+            machine(self.mode, version, limits),
             &Outgoing {
                 action: Action::Cas(expected),
                 entry,
@@ -218,12 +243,12 @@ impl Client {
         self.conclude_mutation(outcome, reason)
     }
 
-    fn run_cas(&mut self, version: Version, outgoing: &Outgoing<'_>) -> Result<Mutated, OpError> {
+    fn run_cas(&mut self, mut machine: Cas, outgoing: &Outgoing<'_>) -> Result<Mutated, OpError> {
+        let version = machine.version();
         self.operation += 1;
         let hash = self.hash(outgoing.entry.key);
         let cohort = self.cohort(hash);
         let mut now = time::monotonic_ns();
-        let mut machine = Cas::new(self.mode, version, self.limits(now));
         let mut outstanding = AllOutstanding::default();
         let mut reason = None;
         let outcome = loop {
@@ -236,6 +261,14 @@ impl Client {
                             machine.handle_failure(replica, SendFailure::NotSent);
                         }
                     }
+                }
+                CasStep::Install { replica } => {
+                    let install = Outgoing {
+                        action: Action::Set,
+                        entry: outgoing.entry,
+                    };
+                    // Whether it arrives changes nothing of the outcome.
+                    let _ = self.send(&install, hash, version, cohort, replica);
                 }
                 CasStep::Wait { until_ns } => {
                     match self.next_event(cohort, &mut outstanding, until_ns) {
@@ -253,6 +286,8 @@ impl Client {
             }
         };
         self.counters.mutation_retries.merge(&machine.retries());
+        // The next attempt has to lie above whatever refused this one.
+        self.observe_sanely(machine.bound());
         self.conclude_mutation(outcome, reason)
     }
 
@@ -356,9 +391,12 @@ fn entry<'a>(
     value: &'a [u8],
     options: SetOptions,
 ) -> Result<DataEntry<'a>, OpError> {
-    let expiry_ms = match options.ttl {
-        None => 0,
-        Some(ttl) => {
+    let expiry_ms = match (options.expiry_ms, options.ttl) {
+        (Some(at), _) => Some(at)
+            .filter(|at| *at <= EXPIRY_MS_MAX)
+            .ok_or(OpError::Rejected(Rejection::BadItem))?,
+        (None, None) => 0,
+        (None, Some(ttl)) => {
             let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
             (time::unix_ns() / 1_000_000)
                 .checked_add(ttl_ms)

@@ -227,7 +227,7 @@ fn call_answer(answer: CallAnswer, bytes: &mut WordBuffer) -> Event {
 
 /// Whether no connection stood on which the call could have gone out, or the
 /// server refused it before executing anything.
-fn certainly_not_sent(status: &tonic::Status) -> bool {
+pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
     if matches!(
         status.code(),
         tonic::Code::InvalidArgument | tonic::Code::NotFound

@@ -25,6 +25,9 @@ pub struct Channel {
     outgoing: WordBuffer,
     incoming: WordBuffer,
     next_id: u64,
+    /// Id of the latest request that is answered, and of the latest answer.
+    awaited: u64,
+    answered: u64,
     /// Number of the server's sleep that was ended by this client's bell.
     rung: u64,
     /// Unread bytes of requests at which even a touch wakes the server.
@@ -60,6 +63,8 @@ impl Channel {
             outgoing: buffer.clone(),
             incoming: buffer,
             next_id: 1,
+            awaited: 0,
+            answered: 0,
             rung: 0,
             wake_above: u64::from(geometry.request_len()) / 2,
             spin,
@@ -71,7 +76,14 @@ impl Channel {
     /// Sends a request and wakes the server if it sleeps.
     #[inline]
     pub fn send(&mut self, request: &Request<'_>) -> Result<RequestId, SendError> {
-        self.push(request, Wake::Now)
+        let id = self.push(request, Wake::Now)?;
+        self.awaited = id.0;
+        Ok(id)
+    }
+
+    /// Whether every request has been answered, and so executed.
+    pub fn is_settled(&self) -> bool {
+        self.answered >= self.awaited || self.is_closed()
     }
 
     /// Reports items that were read, in messages of a few hundred. What does
@@ -169,6 +181,7 @@ impl Channel {
                 return Err(self.close());
             };
             count += 1;
+            self.answered = id;
             on(RequestId(id), answer);
         }
         if self.answers.release(&words) {
