@@ -1,0 +1,294 @@
+//! What a protocol asks of the cell behind it: few operations, each atomic per
+//! key, whatever number of copies there are.
+//!
+//! Everything that reads before it writes (add, append, incr, a conditional
+//! delete) is one [`Keyspace::update`]: read the item, decide, and store iff
+//! exactly that version, or still nothing, is there; decide again otherwise.
+
+use trefoil_layout::Version;
+use trefoil_layout::op::Rejection;
+
+/// A value that lies somewhere else until it is asked for, so that it is
+/// copied once: into the bytes that go out.
+pub trait ValueSource {
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends all of it.
+    fn append_to(&self, out: &mut Vec<u8>);
+}
+
+impl ValueSource for [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn append_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
+/// When an item was last asked for, where that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// It has been read since it was written.
+    pub hit_before: bool,
+    /// Seconds since it was last read or written.
+    pub idle_s: u32,
+}
+
+/// An item as it was read.
+#[derive(Clone, Copy)]
+pub struct Item<'a> {
+    /// Its bytes.
+    pub value: &'a dyn ValueSource,
+    /// The mutation that wrote it.
+    pub version: Version,
+    /// Opaque to the cell (memcached's 32-bit flags).
+    pub client_flags: u32,
+    /// `layout::data::ITEM_STALE`, `ITEM_WIN_GIVEN`.
+    pub item_flags: u8,
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// CAS unique that its writer supplied.
+    pub unique: Option<u64>,
+    /// As it was *before* this read.
+    pub seen: Seen,
+}
+
+impl Item<'_> {
+    /// The CAS unique that clients see: the writer's own, else one derived from
+    /// the version. Below 2^63, because some clients read it as a signed number.
+    pub fn cas_unique(&self) -> u64 {
+        self.unique.unwrap_or_else(|| cas_unique_of(self.version))
+    }
+}
+
+/// Set in every CAS unique that is derived from a version.
+const CAS_DERIVED: u64 = 1 << 62;
+
+/// The CAS unique of a version: 62 well-mixed bits below a set one. Two
+/// versions of one key share it with a probability of 2^-62.
+pub fn cas_unique_of(version: Version) -> u64 {
+    // Finaliser of SplitMix64 (Steele et al., 2014).
+    let mix = |mut bits: u64| {
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ bits >> 31
+    };
+    let mixed = mix(mix(version.time_ns).wrapping_add(version.origin));
+    (mixed & (CAS_DERIVED - 1)) | CAS_DERIVED
+}
+
+/// Whether a CAS unique that a client presents, and that is not the item's,
+/// may be of an older state of the item. Uniques that clients supply are
+/// compared as numbers. Derived ones have no order, but whoever has one got it
+/// from an earlier state; a client's own number from 2^62 to 2^63 passes for
+/// one.
+pub fn cas_is_older(presented: u64, current: u64) -> bool {
+    let is_derived = |unique: u64| unique >> 62 == 1;
+    presented < current || (is_derived(presented) && is_derived(current))
+}
+
+/// What is to be stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewItem<'a> {
+    /// Its bytes.
+    pub value: &'a [u8],
+    /// Opaque to the cell.
+    pub client_flags: u32,
+    /// `layout::data::ITEM_STALE`, `ITEM_WIN_GIVEN`.
+    pub item_flags: u8,
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// CAS unique that the caller supplies.
+    pub unique: Option<u64>,
+}
+
+/// What an update does, now that it has seen the item.
+#[derive(Clone, Copy, Debug)]
+pub enum Decision<'a> {
+    /// Nothing.
+    Keep,
+    /// Store this; `scratch` may hold the value.
+    Store(NewItem<'a>),
+    /// Remove the item.
+    Erase,
+}
+
+/// Decides over an item; called again if the item changed meanwhile, so it
+/// must set anew whatever it leaves behind. `scratch` comes empty and keeps its
+/// capacity: a place to build a value in.
+pub type Decide<'d> = dyn for<'s> FnMut(Option<&Item<'_>>, &'s mut Vec<u8>) -> Decision<'s> + 'd;
+
+/// What an update came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Updated {
+    /// The last decision was to keep things as they are.
+    Kept,
+    /// Stored under this version.
+    Stored(Version),
+    /// Removed.
+    Erased,
+}
+
+/// Whether a read counts as a use of the item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It does: eviction learns of it.
+    Use,
+    /// It does not.
+    Peek,
+}
+
+/// Why an operation has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Too few replicas agree on this key for now.
+    #[error("no quorum of replicas agrees on this key")]
+    Inquorate,
+    /// Nobody serves this key for now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It was sent, and whether it took effect is not known.
+    #[error("the outcome is unknown: a replica did not answer in time")]
+    Indeterminate,
+    /// Other writers of this key were faster, time and again.
+    #[error("too many writers of this key")]
+    Contended,
+    /// The backend refused it.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// This kind of keyspace cannot do it.
+    #[error("{0} is not available here")]
+    Unsupported(&'static str),
+}
+
+/// What a listing tells of an item.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedItem<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Length of its value.
+    pub value_len: usize,
+    /// Bytes that its data entry takes in memory.
+    pub entry_len: usize,
+    /// Its version.
+    pub version: Version,
+    /// CAS unique that its writer supplied.
+    pub unique: Option<u64>,
+    /// Opaque to the cell.
+    pub client_flags: u32,
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// When it was last used.
+    pub seen: Seen,
+}
+
+/// Totals of the cell, or of the backend behind this door.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Items resident.
+    pub items: u64,
+    /// Bytes of their data entries.
+    pub entry_bytes: u64,
+    /// Bytes resident for everything.
+    pub used_bytes: u64,
+    /// The limit on those.
+    pub limit_bytes: u64,
+    /// Items evicted so far, for whatever room.
+    pub evictions: u64,
+    /// Items removed because their time was over.
+    pub expired: u64,
+    /// Mutations refused for lack of memory.
+    pub out_of_memory: u64,
+    /// Items stored since the start.
+    pub stored: u64,
+    /// Buckets of all indexes.
+    pub index_buckets: u64,
+    /// Pages of small items held.
+    pub data_pages: u64,
+}
+
+/// The cell behind a door. One belongs to each event loop.
+pub trait Keyspace {
+    /// Reads one item; `with` is called exactly once unless there is a fault.
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault>;
+
+    /// Reads many items, calling `each` once for every key in order, with
+    /// memory latencies overlapped where the keyspace can. Stops early when
+    /// `each` returns `false`: the answer's buffer is full.
+    #[allow(
+        clippy::type_complexity,
+        reason = "an alias would tie lifetimes together"
+    )]
+    fn get_many(
+        &mut self,
+        keys: &[&[u8]],
+        access: Access,
+        each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
+    ) {
+        for (index, key) in keys.iter().enumerate() {
+            let mut wants_more = true;
+            let read = self.get(key, access, &mut |item| wants_more = each(index, Ok(item)));
+            if let Err(fault) = read {
+                wants_more = each(index, Err(fault));
+            }
+            if !wants_more {
+                return;
+            }
+        }
+    }
+
+    /// Stores an item, whatever is there.
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault>;
+
+    /// Reads, decides and stores, atomically. Does not count as a use of the
+    /// item unless it stores.
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault>;
+
+    /// Makes everything that was stored before `at_ms` (milliseconds since the
+    /// Unix epoch, not in the future) invisible, in the whole cell, and returns
+    /// once no reader can see it any more.
+    fn flush(&mut self, at_ms: u64) -> Result<(), Fault>;
+
+    /// Lists items in no particular order. `cursor` 0 begins; the cursor that
+    /// is returned goes on, 0 means that all were listed. Looks at about
+    /// `count` items at a time. An item that stays throughout is listed at
+    /// least once.
+    fn list(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Fault>;
+
+    /// Totals for reports.
+    fn totals(&mut self) -> Result<Totals, Fault>;
+
+    /// Sets the memory limit.
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault>;
+
+    /// Longest value that the cell takes, in bytes.
+    fn value_len_max(&self) -> usize;
+
+    /// Keeps the time of every read from now on, where that can be kept:
+    /// [`Seen::idle_s`] counts from the last write otherwise. It takes memory, so
+    /// it is for the first command that wants to know.
+    fn keep_last_use(&mut self) {}
+
+    /// Does what was put off (reports of touches, for one). Called when an
+    /// event loop has served everybody and is about to sleep, and about once a
+    /// second while it never does.
+    fn tend(&mut self) {}
+}

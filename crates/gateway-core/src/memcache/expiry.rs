@@ -1,0 +1,63 @@
+//! What a client's expiration time means.
+
+use crate::world::Now;
+use trefoil_layout::data::EXPIRY_MS_MAX;
+
+/// A number up to this many seconds counts from now, a larger one from the
+/// Unix epoch.
+const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// An expiry that has passed whenever it is looked at.
+const PAST_MS: u64 = 1;
+
+/// The expiry, in milliseconds since the Unix epoch, of an expiration time in
+/// seconds. 0 is never, below 0 is at once.
+pub(super) fn expiry_ms(seconds: i64, now: Now) -> u64 {
+    match seconds {
+        0 => 0,
+        ..0 => PAST_MS,
+        1..=RELATIVE_S_MAX => now.unix_ms + seconds as u64 * 1000,
+        _ => (seconds as u64).saturating_mul(1000).min(EXPIRY_MS_MAX),
+    }
+}
+
+/// Seconds until an expiry, the begun one included, so that an item just
+/// stored for 30 s has 30 left; 0 if it has passed.
+pub(super) fn remaining_s(expiry_ms: u64, now: Now) -> u64 {
+    expiry_ms.saturating_sub(now.unix_ms).div_ceil(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now {
+        unix_ms: 1_700_000_000_500,
+        monotonic_ns: 0,
+    };
+
+    #[test]
+    fn thirty_days_are_relative_and_more_is_a_date() {
+        let cases = [
+            (0, 0),
+            (-1, PAST_MS),
+            (i64::MIN, PAST_MS),
+            (1, 1_700_000_001_500),
+            (2_592_000, 1_702_592_000_500),
+            (2_592_001, 2_592_001_000),
+            (4_102_444_800, 4_102_444_800_000),
+            (i64::MAX, EXPIRY_MS_MAX),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(expiry_ms(seconds, NOW), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_begun_second_remains() {
+        assert_eq!(remaining_s(NOW.unix_ms + 30_000, NOW), 30);
+        assert_eq!(remaining_s(NOW.unix_ms + 29_001, NOW), 30);
+        assert_eq!(remaining_s(NOW.unix_ms, NOW), 0);
+        assert_eq!(remaining_s(PAST_MS, NOW), 0);
+    }
+}

@@ -1,0 +1,222 @@
+//! Lists of all items: `lru_crawler metadump`, `lru_crawler mgdump`,
+//! `stats cachedump`. They leave in pieces, as the client takes them.
+//!
+//! There are no slab classes here: all items are of class 1, so that tools
+//! which ask for one class after the other see each item once.
+
+use super::tuning::{BAD_CLASS, CLASS_COUNT_MAX, are_classes};
+use super::{BAD_FORMAT, Desk, State, Step};
+use crate::keyspace::{Keyspace, ListedItem, cas_unique_of};
+use crate::memcache::KEY_LEN_MAX;
+use crate::memcache::meta::base64;
+use crate::memcache::mutate::put_fault;
+use crate::memcache::number::{parse_u32, put_u64};
+use crate::world::Now;
+use std::io::Write;
+
+/// The class that all items are of.
+const CLASS: u32 = 1;
+
+/// Items that are looked at in one piece of work.
+const STEP_COUNT: usize = 64;
+
+/// Longest answer to `stats cachedump`, as memcached has it.
+const CACHEDUMP_LEN_MAX: usize = 2 << 20;
+
+/// A list that is being sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::memcache) struct Dump {
+    kind: Kind,
+    cursor: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// All that is known of items.
+    Meta,
+    /// Commands that get them.
+    Mg,
+    /// Keys, lengths and expiries, up to these limits.
+    Cache { count_left: u32, len_left: usize },
+}
+
+impl Kind {
+    fn end(self) -> &'static [u8] {
+        match self {
+            Kind::Meta | Kind::Cache { .. } => b"END",
+            Kind::Mg => b"EN",
+        }
+    }
+}
+
+/// `lru_crawler metadump <classes>|all|hash`.
+pub(super) fn metadump<K: Keyspace>(state: &mut State, classes: &[u8], desk: &mut Desk<'_, '_, K>) {
+    begin(state, classes, Kind::Meta, desk);
+}
+
+/// `lru_crawler mgdump <classes>|all|hash`.
+pub(super) fn mgdump<K: Keyspace>(state: &mut State, classes: &[u8], desk: &mut Desk<'_, '_, K>) {
+    begin(state, classes, Kind::Mg, desk);
+}
+
+fn begin<K: Keyspace>(state: &mut State, classes: &[u8], kind: Kind, desk: &mut Desk<'_, '_, K>) {
+    let everything = matches!(classes, b"all" | b"hash");
+    if !everything && !are_classes(classes) {
+        desk.answer(false, BAD_CLASS);
+        return;
+    }
+    let asked = everything
+        || classes
+            .split(|&byte| byte == b',')
+            .any(|class| parse_u32(class) == Some(CLASS));
+    if asked {
+        *state = State::Dump(Dump { kind, cursor: 0 });
+    } else {
+        desk.answer(false, kind.end());
+    }
+}
+
+/// `stats cachedump <class> <count>`; a count of 0 is all.
+pub(super) fn cachedump<K: Keyspace>(
+    state: &mut State,
+    args: &[&[u8]],
+    desk: &mut Desk<'_, '_, K>,
+) {
+    let [class, count] = *args else {
+        desk.answer(false, b"CLIENT_ERROR bad command line");
+        return;
+    };
+    let (Some(class), Some(count)) = (parse_u32(class), parse_u32(count)) else {
+        desk.answer(false, BAD_FORMAT);
+        return;
+    };
+    if class >= CLASS_COUNT_MAX {
+        desk.answer(false, b"CLIENT_ERROR Illegal slab id");
+        return;
+    }
+    let kind = Kind::Cache {
+        count_left: if count == 0 { u32::MAX } else { count },
+        len_left: CACHEDUMP_LEN_MAX,
+    };
+    if class == CLASS {
+        *state = State::Dump(Dump { kind, cursor: 0 });
+    } else {
+        desk.answer(false, kind.end());
+    }
+}
+
+/// Lists more items.
+pub(super) fn resume<K: Keyspace>(
+    state: &mut State,
+    mut dump: Dump,
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let now = desk.world.now;
+    let out = &mut *desk.out;
+    let kind = &mut dump.kind;
+    let listed = desk
+        .world
+        .keyspace
+        .list(dump.cursor, STEP_COUNT, &mut |item| {
+            // Other protocols have longer keys; no client could use them here.
+            if item.key.len() <= KEY_LEN_MAX {
+                put_item(out, kind, item, now);
+            }
+        });
+    let is_full = matches!(
+        dump.kind,
+        Kind::Cache { count_left: 0, .. } | Kind::Cache { len_left: 0, .. }
+    );
+    *state = match listed {
+        Ok(cursor) if cursor != 0 && !is_full => State::Dump(Dump { cursor, ..dump }),
+        Ok(_) => {
+            desk.answer(false, dump.kind.end());
+            State::Command
+        }
+        Err(fault) => {
+            put_fault(desk.out, &fault);
+            State::Command
+        }
+    };
+    Step::Done(0)
+}
+
+fn put_item(out: &mut Vec<u8>, kind: &mut Kind, item: &ListedItem<'_>, now: Now) {
+    match kind {
+        Kind::Meta => put_meta(out, item, now),
+        Kind::Mg => {
+            out.extend_from_slice(b"mg ");
+            if is_plain(item.key) {
+                out.extend_from_slice(item.key);
+            } else {
+                base64::encode(item.key, out);
+                out.extend_from_slice(b" b");
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+        Kind::Cache {
+            count_left,
+            len_left,
+        } => {
+            let mark = out.len();
+            if *count_left == 0 || *len_left == 0 || !is_plain(item.key) {
+                return;
+            }
+            out.extend_from_slice(b"ITEM ");
+            out.extend_from_slice(item.key);
+            // Writing to a vector does not fail.
+            let _ = write!(
+                out,
+                " [{} b; {} s]\r\n",
+                item.value_len,
+                item.expiry_ms / 1000
+            );
+            *count_left -= 1;
+            *len_left = len_left.saturating_sub(out.len() - mark);
+        }
+    }
+}
+
+/// Whether a key can stand in a line as it is.
+fn is_plain(key: &[u8]) -> bool {
+    key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
+}
+
+fn put_meta(out: &mut Vec<u8>, item: &ListedItem<'_>, now: Now) {
+    out.extend_from_slice(b"key=");
+    for &byte in item.key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte);
+        } else {
+            // Writing to a vector does not fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out.extend_from_slice(b" exp=");
+    if item.expiry_ms == 0 {
+        out.extend_from_slice(b"-1");
+    } else {
+        put_u64(out, item.expiry_ms / 1000);
+    }
+    out.extend_from_slice(b" la=");
+    put_u64(
+        out,
+        (now.unix_ms / 1000).saturating_sub(u64::from(item.seen.idle_s)),
+    );
+    out.extend_from_slice(b" cas=");
+    put_u64(
+        out,
+        item.unique.unwrap_or_else(|| cas_unique_of(item.version)),
+    );
+    out.extend_from_slice(if item.seen.hit_before {
+        b" fetch=yes cls=".as_slice()
+    } else {
+        b" fetch=no cls="
+    });
+    put_u64(out, u64::from(CLASS));
+    out.extend_from_slice(b" size=");
+    put_u64(out, item.entry_len as u64);
+    out.extend_from_slice(b" flags=");
+    put_u64(out, u64::from(item.client_flags));
+    out.push(b'\n');
+}

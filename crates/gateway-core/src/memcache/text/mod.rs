@@ -1,0 +1,274 @@
+//! The text protocol: lines, and values behind some of them.
+//!
+//! A line is parsed once, by bytes. A command whose value has not come stays
+//! unconsumed, as the contract of `Session` asks, so nothing is kept between
+//! two calls but a few words: that a long answer goes on, or that bytes of a
+//! refused value are still to come.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `line` | lines and words |
+//! | `read` | get, gets, gat, gats |
+//! | `store` | set, add, replace, append, prepend, cas |
+//! | `change` | delete, touch, incr, decr |
+//! | `server` | flush_all, version, verbosity, stats, watch, … |
+//! | `tuning` | commands about memcached's memory, answered and without effect |
+//! | `dump` | lists of all items |
+//! | `auth` | authentication |
+
+mod auth;
+pub(super) mod change;
+mod dump;
+pub(super) mod line;
+mod read;
+mod server;
+pub(super) mod store;
+mod tuning;
+
+use super::meta;
+use super::mutate::Mode;
+use crate::keyspace::Keyspace;
+use crate::session::{Driven, Session, Wants};
+use crate::world::{Command, Done, Ending, World};
+use line::{Line, Words};
+
+/// A line this long that has not ended is a command only if it reads many
+/// keys.
+const LINE_LEN_MAX: usize = 2048;
+
+pub(super) const ERROR: &[u8] = b"ERROR";
+pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format";
+pub(super) const BAD_DATA_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk";
+pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
+
+/// One connection that speaks the text protocol.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TextSession {
+    state: State,
+    authenticated: bool,
+    watching: bool,
+}
+
+/// What a connection is in the middle of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum State {
+    /// Nothing: a command comes next.
+    #[default]
+    Command,
+    /// A line of keys, of which some are done with.
+    Reading(read::Reading),
+    /// A line that means nothing any more.
+    SkipLine,
+    /// A refused value, of which this many bytes are to come.
+    Swallow(usize),
+    /// A list of all items.
+    Dump(dump::Dump),
+}
+
+/// What one step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// This much of the input is done with.
+    Done(usize),
+    /// The command needs this many bytes in all (0: not known).
+    Input(usize),
+    /// This much is done with, and the output is full.
+    Output(usize),
+    /// This much is done with, and the connection is to be closed.
+    Close(usize),
+}
+
+/// What steps are lent beside the input.
+pub(super) struct Desk<'a, 'w, K: Keyspace> {
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) out_len_max: usize,
+    pub(super) world: &'a mut World<'w, K>,
+}
+
+impl<K: Keyspace> Desk<'_, '_, K> {
+    /// Answers with one line, unless the client wants no reply.
+    pub(super) fn answer(&mut self, noreply: bool, text: &[u8]) {
+        if !noreply {
+            self.out.extend_from_slice(text);
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Tells the observer how a command on an item ended.
+    pub(super) fn done(&mut self, command: Command, ending: Ending, key: &[u8], value_len: usize) {
+        self.world.observer.done(&Done {
+            command,
+            ending,
+            key,
+            value_len,
+        });
+    }
+
+    /// Longest value that is stored.
+    pub(super) fn value_len_max(&self) -> usize {
+        self.world
+            .settings
+            .item_len_max
+            .min(self.world.keyspace.value_len_max())
+    }
+}
+
+impl TextSession {
+    fn step<K: Keyspace>(&mut self, input: &[u8], desk: &mut Desk<'_, '_, K>) -> Step {
+        match self.state {
+            State::Command => self.command(input, desk),
+            State::Reading(reading) => read::resume(&mut self.state, reading, input, desk),
+            State::SkipLine => match memchr::memchr(b'\n', input) {
+                Some(end) => {
+                    self.state = State::Command;
+                    Step::Done(end + 1)
+                }
+                None => Step::Done(input.len()),
+            },
+            State::Swallow(len) => {
+                let swallowed = len.min(input.len());
+                self.state = match len - swallowed {
+                    0 => State::Command,
+                    left => State::Swallow(left),
+                };
+                Step::Done(swallowed)
+            }
+            State::Dump(dump) => dump::resume(&mut self.state, dump, desk),
+        }
+    }
+
+    fn command<K: Keyspace>(&mut self, input: &[u8], desk: &mut Desk<'_, '_, K>) -> Step {
+        let line = Line::first(input);
+        if desk.world.settings.authentication && !self.authenticated {
+            return auth::authenticate(&mut self.authenticated, line, input, desk);
+        }
+        let Some(line) = line else {
+            return self.unfinished(input, desk);
+        };
+        let mut words = Words::of(line.text);
+        let word = words.next().unwrap_or_default();
+        let state = &mut self.state;
+        let done = Step::Done(line.len);
+        match word {
+            b"get" => return read::start(state, read::GET, words, line, desk),
+            b"gets" => return read::start(state, read::GETS, words, line, desk),
+            b"set" => return store::store(state, Mode::Set, words, line, input, desk),
+            b"mg" => meta::get(words, desk),
+            b"ms" => return meta::set(state, words, line, input, desk),
+            b"md" => meta::delete(words, desk),
+            b"ma" => meta::arithmetic(words, desk),
+            b"mn" => desk.answer(false, b"MN"),
+            b"me" => meta::debug(words, desk),
+            b"add" => return store::store(state, Mode::Add, words, line, input, desk),
+            b"cas" => return store::store(state, Mode::Cas, words, line, input, desk),
+            b"replace" => return store::store(state, Mode::Replace, words, line, input, desk),
+            b"append" => return store::store(state, Mode::Append, words, line, input, desk),
+            b"prepend" => return store::store(state, Mode::Prepend, words, line, input, desk),
+            b"delete" => change::delete(words, desk),
+            b"incr" => change::count(true, words, desk),
+            b"decr" => change::count(false, words, desk),
+            b"touch" => change::touch(words, desk),
+            b"gat" => return read::start_touching(state, read::GET, words, line, desk),
+            b"gats" => return read::start_touching(state, read::GETS, words, line, desk),
+            // An old name of get that some clients may still use.
+            b"bget" => return read::start(state, read::GET, words, line, desk),
+            b"version" => server::version(desk),
+            b"verbosity" => server::verbosity(words, desk),
+            b"flush_all" => server::flush_all(words, desk),
+            b"stats" => server::stats(state, words, desk),
+            b"cache_memlimit" => server::memory_limit(words, desk),
+            b"watch" => server::watch(&mut self.watching, words, desk),
+            b"lru_crawler" => tuning::lru_crawler(state, words, desk),
+            b"lru" => tuning::lru(words, desk),
+            b"slabs" => tuning::slabs(words, desk),
+            b"extstore" => desk.answer(false, ERROR),
+            b"shutdown" => {
+                if server::shutdown(words, desk) {
+                    return Step::Close(line.len);
+                }
+            }
+            b"quit" => return Step::Close(line.len),
+            _ if is_http(word, words) => return Step::Close(line.len),
+            _ => desk.answer(false, ERROR),
+        }
+        done
+    }
+
+    /// The input ends in the middle of a line.
+    fn unfinished<K: Keyspace>(&mut self, input: &[u8], desk: &mut Desk<'_, '_, K>) -> Step {
+        if input.len() <= LINE_LEN_MAX {
+            return Step::Input(0);
+        }
+        let mut words = Words::of(input);
+        let word = words.next().unwrap_or_default();
+        let state = &mut self.state;
+        match word {
+            b"get" => read::start_long(state, read::GET, words, input, desk),
+            b"gets" => read::start_long(state, read::GETS, words, input, desk),
+            b"gat" => read::start_touching_long(state, read::GET, words, input, desk),
+            b"gats" => read::start_touching_long(state, read::GETS, words, input, desk),
+            _ => {
+                desk.answer(false, b"CLIENT_ERROR line too long");
+                Step::Close(input.len())
+            }
+        }
+    }
+}
+
+/// Whether a browser talks to us, or somebody makes one do so. memcached looks
+/// for it where it has no command with the first letter.
+fn is_http(word: &[u8], words: Words<'_>) -> bool {
+    word.len() > 1
+        && !b"gsacidt".contains(&word[0])
+        && words.last().unwrap_or(word).starts_with(b"HTTP/")
+}
+
+impl Session for TextSession {
+    fn drive<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        out_len_max: usize,
+        world: &mut World<'_, K>,
+    ) -> Driven {
+        let mut consumed = 0;
+        let mut desk = Desk {
+            out,
+            out_len_max,
+            world,
+        };
+        let wants = loop {
+            let rest = &input[consumed..];
+            let goes_on = matches!(self.state, State::Dump(_));
+            if rest.is_empty() && !goes_on {
+                break self.idle(0);
+            }
+            if desk.out.len() >= out_len_max {
+                break Wants::Output;
+            }
+            match self.step(rest, &mut desk) {
+                Step::Done(len) => consumed += len,
+                Step::Input(len) => break self.idle(len),
+                Step::Output(len) => {
+                    consumed += len;
+                    break Wants::Output;
+                }
+                Step::Close(len) => {
+                    consumed += len;
+                    break Wants::Close;
+                }
+            }
+        };
+        Driven { consumed, wants }
+    }
+}
+
+impl TextSession {
+    fn idle(&self, len: usize) -> Wants {
+        if self.watching && len == 0 {
+            Wants::Events
+        } else {
+            Wants::Input(len)
+        }
+    }
+}

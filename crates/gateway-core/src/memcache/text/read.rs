@@ -1,0 +1,399 @@
+//! get, gets, gat, gats.
+//!
+//! Keys are looked up in batches, so that memory latencies overlap. Once the
+//! output is full, the rest of the line waits in the input; a line of keys may
+//! be longer than any buffer, and is then read as it comes.
+
+use super::line::{Line, Words};
+use super::{BAD_FORMAT, Desk, ERROR, LINE_LEN_MAX, State, Step};
+use crate::keyspace::{Access, Fault, Item, Keyspace};
+use crate::memcache::KEY_LEN_MAX;
+use crate::memcache::expiry::expiry_ms;
+use crate::memcache::mutate::{self, put_fault};
+use crate::memcache::number::{parse_i64, put_u64};
+use crate::world::{Command, Done, Ending};
+
+/// Keys that go to the keyspace together.
+const BATCH: usize = 32;
+
+/// What a line of keys asks for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::memcache) struct Reading {
+    with_cas: bool,
+    /// The expiration time that items get.
+    touch: Option<i64>,
+}
+
+/// `get`.
+pub(super) const GET: Reading = Reading {
+    with_cas: false,
+    touch: None,
+};
+/// `gets`.
+pub(super) const GETS: Reading = Reading {
+    with_cas: true,
+    touch: None,
+};
+
+/// What stands behind some keys of a line.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The end of the line, which makes this much of the input.
+    Line(usize),
+    /// Bytes of the line that mean nothing.
+    Ignored,
+    /// More keys, which have not come.
+    Open,
+}
+
+/// Whole keys of a line.
+#[derive(Clone, Copy, Debug)]
+struct Keys<'a> {
+    text: &'a [u8],
+    /// Where they begin in the input.
+    at: usize,
+    end: End,
+}
+
+/// A line has come that begins with `get` or `gets`.
+#[inline]
+pub(super) fn start<K: Keyspace>(
+    state: &mut State,
+    reading: Reading,
+    mut words: Words<'_>,
+    line: Line<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let all = words;
+    let Some(key) = words.next() else {
+        desk.answer(false, ERROR);
+        return Step::Done(line.len);
+    };
+    if words.rest().is_empty() && reading.touch.is_none() && key.len() <= KEY_LEN_MAX {
+        get_one(key, reading.with_cas, desk);
+        return Step::Done(line.len);
+    }
+    let keys = Keys {
+        text: all.rest(),
+        at: line.text.len() - all.rest().len(),
+        end: End::Line(line.len),
+    };
+    let mark = Some(desk.out.len());
+    read(state, reading, keys, mark, desk)
+}
+
+/// A line has come that begins with `gat` or `gats`.
+pub(super) fn start_touching<K: Keyspace>(
+    state: &mut State,
+    reading: Reading,
+    mut words: Words<'_>,
+    line: Line<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let Some(word) = words.next() else {
+        desk.answer(false, ERROR);
+        return Step::Done(line.len);
+    };
+    let touch = parse_i64(word);
+    if touch.is_none() {
+        desk.answer(false, b"CLIENT_ERROR invalid exptime argument");
+        return Step::Done(line.len);
+    }
+    let keys = Keys {
+        text: words.rest(),
+        at: line.text.len() - words.rest().len(),
+        end: End::Line(line.len),
+    };
+    let mark = Some(desk.out.len());
+    read(state, Reading { touch, ..reading }, keys, mark, desk)
+}
+
+/// The beginning of a long line of keys has come.
+pub(super) fn start_long<K: Keyspace>(
+    state: &mut State,
+    reading: Reading,
+    words: Words<'_>,
+    input: &[u8],
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let at = input.len() - words.rest().len();
+    let mark = Some(desk.out.len());
+    read(state, reading, open_keys(input, at), mark, desk)
+}
+
+/// The beginning of a long line of an expiration time and keys has come.
+pub(super) fn start_touching_long<K: Keyspace>(
+    state: &mut State,
+    reading: Reading,
+    mut words: Words<'_>,
+    input: &[u8],
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let touch = words.next().and_then(parse_i64);
+    if touch.is_none() {
+        desk.answer(false, b"CLIENT_ERROR invalid exptime argument");
+        *state = State::SkipLine;
+        return Step::Done(input.len());
+    }
+    start_long(state, Reading { touch, ..reading }, words, input, desk)
+}
+
+/// More of a line has come, or there is room for more answers.
+pub(super) fn resume<K: Keyspace>(
+    state: &mut State,
+    reading: Reading,
+    input: &[u8],
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let keys = match Line::first(input) {
+        Some(line) => Keys {
+            // The rest of a line may be its end alone.
+            text: if line.text == b"\r" { b"" } else { line.text },
+            at: 0,
+            end: End::Line(line.len),
+        },
+        None => open_keys(input, 0),
+    };
+    if matches!(keys.end, End::Open) && keys.text.is_empty() && input.len() <= LINE_LEN_MAX {
+        return Step::Input(0);
+    }
+    read(state, reading, keys, None, desk)
+}
+
+/// The whole keys of a line that has not ended, from `at` on.
+fn open_keys(input: &[u8], at: usize) -> Keys<'_> {
+    let text = &input[at..];
+    if let Some(len) = memchr::memchr(0, text) {
+        return Keys {
+            text: &text[..len],
+            at,
+            end: End::Ignored,
+        };
+    }
+    let whole_len = memchr::memrchr(b' ', text).map_or(0, |blank| blank + 1);
+    // What is longer than a key is shown, in order to be refused.
+    let len = if text.len() - whole_len > KEY_LEN_MAX + 1 {
+        text.len()
+    } else {
+        whole_len
+    };
+    Keys {
+        text: &text[..len],
+        at,
+        end: End::Open,
+    }
+}
+
+/// Looks keys up and appends what is found. `mark` is where the answer began
+/// in the output, if nothing of it has left.
+fn read<K: Keyspace>(
+    state: &mut State,
+    reading: Reading,
+    keys: Keys<'_>,
+    mark: Option<usize>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let mut words = Words::of(keys.text);
+    loop {
+        let from = words;
+        let mut batch: [&[u8]; BATCH] = [b""; BATCH];
+        let mut count = 0;
+        while count < BATCH
+            && let Some(key) = words.next()
+        {
+            batch[count] = key;
+            count += 1;
+        }
+        let batch = &batch[..count];
+        if batch.iter().any(|key| key.len() > KEY_LEN_MAX) {
+            return refuse(state, keys, mark, desk, None);
+        }
+        if batch.is_empty() {
+            break;
+        }
+        let read = match reading.touch {
+            None => get_batch(batch, reading.with_cas, desk),
+            Some(seconds) => touch_batch(batch, reading.with_cas, seconds, desk),
+        };
+        match read {
+            Err(fault) => return refuse(state, keys, mark, desk, Some(&fault)),
+            Ok(read) if read < count || desk.out.len() >= desk.out_len_max => {
+                let mut left = from;
+                for _ in 0..read {
+                    left.next();
+                }
+                if left.clone().next().is_none() {
+                    break;
+                }
+                // As long as nothing has left, the command can still fail as a
+                // whole.
+                if mark.is_some() && left.clone().any(|key| key.len() > KEY_LEN_MAX) {
+                    return refuse(state, keys, mark, desk, None);
+                }
+                *state = State::Reading(reading);
+                return Step::Output(keys.at + keys.text.len() - left.rest().len());
+            }
+            Ok(_) => {}
+        }
+    }
+    match keys.end {
+        End::Line(len) => {
+            desk.answer(false, b"END");
+            *state = State::Command;
+            Step::Done(len)
+        }
+        End::Ignored => {
+            desk.answer(false, b"END");
+            *state = State::SkipLine;
+            Step::Done(keys.at + keys.text.len())
+        }
+        End::Open => {
+            *state = State::Reading(reading);
+            Step::Done(keys.at + keys.text.len())
+        }
+    }
+}
+
+/// Ends the command with an error, for a key that is too long or for a fault.
+fn refuse<K: Keyspace>(
+    state: &mut State,
+    keys: Keys<'_>,
+    mark: Option<usize>,
+    desk: &mut Desk<'_, '_, K>,
+    fault: Option<&Fault>,
+) -> Step {
+    if let Some(mark) = mark {
+        desk.out.truncate(mark);
+    }
+    match fault {
+        None => desk.answer(false, BAD_FORMAT),
+        Some(fault) => put_fault(desk.out, fault),
+    }
+    match keys.end {
+        End::Line(len) => {
+            *state = State::Command;
+            Step::Done(len)
+        }
+        End::Ignored | End::Open => {
+            *state = State::SkipLine;
+            Step::Done(keys.at + keys.text.len())
+        }
+    }
+}
+
+/// Appends an item that was found.
+#[inline]
+fn put_value(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, with_cas: bool) {
+    let len = item.value.len();
+    // The words and numbers around key and value make 81 bytes at most.
+    out.reserve(key.len() + len + 96);
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    put_u64(out, u64::from(item.client_flags));
+    out.push(b' ');
+    put_u64(out, len as u64);
+    if with_cas {
+        out.push(b' ');
+        put_u64(out, item.cas_unique());
+    }
+    out.extend_from_slice(b"\r\n");
+    item.value.append_to(out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A read of one key, answered as a whole.
+#[inline]
+fn get_one<K: Keyspace>(key: &[u8], with_cas: bool, desk: &mut Desk<'_, '_, K>) {
+    let mark = desk.out.len();
+    let out = &mut *desk.out;
+    let mut found = None;
+    let read = desk.world.keyspace.get(key, Access::Use, &mut |item| {
+        if let Some(item) = item {
+            put_value(out, key, item, with_cas);
+            found = Some(item.value.len());
+        }
+    });
+    let ending = match (&read, found) {
+        (Err(_), _) => Ending::ServerError,
+        (Ok(()), Some(_)) => Ending::Hit,
+        (Ok(()), None) => Ending::Miss,
+    };
+    match read {
+        Ok(()) => desk.out.extend_from_slice(b"END\r\n"),
+        Err(fault) => {
+            desk.out.truncate(mark);
+            put_fault(desk.out, &fault);
+        }
+    }
+    desk.done(Command::Get, ending, key, found.unwrap_or(0));
+}
+
+/// Reads keys until the output is full; how many.
+fn get_batch<K: Keyspace>(
+    batch: &[&[u8]],
+    with_cas: bool,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<usize, Fault> {
+    let out = &mut *desk.out;
+    let out_len_max = desk.out_len_max;
+    let observer = &mut *desk.world.observer;
+    let mut result = Ok(0);
+    desk.world
+        .keyspace
+        .get_many(batch, Access::Use, &mut |index, read| {
+            let key = batch[index];
+            let (ending, value_len) = match &read {
+                Ok(Some(item)) => {
+                    put_value(out, key, item, with_cas);
+                    (Ending::Hit, item.value.len())
+                }
+                Ok(None) => (Ending::Miss, 0),
+                Err(_) => (Ending::ServerError, 0),
+            };
+            observer.done(&Done {
+                command: Command::Get,
+                ending,
+                key,
+                value_len,
+            });
+            result = read.map(|_| index + 1);
+            result.is_ok() && out.len() < out_len_max
+        });
+    result
+}
+
+/// Reads and touches keys until the output is full; how many.
+fn touch_batch<K: Keyspace>(
+    batch: &[&[u8]],
+    with_cas: bool,
+    seconds: i64,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<usize, Fault> {
+    let expiry_ms = expiry_ms(seconds, desk.world.now);
+    for (index, key) in batch.iter().enumerate() {
+        let mark = desk.out.len();
+        let out = &mut *desk.out;
+        let mut value_len = 0;
+        let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |item| {
+            out.truncate(mark);
+            put_value(out, key, item, with_cas);
+            value_len = item.value.len();
+        });
+        let ending = match touched {
+            Ok(true) => Ending::Hit,
+            Ok(false) => Ending::Miss,
+            Err(_) => Ending::ServerError,
+        };
+        if ending != Ending::Hit {
+            desk.out.truncate(mark);
+            value_len = 0;
+        }
+        desk.done(Command::GetAndTouch, ending, key, value_len);
+        touched?;
+        if desk.out.len() >= desk.out_len_max {
+            return Ok(index + 1);
+        }
+    }
+    Ok(batch.len())
+}

@@ -1,0 +1,157 @@
+//! set, add, replace, append, prepend, cas.
+
+use super::line::{Args, Line, Words};
+use super::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, ERROR, State, Step, TOO_LARGE};
+use crate::keyspace::Keyspace;
+use crate::memcache::KEY_LEN_MAX;
+use crate::memcache::expiry::expiry_ms;
+use crate::memcache::mutate::{self, Mode, Outcome, Storing, put_fault};
+use crate::memcache::number::{parse_i64, parse_u32, parse_u64};
+use crate::world::{Command, Ending};
+
+/// Longest value that a line may announce.
+const ANNOUNCED_LEN_MAX: i64 = i32::MAX as i64 - 2;
+
+/// What a line announces.
+struct Announced<'a> {
+    key: &'a [u8],
+    client_flags: u32,
+    expiration: i64,
+    value_len: usize,
+    compare: u64,
+}
+
+fn announced<'a>(words: &[&'a [u8]], mode: Mode) -> Option<Announced<'a>> {
+    let key = words[0];
+    if key.len() > KEY_LEN_MAX {
+        return None;
+    }
+    Some(Announced {
+        key,
+        client_flags: parse_u32(words[1])?,
+        expiration: parse_i64(words[2])?,
+        value_len: value_len(words[3])?,
+        compare: match mode {
+            Mode::Cas => parse_u64(words[4])?,
+            _ => 0,
+        },
+    })
+}
+
+/// The length of a value that a line announces.
+pub(in crate::memcache) fn value_len(word: &[u8]) -> Option<usize> {
+    let len = parse_i64(word).filter(|&len| len <= ANNOUNCED_LEN_MAX)?;
+    usize::try_from(len).ok()
+}
+
+/// The value behind a line, and the length of both.
+pub(in crate::memcache) enum Behind<'a> {
+    /// It has come.
+    Value(&'a [u8], usize),
+    /// It has come, and is not followed by an end of line.
+    Unended(usize),
+    /// It has not come: needs so much.
+    Missing(usize),
+}
+
+/// The value behind a line.
+#[inline]
+pub(in crate::memcache) fn behind(input: &[u8], line_len: usize, value_len: usize) -> Behind<'_> {
+    let total = line_len + value_len + 2;
+    match input.get(line_len..total) {
+        None => Behind::Missing(total),
+        Some(block) => match block.split_at(value_len) {
+            (value, b"\r\n") => Behind::Value(value, total),
+            _ => Behind::Unended(total),
+        },
+    }
+}
+
+/// A line has come that announces a value.
+#[inline]
+pub(super) fn store<K: Keyspace>(
+    state: &mut State,
+    mode: Mode,
+    words: Words<'_>,
+    line: Line<'_>,
+    input: &[u8],
+    desk: &mut Desk<'_, '_, K>,
+) -> Step {
+    let args = Args::<7>::of(words);
+    let least = if mode == Mode::Cas { 5 } else { 4 };
+    if args.len() != least && args.len() != least + 1 {
+        desk.answer(false, ERROR);
+        return Step::Done(line.len);
+    }
+    let noreply = args.noreply();
+    let Some(announced) = announced(&args, mode) else {
+        desk.answer(noreply, BAD_FORMAT);
+        return Step::Done(line.len);
+    };
+    let command = if mode == Mode::Cas {
+        Command::Cas
+    } else {
+        Command::Set
+    };
+    let key = announced.key;
+    let value_len_max = desk.value_len_max();
+    if announced.value_len > value_len_max {
+        if mode == Mode::Set {
+            mutate::erase_outdated(desk.world.keyspace, key);
+        }
+        desk.answer(noreply, TOO_LARGE);
+        desk.done(command, Ending::ClientError, key, announced.value_len);
+        *state = State::Swallow(announced.value_len + 2);
+        return Step::Done(line.len);
+    }
+    let (value, total) = match behind(input, line.len, announced.value_len) {
+        Behind::Value(value, total) => (value, total),
+        Behind::Missing(total) => return Step::Input(total),
+        Behind::Unended(total) => {
+            desk.answer(noreply, BAD_DATA_CHUNK);
+            desk.done(command, Ending::ClientError, key, announced.value_len);
+            return Step::Done(total);
+        }
+    };
+    let storing = Storing {
+        mode,
+        key,
+        value,
+        client_flags: announced.client_flags,
+        expiry_ms: expiry_ms(announced.expiration, desk.world.now),
+        compare: announced.compare,
+        unique: None,
+        allow_stale: false,
+        vivify_expiry_ms: None,
+        value_len_max,
+    };
+    let stored = mutate::store(desk.world.keyspace, &storing);
+    let ending = ending(mode, stored.as_ref().ok());
+    match stored {
+        Ok(stored) => desk.answer(noreply, word(stored)),
+        Err(_) if noreply => {}
+        Err(fault) => put_fault(desk.out, &fault),
+    }
+    desk.done(command, ending, key, value.len());
+    Step::Done(total)
+}
+
+fn word(stored: Outcome) -> &'static [u8] {
+    match stored {
+        Outcome::Stored { .. } => b"STORED",
+        Outcome::NotStored => b"NOT_STORED",
+        Outcome::Exists => b"EXISTS",
+        Outcome::NotFound => b"NOT_FOUND",
+    }
+}
+
+/// How storing ended, for the observer.
+pub(in crate::memcache) fn ending(mode: Mode, stored: Option<&Outcome>) -> Ending {
+    match stored {
+        None => Ending::ServerError,
+        Some(Outcome::Stored { .. }) => Ending::Hit,
+        Some(Outcome::Exists) => Ending::Refused,
+        Some(Outcome::NotStored) if mode == Mode::Add => Ending::Refused,
+        Some(Outcome::NotStored | Outcome::NotFound) => Ending::Miss,
+    }
+}

@@ -1,0 +1,281 @@
+//! Commands of many keys: MGET, MSET, DEL, UNLINK, EXISTS, TOUCH.
+//!
+//! Each key (or pair) is executed and done with as it comes, so that a command
+//! of a million keys takes no more memory than one of two, and a long answer
+//! can wait for the output to leave.
+
+use super::gather::value_len_max;
+use super::parse::{Part, ProtocolError, bulk_len};
+use super::reply::Reply;
+use super::table::{Id, Spec};
+use super::{Skip, Step};
+use crate::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Updated};
+use crate::world::{Command, Done, Ending, World};
+use trefoil_layout::limits::KEY_LEN_MAX;
+use trefoil_layout::op::Rejection;
+
+/// Keys that go to the keyspace together, to overlap memory latencies.
+const CHUNK_LEN: usize = 32;
+
+/// A command of many keys on its way.
+#[derive(Debug)]
+pub(super) struct Many {
+    id: Id,
+    /// Arguments that are still to come.
+    left: usize,
+    /// Keys found or removed so far.
+    tally: i64,
+    /// The first fault, which is what will be answered.
+    fault: Option<Fault>,
+}
+
+/// An argument at some place of the input.
+enum Found<'a> {
+    /// The bytes, and where the next one begins.
+    Whole(&'a [u8], usize),
+    /// So much input is needed in all, if known.
+    Incomplete(usize),
+    /// Longer than may be: where its bytes begin, and its length.
+    TooLong(usize, usize),
+    Lost(ProtocolError),
+}
+
+fn argument(input: &[u8], at: usize, len_max: usize) -> Found<'_> {
+    match bulk_len(&input[at..], true) {
+        Part::Incomplete => Found::Incomplete(0),
+        Part::Bad(error) => Found::Lost(error),
+        Part::Whole((len, line_len)) => {
+            let start = at + line_len;
+            if len > len_max {
+                Found::TooLong(start, len)
+            } else if input.len() < start + len + 2 {
+                Found::Incomplete(start + len + 2)
+            } else {
+                Found::Whole(&input[start..start + len], start + len + 2)
+            }
+        }
+    }
+}
+
+impl Many {
+    /// Whether the command takes many keys, and this number of arguments after
+    /// its name. MSET wants pairs; the error for others is an ordinary one.
+    pub(super) fn takes(spec: &Spec, count: usize) -> bool {
+        spec.is_many() && count.is_multiple_of(spec.keys.2 as usize)
+    }
+
+    /// Begins one of `count` arguments after its name.
+    pub(super) fn begin(spec: &Spec, count: usize, reply: &mut Reply<'_>) -> Self {
+        if spec.id == Id::MGet {
+            reply.array(count);
+        }
+        Many {
+            id: spec.id,
+            left: count,
+            tally: 0,
+            fault: None,
+        }
+    }
+
+    /// Whether all arguments have been executed.
+    pub(super) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Answers, unless the answers have gone out on the way.
+    pub(super) fn finish(&self, reply: &mut Reply<'_>) {
+        match (self.id, &self.fault) {
+            (Id::MGet, _) => {}
+            (_, Some(fault)) => reply.fault(fault),
+            (Id::MSet, None) => reply.simple("OK"),
+            (_, None) => reply.integer(self.tally),
+        }
+    }
+
+    fn note(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// Executes what stands at the front of the input.
+    pub(super) fn step<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        reply: &mut Reply<'_>,
+        out_len_max: usize,
+        skip: &mut Skip,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        if self.id == Id::MSet {
+            return self.step_pair(input, skip, world);
+        }
+        let mut keys: [&[u8]; CHUNK_LEN] = [b""; CHUNK_LEN];
+        let mut ends = [0; CHUNK_LEN];
+        let (mut count, mut at) = (0, 0);
+        while count < CHUNK_LEN.min(self.left) {
+            match argument(input, at, KEY_LEN_MAX) {
+                Found::Whole(key, end) => {
+                    (keys[count], ends[count]) = (key, end);
+                    (count, at) = (count + 1, end);
+                }
+                // What has come goes first.
+                _ if count > 0 => break,
+                Found::Incomplete(needed) => return Step::Input(needed),
+                Found::Lost(error) => return Step::Lost(error),
+                Found::TooLong(start, len) => {
+                    // No key is as long: it is not there.
+                    if self.id == Id::MGet {
+                        reply.null();
+                    }
+                    self.left -= 1;
+                    skip.bytes = len + 2;
+                    return Step::Done(start);
+                }
+            }
+        }
+        let keys = &keys[..count];
+        let executed = match self.id {
+            Id::Del | Id::Unlink => self.remove(keys, world),
+            _ => self.read(keys, reply, out_len_max, world),
+        };
+        self.left -= executed;
+        Step::Done(ends[executed - 1])
+    }
+
+    /// Reads keys: for their values, or for whether they are there.
+    fn read<K: Keyspace>(
+        &mut self,
+        keys: &[&[u8]],
+        reply: &mut Reply<'_>,
+        out_len_max: usize,
+        world: &mut World<'_, K>,
+    ) -> usize {
+        let access = if self.id == Id::Exists {
+            Access::Peek
+        } else {
+            Access::Use
+        };
+        let World {
+            keyspace, observer, ..
+        } = world;
+        let mut executed = 0;
+        keyspace.get_many(keys, access, &mut |index, read| {
+            let (ending, value_len) = match &read {
+                Ok(Some(item)) => (Ending::Hit, item.value.len()),
+                Ok(None) => (Ending::Miss, 0),
+                Err(_) => (Ending::ServerError, 0),
+            };
+            observer.done(&Done {
+                command: Command::Get,
+                ending,
+                key: keys[index],
+                value_len,
+            });
+            match read {
+                Ok(item) if self.id == Id::MGet => reply.value_or_null(item),
+                Ok(item) => self.tally += i64::from(item.is_some()),
+                Err(fault) if self.id == Id::MGet => reply.fault(&fault),
+                Err(fault) => self.note(fault),
+            }
+            executed = index + 1;
+            reply.out.len() < out_len_max
+        });
+        executed.max(1)
+    }
+
+    fn remove<K: Keyspace>(&mut self, keys: &[&[u8]], world: &mut World<'_, K>) -> usize {
+        for key in keys {
+            let erased = world.keyspace.update(key, &mut |item, _| match item {
+                Some(_) => Decision::Erase,
+                None => Decision::Keep,
+            });
+            let ending = match erased {
+                Ok(Updated::Erased) => {
+                    self.tally += 1;
+                    Ending::Hit
+                }
+                Ok(_) => Ending::Miss,
+                Err(fault) => {
+                    self.note(fault);
+                    Ending::ServerError
+                }
+            };
+            world.observer.done(&Done {
+                command: Command::Delete,
+                ending,
+                key,
+                value_len: 0,
+            });
+        }
+        keys.len()
+    }
+
+    /// Stores the pair at the front of the input.
+    fn step_pair<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        skip: &mut Skip,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        let (key, key_end) = match argument(input, 0, KEY_LEN_MAX) {
+            Found::Whole(key, end) => (key, end),
+            Found::Incomplete(needed) => return Step::Input(needed),
+            Found::Lost(error) => return Step::Lost(error),
+            Found::TooLong(start, len) => {
+                self.note(Fault::Rejected(Rejection::KeyTooLong));
+                self.left -= 2;
+                // The key, and its value.
+                *skip = Skip {
+                    bytes: len + 2,
+                    arguments: 1,
+                };
+                return Step::Done(start);
+            }
+        };
+        let (stored, value_len, len) = match argument(input, key_end, value_len_max(world)) {
+            Found::Whole(value, end) if key.is_empty() => {
+                let empty = Fault::Rejected(Rejection::KeyEmpty);
+                (Err(empty), value.len(), end)
+            }
+            Found::Whole(value, end) => {
+                let item = NewItem {
+                    value,
+                    ..NewItem::default()
+                };
+                (world.keyspace.set(key, &item), value.len(), end)
+            }
+            Found::Incomplete(needed) => return Step::Input(needed),
+            Found::Lost(error) => return Step::Lost(error),
+            Found::TooLong(start, len) => {
+                skip.bytes = len + 2;
+                let too_long = Fault::Rejected(Rejection::ValueTooLong);
+                (Err(too_long), len, start)
+            }
+        };
+        let ending = match stored {
+            Ok(_) => Ending::Hit,
+            Err(fault) => {
+                let ending = ending_of(&fault);
+                self.note(fault);
+                ending
+            }
+        };
+        world.observer.done(&Done {
+            command: Command::Set,
+            ending,
+            key,
+            value_len,
+        });
+        self.left -= 2;
+        Step::Done(len)
+    }
+}
+
+/// Whose mistake a fault is.
+pub(super) fn ending_of(fault: &Fault) -> Ending {
+    match fault {
+        Fault::Rejected(Rejection::ValueTooLong | Rejection::KeyTooLong | Rejection::KeyEmpty) => {
+            Ending::ClientError
+        }
+        _ => Ending::ServerError,
+    }
+}

@@ -1,0 +1,255 @@
+//! Redis's protocol, RESP 2 and 3, with the commands that caches use.
+//!
+//! Answers are those of Redis 7.0, byte for byte. What differs, and why:
+//!
+//! | what | Redis | here |
+//! |---|---|---|
+//! | a value over the cell's limit | 512 MB are taken | skipped without a buffer, `-ERR string exceeds maximum allowed size (proto-max-bulk-len)`; the connection lives on |
+//! | keys | any length | 1 to 65,536 bytes; a longer one is never found, storing one is an error |
+//! | many keys (MGET, MSET, DEL, UNLINK, EXISTS, TOUCH) | one step | key after key, as they come; memory does not grow with their number, other clients may act in between |
+//! | a key of MGET that cannot be read for now | – | an error in its place, never null |
+//! | databases | 16 | 1 |
+//! | expiry | any 64-bit time | no later than in the year 10889; later ones become that |
+//! | TTL of a value stored elsewhere | – | memcached's expiry of the same item |
+//! | INFO, CONFIG GET, COMMAND, CLIENT INFO and LIST | about Redis | about this server, in the same form |
+//! | CLIENT SETINFO, NO-TOUCH | of Redis 7.2 | taken, because clients send it |
+//! | more than 1,024 arguments to a command that does not take many keys | taken | refused with an error |
+//! | SCAN's MATCH over 1,024 bytes | taken | refused with an error |
+//!
+//! Faults of the cell: `-TRYAGAIN` if no quorum agrees or too many write the
+//! same key, so that trying again may help; `-OOM` if memory is full; `-ERR`
+//! if nobody serves the key, or the outcome is not known.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `parse` | numbers, lines, bulk strings, words |
+//! | `reply` | answers |
+//! | `table` | the commands |
+//! | `gather` | a command's arguments, as they come |
+//! | `execute` | from the command to its function |
+//! | `many` | commands of many keys, executed as they come |
+//! | `read`, `write`, `count`, `expire` | commands of one key |
+//! | `scan`, `glob` | SCAN and patterns |
+//! | `connection`, `server`, `describe` | commands about the rest |
+
+mod connection;
+mod count;
+mod describe;
+mod execute;
+mod expire;
+mod gather;
+mod glob;
+mod many;
+mod parse;
+mod read;
+mod reply;
+mod scan;
+mod server;
+mod table;
+mod write;
+
+use crate::keyspace::Keyspace;
+use crate::session::{Driven, Session, Wants};
+use crate::world::World;
+use connection::Identity;
+use gather::{Gathered, Gathering};
+use many::Many;
+use parse::{LINE_LEN_MAX, Part, ProtocolError};
+use reply::Reply;
+
+/// One connection that speaks RESP.
+#[derive(Debug, Default)]
+pub struct RespSession {
+    identity: Identity,
+    /// The command whose arguments are coming.
+    gathering: Gathering,
+    /// The command of many keys that is being executed.
+    many: Option<Many>,
+    /// What is left of a command that has been answered.
+    skip: Skip,
+    /// A command that came in one line, in the other form, and how much of it
+    /// is done with.
+    inline: Vec<u8>,
+    inline_at: usize,
+}
+
+/// What is left of a command that has been answered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Skip {
+    /// Bytes of the current argument, with its line end.
+    bytes: usize,
+    /// Arguments after it.
+    arguments: usize,
+}
+
+/// What one step came to.
+enum Step {
+    /// This many bytes are done with; go on.
+    Done(usize),
+    /// More input is needed, this much in all if known.
+    Input(usize),
+    /// The end of the connection.
+    Close,
+    /// The next command cannot be found.
+    Lost(ProtocolError),
+}
+
+impl RespSession {
+    /// A new connection's.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn reply<'a>(&self, out: &'a mut Vec<u8>) -> Reply<'a> {
+        Reply {
+            out,
+            is_resp3: self.identity.is_resp3,
+        }
+    }
+
+    /// Skips what can be skipped of it.
+    fn step_over(&mut self, input: &[u8], is_known: bool) -> Step {
+        if self.skip.bytes > 0 {
+            let len = self.skip.bytes.min(input.len());
+            self.skip.bytes -= len;
+            return Step::Done(len);
+        }
+        match parse::bulk_len(input, is_known) {
+            Part::Incomplete => Step::Input(0),
+            Part::Bad(error) => Step::Lost(error),
+            Part::Whole((len, line_len)) => {
+                self.skip.arguments -= 1;
+                self.skip.bytes = len + 2;
+                Step::Done(line_len)
+            }
+        }
+    }
+
+    /// A command in one line becomes the same in the other form.
+    fn step_inline(&mut self, input: &[u8]) -> Step {
+        let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
+            return if input.len() > LINE_LEN_MAX {
+                Step::Lost(ProtocolError::InlineTooLong)
+            } else {
+                Step::Input(0)
+            };
+        };
+        if end > LINE_LEN_MAX {
+            return Step::Lost(ProtocolError::InlineTooLong);
+        }
+        let line = &input[..end];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(words) = parse::split(line) else {
+            return Step::Lost(ProtocolError::Quotes);
+        };
+        if !words.is_empty() {
+            let mut encoded = Reply {
+                out: &mut self.inline,
+                is_resp3: false,
+            };
+            encoded.array(words.len());
+            for word in words {
+                encoded.bulk(word);
+            }
+        }
+        Step::Done(end + 1)
+    }
+
+    /// Does what can be done next with this input, which is not empty.
+    fn step<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        out_len_max: usize,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        let is_known = self.identity.is_known(world.settings);
+        if self.skip.bytes > 0 || self.skip.arguments > 0 {
+            return self.step_over(input, is_known);
+        }
+        if let Some(many) = &mut self.many {
+            let mut reply = Reply {
+                out,
+                is_resp3: self.identity.is_resp3,
+            };
+            let step = many.step(input, &mut reply, out_len_max, &mut self.skip, world);
+            if many.is_done() {
+                many.finish(&mut reply);
+                self.many = None;
+            }
+            return step;
+        }
+        if !self.gathering.is_begun() && input[0] != b'*' {
+            return self.step_inline(input);
+        }
+        match self.gathering.go_on(input, is_known, world) {
+            Gathered::Empty(len) => Step::Done(len),
+            Gathered::Incomplete(needed) => Step::Input(needed),
+            Gathered::Lost(error) => Step::Lost(error),
+            Gathered::Many { spec, count, len } => {
+                let mut reply = self.reply(out);
+                let many = Many::begin(spec, count, &mut reply);
+                self.many = Some(many);
+                Step::Done(len)
+            }
+            Gathered::Refused { len, skip, refusal } => {
+                self.refuse(input, refusal, out, world);
+                self.skip = skip;
+                Step::Done(len)
+            }
+            Gathered::Whole(len) => self.execute(input, len, out, world),
+        }
+    }
+}
+
+impl Session for RespSession {
+    fn drive<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        out_len_max: usize,
+        world: &mut World<'_, K>,
+    ) -> Driven {
+        let mut consumed = 0;
+        let wants = loop {
+            let is_inline = self.inline_at < self.inline.len();
+            if !is_inline && consumed == input.len() {
+                break Wants::Input(0);
+            }
+            if out.len() >= out_len_max {
+                break Wants::Output;
+            }
+            let step = if is_inline {
+                let inline = std::mem::take(&mut self.inline);
+                let step = self.step(&inline[self.inline_at..], out, out_len_max, world);
+                self.inline = inline;
+                step
+            } else {
+                // Done with an earlier one.
+                self.inline.clear();
+                self.inline_at = 0;
+                self.step(&input[consumed..], out, out_len_max, world)
+            };
+            match step {
+                Step::Done(len) if is_inline => self.inline_at += len,
+                Step::Done(len) => consumed += len,
+                Step::Input(needed) => break Wants::Input(needed),
+                Step::Close => break Wants::Close,
+                Step::Lost(error) => {
+                    out.extend_from_slice(b"-ERR Protocol error: ");
+                    error.put_words(out);
+                    out.extend_from_slice(b"\r\n");
+                    break Wants::Close;
+                }
+            }
+        };
+        if self.inline_at >= self.inline.len() {
+            self.inline = Vec::new();
+            self.inline_at = 0;
+        }
+        if wants == Wants::Close {
+            consumed = input.len();
+        }
+        Driven { consumed, wants }
+    }
+}

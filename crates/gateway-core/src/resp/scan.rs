@@ -1,0 +1,160 @@
+//! SCAN: lists keys, a part at a time.
+
+use super::execute::Call;
+use super::glob;
+use super::parse::number;
+use super::reply::{Reply, put_number};
+use crate::keyspace::Keyspace;
+
+/// Items that are listed unless the client says otherwise.
+const COUNT_DEFAULT: i64 = 10;
+/// Items that are looked at before the answer's length is.
+const STEP_LEN: usize = 16;
+/// Most items that one command looks at: others wait meanwhile.
+const COUNT_MAX: usize = 10_000;
+/// Longest answer, but for one step.
+const ANSWER_LEN_MAX: usize = 256 * 1024;
+/// Longest pattern.
+const PATTERN_LEN_MAX: usize = 1024;
+/// Most comparisons of bytes, but for one step.
+const WORK_MAX: usize = 1 << 22;
+
+/// What is asked for.
+struct Options<'a> {
+    count: usize,
+    pattern: Option<&'a [u8]>,
+    is_other_type: bool,
+}
+
+/// Parses the options, or answers what is wrong.
+fn options<'a, K: Keyspace>(call: &mut Call<'a, '_, '_, K>) -> Option<Options<'a>> {
+    let mut options = Options {
+        count: COUNT_DEFAULT as usize,
+        pattern: None,
+        is_other_type: false,
+    };
+    let arguments = call.arguments;
+    let mut at = 2;
+    while at < arguments.len() {
+        let has_value = at + 1 < arguments.len();
+        let value = arguments.get(at + 1);
+        if arguments.is(at, "count") && has_value {
+            match number(value) {
+                None => {
+                    call.reply.not_an_integer();
+                    return None;
+                }
+                Some(count) if count < 1 => {
+                    call.reply.syntax_error();
+                    return None;
+                }
+                Some(count) => {
+                    options.count = usize::try_from(count).map_or(COUNT_MAX, |n| n.min(COUNT_MAX));
+                }
+            }
+        } else if arguments.is(at, "match") && has_value {
+            if value.len() > PATTERN_LEN_MAX {
+                call.reply.error(format!(
+                    "ERR the pattern is longer than {PATTERN_LEN_MAX} bytes"
+                ));
+                return None;
+            }
+            options.pattern = (value != b"*").then_some(value);
+        } else if arguments.is(at, "type") && has_value {
+            // Every value is a string.
+            options.is_other_type = !value.eq_ignore_ascii_case(b"string");
+        } else {
+            call.reply.syntax_error();
+            return None;
+        }
+        at += 2;
+    }
+    Some(options)
+}
+
+/// A cursor: an unsigned number, as C's `strtoul` reads it but for blanks.
+fn cursor_of(text: &[u8]) -> Option<u64> {
+    let digits = text.strip_prefix(b"+").unwrap_or(text);
+    if digits.is_empty() {
+        // Redis takes an empty cursor for 0.
+        return text.is_empty().then_some(0);
+    }
+    digits.iter().try_fold(0u64, |cursor, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        cursor.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// Executes it. The answer may have fewer keys than asked for, none even, as
+/// any client of SCAN has to expect: it ends early when it becomes long.
+pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    let Some(mut cursor) = cursor_of(call.arguments.get(1)) else {
+        return call.reply.error("ERR invalid cursor");
+    };
+    let Some(options) = options(call) else {
+        return;
+    };
+    let pattern_len = options.pattern.map_or(0, <[u8]>::len);
+    let reply = &mut call.reply;
+    let start = reply.out.len();
+    let (mut looked_at, mut listed, mut work) = (0, 0, 0);
+    while looked_at < options.count {
+        let step_len = STEP_LEN.min(options.count - looked_at);
+        looked_at += step_len;
+        let step = call.world.keyspace.list(cursor, step_len, &mut |item| {
+            work += pattern_len * item.key.len();
+            let is_asked_for = !options.is_other_type
+                && options
+                    .pattern
+                    .is_none_or(|pattern| glob::matches(pattern, item.key));
+            if is_asked_for {
+                reply.bulk(item.key);
+                listed += 1;
+            }
+        });
+        cursor = match step {
+            Ok(cursor) => cursor,
+            Err(fault) => {
+                reply.out.truncate(start);
+                return reply.fault(&fault);
+            }
+        };
+        if cursor == 0 || reply.out.len() - start > ANSWER_LEN_MAX || work > WORK_MAX {
+            break;
+        }
+    }
+    // What stands before the keys is known only now.
+    let mut head = Vec::new();
+    let mut digits = Vec::new();
+    put_number(&mut digits, cursor);
+    let mut head_reply = Reply {
+        out: &mut head,
+        is_resp3: false,
+    };
+    head_reply.array(2);
+    head_reply.bulk(&digits);
+    head_reply.array(listed);
+    reply.out.splice(start..start, head);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cursor_of;
+
+    #[test]
+    fn cursors() {
+        let cases = [
+            ("0", Some(0)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("x", None),
+            (" 1", None),
+            ("1x", None),
+            ("+1", Some(1)),
+            ("", Some(0)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(cursor_of(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Commands about the server: INFO, CONFIG, DBSIZE, FLUSHALL, TIME.
+
+use super::connection::subcommand;
+use super::execute::Call;
+use super::gather::value_len_max;
+use super::glob;
+use crate::keyspace::Keyspace;
+use crate::world::{Command, Ending};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The Redis whose answers these are; clients look at it to know what they can
+/// ask for.
+pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+/// DBSIZE.
+pub(super) fn db_size<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    match call.world.keyspace.totals() {
+        Ok(totals) => call.reply.integer(totals.items as i64),
+        Err(fault) => call.reply.fault(&fault),
+    }
+}
+
+/// FLUSHALL, FLUSHDB: done when it is answered, whether asked to wait or not.
+pub(super) fn flush<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    let is_legal = match call.arguments.len() {
+        1 => true,
+        2 => call.arguments.is(1, "sync") || call.arguments.is(1, "async"),
+        _ => false,
+    };
+    if !is_legal {
+        return call.reply.syntax_error();
+    }
+    let now_ms = call.world.now.unix_ms;
+    let ending = match call.world.keyspace.flush(now_ms) {
+        Ok(()) => {
+            call.reply.simple("OK");
+            Ending::Hit
+        }
+        Err(fault) => {
+            call.reply.fault(&fault);
+            Ending::ServerError
+        }
+    };
+    let done = crate::world::Done {
+        command: Command::Flush,
+        ending,
+        key: b"",
+        value_len: 0,
+    };
+    call.world.observer.done(&done);
+}
+
+/// TIME: seconds and microseconds.
+pub(super) fn time<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    let now_ms = call.world.now.unix_ms;
+    call.reply.array(2);
+    call.reply.bulk((now_ms / 1000).to_string());
+    call.reply.bulk((now_ms % 1000 * 1000).to_string());
+}
+
+/// Lines of INFO: Redis's name and the statistic that says it.
+type Lines = &'static [(&'static str, &'static str)];
+
+/// The sections that INFO gives from the server's statistics.
+const SECTIONS: [(&str, Lines); 8] = [
+    (
+        "Server",
+        &[("process_id", "pid"), ("uptime_in_seconds", "uptime")],
+    ),
+    (
+        "Clients",
+        &[
+            ("connected_clients", "curr_connections"),
+            ("maxclients", "max_connections"),
+        ],
+    ),
+    (
+        "Memory",
+        &[("used_memory", "bytes"), ("maxmemory", "limit_maxbytes")],
+    ),
+    ("Persistence", &[]),
+    (
+        "Stats",
+        &[
+            ("total_connections_received", "total_connections"),
+            ("total_net_input_bytes", "bytes_read"),
+            ("total_net_output_bytes", "bytes_written"),
+            ("rejected_connections", "rejected_connections"),
+            ("evicted_keys", "evictions"),
+            ("keyspace_hits", "get_hits"),
+            ("keyspace_misses", "get_misses"),
+        ],
+    ),
+    ("Replication", &[]),
+    ("Cluster", &[]),
+    ("Keyspace", &[]),
+];
+
+/// Lines that are always the same.
+fn fixed_lines(section: &str, text: &mut String) {
+    let lines = match section {
+        "Server" => {
+            let ours = env!("CARGO_PKG_VERSION");
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "redis_version:{REDIS_VERSION}\r\ntrefoil_version:{ours}\r\n"
+            );
+            "redis_mode:standalone\r\narch_bits:64\r\n"
+        }
+        "Memory" => "maxmemory_policy:allkeys-lru\r\n",
+        "Persistence" => "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n",
+        "Replication" => "role:master\r\nconnected_slaves:0\r\n",
+        "Cluster" => "cluster_enabled:0\r\n",
+        _ => "",
+    };
+    text.push_str(lines);
+}
+
+/// INFO.
+pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    let mut statistics = BTreeMap::new();
+    call.world.observer.stats("", &mut |name, value| {
+        statistics.insert(name.to_owned(), value.to_owned());
+    });
+    let items = match call.world.keyspace.totals() {
+        Ok(totals) => totals.items,
+        Err(_) => 0,
+    };
+    let is_all = call.arguments.len() == 1
+        || call.arguments.from(1).any(|section| {
+            ["all", "default", "everything"]
+                .iter()
+                .any(|all| section.eq_ignore_ascii_case(all.as_bytes()))
+        });
+    let mut text = String::new();
+    for (section, lines) in SECTIONS {
+        let is_asked_for = call
+            .arguments
+            .from(1)
+            .any(|asked| asked.eq_ignore_ascii_case(section.as_bytes()));
+        if !is_all && !is_asked_for {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        let _ = write!(text, "# {section}\r\n");
+        fixed_lines(section, &mut text);
+        for (name, statistic) in lines {
+            if let Some(value) = statistics.get(*statistic) {
+                let _ = write!(text, "{name}:{value}\r\n");
+            }
+        }
+        if section == "Keyspace" && items > 0 {
+            let _ = write!(text, "db0:keys={items},expires=0,avg_ttl=0\r\n");
+        }
+    }
+    call.reply.text(&text);
+}
+
+/// The configuration, in Redis's names.
+fn configuration<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Vec<(&'static str, String)> {
+    let limit_bytes = match call.world.keyspace.totals() {
+        Ok(totals) => totals.limit_bytes,
+        Err(_) => 0,
+    };
+    let settings = call.world.settings;
+    vec![
+        ("appendonly", "no".to_owned()),
+        ("databases", "1".to_owned()),
+        ("io-threads", settings.thread_count.to_string()),
+        ("maxclients", settings.connections_max.to_string()),
+        ("maxmemory", limit_bytes.to_string()),
+        ("maxmemory-policy", "allkeys-lru".to_owned()),
+        ("proto-max-bulk-len", value_len_max(call.world).to_string()),
+        ("save", String::new()),
+        ("timeout", "0".to_owned()),
+    ]
+}
+
+/// CONFIG GET, CONFIG RESETSTAT. What an operator chose is not for clients to
+/// change.
+pub(super) fn config<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    match subcommand(call, &[("get", -3), ("resetstat", 2)]) {
+        None => {}
+        Some("resetstat") => {
+            call.world.observer.reset();
+            call.reply.simple("OK");
+        }
+        Some(_) => {
+            let mut found = configuration(call);
+            let arguments = call.arguments;
+            found.retain(|(name, _)| {
+                arguments.from(2).take(32).any(|pattern| {
+                    let pattern = pattern.to_ascii_lowercase();
+                    pattern.len() <= 128 && glob::matches(&pattern, name.as_bytes())
+                })
+            });
+            call.reply.map(found.len());
+            for (name, value) in found {
+                call.reply.bulk(name);
+                call.reply.bulk(value);
+            }
+        }
+    }
+}

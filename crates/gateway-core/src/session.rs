@@ -1,0 +1,49 @@
+//! The contract between a connection and the protocol that it speaks.
+
+use crate::keyspace::Keyspace;
+use crate::world::World;
+
+/// What a call of [`Session::drive`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Driven {
+    /// Bytes at the front of the input that are done with.
+    pub consumed: usize,
+    /// What the session waits for.
+    pub wants: Wants,
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// More input. What remains of it will need about this many bytes in all
+    /// (0: not known yet), so that the connection can make room once.
+    Input(usize),
+    /// That the output leaves: it has reached the limit, and the rest of the
+    /// input (or of one command with a long answer) waits.
+    Output,
+    /// That the output leaves, and then the end of the connection.
+    Close,
+    /// That the output leaves, and then events: see `World::events`. Input
+    /// still ends the wait.
+    Events,
+}
+
+/// One connection's side of a protocol. Sans-IO: `drive` is called with all
+/// unconsumed input whenever there is more of it, or the output has left.
+///
+/// It never keeps a copy of input it could leave unconsumed, executes whole
+/// commands in order, and appends their answers to `out` in order. It stops
+/// once `out` holds `out_len_max` bytes or more (one item may go beyond).
+/// A length or a line that no valid command has ends in an error answer and,
+/// where the protocol cannot find the next command, in `Close`; it never asks
+/// for more input than the limits of `World::settings` allow.
+pub trait Session {
+    /// Executes what has come.
+    fn drive<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        out_len_max: usize,
+        world: &mut World<'_, K>,
+    ) -> Driven;
+}

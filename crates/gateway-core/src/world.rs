@@ -1,0 +1,153 @@
+//! What a protocol is lent for the duration of one call.
+
+use crate::keyspace::Keyspace;
+
+/// The time, as the event loop knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// Nanoseconds of a clock that never goes back.
+    pub monotonic_ns: u64,
+}
+
+/// What an operator chose, the same for every connection of a listener.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Longest value, in bytes (memcached's `-I`; 1 MiB unless told otherwise).
+    pub item_len_max: usize,
+    /// Whether `shutdown` is obeyed.
+    pub shutdown_allowed: bool,
+    /// Whether clients must authenticate before anything else.
+    pub authentication: bool,
+    /// What `version` answers, after the protocol's own words.
+    pub version: &'static str,
+    /// Most connections, for reports.
+    pub connections_max: usize,
+    /// Event loops, for reports.
+    pub thread_count: usize,
+}
+
+/// What a command did, one per item: for counters, logs, `watch`, top keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Read.
+    Get,
+    /// Read, with a new expiry.
+    GetAndTouch,
+    /// A new expiry.
+    Touch,
+    /// Stored: set, add, replace, append, prepend.
+    Set,
+    /// Stored if unchanged.
+    Cas,
+    /// Removed.
+    Delete,
+    /// Counted up.
+    Incr,
+    /// Counted down.
+    Decr,
+    /// Everything removed.
+    Flush,
+    /// Anything about the connection or the server.
+    Other,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Found, stored, removed.
+    Hit,
+    /// There was no such item.
+    Miss,
+    /// There was one, and it prevented the command: a CAS unique that differs,
+    /// an `add` of what exists.
+    Refused,
+    /// The client's mistake.
+    ClientError,
+    /// The cell's fault.
+    ServerError,
+}
+
+/// One command on one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Done<'a> {
+    /// What.
+    pub command: Command,
+    /// How it ended.
+    pub ending: Ending,
+    /// On which key; empty if on none.
+    pub key: &'a [u8],
+    /// Bytes of the value that was read or stored.
+    pub value_len: usize,
+}
+
+/// Who listens to what commands do. One belongs to each event loop; its work
+/// per command must be small.
+pub trait Observer {
+    /// A command on one key was executed.
+    fn done(&mut self, done: &Done<'_>);
+
+    /// Gives `(name, value)` of a group of statistics, in order: `""` is the
+    /// general one, else memcached's `settings`, `items`, `slabs`, `sizes`,
+    /// `conns`, `detail on`, `detail off`, `detail dump` (name: a prefix; value:
+    /// its counts), and `slow`, the slow log. What is told of the cell (items,
+    /// bytes, evictions) is among them: a session adds nothing of its own.
+    /// `false` if there is no such group.
+    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool;
+
+    /// Sets all counters to zero (`stats reset`).
+    fn reset(&mut self);
+
+    /// Subscribes this connection to log lines; the kinds are bits of
+    /// [`WATCH_FETCHERS`] and its like. The event loop sends them.
+    fn watch(&mut self, connection: u64, kinds: u8);
+
+    /// Executes what concerns the whole server: see [`ServerRequest`].
+    fn request(&mut self, request: ServerRequest);
+
+    /// Whether this name and password are a user's.
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool;
+}
+
+/// Log lines of reads.
+pub const WATCH_FETCHERS: u8 = 1;
+/// Log lines of writes.
+pub const WATCH_MUTATIONS: u8 = 2;
+/// Log lines of evictions.
+pub const WATCH_EVICTIONS: u8 = 4;
+
+/// What a command asks of the whole server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerRequest {
+    /// Stop, as on SIGTERM.
+    Shutdown,
+    /// Flush at this time in the future, in milliseconds since the Unix epoch
+    /// (a flush that is due at once goes to the keyspace).
+    FlushAt(u64),
+    /// How much the server logs (`verbosity`).
+    Verbosity(u32),
+}
+
+/// Everything a protocol needs beside the bytes.
+pub struct World<'a, K: Keyspace> {
+    /// The cell.
+    pub keyspace: &'a mut K,
+    /// Counters, logs and the server at large.
+    pub observer: &'a mut dyn Observer,
+    /// See [`Settings`].
+    pub settings: &'a Settings,
+    /// The time when the call began.
+    pub now: Now,
+    /// Number of the connection, unique within the server.
+    pub connection: u64,
+}
+
+impl<K: Keyspace> std::fmt::Debug for World<'_, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("connection", &self.connection)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}

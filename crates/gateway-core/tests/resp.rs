@@ -1,0 +1,453 @@
+//! RESP where there is nothing to compare with: authentication, faults of the
+//! cell, limits, long inputs and outputs, lists of keys.
+
+mod rig;
+
+use rig::Rig;
+use std::collections::BTreeSet;
+use trefoil_gateway_core::keyspace::Fault;
+use trefoil_gateway_core::resp::RespSession;
+use trefoil_gateway_core::session::Wants;
+use trefoil_gateway_core::world::{Command, Ending};
+use trefoil_layout::op::Rejection;
+
+const TOO_LONG: &str = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
+
+fn rig() -> Rig<RespSession> {
+    Rig::new(RespSession::new())
+}
+
+fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        let word = word.as_ref();
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// Executes a line of words.
+fn ask(rig: &mut Rig<RespSession>, line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    String::from_utf8(rig.feed(&command(&words))).expect("text")
+}
+
+#[test]
+fn nothing_goes_before_authentication() {
+    let mut rig = rig();
+    rig.settings.authentication = true;
+    let noauth = "-NOAUTH Authentication required.\r\n";
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    let cases = [
+        ("GET a", noauth),
+        ("MGET a b", noauth),
+        ("PING", noauth),
+        ("INFO", noauth),
+        (
+            "GET",
+            "-ERR wrong number of arguments for 'get' command\r\n",
+        ),
+        (
+            "nosuch",
+            "-ERR unknown command 'nosuch', with args beginning with: \r\n",
+        ),
+        ("AUTH wrong", wrong),
+        ("AUTH me wrong", wrong),
+        ("HELLO 3 AUTH me wrong", wrong),
+        ("GET a", noauth),
+        ("RESET", "+RESET\r\n"),
+        ("AUTH secret", "+OK\r\n"),
+        ("GET a", "$-1\r\n"),
+        ("AUTH me wrong", wrong),
+        ("GET a", "$-1\r\n"),
+        ("RESET", "+RESET\r\n"),
+        ("GET a", noauth),
+        ("AUTH me secret", "+OK\r\n"),
+        ("GET a", "$-1\r\n"),
+    ];
+    for (line, expected) in cases {
+        assert_eq!(ask(&mut rig, line), expected, "{line}");
+    }
+    rig.reconnect(RespSession::new());
+    assert!(ask(&mut rig, "HELLO 3").starts_with("-NOAUTH HELLO must"));
+    assert!(ask(&mut rig, "HELLO 3 AUTH me secret SETNAME x").starts_with("%7\r\n"));
+    assert_eq!(ask(&mut rig, "CLIENT GETNAME"), "$1\r\nx\r\n");
+    assert_eq!(ask(&mut rig, "GET a"), "_\r\n");
+}
+
+/// Strangers cannot make the server keep much.
+#[test]
+fn strangers_send_little() {
+    for (bytes, error) in [
+        (
+            "*11\r\n",
+            "-ERR Protocol error: unauthenticated multibulk length\r\n",
+        ),
+        (
+            "*2\r\n$4\r\nAUTH\r\n$16385\r\n",
+            "-ERR Protocol error: unauthenticated bulk length\r\n",
+        ),
+    ] {
+        let mut rig = rig();
+        rig.settings.authentication = true;
+        assert_eq!(rig.feed(bytes.as_bytes()), error.as_bytes());
+        assert!(rig.is_closed());
+    }
+}
+
+#[test]
+fn faults_are_never_misses() {
+    let oom = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    let cases = [
+        (
+            Fault::Inquorate,
+            "-TRYAGAIN no quorum of replicas agrees on this key\r\n",
+        ),
+        (
+            Fault::Contended,
+            "-TRYAGAIN too many writers of this key\r\n",
+        ),
+        (Fault::Unavailable("gone".into()), "-ERR gone\r\n"),
+        (
+            Fault::Indeterminate,
+            "-ERR the outcome is unknown: a replica did not answer in time\r\n",
+        ),
+        (
+            Fault::Unsupported("this"),
+            "-ERR this is not available here\r\n",
+        ),
+        (Fault::Rejected(Rejection::NoMemory), oom),
+        (Fault::Rejected(Rejection::ValueTooLong), TOO_LONG),
+        (
+            Fault::Rejected(Rejection::Recovering),
+            "-TRYAGAIN the backend is recovering\r\n",
+        ),
+    ];
+    let lines = [
+        "GET a",
+        "SET a 1",
+        "SET a 1 NX",
+        "SET a 1 GET",
+        "SETNX a 1",
+        "GETSET a 1",
+        "MSET a 1 b 2",
+        "DEL a b",
+        "EXISTS a b",
+        "TOUCH a",
+        "EXPIRE a 10",
+        "PERSIST a",
+        "TTL a",
+        "TYPE a",
+        "STRLEN a",
+        "GETRANGE a 0 1",
+        "APPEND a x",
+        "SETRANGE a 1 x",
+        "INCR a",
+        "GETDEL a",
+        "GETEX a EX 10",
+        "GETEX a",
+        "SCAN 0",
+        "DBSIZE",
+        "FLUSHALL",
+    ];
+    for (fault, expected) in cases {
+        for line in lines {
+            let mut rig = rig();
+            rig.keyspace.fault = Some(fault.clone());
+            assert_eq!(ask(&mut rig, line), expected, "{line}");
+        }
+        let mut rig = rig();
+        rig.keyspace.fault = Some(fault);
+        let both = format!("*2\r\n{expected}{expected}");
+        assert_eq!(ask(&mut rig, "MGET a b"), both);
+    }
+}
+
+#[test]
+fn values_over_the_limit_are_skipped() {
+    let mut rig = rig();
+    let limit = rig.settings.item_len_max;
+    let largest = vec![b'v'; limit];
+    let too_large = vec![b'v'; limit + 1];
+    let huge = vec![b'v'; 8 << 20];
+    assert_eq!(
+        rig.feed(&command(&[b"SET".as_slice(), b"k", &largest])),
+        b"+OK\r\n"
+    );
+    for value in [&too_large, &huge] {
+        for words in [
+            vec![b"SET".as_slice(), b"k", value],
+            vec![b"SETEX", b"k", b"100", value],
+            vec![b"SET", b"k", value, b"EX", b"10"],
+            vec![b"GETSET", b"k", value],
+            vec![b"APPEND", b"k", value],
+            vec![b"MSET", b"j", b"1", b"k", value, b"l", b"2"],
+        ] {
+            let mut bytes = command(&words);
+            bytes.extend(command(&["STRLEN", "k"]));
+            let mut found = Vec::new();
+            for part in bytes.chunks(100_000) {
+                found.extend(rig.feed(part));
+                let kept_max = limit + 200_000;
+                assert!(rig.pending_len() < kept_max, "bounded memory");
+            }
+            let expected = format!("{TOO_LONG}:{limit}\r\n");
+            assert_eq!(String::from_utf8_lossy(&found), expected);
+        }
+    }
+    assert!(rig.asked_max <= limit + 65_536 + 20_000);
+    // The others of an MSET were stored.
+    assert_eq!(ask(&mut rig, "MGET j l"), "*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
+    assert_eq!(ask(&mut rig, "APPEND k x"), TOO_LONG);
+    assert_eq!(ask(&mut rig, "SETRANGE k 1048576 x"), TOO_LONG);
+}
+
+#[test]
+fn keys_over_the_limit() {
+    let mut rig = rig();
+    let longest = "k".repeat(65_536);
+    let too_long = "k".repeat(65_537);
+    assert_eq!(ask(&mut rig, &format!("SET {longest} 1")), "+OK\r\n");
+    assert_eq!(ask(&mut rig, &format!("GET {longest}")), "$1\r\n1\r\n");
+    let key_error = "-ERR the key is longer than 65536 bytes\r\n";
+    for (line, expected) in [
+        ("GET", "$-1\r\n"),
+        ("STRLEN", ":0\r\n"),
+        ("TTL", ":-2\r\n"),
+        ("DEL", ":0\r\n"),
+        ("MGET", "*1\r\n$-1\r\n"),
+        ("EXISTS", ":0\r\n"),
+        ("GETDEL", "$-1\r\n"),
+        ("PERSIST", ":0\r\n"),
+        ("INCR", key_error),
+    ] {
+        assert_eq!(
+            ask(&mut rig, &format!("{line} {too_long}")),
+            expected,
+            "{line}"
+        );
+    }
+    for (line, rest) in [("SET", "1"), ("MSET", "1"), ("APPEND", "1"), ("SETNX", "1")] {
+        let found = ask(&mut rig, &format!("{line} {too_long} {rest}"));
+        assert_eq!(found, key_error, "{line}");
+    }
+    let empty = "-ERR the key is empty\r\n";
+    for line in ["SET  1", "MSET  1", "INCR ", "APPEND  x"] {
+        assert_eq!(ask(&mut rig, line), empty, "{line}");
+    }
+    assert_eq!(ask(&mut rig, "GET "), "$-1\r\n");
+}
+
+#[test]
+fn a_large_value_is_asked_for_at_once() {
+    let mut rig = rig();
+    let bytes = command(&[b"SET".as_slice(), b"key", &[b'v'; 500_000]]);
+    rig.feed(&bytes[..40]);
+    assert_eq!(rig.wants, Wants::Input(bytes.len()));
+    assert_eq!(rig.feed(&bytes[40..]), b"+OK\r\n");
+    assert_eq!(rig.wants, Wants::Input(0));
+}
+
+/// A command of any number of keys takes no more room than one of few.
+#[test]
+fn many_keys_go_as_they_come() {
+    let mut rig = rig();
+    rig.out_len_max = 4096;
+    rig.feed(&command(&["SET", "key7", &"v".repeat(1000)]));
+    for (name, per_key) in [("MGET", "key7"), ("EXISTS", "key7"), ("DEL", "nosuch")] {
+        let count = 100_000;
+        let mut bytes = format!("*{}\r\n${}\r\n{name}\r\n", count + 1, name.len()).into_bytes();
+        for _ in 0..count {
+            bytes.extend(format!("${}\r\n{per_key}\r\n", per_key.len()).into_bytes());
+        }
+        let mut found_len = 0;
+        for part in bytes.chunks(777) {
+            found_len += rig.feed(part).len();
+            assert!(rig.pending_len() < 100, "{name}");
+        }
+        let expected_len = match name {
+            "MGET" => "*100000\r\n".len() + count * ("$1000\r\n\r\n".len() + 1000),
+            "EXISTS" => ":100000\r\n".len(),
+            _ => ":0\r\n".len(),
+        };
+        assert_eq!(found_len, expected_len, "{name}");
+    }
+}
+
+#[test]
+fn too_many_arguments_are_refused_and_skipped() {
+    let mut rig = rig();
+    let mut words = vec!["SET"; 3];
+    words.extend(["NX"; 2000]);
+    let found = rig.feed(&[command(&words), command(&["PING"])].concat());
+    let expected =
+        "-ERR more than 1024 arguments to a command that does not take many keys\r\n+PONG\r\n";
+    assert_eq!(String::from_utf8_lossy(&found), expected);
+    let words = vec!["GET"; 3000];
+    let found = rig.feed(&[command(&words), command(&["PING"])].concat());
+    let expected = "-ERR wrong number of arguments for 'get' command\r\n+PONG\r\n";
+    assert_eq!(String::from_utf8_lossy(&found), expected);
+    let words = vec!["nosuch"; 3000];
+    let found = rig.feed(&[command(&words), command(&["PING"])].concat());
+    assert!(
+        found.starts_with(b"-ERR unknown command 'nosuch', with args beginning with: 'nosuch' ")
+    );
+    assert!(found.ends_with(b"\r\n+PONG\r\n"));
+}
+
+/// Arguments of an array, as bulk strings.
+fn bulks(answer: &str) -> Vec<String> {
+    let mut lines = answer.split("\r\n");
+    let mut found = Vec::new();
+    while let Some(line) = lines.next() {
+        if line.starts_with('$') {
+            found.extend(lines.next().map(str::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn scan_lists_every_key() {
+    let mut rig = rig();
+    let keys: BTreeSet<String> = (0..500).map(|number| format!("key-{number}")).collect();
+    for key in &keys {
+        ask(&mut rig, &format!("SET {key} 1"));
+    }
+    for options in [
+        "",
+        " COUNT 1",
+        " COUNT 7",
+        " COUNT 100000",
+        " MATCH key-* COUNT 33",
+    ] {
+        let mut found = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let answer = ask(&mut rig, &format!("SCAN {cursor}{options}"));
+            let mut bulks = bulks(&answer).into_iter();
+            cursor = bulks.next().expect("a cursor");
+            found.extend(bulks);
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(found, keys, "{options}");
+    }
+    let answer = ask(&mut rig, "SCAN 0 COUNT 1000 MATCH key-49?");
+    assert_eq!(bulks(&answer).len(), 11, "{answer}");
+    let long = "*a".repeat(600);
+    let answer = ask(&mut rig, &format!("SCAN 0 MATCH {long}"));
+    assert_eq!(answer, "-ERR the pattern is longer than 1024 bytes\r\n");
+    assert_eq!(ask(&mut rig, "DBSIZE"), ":500\r\n");
+}
+
+/// Whole answers in a form that clients parse; the contents are ours.
+#[test]
+fn reports_are_whole() {
+    let mut rig = rig();
+    ask(&mut rig, "SET a 1");
+    let info = ask(&mut rig, "INFO");
+    for line in [
+        "# Server\r\n",
+        "redis_version:7.0.15\r\n",
+        "process_id:1\r\n",
+        "uptime_in_seconds:2\r\n",
+        "role:master\r\n",
+        "db0:keys=1,",
+    ] {
+        assert!(info.contains(line), "{line:?} in {info}");
+    }
+    assert_eq!(
+        ask(&mut rig, "INFO keyspace"),
+        "$44\r\n# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\n\r\n"
+    );
+    let config = ask(&mut rig, "CONFIG GET max*");
+    assert_eq!(
+        bulks(&config),
+        [
+            "maxclients",
+            "1024",
+            "maxmemory",
+            "0",
+            "maxmemory-policy",
+            "allkeys-lru"
+        ]
+    );
+    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":49\r\n");
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 49);
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 49);
+    assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
+    assert_eq!(
+        bulks(&ask(&mut rig, "COMMAND DOCS get")),
+        ["get", "summary", "Reads a value", "group", "string"]
+    );
+    assert!(ask(&mut rig, "CLIENT INFO").contains("id=7 addr="));
+    assert_eq!(ask(&mut rig, "CLIENT ID"), ":7\r\n");
+    assert_eq!(ask(&mut rig, "CLIENT SETINFO lib-name redis-py"), "+OK\r\n");
+    assert_eq!(
+        ask(&mut rig, "CLIENT SETINFO foo x"),
+        "-ERR Unrecognized option 'foo'\r\n"
+    );
+    let now_ms = rig.keyspace.inner.now_ms;
+    assert_eq!(
+        bulks(&ask(&mut rig, "TIME"))[0],
+        (now_ms / 1000).to_string()
+    );
+    ask(&mut rig, "CONFIG RESETSTAT");
+    assert_eq!(rig.notes.resets, 1);
+}
+
+#[test]
+fn commands_are_told_of() {
+    let mut rig = rig();
+    for line in [
+        "SET a 1",
+        "GET a",
+        "GET b",
+        "SETNX a 1",
+        "SET b 1 XX",
+        "MGET a b",
+        "INCR a",
+        "DECR a",
+        "EXPIRE a 10",
+        "GETEX a EX 20",
+        "DEL a b",
+        "FLUSHALL",
+    ] {
+        ask(&mut rig, line);
+    }
+    let told: Vec<(Command, Ending)> = rig.notes.done.iter().map(|d| (d.0, d.1)).collect();
+    let expected = [
+        (Command::Set, Ending::Hit),
+        (Command::Get, Ending::Hit),
+        (Command::Get, Ending::Miss),
+        (Command::Set, Ending::Refused),
+        (Command::Set, Ending::Miss),
+        (Command::Get, Ending::Hit),
+        (Command::Get, Ending::Miss),
+        (Command::Incr, Ending::Hit),
+        (Command::Decr, Ending::Hit),
+        (Command::Touch, Ending::Hit),
+        (Command::GetAndTouch, Ending::Hit),
+        (Command::Delete, Ending::Hit),
+        (Command::Delete, Ending::Miss),
+        (Command::Flush, Ending::Hit),
+    ];
+    assert_eq!(told, expected);
+}
+
+/// A line of many words is executed as its other form would be, and waits for
+/// the output in between.
+#[test]
+fn a_long_line_waits_for_the_output() {
+    let mut rig = rig();
+    ask(&mut rig, &format!("SET a {}", "v".repeat(100)));
+    let line = format!("MGET{}\r\nPING\r\n", " a".repeat(10_000));
+    let whole = rig.feed(line.as_bytes());
+    assert!(whole.ends_with(b"+PONG\r\n"));
+    rig.out_len_max = 1;
+    assert_eq!(rig.feed(line.as_bytes()), whole);
+}

@@ -1,0 +1,252 @@
+//! What tests of protocols share: a session over a keyspace in memory, a real
+//! server beside it, and random numbers by seed.
+
+#![allow(dead_code, reason = "each test file uses its part of it")]
+
+pub(crate) mod random;
+pub(crate) mod server;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+use trefoil_gateway_core::keyspace::{
+    Access, Decide, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+};
+use trefoil_gateway_core::memory::MemoryKeyspace;
+use trefoil_gateway_core::session::{Session, Wants};
+use trefoil_gateway_core::world::{
+    Command, Done, Ending, Now, Observer, ServerRequest, Settings, World,
+};
+use trefoil_layout::Version;
+
+/// A keyspace in memory that can be told to fail.
+pub(crate) struct FaultyKeyspace {
+    pub(crate) inner: MemoryKeyspace,
+    pub(crate) fault: Option<Fault>,
+}
+
+impl FaultyKeyspace {
+    fn check(&self) -> Result<(), Fault> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Keyspace for FaultyKeyspace {
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        self.check()?;
+        self.inner.get(key, access, with)
+    }
+
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+        self.check()?;
+        self.inner.set(key, item)
+    }
+
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+        self.check()?;
+        self.inner.update(key, decide)
+    }
+
+    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+        self.check()?;
+        self.inner.flush(at_ms)
+    }
+
+    fn list(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Fault> {
+        self.check()?;
+        self.inner.list(cursor, count, each)
+    }
+
+    fn totals(&mut self) -> Result<Totals, Fault> {
+        self.check()?;
+        self.inner.totals()
+    }
+
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.check()?;
+        self.inner.set_memory_limit(bytes)
+    }
+
+    fn value_len_max(&self) -> usize {
+        self.inner.value_len_max()
+    }
+}
+
+/// An observer that remembers.
+#[derive(Default)]
+pub(crate) struct Notes {
+    pub(crate) done: Vec<(Command, Ending, Vec<u8>, usize)>,
+    pub(crate) requests: Vec<ServerRequest>,
+    pub(crate) resets: usize,
+}
+
+impl Observer for Notes {
+    fn done(&mut self, done: &Done<'_>) {
+        let noted = (done.command, done.ending, done.key.to_vec(), done.value_len);
+        self.done.push(noted);
+    }
+
+    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+        match group {
+            "" => {
+                each("pid", "1");
+                each("uptime", "2");
+                true
+            }
+            "settings" => {
+                each("maxbytes", "3");
+                true
+            }
+            "items" | "slabs" | "sizes" | "detail on" | "detail off" => true,
+            _ => false,
+        }
+    }
+
+    fn reset(&mut self) {
+        self.resets += 1;
+    }
+
+    fn watch(&mut self, _connection: u64, _kinds: u8) {}
+
+    fn request(&mut self, request: ServerRequest) {
+        self.requests.push(request);
+    }
+
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool {
+        (name == b"me" || name == b"default") && password == b"secret"
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}
+
+/// One connection over a keyspace.
+pub(crate) struct Rig<S> {
+    pub(crate) session: S,
+    pub(crate) keyspace: FaultyKeyspace,
+    pub(crate) notes: Notes,
+    pub(crate) settings: Settings,
+    /// Output at which the session has to stop.
+    pub(crate) out_len_max: usize,
+    /// What the last call asked for.
+    pub(crate) wants: Wants,
+    /// The most input that the session ever asked for.
+    pub(crate) asked_max: usize,
+    pending: Vec<u8>,
+}
+
+impl<S: Session> Rig<S> {
+    pub(crate) fn new(session: S) -> Self {
+        Rig {
+            session,
+            keyspace: FaultyKeyspace {
+                inner: MemoryKeyspace::new(now_ms()),
+                fault: None,
+            },
+            notes: Notes::default(),
+            settings: Settings {
+                item_len_max: 1 << 20,
+                shutdown_allowed: false,
+                authentication: false,
+                version: "1.6.18",
+                connections_max: 1024,
+                thread_count: 1,
+            },
+            out_len_max: 1 << 16,
+            wants: Wants::Input(0),
+            asked_max: 0,
+            pending: Vec::new(),
+        }
+    }
+
+    /// Another connection to the same keyspace.
+    pub(crate) fn reconnect(&mut self, session: S) {
+        self.session = session;
+        self.pending.clear();
+        self.wants = Wants::Input(0);
+    }
+
+    /// Whether the session has ended the connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.wants == Wants::Close
+    }
+
+    /// Bytes that the session has left unconsumed.
+    pub(crate) fn pending_len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// More input; returns what is answered.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut answers = Vec::new();
+        if self.is_closed() {
+            return answers;
+        }
+        self.pending.extend_from_slice(bytes);
+        let clock_ms = self.keyspace.inner.now_ms;
+        loop {
+            let mut world = World {
+                keyspace: &mut self.keyspace,
+                observer: &mut self.notes,
+                settings: &self.settings,
+                now: Now {
+                    unix_ms: clock_ms,
+                    monotonic_ns: clock_ms * 1_000_000,
+                },
+                connection: 7,
+            };
+            let mut out = Vec::new();
+            let driven = self
+                .session
+                .drive(&self.pending, &mut out, self.out_len_max, &mut world);
+            assert!(driven.consumed <= self.pending.len(), "consumed too much");
+            self.pending.drain(..driven.consumed);
+            assert!(
+                driven.wants != Wants::Output || !out.is_empty() || driven.consumed > 0,
+                "waits for output that there is none of"
+            );
+            answers.append(&mut out);
+            self.wants = driven.wants;
+            match driven.wants {
+                Wants::Output => {}
+                Wants::Input(len) => {
+                    self.asked_max = self.asked_max.max(len);
+                    return answers;
+                }
+                Wants::Close | Wants::Events => return answers,
+            }
+        }
+    }
+
+    /// The same in pieces, cut where these random numbers say.
+    pub(crate) fn feed_in_pieces(
+        &mut self,
+        mut bytes: &[u8],
+        random: &mut random::Random,
+    ) -> Vec<u8> {
+        let mut answers = Vec::new();
+        while !bytes.is_empty() {
+            let len_max = if random.below(3) == 0 {
+                bytes.len()
+            } else {
+                40
+            };
+            let len = 1 + random.below(len_max.min(bytes.len()) as u64) as usize;
+            answers.extend(self.feed(&bytes[..len]));
+            bytes = &bytes[len..];
+        }
+        answers
+    }
+}
