@@ -1,0 +1,313 @@
+//! The backend of this process as a keyspace: a read is one lookup under its
+//! partition's lock, with the value copied once, into the answer; a write is
+//! one mutation.
+
+use super::versions::Nominator;
+use trefoil_backend::LocalStore;
+use trefoil_gateway_core::keyspace::{
+    Access, Decide, Decision, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
+    ValueSource,
+};
+use trefoil_layout::Version;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Expected, Mutation, Outcome, Rejection};
+use trefoil_store::{MutationKind, Now, Position, StoredItem};
+
+/// Attempts of one operation. Each lost one means that somebody else's
+/// succeeded in between.
+const ATTEMPTS_MAX: usize = 1000;
+
+/// Longest scratch buffer that is kept between updates, in bytes.
+const SCRATCH_LEN_MAX: usize = 1 << 20;
+
+/// See the module. One belongs to each event loop; they share the store.
+#[derive(Debug)]
+pub struct LocalKeyspace {
+    local: LocalStore,
+    versions: Nominator,
+    scratch: Vec<u8>,
+    keeps_last_use: bool,
+}
+
+impl LocalKeyspace {
+    /// A keyspace over the store of this process.
+    pub fn new(local: LocalStore) -> Self {
+        LocalKeyspace {
+            local,
+            versions: Nominator::new(),
+            scratch: Vec::new(),
+            keeps_last_use: false,
+        }
+    }
+
+    /// One mutation, whose version is the next one.
+    fn mutate(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        action: Action,
+        item: &NewItem<'_>,
+    ) -> (Version, Outcome) {
+        let version = self.versions.next(now.unix_ns);
+        let mutation = Mutation {
+            action,
+            version,
+            entry: DataEntry {
+                expiry_ms: item.expiry_ms,
+                client_flags: item.client_flags,
+                item_flags: item.item_flags,
+                unique: item.unique,
+                key,
+                value: item.value,
+            },
+        };
+        (version, self.local.store().mutate(now, &mutation).outcome)
+    }
+
+    /// Takes note of what stood against a mutation; an error if that is final.
+    fn refused(&mut self, outcome: Outcome) -> Result<(), Fault> {
+        match outcome {
+            Outcome::Applied => {}
+            Outcome::Superseded { bound } | Outcome::Mismatch { bound, .. } => {
+                self.versions.observe(bound);
+            }
+            Outcome::Rejected(rejection) => return Err(fault(rejection)),
+        }
+        Ok(())
+    }
+
+    fn update_with(
+        &mut self,
+        key: &[u8],
+        decide: &mut Decide<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Updated, Fault> {
+        for _ in 0..ATTEMPTS_MAX {
+            scratch.clear();
+            let now = self.local.now();
+            let read = self
+                .local
+                .store()
+                .read(now, key, trefoil_store::Access::Peek, |stored| {
+                    let expected =
+                        stored.map_or(Expected::Absent, |stored| Expected::Version(stored.version));
+                    let value = stored.map(StoredValue);
+                    let item = value.as_ref().map(|value| value.item(now));
+                    (expected, decide(item.as_ref(), &mut *scratch))
+                });
+            let (expected, decision) = read.map_err(fault)?;
+            match (decision, expected) {
+                (Decision::Keep, _) => return Ok(Updated::Kept),
+                (Decision::Store(item), _) => {
+                    let (version, outcome) = self.mutate(now, key, Action::Cas(expected), &item);
+                    if outcome == Outcome::Applied {
+                        return Ok(Updated::Stored(version));
+                    }
+                    self.refused(outcome)?;
+                }
+                // Nothing is there already.
+                (Decision::Erase, Expected::Absent) => return Ok(Updated::Erased),
+                (Decision::Erase, Expected::Version(expected)) => {
+                    self.versions.observe(expected);
+                    let version = self.versions.next(now.unix_ns);
+                    let store = self.local.store();
+                    let ack = store.erase_if(now, key, expected, version);
+                    if ack.outcome == Outcome::Applied {
+                        return Ok(Updated::Erased);
+                    }
+                    self.refused(ack.outcome)?;
+                }
+            }
+        }
+        Err(Fault::Contended)
+    }
+}
+
+impl Keyspace for LocalKeyspace {
+    #[inline]
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        let now = self.local.now();
+        let store = self.local.store();
+        store
+            .read(now, key, store_access(access), |stored| {
+                let value = stored.map(StoredValue);
+                with(value.as_ref().map(|value| value.item(now)).as_ref());
+            })
+            .map_err(fault)
+    }
+
+    fn get_many(
+        &mut self,
+        keys: &[&[u8]],
+        access: Access,
+        each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
+    ) {
+        let now = self.local.now();
+        let store = self.local.store();
+        store.read_many(
+            now,
+            keys,
+            store_access(access),
+            &mut |index, read| match read {
+                Ok(stored) => {
+                    let value = stored.map(StoredValue);
+                    each(
+                        index,
+                        Ok(value.as_ref().map(|value| value.item(now)).as_ref()),
+                    )
+                }
+                Err(rejection) => each(index, Err(fault(rejection))),
+            },
+        );
+    }
+
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+        for _ in 0..ATTEMPTS_MAX {
+            let now = self.local.now();
+            let (version, outcome) = self.mutate(now, key, Action::Set, item);
+            if outcome == Outcome::Applied {
+                return Ok(version);
+            }
+            self.refused(outcome)?;
+        }
+        Err(Fault::Contended)
+    }
+
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let updated = self.update_with(key, decide, &mut scratch);
+        if scratch.capacity() <= SCRATCH_LEN_MAX {
+            self.scratch = scratch;
+        }
+        updated
+    }
+
+    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+        self.local
+            .flush(at_ms)
+            .map(|floor| self.versions.observe(floor))
+            .map_err(|error| Fault::Unavailable(error.to_string()))
+    }
+
+    fn list(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Fault> {
+        let now = self.local.now();
+        let from = Position::from_number(cursor);
+        let next = self
+            .local
+            .store()
+            .list(now, (from, None), count, &mut |listed| {
+                let value = StoredValue(&listed.item);
+                let item = value.item(now);
+                each(&ListedItem {
+                    key: listed.key,
+                    value_len: listed.item.value_len(),
+                    entry_len: listed.item.entry_len,
+                    version: item.version,
+                    unique: item.unique,
+                    client_flags: item.client_flags,
+                    expiry_ms: item.expiry_ms,
+                    seen: item.seen,
+                });
+            });
+        Ok(next.map_or(0, Position::to_number))
+    }
+
+    fn totals(&mut self) -> Result<Totals, Fault> {
+        let stats = self.local.store().stats();
+        let counts = &stats.counts;
+        let mutations = MutationKind::ALL.map(|kind| counts.of(kind));
+        let stored = |kind| counts.of(kind).applied;
+        Ok(Totals {
+            items: stats.items,
+            entry_bytes: stats.entry_bytes,
+            used_bytes: stats.resident.total(),
+            limit_bytes: self.local.memory_limit(),
+            evictions: counts.evicted_capacity + counts.evicted_associativity,
+            expired: counts.expired,
+            out_of_memory: mutations.iter().map(|of| of.no_memory).sum(),
+            stored: stored(MutationKind::Set) + stored(MutationKind::Cas),
+            index_buckets: stats.index_buckets,
+            data_pages: stats.data_pages,
+        })
+    }
+
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.local
+            .set_memory_limit(bytes)
+            .map(|_| ())
+            .map_err(|error| Fault::Unavailable(error.to_string()))
+    }
+
+    fn value_len_max(&self) -> usize {
+        self.local.store().config().value_len_max
+    }
+
+    fn keep_last_use(&mut self) {
+        // Once for each loop: it takes every partition's lock.
+        if !std::mem::replace(&mut self.keeps_last_use, true) {
+            self.local.store().keep_last_use();
+        }
+    }
+}
+
+/// An item that lies in the store, lent under its lock.
+struct StoredValue<'a>(&'a StoredItem<'a>);
+
+impl StoredValue<'_> {
+    #[inline]
+    fn item(&self, now: Now) -> Item<'_> {
+        let stored = self.0;
+        let now_s = now.unix_ms() / 1000;
+        let written_s = stored.version.time_ns / 1_000_000_000;
+        let used_s = stored.last_use_s.map_or(0, u64::from).max(written_s);
+        Item {
+            value: self,
+            version: stored.version,
+            client_flags: stored.client_flags,
+            item_flags: stored.item_flags,
+            expiry_ms: stored.expiry_ms,
+            unique: stored.unique,
+            seen: Seen {
+                hit_before: stored.hit_before,
+                idle_s: now_s.saturating_sub(used_s) as u32,
+            },
+        }
+    }
+}
+
+impl ValueSource for StoredValue<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.value_len()
+    }
+
+    #[inline]
+    fn append_to(&self, out: &mut Vec<u8>) {
+        self.0.append_value(out);
+    }
+}
+
+fn store_access(access: Access) -> trefoil_store::Access {
+    match access {
+        Access::Use => trefoil_store::Access::Use,
+        Access::Peek => trefoil_store::Access::Peek,
+    }
+}
+
+/// A store says that a key is somebody else's only once it has ended.
+fn fault(rejection: Rejection) -> Fault {
+    match rejection {
+        Rejection::WrongShard => Fault::Unavailable("the server is shutting down".into()),
+        other => Fault::Rejected(other),
+    }
+}

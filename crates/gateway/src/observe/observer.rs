@@ -1,0 +1,182 @@
+//! What a loop tells, counted.
+
+use super::block::{Block, COMMANDS, bump, command_index};
+use super::observatory::Observatory;
+use super::report;
+use super::slow::{self, SlowCommand};
+use crate::server::{LoopObserver, Protocol};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use trefoil_gateway_core::world::{Done, Observer, ServerRequest};
+use trefoil_hot::{HotKeys, Sample, Sampler};
+
+/// The observer of one loop.
+///
+/// A command's duration is the time since the one before it in the same turn,
+/// or since its input came: what it took to execute, without the network.
+pub struct Counting {
+    office: Arc<Observatory>,
+    block: Arc<Block>,
+    hot: Arc<Mutex<HotKeys>>,
+    sampler: Sampler,
+    clock: quanta::Clock,
+    /// When the current command began, in the clock's own units.
+    began: u64,
+    slow_ns: u64,
+    /// A slow command whose client is yet to be named.
+    unnamed: Option<SlowCommand>,
+}
+
+impl Counting {
+    pub(super) fn new(
+        office: Arc<Observatory>,
+        block: Arc<Block>,
+        hot: Arc<Mutex<HotKeys>>,
+        seed: u64,
+    ) -> Self {
+        let clock = quanta::Clock::new();
+        let threshold = office.options.slow_threshold;
+        Counting {
+            block,
+            hot,
+            sampler: Sampler::new(seed),
+            began: clock.raw(),
+            clock,
+            slow_ns: threshold.map_or(u64::MAX, |threshold| threshold.as_nanos() as u64),
+            unnamed: None,
+            office,
+        }
+    }
+
+    #[cold]
+    fn note_slow(&mut self, done: &Done<'_>, duration_ns: u64) {
+        bump(&self.block.slow, 1);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let command = COMMANDS[command_index(done.command)].1;
+        let slow = SlowCommand {
+            number: 0,
+            unix_ms: now.unwrap_or_default().as_millis() as u64,
+            duration_ns,
+            command,
+            key: slow::shown(done.key),
+            key_len: done.key.len(),
+            value_len: done.value_len,
+            client: String::new(),
+        };
+        tracing::debug!(
+            command,
+            key = slow.key,
+            duration = ?Duration::from_nanos(duration_ns),
+            "slow"
+        );
+        if let Some(earlier) = self.unnamed.replace(slow) {
+            self.office.slow.push(earlier);
+        }
+    }
+
+    #[cold]
+    fn note_hot(&self, key: &[u8], sample: Sample) {
+        // While somebody reads the sketch, a sample is lost rather than a loop
+        // held up.
+        if let Ok(mut hot) = self.hot.try_lock() {
+            hot.record(key, sample, self.office.now_s());
+        }
+    }
+}
+
+impl Observer for Counting {
+    #[inline]
+    fn done(&mut self, done: &Done<'_>) {
+        let now = self.clock.raw();
+        let ns = self.clock.delta_as_nanos(self.began, now);
+        self.began = now;
+        self.block.done(done.command, done.ending, ns);
+        if ns >= self.slow_ns {
+            self.note_slow(done, ns);
+        }
+        if !done.key.is_empty() {
+            let office = &self.office;
+            let bytes = done.value_len as u64;
+            if let Some(sample) = self.sampler.tick(bytes, || office.now_s()) {
+                self.note_hot(done.key, sample);
+            }
+        }
+        if self.office.detail.is_on() {
+            self.office.detail.note(done);
+        }
+    }
+
+    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+        report::report(&self.office, group, each)
+    }
+
+    fn reset(&mut self) {
+        self.office.reset();
+    }
+
+    // What follows is answered by the event loop and never comes here.
+
+    fn watch(&mut self, _connection: u64, _kinds: u8) {}
+
+    fn request(&mut self, _request: ServerRequest) {}
+
+    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> bool {
+        false
+    }
+}
+
+impl LoopObserver for Counting {
+    fn connection_opened(&mut self, _protocol: Protocol) {
+        bump(&self.block.opened, 1);
+    }
+
+    fn connection_closed(&mut self) {
+        bump(&self.block.closed, 1);
+    }
+
+    fn connection_refused(&mut self) {
+        bump(&self.block.refused, 1);
+    }
+
+    fn connection_timed_out(&mut self) {
+        bump(&self.block.timed_out, 1);
+    }
+
+    fn connection_overflowed(&mut self) {
+        bump(&self.block.overflowed, 1);
+    }
+
+    #[inline]
+    fn traffic(&mut self, read: usize, written: usize) {
+        bump(&self.block.bytes_read, read as u64);
+        bump(&self.block.bytes_written, written as u64);
+        // Neither waiting for input nor sending is part of a command.
+        self.began = self.clock.raw();
+    }
+
+    fn authenticated(&mut self, is_known: bool) {
+        let counter = match is_known {
+            true => &self.block.authenticated,
+            false => &self.block.unauthenticated,
+        };
+        bump(counter, 1);
+    }
+
+    #[inline]
+    fn wants_client(&self) -> bool {
+        self.unnamed.is_some()
+    }
+
+    fn client(&mut self, name: &str) {
+        if let Some(mut slow) = self.unnamed.take() {
+            slow.client = name.to_owned();
+            self.office.slow.push(slow);
+        }
+    }
+}
+
+impl std::fmt::Debug for Counting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counting").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,394 @@
+//! One connection: bytes in, a session's answers out.
+//!
+//! Ordinarily a connection keeps nothing between turns: a request is read into
+//! the desk's buffer, executed from there, answered from the desk's output
+//! buffer. It keeps only what cannot be done now: a request of which the rest
+//! has yet to come, and answers that the socket does not take. While answers
+//! wait, nothing more is read (the client's kernel then stops the client).
+
+use super::desk::{Desk, INPUT_LEN, Input};
+use super::front::{LoopObserver, Orders};
+use super::shared::TableEntry;
+use super::socket::{Received, Socket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_gateway_core::session::{Session, Wants};
+
+/// Bytes read and written in one turn, after which others are served.
+const TURN_WORK_MAX: usize = 512 << 10;
+/// What a drive counts in that at least, so that no turn is endless.
+const DRIVE_WORK: usize = 512;
+/// A remainder up to this is copied in front of what is read next; a longer one
+/// gets a buffer that is read into.
+const REMAINDER_COPIED_MAX: usize = 4 << 10;
+/// An announced value is given room as it comes, so that an announcement alone
+/// costs next to nothing.
+const ROOM_FIRST: usize = 64 << 10;
+/// A request may be so many times as long as the longest value: commands that
+/// store several. Sessions have their own limits; this one keeps a session's
+/// mistake from taking all memory.
+const REQUEST_VALUES_MAX: usize = 2;
+/// And this much more: keys, commands.
+const REQUEST_SLACK: usize = 1 << 20;
+/// Log lines that wait for a slow watcher, in bytes.
+const WATCH_LEN_MAX: usize = 256 << 10;
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It waits for input.
+    Wait,
+    /// It waits until the socket takes more.
+    Blocked,
+    /// There is more to do at once, after the others.
+    Again,
+    /// It has ended.
+    Ended,
+    /// It would take more memory than there is.
+    Overflow,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// More input is executed as it comes.
+    Open,
+    /// The session goes on once the output has left.
+    Paused,
+    /// It ends once the output has left.
+    Closing,
+}
+
+/// See the module.
+pub(super) struct Connection<S> {
+    socket: Socket,
+    session: S,
+    number: u64,
+    phase: Phase,
+    /// The socket may have input.
+    readable: bool,
+    /// The client has closed its side: a short read does not mean that the end
+    /// has not come.
+    half_closed: bool,
+    /// The event queue tells when the socket takes more.
+    pub(super) is_armed: bool,
+    /// It stands in the queue of those who have more to do.
+    pub(super) is_queued: bool,
+    /// Log lines it wants.
+    pub(super) watches: u8,
+    skipped: u64,
+    /// Input of which the rest has yet to come.
+    input: Vec<u8>,
+    /// Length that the session expects this input to have.
+    expected: usize,
+    /// Answers that the socket did not take, from `sent` on.
+    output: Vec<u8>,
+    sent: usize,
+    /// What the desk has counted as kept by this connection.
+    pub(super) counted: usize,
+    /// When it last said something, by the monotonic clock.
+    pub(super) used_ns: u64,
+    entry: Arc<TableEntry>,
+}
+
+impl<S: Session> Connection<S> {
+    pub(super) fn new(
+        socket: Socket,
+        session: S,
+        number: u64,
+        entry: Arc<TableEntry>,
+        now_ns: u64,
+    ) -> Self {
+        Connection {
+            socket,
+            session,
+            number,
+            phase: Phase::Open,
+            readable: false,
+            half_closed: false,
+            is_armed: false,
+            is_queued: false,
+            watches: 0,
+            skipped: 0,
+            input: Vec::new(),
+            expected: 0,
+            output: Vec::new(),
+            sent: 0,
+            counted: 0,
+            used_ns: now_ns,
+            entry,
+        }
+    }
+
+    pub(super) fn raw_fd(&self) -> i32 {
+        self.socket.raw_fd()
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.socket.is_handshaking()
+    }
+
+    /// Bytes that it keeps.
+    pub(super) fn kept(&self) -> usize {
+        self.input.capacity() + self.output.capacity()
+    }
+
+    /// Bytes that it may keep beyond those, though the desk has yet to count
+    /// some of them.
+    fn room<K: Keyspace, O: LoopObserver>(&self, desk: &Desk<K, O>) -> usize {
+        (desk.room() + self.counted).saturating_sub(self.kept())
+    }
+
+    /// Whether answers wait for the socket.
+    pub(super) fn has_output(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
+    /// The event queue's word about the socket.
+    pub(super) fn notice(&mut self, readable: bool, half_closed: bool) {
+        self.readable |= readable | half_closed;
+        self.half_closed |= half_closed;
+    }
+
+    /// Does all that can be done now, or a fair share of it.
+    pub(super) fn turn<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Fate {
+        let mut work = 0;
+        loop {
+            match self.flush(desk) {
+                Some(true) => {}
+                Some(false) => return Fate::Blocked,
+                None => return Fate::Ended,
+            }
+            if self.phase == Phase::Closing {
+                return Fate::Ended;
+            }
+            if work >= TURN_WORK_MAX {
+                return Fate::Again;
+            }
+            let mut end = None;
+            if self.phase == Phase::Open {
+                if !self.readable {
+                    return Fate::Wait;
+                }
+                match self.receive(desk) {
+                    Ok(Some(desk_end)) => end = desk_end,
+                    // A handshake may have left an answer of its own behind.
+                    Ok(None) if matches!(self.socket.flush(), Ok(false)) => return Fate::Blocked,
+                    Ok(None) => return Fate::Wait,
+                    Err(fate) => return fate,
+                }
+            }
+            if let Err(fate) = self.execute(desk, end, &mut work) {
+                return fate;
+            }
+        }
+    }
+
+    /// Sends what waits: whether all of it has left; nothing if the connection
+    /// is broken.
+    fn flush<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Option<bool> {
+        while self.has_output() {
+            match self.socket.transmit(&self.output[self.sent..]) {
+                Ok(0) => return Some(false),
+                Ok(len) => {
+                    self.sent += len;
+                    desk.observer.traffic(0, len);
+                }
+                Err(_) => return None,
+            }
+        }
+        if self.output.capacity() > 0 {
+            self.output = Vec::new();
+            self.sent = 0;
+        }
+        self.socket.flush().ok()
+    }
+
+    /// Reads once. Input is then on the desk up to where it says, or in the
+    /// connection's own buffer.
+    fn receive<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+    ) -> Result<Option<Option<usize>>, Fate> {
+        let kept = self.input.len();
+        let is_copied = kept <= REMAINDER_COPIED_MAX && self.expected <= INPUT_LEN;
+        let received = if is_copied {
+            desk.input[..kept].copy_from_slice(&self.input);
+            self.socket.receive(&mut desk.input[kept..])
+        } else {
+            self.make_room(desk)?;
+            self.socket.receive_onto(&mut self.input, &mut desk.input)
+        };
+        match received {
+            Received::Blocked => {
+                self.readable = false;
+                Ok(None)
+            }
+            Received::Ended => Err(Fate::Ended),
+            Received::Bytes { len, drained } => {
+                self.readable = !drained || self.half_closed;
+                desk.observer.traffic(len, 0);
+                Ok(Some(is_copied.then_some(kept + len)))
+            }
+        }
+    }
+
+    fn make_room<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+    ) -> Result<(), Fate> {
+        let len = self.input.len();
+        let value_max = desk.keyspace.value_len_max();
+        let value_max = value_max.max(desk.shared.settings.item_len_max);
+        let longest = REQUEST_VALUES_MAX * value_max + REQUEST_SLACK;
+        if len >= longest {
+            return Err(Fate::Overflow);
+        }
+        let wanted = match self.expected {
+            expected if expected > len => expected,
+            _ => len + INPUT_LEN,
+        };
+        let capacity = wanted.min(longest).min((2 * len).max(ROOM_FIRST));
+        if capacity > self.input.capacity() {
+            if capacity - self.input.capacity() > self.room(desk) {
+                return Err(Fate::Overflow);
+            }
+            self.input.reserve_exact(capacity - len);
+        }
+        Ok(())
+    }
+
+    /// Executes input, sends answers, and keeps what is left of either.
+    fn execute<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+        end: Option<usize>,
+        work: &mut usize,
+    ) -> Result<(), Fate> {
+        let mut begin = 0;
+        let mut orders = Orders::default();
+        let outcome = loop {
+            let input = match end {
+                Some(end) => Input::Desk { begin, end },
+                None => Input::Own(&self.input[begin..]),
+            };
+            let available = end.unwrap_or(self.input.len()) - begin;
+            let fd = self.socket.raw_fd();
+            let driven = desk.drive(&mut self.session, input, self.number, fd, &mut orders);
+            begin += driven.consumed.min(available);
+            *work += driven.consumed + desk.output.len() + DRIVE_WORK;
+            self.expected = 0;
+            self.phase = match driven.wants {
+                Wants::Input(len) => {
+                    self.expected = len;
+                    Phase::Open
+                }
+                Wants::Events => Phase::Open,
+                Wants::Output => Phase::Paused,
+                Wants::Close => Phase::Closing,
+            };
+            if let Err(fate) = self.answer(desk) {
+                break Err(fate);
+            }
+            let goes_on = self.phase == Phase::Paused && !self.has_output();
+            if !goes_on || *work >= TURN_WORK_MAX {
+                break Ok(());
+            }
+        };
+        if let Some(kinds) = orders.watch {
+            self.watches = kinds;
+        }
+        let now_ns = desk.clock.last().monotonic_ns;
+        let used_s = (now_ns / 1_000_000_000) as u32;
+        if used_s != (self.used_ns / 1_000_000_000) as u32 {
+            self.entry.used_s.store(used_s, Ordering::Relaxed);
+        }
+        self.used_ns = now_ns;
+        outcome?;
+        self.keep(desk, begin, end)
+    }
+
+    /// Sends the answers on the desk; what the socket does not take is kept.
+    fn answer<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Result<(), Fate> {
+        if desk.output.is_empty() {
+            return Ok(());
+        }
+        let len = desk.output.len();
+        let Ok(sent) = self.socket.transmit(&desk.output) else {
+            return Err(Fate::Ended);
+        };
+        desk.observer.traffic(0, sent);
+        if sent == len {
+            return Ok(());
+        }
+        if len - sent > self.room(desk) {
+            return Err(Fate::Overflow);
+        }
+        if sent == 0 && desk.output.capacity() < len + len / 2 {
+            std::mem::swap(&mut self.output, &mut desk.output);
+        } else {
+            self.output = desk.output[sent..].to_vec();
+        }
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Keeps the input from `begin` on.
+    fn keep<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+        begin: usize,
+        end: Option<usize>,
+    ) -> Result<(), Fate> {
+        match end {
+            Some(end) => {
+                let rest = &desk.input[begin..end];
+                if rest.len() > self.room(desk) {
+                    return Err(Fate::Overflow);
+                }
+                if rest.is_empty() {
+                    if self.input.capacity() > 0 {
+                        self.input = Vec::new();
+                    }
+                } else {
+                    self.input.clear();
+                    self.input.reserve_exact(rest.len());
+                    self.input.extend_from_slice(rest);
+                }
+            }
+            None if begin == self.input.len() => self.input = Vec::new(),
+            None => {
+                self.input.drain(..begin);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a log line; a slow watcher misses some, and is told how many.
+    pub(super) fn push_line(&mut self, line: &str) {
+        if self.output.len() - self.sent + line.len() > WATCH_LEN_MAX {
+            self.skipped += 1;
+            return;
+        }
+        if self.skipped > 0 {
+            let note = format!("[skipped: {}]\n", self.skipped);
+            self.output.extend_from_slice(note.as_bytes());
+            self.skipped = 0;
+        }
+        self.output.extend_from_slice(line.as_bytes());
+    }
+
+    /// Counts lines that never came this far.
+    pub(super) fn skip_lines(&mut self, count: u64) {
+        self.skipped += count;
+    }
+
+    /// Ends it; the desk's input buffer is free for the purpose.
+    pub(super) fn close<K: Keyspace, O: LoopObserver>(self, desk: &mut Desk<K, O>) {
+        self.socket.close(&mut desk.input);
+    }
+}

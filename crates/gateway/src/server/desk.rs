@@ -1,0 +1,169 @@
+//! What an event loop lends a connection for one turn.
+
+use super::front::{Front, LoopObserver, Orders};
+use super::shared::Shared;
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_gateway_core::session::{Driven, Session};
+use trefoil_gateway_core::world::{Now, World};
+
+/// Input read at a time.
+pub(super) const INPUT_LEN: usize = 64 << 10;
+/// Answers collected before they are sent: a hundred values of 1 KiB.
+const OUTPUT_LEN: usize = 128 << 10;
+/// The same while buffers are short.
+const OUTPUT_LEN_SHORT: usize = 8 << 10;
+/// An output buffer that one long answer has made larger is given back.
+const OUTPUT_KEPT_MAX: usize = 4 * OUTPUT_LEN;
+
+/// See the module.
+pub(super) struct Desk<K, O> {
+    pub(super) keyspace: K,
+    pub(super) observer: O,
+    pub(super) shared: Arc<Shared>,
+    pub(super) index: usize,
+    pub(super) clock: LoopClock,
+    /// Where input is read that nothing is known about yet.
+    pub(super) input: Box<[u8]>,
+    /// Where answers are collected.
+    pub(super) output: Vec<u8>,
+    /// Bytes that the loop's connections keep.
+    pub(super) kept: usize,
+}
+
+impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
+    pub(super) fn new(keyspace: K, observer: O, shared: Arc<Shared>, index: usize) -> Self {
+        Desk {
+            keyspace,
+            observer,
+            shared,
+            index,
+            clock: LoopClock::new(),
+            input: vec![0; INPUT_LEN].into(),
+            output: Vec::with_capacity(OUTPUT_LEN + OUTPUT_LEN / 4),
+            kept: 0,
+        }
+    }
+
+    /// Bytes that connections may still take.
+    pub(super) fn room(&self) -> usize {
+        let max = self.shared.limits.buffer_bytes_max;
+        max.saturating_sub(self.kept)
+    }
+
+    fn output_len_max(&self) -> usize {
+        if self.kept > self.shared.limits.buffer_bytes_max / 2 {
+            OUTPUT_LEN_SHORT
+        } else {
+            OUTPUT_LEN
+        }
+    }
+
+    /// Executes what stands in `input`; answers are in `output` then. `own` is
+    /// the connection's input, or the desk's up to that length.
+    pub(super) fn drive<S: Session>(
+        &mut self,
+        session: &mut S,
+        input: Input<'_>,
+        connection: u64,
+        fd: i32,
+        orders: &mut Orders,
+    ) -> Driven {
+        self.output.clear();
+        if self.output.capacity() > OUTPUT_KEPT_MAX {
+            self.output = Vec::with_capacity(OUTPUT_LEN + OUTPUT_LEN / 4);
+        }
+        let output_len_max = self.output_len_max();
+        let now = self.clock.last();
+        let mut front = Front {
+            observer: &mut self.observer,
+            shared: &self.shared,
+            orders,
+            index: self.index,
+            fd,
+            connection,
+            now_s: (now.monotonic_ns / 1_000_000_000) as u32,
+        };
+        let mut world = World {
+            keyspace: &mut self.keyspace,
+            observer: &mut front,
+            settings: &self.shared.settings,
+            now,
+            connection,
+        };
+        let bytes = match input {
+            Input::Desk { begin, end } => &self.input[begin..end],
+            Input::Own(bytes) => bytes,
+        };
+        session.drive(bytes, &mut self.output, output_len_max, &mut world)
+    }
+}
+
+/// Where a connection's input stands.
+pub(super) enum Input<'a> {
+    /// On the desk.
+    Desk {
+        /// From here.
+        begin: usize,
+        /// To here.
+        end: usize,
+    },
+    /// In the connection's own buffer.
+    Own(&'a [u8]),
+}
+
+/// The time, looked at once in each round of the loop. The time of day follows
+/// the monotonic clock, and is looked at itself now and then.
+#[derive(Debug)]
+pub(super) struct LoopClock {
+    unix_minus_monotonic_ns: u64,
+    refreshed_ns: u64,
+    last: Now,
+}
+
+/// The time of day may have been set since.
+const REFRESH_NS: u64 = 50_000_000;
+
+impl LoopClock {
+    fn new() -> Self {
+        let mut clock = LoopClock {
+            unix_minus_monotonic_ns: 0,
+            refreshed_ns: 0,
+            last: Now::default(),
+        };
+        clock.look();
+        clock
+    }
+
+    /// Looks at the clock.
+    pub(super) fn look(&mut self) -> Now {
+        let monotonic_ns = nanoseconds(ClockId::Monotonic);
+        if monotonic_ns.saturating_sub(self.refreshed_ns) >= REFRESH_NS {
+            self.refreshed_ns = monotonic_ns;
+            let unix_ns = nanoseconds(ClockId::Realtime);
+            self.unix_minus_monotonic_ns = unix_ns.wrapping_sub(monotonic_ns);
+        }
+        self.last = self.at(monotonic_ns);
+        self.last
+    }
+
+    /// What the last look saw.
+    #[inline]
+    pub(super) fn last(&self) -> Now {
+        self.last
+    }
+
+    fn at(&self, monotonic_ns: u64) -> Now {
+        let unix_ns = monotonic_ns.wrapping_add(self.unix_minus_monotonic_ns);
+        Now {
+            unix_ms: unix_ns / 1_000_000,
+            monotonic_ns,
+        }
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

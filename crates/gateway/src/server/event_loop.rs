@@ -1,0 +1,510 @@
+//! An event loop: waits, accepts, serves whoever is ready, each its turn.
+
+use super::connection::{Connection, Fate};
+use super::desk::Desk;
+use super::doors::OpenDoor;
+use super::front::LoopObserver;
+use super::options::{DoorAddress, Protocol};
+use super::shared::{Arrival, TableEntry};
+use super::socket::Socket;
+use super::tls::TlsStream;
+use super::waiting::{Wait, Waiting};
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_gateway_core::session::Session;
+use trefoil_gateway_core::world::Settings;
+
+/// Makes a session for a new connection.
+pub(super) type OpenSession<S> = fn(Protocol, &Settings) -> S;
+
+/// Token of the waker.
+pub(super) const WAKER: Token = Token(usize::MAX);
+/// Tokens of doors go down from here, those of connections up from 0.
+const DOOR_FIRST: usize = usize::MAX - 1;
+const DOORS_MAX: usize = 1024;
+
+const EVENTS_MAX: usize = 512;
+/// Connections accepted before others are served.
+const ACCEPT_MAX: usize = 64;
+/// When to try again after the system had no descriptor for a connection.
+const ACCEPT_RETRY_NS: u64 = 100_000_000;
+/// Between two looks for connections that are idle for too long.
+const SWEEP_NS: u64 = 500_000_000;
+/// Within this a client must have shown that it speaks TLS.
+const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// How long a connection may take to receive its last answers.
+const FAREWELL_NS: u64 = 1_000_000_000;
+/// A loop that is never idle tends its keyspace so often.
+const TEND_NS: u64 = 1_000_000_000;
+
+/// See the module.
+pub(super) struct EventLoop<K, O, S> {
+    poll: Poll,
+    desk: Desk<K, O>,
+    open_session: OpenSession<S>,
+    /// The first loop has the doors.
+    doors: Vec<OpenDoor>,
+    connections: Vec<Option<Box<Connection<S>>>>,
+    free: Vec<usize>,
+    /// Those who have more to do, in order.
+    queue: VecDeque<usize>,
+    watchers: Vec<usize>,
+    waiting: Waiting,
+    /// Nanoseconds of the monotonic clock, where something is due.
+    accept_at: Option<u64>,
+    sweep_at: Option<u64>,
+    stop_at: Option<u64>,
+    tended_at: u64,
+    /// Something was done since the keyspace was tended.
+    is_untended: bool,
+}
+
+impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
+    pub(super) fn new(
+        poll: Poll,
+        desk: Desk<K, O>,
+        open_session: OpenSession<S>,
+        doors: Vec<OpenDoor>,
+        spin: Duration,
+    ) -> io::Result<Self> {
+        for (index, door) in doors.iter().enumerate().take(DOORS_MAX) {
+            let fd = door.as_fd().as_raw_fd();
+            let token = Token(DOOR_FIRST - index);
+            poll.registry()
+                .register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        }
+        Ok(EventLoop {
+            poll,
+            desk,
+            open_session,
+            doors,
+            connections: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            watchers: Vec::new(),
+            waiting: Waiting::new(spin.as_nanos() as u64),
+            accept_at: None,
+            sweep_at: None,
+            stop_at: None,
+            tended_at: 0,
+            is_untended: false,
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        loop {
+            let now_ns = self.desk.clock.last().monotonic_ns;
+            if self.is_finished(now_ns) {
+                return;
+            }
+            let timeout = self.timeout(now_ns);
+            let is_polling = timeout == Some(Duration::ZERO) && self.queue.is_empty();
+            match self.poll.poll(&mut events, timeout) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::error!(%error, "an event loop cannot wait for its sockets and ends");
+                    return;
+                }
+            }
+            // The time of all that is done in this round.
+            let now_ns = self.desk.clock.look().monotonic_ns;
+            if events.is_empty() && self.queue.is_empty() {
+                self.waiting.found_nothing(now_ns);
+                if is_polling {
+                    // Whoever is to ask next may need this core to do it.
+                    std::thread::yield_now();
+                }
+            } else {
+                self.waiting.found(now_ns);
+                self.is_untended = true;
+                for event in &events {
+                    self.handle(event);
+                }
+                self.serve_queue();
+            }
+            self.do_what_is_due();
+        }
+    }
+
+    fn timeout(&mut self, now_ns: u64) -> Option<Duration> {
+        if !self.queue.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        match self.waiting.next(now_ns) {
+            Wait::Poll => return Some(Duration::ZERO),
+            Wait::Sleep => {}
+        }
+        if self.is_untended {
+            self.tend(now_ns);
+        }
+        let due = [self.accept_at, self.sweep_at, self.stop_at, self.flush_at()];
+        let due = due.into_iter().flatten().min()?;
+        // Rounded up, or the loop would be woken a moment too early.
+        let wait_ns = due.saturating_sub(now_ns).next_multiple_of(1_000_000);
+        Some(Duration::from_nanos(wait_ns.max(1_000_000)))
+    }
+
+    fn handle(&mut self, event: &Event) {
+        match event.token() {
+            WAKER => {
+                for arrival in self.handle_of_self().take_arrivals() {
+                    self.welcome(arrival);
+                }
+            }
+            Token(token) if token > DOOR_FIRST - DOORS_MAX => self.accept(DOOR_FIRST - token),
+            Token(index) => {
+                let Some(Some(connection)) = self.connections.get_mut(index) else {
+                    return;
+                };
+                let half_closed = event.is_read_closed() || event.is_error();
+                connection.notice(event.is_readable(), half_closed);
+                self.serve(index);
+            }
+        }
+    }
+
+    fn handle_of_self(&self) -> &super::shared::LoopHandle {
+        &self.desk.shared.loops[self.desk.index]
+    }
+
+    /// One turn for each of those who had more to do.
+    fn serve_queue(&mut self) {
+        for _ in 0..self.queue.len() {
+            let Some(index) = self.queue.pop_front() else {
+                return;
+            };
+            if let Some(Some(connection)) = self.connections.get_mut(index) {
+                connection.is_queued = false;
+                self.serve(index);
+            }
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let watched = connection.watches;
+        let number = connection.number();
+        let fate = connection.turn(&mut self.desk);
+        let kept = connection.kept();
+        self.desk.kept = self.desk.kept - connection.counted + kept;
+        connection.counted = kept;
+        let watches = connection.watches;
+        if fate == Fate::Again && !connection.is_queued {
+            connection.is_queued = true;
+            self.queue.push_back(index);
+        }
+        if watches != watched {
+            self.watchers.retain(|watcher| *watcher != index);
+            if watches != 0 {
+                self.watchers.push(index);
+            }
+            self.want_lines();
+        }
+        match fate {
+            Fate::Wait | Fate::Again => {}
+            Fate::Blocked => self.arm(index),
+            Fate::Ended => self.end(index),
+            Fate::Overflow => {
+                tracing::warn!(
+                    connection = number,
+                    kept,
+                    "closed: it would take more memory than the limit on buffers leaves"
+                );
+                self.desk.observer.connection_overflowed();
+                self.end(index);
+            }
+        }
+    }
+
+    /// Has the event queue tell when the socket takes more. Connections begin
+    /// without that: Unix sockets would tell with every answer that is read.
+    fn arm(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        if connection.is_armed {
+            return;
+        }
+        connection.is_armed = true;
+        let fd = connection.raw_fd();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registry = self.poll.registry();
+        if let Err(error) = registry.reregister(&mut SourceFd(&fd), Token(index), interest) {
+            tracing::error!(%error, "cannot watch a connection");
+            self.end(index);
+        }
+    }
+
+    fn accept(&mut self, door: usize) {
+        for _ in 0..ACCEPT_MAX {
+            let Some(open) = self.doors.get(door) else {
+                return;
+            };
+            match open.accept() {
+                Ok(fd) => self.admit(door, fd),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // One that was gone before it was accepted.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection; trying again soon");
+                    break;
+                }
+            }
+        }
+        // There may be more, of which nothing will tell.
+        let now_ns = self.desk.clock.last().monotonic_ns;
+        self.accept_at = Some(now_ns + ACCEPT_RETRY_NS);
+    }
+
+    fn admit(&mut self, door: usize, fd: OwnedFd) {
+        let shared = Arc::clone(&self.desk.shared);
+        let door = &self.doors[door];
+        let Some(number) = shared.admit() else {
+            self.desk.observer.connection_refused();
+            if door.tls.is_none() {
+                let _ = rustix::net::send(
+                    &fd,
+                    too_many(door.protocol),
+                    rustix::net::SendFlags::NOSIGNAL,
+                );
+            }
+            return;
+        };
+        let tls = match door.tls.as_ref().map(TlsStream::new).transpose() {
+            Ok(tls) => tls.map(Box::new),
+            Err(error) => {
+                tracing::error!(%error, "cannot begin TLS");
+                shared.forget();
+                return;
+            }
+        };
+        let entry = Arc::new(TableEntry {
+            fd: fd.as_raw_fd(),
+            peer: peer_of(&fd, &door.address),
+            door: table_name(&door.address),
+            used_s: ((self.desk.clock.last().monotonic_ns / 1_000_000_000) as u32).into(),
+        });
+        let arrival = Arrival {
+            socket: Socket::new(fd, tls),
+            protocol: door.protocol,
+            number,
+            entry: Arc::clone(&entry),
+        };
+        shared.table.insert(number, entry);
+        let target = shared.least_busy();
+        let handle = &shared.loops[target];
+        handle.connection_count.fetch_add(1, Ordering::Relaxed);
+        if target == self.desk.index {
+            self.welcome(arrival);
+        } else {
+            handle.send(arrival);
+        }
+    }
+
+    /// Takes a connection in.
+    fn welcome(&mut self, arrival: Arrival) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let now_ns = self.desk.clock.last().monotonic_ns;
+        let session = (self.open_session)(arrival.protocol, &self.desk.shared.settings);
+        let Arrival {
+            socket,
+            number,
+            entry,
+            protocol,
+        } = arrival;
+        self.desk.observer.connection_opened(protocol);
+        let connection = Connection::new(socket, session, number, entry, now_ns);
+        let fd = connection.raw_fd();
+        let needs_sweep = connection.is_handshaking();
+        self.connections[index] = Some(Box::new(connection));
+        let registry = self.poll.registry();
+        if let Err(error) = registry.register(&mut SourceFd(&fd), Token(index), Interest::READABLE)
+        {
+            tracing::error!(%error, "cannot watch a connection");
+            self.end(index);
+        }
+        if needs_sweep || self.desk.shared.limits.idle_timeout.is_some() {
+            self.sweep_at.get_or_insert(now_ns + SWEEP_NS);
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        self.desk.kept -= connection.counted;
+        self.desk.observer.connection_closed();
+        self.desk.shared.leave(self.desk.index, connection.number());
+        if connection.watches != 0 {
+            self.watchers.retain(|watcher| *watcher != index);
+            self.want_lines();
+        }
+        connection.close(&mut self.desk);
+        self.free.push(index);
+    }
+
+    fn want_lines(&self) {
+        let each = |index: &usize| self.connections[*index].as_ref().map_or(0, |c| c.watches);
+        let kinds = self.watchers.iter().map(each).fold(0, |a, b| a | b);
+        self.desk.shared.hub.want(self.desk.index, kinds);
+    }
+
+    fn do_what_is_due(&mut self) {
+        let now = self.desk.clock.last();
+        let now_ns = now.monotonic_ns;
+        let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now_ns);
+        if self.desk.shared.hub.mailbox(self.desk.index).is_wanted() {
+            self.deliver_lines();
+        }
+        if is_due(self.accept_at) {
+            self.accept_at = None;
+            for door in 0..self.doors.len() {
+                self.accept(door);
+            }
+        }
+        if is_due(self.sweep_at) {
+            self.sweep(now_ns);
+        }
+        if is_due(self.flush_at()) {
+            self.flush(now.unix_ms);
+        }
+        if self.is_untended && now_ns.saturating_sub(self.tended_at) >= TEND_NS {
+            self.tend(now_ns);
+        }
+    }
+
+    fn tend(&mut self, now_ns: u64) {
+        self.is_untended = false;
+        self.tended_at = now_ns;
+        self.desk.keyspace.tend();
+    }
+
+    fn deliver_lines(&mut self) {
+        let mut lines = Vec::new();
+        let hub = &self.desk.shared.hub;
+        let dropped = hub.mailbox(self.desk.index).take(&mut lines);
+        if lines.is_empty() && dropped == 0 {
+            return;
+        }
+        for index in self.watchers.clone() {
+            let Some(Some(connection)) = self.connections.get_mut(index) else {
+                continue;
+            };
+            connection.skip_lines(dropped);
+            for line in &lines {
+                if line.kinds & connection.watches != 0 {
+                    connection.push_line(&line.text);
+                }
+            }
+            self.serve(index);
+        }
+    }
+
+    /// Ends those who said nothing for too long.
+    fn sweep(&mut self, now_ns: u64) {
+        let idle_ns = self.desk.shared.limits.idle_timeout;
+        let idle_ns = idle_ns.map_or(u64::MAX, |idle| idle.as_nanos() as u64);
+        let mut is_needed = idle_ns != u64::MAX && self.connections.len() > self.free.len();
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else {
+                continue;
+            };
+            let idle = now_ns.saturating_sub(connection.used_ns);
+            let is_handshaking = connection.is_handshaking();
+            // Who watches is silent by nature.
+            let is_idle = idle >= idle_ns && connection.watches == 0;
+            if is_idle || (is_handshaking && idle >= HANDSHAKE_NS) {
+                self.desk.observer.connection_timed_out();
+                self.end(index);
+            } else {
+                is_needed |= is_handshaking;
+            }
+        }
+        self.sweep_at = is_needed.then_some(now_ns + SWEEP_NS.min(idle_ns / 2));
+    }
+
+    /// When everything is to be flushed, on the monotonic clock.
+    fn flush_at(&self) -> Option<u64> {
+        let at_ms = self.desk.shared.flush_at_ms.load(Ordering::Relaxed);
+        if at_ms == 0 || self.desk.index != 0 {
+            return None;
+        }
+        let now = self.desk.clock.last();
+        let wait_ms = at_ms.saturating_sub(now.unix_ms);
+        Some(now.monotonic_ns + wait_ms * 1_000_000)
+    }
+
+    fn flush(&mut self, now_ms: u64) {
+        let at_ms = self.desk.shared.flush_at_ms.swap(0, Ordering::Relaxed);
+        if let Err(fault) = self.desk.keyspace.flush(at_ms.min(now_ms)) {
+            tracing::error!(%fault, "the flush that was put off has failed");
+        }
+    }
+
+    /// Whether all is over: told to stop, and the last answers have left, or
+    /// have had their time.
+    fn is_finished(&mut self, now_ns: u64) -> bool {
+        if !self.desk.shared.is_stopping() {
+            return false;
+        }
+        let stop_at = *self.stop_at.get_or_insert(now_ns + FAREWELL_NS);
+        self.doors.clear();
+        self.accept_at = None;
+        for index in 0..self.connections.len() {
+            if let Some(connection) = &self.connections[index]
+                && (!connection.has_output() || now_ns >= stop_at)
+            {
+                self.end(index);
+            }
+        }
+        if self.connections.len() > self.free.len() {
+            return false;
+        }
+        self.desk.keyspace.tend();
+        true
+    }
+}
+
+fn too_many(protocol: Protocol) -> &'static [u8] {
+    match protocol {
+        Protocol::Memcached => b"ERROR Too many open connections\r\n",
+        Protocol::Redis => b"-ERR max number of clients reached\r\n",
+    }
+}
+
+fn peer_of(fd: &OwnedFd, door: &DoorAddress) -> String {
+    match door {
+        DoorAddress::Unix(_) => "unix:".to_owned(),
+        DoorAddress::Tcp(_) => {
+            let address = rustix::net::getpeername(fd).ok();
+            let address = address
+                .flatten()
+                .and_then(|a| std::net::SocketAddr::try_from(a).ok());
+            address.map_or_else(String::new, |address| format!("tcp:{address}"))
+        }
+    }
+}
+
+fn table_name(door: &DoorAddress) -> String {
+    match door {
+        DoorAddress::Tcp(address) => format!("tcp:{address}"),
+        DoorAddress::Unix(path) => format!("unix:{}", path.display()),
+    }
+}

@@ -1,0 +1,122 @@
+//! What a session sees as its observer: counters go to the loop's own
+//! [`LoopObserver`], what concerns connections and the server is kept here.
+
+use super::options::Protocol;
+use super::shared::Shared;
+use trefoil_gateway_core::world::{Done, Observer, ServerRequest};
+
+/// What an event loop tells whoever counts, beyond what sessions tell. One
+/// belongs to each loop. `watch`, `request` and `authenticate` never reach it:
+/// the loop answers those itself.
+pub trait LoopObserver: Observer + Send {
+    /// A connection was accepted.
+    fn connection_opened(&mut self, _protocol: Protocol) {}
+
+    /// A connection has ended.
+    fn connection_closed(&mut self) {}
+
+    /// A connection was sent away because there are too many.
+    fn connection_refused(&mut self) {}
+
+    /// A connection was closed because it was idle for too long.
+    fn connection_timed_out(&mut self) {}
+
+    /// A connection was closed because it would have taken too much memory.
+    fn connection_overflowed(&mut self) {}
+
+    /// Bytes came from a client and went to it.
+    fn traffic(&mut self, _read: usize, _written: usize) {}
+
+    /// Somebody gave a name and a password.
+    fn authenticated(&mut self, _is_known: bool) {}
+
+    /// Whether it wants to know who sent the command that was last told as done.
+    fn wants_client(&self) -> bool {
+        false
+    }
+
+    /// Who that was.
+    fn client(&mut self, _name: &str) {}
+}
+
+/// What a session has asked of its event loop.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Orders {
+    /// Log lines of these kinds, for this connection.
+    pub(super) watch: Option<u8>,
+}
+
+/// See the module.
+pub(super) struct Front<'a, O> {
+    pub(super) observer: &'a mut O,
+    pub(super) shared: &'a Shared,
+    pub(super) orders: &'a mut Orders,
+    /// Loop that this is, which needs no waking.
+    pub(super) index: usize,
+    pub(super) fd: i32,
+    pub(super) connection: u64,
+    pub(super) now_s: u32,
+}
+
+impl<O: LoopObserver> Observer for Front<'_, O> {
+    #[inline]
+    fn done(&mut self, done: &Done<'_>) {
+        self.observer.done(done);
+        if self.observer.wants_client() {
+            self.observer
+                .client(&self.shared.table.peer(self.connection));
+        }
+        if self.shared.hub.kinds() != 0 {
+            self.shared.hub.publish(done, self.fd, |index| {
+                if index != self.index {
+                    self.shared.loops[index].wake();
+                }
+            });
+        }
+    }
+
+    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+        if group == "conns" {
+            self.shared.table.report(self.now_s, each);
+            return true;
+        }
+        self.observer.stats(group, each)
+    }
+
+    fn reset(&mut self) {
+        self.observer.reset();
+    }
+
+    fn watch(&mut self, _connection: u64, kinds: u8) {
+        self.orders.watch = Some(kinds);
+    }
+
+    fn request(&mut self, request: ServerRequest) {
+        match request {
+            ServerRequest::Shutdown => {
+                tracing::info!("a client asked for a shutdown");
+                if let Some(on_shutdown) = &self.shared.on_shutdown {
+                    on_shutdown();
+                }
+            }
+            ServerRequest::FlushAt(at_ms) => {
+                let relaxed = std::sync::atomic::Ordering::Relaxed;
+                self.shared.flush_at_ms.store(at_ms, relaxed);
+                // The first loop keeps the time.
+                self.shared.loops[0].wake();
+            }
+            ServerRequest::Verbosity(level) => {
+                tracing::debug!(level, "verbosity is chosen by RUST_LOG");
+            }
+        }
+        self.observer.request(request);
+    }
+
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool {
+        // Without a file of users there is nothing to prove.
+        let users = self.shared.users.as_ref();
+        let is_known = users.is_none_or(|users| users.knows(name, password));
+        self.observer.authenticated(is_known);
+        is_known
+    }
+}

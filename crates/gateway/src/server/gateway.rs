@@ -1,0 +1,175 @@
+//! Starting and stopping event loops.
+
+use super::desk::Desk;
+use super::doors::Doors;
+use super::error::GatewayError;
+use super::event_loop::{EventLoop, OpenSession, WAKER};
+use super::front::LoopObserver;
+use super::options::{DoorAddress, GatewayOptions, Protocol};
+use super::shared::{LoopHandle, Shared};
+use super::speaker::Speaker;
+use mio::{Poll, Waker};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_gateway_core::session::Session;
+
+/// Descriptors for everything that is no connection.
+const DESCRIPTORS_BESIDE: u64 = 256;
+
+/// A running front door. Dropping it closes it.
+pub struct Gateway {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<(Protocol, DoorAddress)>,
+}
+
+impl Gateway {
+    /// Serves memcached's and Redis's clients at these doors. `keyspace` and
+    /// `observer` are called once for each event loop.
+    pub fn start<K, O>(
+        options: GatewayOptions,
+        doors: Doors,
+        keyspace: impl FnMut(usize) -> K,
+        observer: impl FnMut(usize) -> O,
+    ) -> Result<Self, GatewayError>
+    where
+        K: Keyspace + Send + 'static,
+        O: LoopObserver + 'static,
+    {
+        Self::start_with(options, doors, keyspace, observer, Speaker::open)
+    }
+
+    /// The same with sessions of another kind: a session is made for each
+    /// connection.
+    pub fn start_with<K, O, S>(
+        options: GatewayOptions,
+        doors: Doors,
+        mut keyspace: impl FnMut(usize) -> K,
+        mut observer: impl FnMut(usize) -> O,
+        open_session: OpenSession<S>,
+    ) -> Result<Self, GatewayError>
+    where
+        K: Keyspace + Send + 'static,
+        O: LoopObserver + 'static,
+        S: Session + Send + 'static,
+    {
+        let addresses = doors.addresses();
+        let loop_count = options.thread_count.max(1);
+        raise_descriptor_limit(options.limits.connections_max);
+        let mut polls = Vec::new();
+        let mut handles = Vec::new();
+        for _ in 0..loop_count {
+            let poll = Poll::new().map_err(|source| GatewayError::System {
+                what: "the system's event queue",
+                source,
+            })?;
+            let waker = Waker::new(poll.registry(), WAKER);
+            let waker = waker.map_err(|source| GatewayError::System {
+                what: "the system's event queue",
+                source,
+            })?;
+            polls.push(poll);
+            handles.push(LoopHandle::new(waker));
+        }
+        let settings = options.settings();
+        let shared = Arc::new(Shared::new(
+            settings,
+            options.limits,
+            options.users,
+            options.on_shutdown,
+            handles,
+        ));
+        let mut gateway = Gateway {
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+            addresses,
+        };
+        let mut doors = doors.doors;
+        for (index, poll) in polls.into_iter().enumerate() {
+            let desk = Desk::new(keyspace(index), observer(index), Arc::clone(&shared), index);
+            // The first loop has the doors, and hands connections over.
+            let doors = std::mem::take(&mut doors);
+            let run = EventLoop::new(poll, desk, open_session, doors, options.spin);
+            let run = run.map_err(|source| GatewayError::System {
+                what: "watching the listening sockets",
+                source,
+            })?;
+            let thread = std::thread::Builder::new()
+                .name(format!("trefoil-door-{index}"))
+                .spawn(move || run.run())
+                .map_err(|source| GatewayError::System {
+                    what: "an event loop",
+                    source,
+                })?;
+            gateway.threads.push(thread);
+        }
+        tracing::info!(addresses = ?gateway.addresses, loop_count, "the front door is open");
+        Ok(gateway)
+    }
+
+    /// Where it listens, with the real ports.
+    pub fn addresses(&self) -> &[(Protocol, DoorAddress)] {
+        &self.addresses
+    }
+
+    /// Where a protocol is spoken first.
+    pub fn address(&self, protocol: Protocol) -> Option<&DoorAddress> {
+        let mut doors = self.addresses.iter();
+        doors
+            .find(|(spoken, _)| *spoken == protocol)
+            .map(|(_, address)| address)
+    }
+
+    /// Connections now.
+    pub fn connection_count(&self) -> usize {
+        self.shared.connections()
+    }
+
+    /// Closes the door: nobody comes in, commands that were begun end, their
+    /// answers leave if the clients take them within a second.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Every connection is a descriptor; the usual soft limit is far too low.
+fn raise_descriptor_limit(connections_max: usize) {
+    let wanted = connections_max as u64 + DESCRIPTORS_BESIDE;
+    let limit = getrlimit(Resource::Nofile);
+    let Some(current) = limit.current.filter(|current| *current < wanted) else {
+        return;
+    };
+    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let new = Rlimit {
+        current: Some(raised.max(current)),
+        maximum: limit.maximum,
+    };
+    let is_set = setrlimit(Resource::Nofile, new).is_ok();
+    if !is_set || raised < wanted {
+        let descriptors = if is_set { raised } else { current };
+        tracing::warn!(
+            descriptors,
+            connections_max,
+            "the system allows fewer descriptors than connections are allowed: raise the limit (ulimit -n)"
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! What the event loops of one gateway share. None of it is touched on the path
+//! of a request, but for counters that only their own loop writes.
+
+use super::options::{Limits, Protocol};
+use super::socket::Socket;
+use super::users::Users;
+use super::watch::Hub;
+use mio::Waker;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use trefoil_gateway_core::world::Settings;
+
+/// See the module.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) limits: Limits,
+    pub(super) users: Option<Users>,
+    pub(super) on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub(super) hub: Hub,
+    pub(super) loops: Vec<LoopHandle>,
+    pub(super) table: ConnectionTable,
+    connection_count: AtomicUsize,
+    next_connection: AtomicU64,
+    stopping: AtomicBool,
+    /// When everything is to be flushed, in milliseconds since the Unix epoch;
+    /// 0 never. The last one to ask decides.
+    pub(super) flush_at_ms: AtomicU64,
+}
+
+/// How others reach an event loop.
+pub(super) struct LoopHandle {
+    pub(super) waker: Waker,
+    arrivals: Mutex<Vec<Arrival>>,
+    pub(super) connection_count: AtomicUsize,
+}
+
+/// A connection on its way to its event loop.
+pub(super) struct Arrival {
+    pub(super) socket: Socket,
+    pub(super) protocol: Protocol,
+    pub(super) number: u64,
+    pub(super) entry: Arc<TableEntry>,
+}
+
+impl LoopHandle {
+    pub(super) fn new(waker: Waker) -> Self {
+        LoopHandle {
+            waker,
+            arrivals: Mutex::default(),
+            connection_count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Hands a connection over.
+    pub(super) fn send(&self, arrival: Arrival) {
+        self.lock().push(arrival);
+        self.wake();
+    }
+
+    pub(super) fn take_arrivals(&self) -> Vec<Arrival> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    pub(super) fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot wake an event loop");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arrival>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        settings: Settings,
+        limits: Limits,
+        users: Option<Users>,
+        on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
+        loops: Vec<LoopHandle>,
+    ) -> Self {
+        Shared {
+            settings,
+            limits,
+            users,
+            on_shutdown,
+            hub: Hub::new(loops.len()),
+            loops,
+            table: ConnectionTable::default(),
+            connection_count: AtomicUsize::new(0),
+            next_connection: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+            flush_at_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Room for one more connection and its number, unless all are taken.
+    pub(super) fn admit(&self) -> Option<u64> {
+        let before = self.connection_count.fetch_add(1, Ordering::Relaxed);
+        if before >= self.limits.connections_max {
+            self.connection_count.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// An admitted connection has come to nothing.
+    pub(super) fn forget(&self) {
+        self.connection_count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A connection of loop `index` has ended.
+    pub(super) fn leave(&self, index: usize, number: u64) {
+        self.connection_count.fetch_sub(1, Ordering::Relaxed);
+        self.loops[index]
+            .connection_count
+            .fetch_sub(1, Ordering::Relaxed);
+        self.table.remove(number);
+    }
+
+    /// The loop with the fewest connections.
+    pub(super) fn least_busy(&self) -> usize {
+        let count = |index: &usize| self.loops[*index].connection_count.load(Ordering::Relaxed);
+        (0..self.loops.len()).min_by_key(count).unwrap_or(0)
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connection_count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Tells all loops to finish.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        for handle in &self.loops {
+            handle.wake();
+        }
+    }
+}
+
+/// All connections of a gateway, for `stats conns`.
+#[derive(Default)]
+pub(super) struct ConnectionTable {
+    entries: Mutex<BTreeMap<u64, Arc<TableEntry>>>,
+}
+
+/// A line of the table.
+pub(super) struct TableEntry {
+    pub(super) fd: i32,
+    pub(super) peer: String,
+    pub(super) door: String,
+    /// Seconds of the monotonic clock.
+    pub(super) used_s: AtomicU32,
+}
+
+impl ConnectionTable {
+    pub(super) fn insert(&self, number: u64, entry: Arc<TableEntry>) {
+        self.lock().insert(number, entry);
+    }
+
+    fn remove(&self, number: u64) {
+        self.lock().remove(&number);
+    }
+
+    /// The address of a connection's client.
+    pub(super) fn peer(&self, number: u64) -> String {
+        let entry = self.lock().get(&number).cloned();
+        entry.map_or_else(String::new, |entry| entry.peer.clone())
+    }
+
+    /// What `stats conns` shows, in memcached's words.
+    pub(super) fn report(&self, now_s: u32, each: &mut dyn FnMut(&str, &str)) {
+        let entries: Vec<_> = self.lock().values().cloned().collect();
+        for entry in entries {
+            let fd = entry.fd;
+            let idle = now_s.saturating_sub(entry.used_s.load(Ordering::Relaxed));
+            each(&format!("{fd}:addr"), &entry.peer);
+            each(&format!("{fd}:listen_addr"), &entry.door);
+            each(&format!("{fd}:state"), "conn_read");
+            each(&format!("{fd}:secs_since_last_cmd"), &idle.to_string());
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<TableEntry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

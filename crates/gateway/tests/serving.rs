@@ -1,0 +1,250 @@
+//! The door itself: bytes in whatever pieces, large and small, over TCP and
+//! Unix sockets, from one loop to another.
+
+mod support;
+
+use rustix::net::Shutdown;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{Client, connect, options, port, start};
+use trefoil_gateway::server::{Door, DoorAddress, Doors, GatewayError, Protocol, Users};
+
+#[test]
+fn requests_may_come_in_any_pieces() {
+    let gateway = start(options());
+    let mut client = connect(&gateway);
+    let value = b"a value\nof two lines";
+    for byte in [&b"set k 20\n"[..], value, b"get k\n"].concat() {
+        client.send([byte]);
+    }
+    assert_eq!(client.line(), "ok");
+    assert_eq!(client.line(), "20");
+    assert_eq!(client.bytes(20), value);
+    // And all at once, far more than one read takes.
+    let count = 20_000;
+    client.send("get k\n".repeat(count));
+    for _ in 0..count {
+        assert_eq!(client.line(), "20");
+        client.bytes(20);
+    }
+    assert_eq!(client.ask("get nothing"), "none");
+    assert_eq!(client.ask("nonsense"), "error");
+    assert_eq!(client.line(), "", "it has ended");
+}
+
+#[test]
+fn large_values_go_both_ways() {
+    let gateway = start(options());
+    let mut client = connect(&gateway);
+    for len in [0, 1, 4095, 65_536, 65_537, 1 << 20, support::VALUE_LEN_MAX] {
+        // More than the first of these are in one go with what follows them.
+        let value: Vec<u8> = (0..len).map(|i| (i * 31 + i / 251) as u8).collect();
+        assert_eq!(client.set("large", &value), "ok");
+        assert!(client.get("large").unwrap() == value, "{len} bytes");
+    }
+    // An answer in many pieces to a client that takes its time.
+    let len = 9 << 20;
+    client.send(format!("fill {len}\nget none\n"));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(client.bytes(len).iter().all(|byte| *byte == b'x'));
+    assert_eq!(client.line(), "none");
+}
+
+#[test]
+fn loops_share_the_connections() {
+    let mut options = options();
+    options.thread_count = 3;
+    let gateway = start(options);
+    let mut clients: Vec<_> = (0..9).map(|_| connect(&gateway)).collect();
+    for client in &mut clients {
+        // Each loop has a keyspace of its own here: three keep "k", after all.
+        assert_eq!(client.set("k", b"v"), "ok");
+    }
+    for client in &mut clients {
+        assert_eq!(client.get("k").unwrap(), b"v");
+    }
+    assert_eq!(gateway.connection_count(), 9);
+    drop(clients);
+    wait_until(|| gateway.connection_count() == 0);
+}
+
+#[test]
+fn unix_sockets_are_private_and_go_with_the_door() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("door");
+    let mut options = options();
+    options.doors[0].address = DoorAddress::Unix(path.clone());
+    let second = options.clone();
+    let gateway = start(options);
+    let mut client = Client::new(UnixStream::connect(&path).unwrap());
+    assert_eq!(client.set("k", &[7; 300_000]), "ok");
+    assert_eq!(client.get("k").unwrap(), [7; 300_000]);
+    let error = Doors::open(&second).unwrap_err().to_string();
+    assert!(error.contains("in use"), "{error}");
+    gateway.shutdown();
+    assert!(!path.exists());
+}
+
+#[test]
+fn mistakes_are_named_before_anything_is_served() {
+    let gateway = start(options());
+    let mut taken = options();
+    taken.doors[0].address = DoorAddress::Tcp(port(&gateway));
+    let error = Doors::open(&taken).unwrap_err().to_string();
+    let me = format!("process {}", std::process::id());
+    assert!(
+        error.contains("in use by") && error.contains(&me),
+        "{error}"
+    );
+
+    let mut open = options();
+    open.doors[0].address = "0.0.0.0:0".parse().unwrap();
+    let error = Doors::open(&open).unwrap_err();
+    assert!(matches!(error, GatewayError::OffLoopback(_)), "{error}");
+    assert!(error.to_string().contains("--tls-cert"), "{error}");
+    open.insecure = true;
+    Doors::open(&open).unwrap();
+}
+
+#[test]
+fn a_client_that_has_said_all_still_gets_its_answers() {
+    let gateway = start(options());
+    let mut client = connect(&gateway);
+    client.send("get a\nfill 3000000\nget b\n");
+    rustix::net::shutdown(client.stream.get_ref(), Shutdown::Write).unwrap();
+    assert_eq!(client.line(), "none");
+    client.bytes(3_000_000);
+    assert_eq!(client.line(), "none");
+    assert_eq!(client.line(), "", "then the end");
+}
+
+#[test]
+fn watchers_see_what_others_do_on_any_loop() {
+    let mut options = options();
+    options.thread_count = 2;
+    let gateway = start(options);
+    let mut watcher = connect(&gateway);
+    assert_eq!(watcher.ask("watch"), "ok");
+    let mut others = [connect(&gateway), connect(&gateway)];
+    for (index, other) in others.iter_mut().enumerate() {
+        other.ask(&format!("get key{index}"));
+        let line = watcher.line();
+        let expected = format!("type=item_get key=key{index} status=not_found");
+        assert!(line.contains(&expected), "{line}");
+    }
+    // One that is asked something still answers.
+    watcher.send("get own\n");
+    let lines = [watcher.line(), watcher.line()];
+    assert!(lines.contains(&"none".to_owned()), "{lines:?}");
+    assert!(lines.iter().any(|l| l.contains("key=own")), "{lines:?}");
+}
+
+#[test]
+fn a_slow_watcher_misses_lines_and_is_told() {
+    let gateway = start(options());
+    let mut watcher = connect(&gateway);
+    assert_eq!(watcher.ask("watch"), "ok");
+    let mut other = connect(&gateway);
+    let requests = "get a-key-of-some-length-that-makes-a-long-line\n".repeat(1000);
+    // Until kernel and watcher buffers are full, and then some.
+    for _ in 0..120 {
+        other.send(&requests);
+        for _ in 0..1000 {
+            assert_eq!(other.line(), "none");
+        }
+    }
+    let mut skipped = 0;
+    let mut lines = 0;
+    while skipped + lines < 120_000 {
+        let line = watcher.line();
+        match line.strip_prefix("[skipped: ") {
+            Some(count) => skipped += count.trim_end_matches(']').parse::<u64>().unwrap(),
+            None => lines += 1,
+        }
+        if skipped == 0 && lines == 119_000 {
+            panic!("nothing was skipped, of more than buffers hold");
+        }
+        // The last note comes with the next line.
+        if lines % 512 == 0 {
+            other.ask("get another");
+        }
+    }
+    assert!(skipped > 0 && lines > 1000, "{skipped} {lines}");
+}
+
+#[test]
+fn names_and_passwords_come_from_the_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann:secret\n").unwrap();
+    let mut options = options();
+    options.users = Some(Users::read(file.path()).unwrap());
+    let gateway = start(options);
+    let mut client = connect(&gateway);
+    assert_eq!(client.ask("login ann wrong"), "no");
+    assert_eq!(client.ask("login ann secret"), "yes");
+}
+
+#[test]
+fn a_shutdown_that_a_client_asks_for_reaches_the_owner() {
+    let asked = Arc::new(AtomicBool::new(false));
+    let mut options = options();
+    let seen = Arc::clone(&asked);
+    options.on_shutdown = Some(Arc::new(move || seen.store(true, Ordering::SeqCst)));
+    let gateway = start(options);
+    assert_eq!(connect(&gateway).ask("shutdown"), "ok");
+    assert!(asked.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_stopping_door_lets_answers_leave_first() {
+    let gateway = start(options());
+    let address = port(&gateway);
+    let mut client = connect(&gateway);
+    let idle = connect(&gateway);
+    // An answer that waits for its reader, however little of it is left.
+    let len = 8 << 20;
+    client.send(format!("fill {len}\n"));
+    assert_eq!(client.bytes(1), b"x");
+    let begin = Instant::now();
+    let stopping = std::thread::spawn(move || gateway.shutdown());
+    let mut got = 1;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match client.stream.read(&mut buffer).unwrap() {
+            0 => break,
+            len => got += len,
+        }
+    }
+    stopping.join().unwrap();
+    // What was begun ends; the rest of a long answer need not.
+    assert!(got >= 100_000, "{got}");
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(std::net::TcpStream::connect(address).is_err());
+    drop(idle);
+}
+
+#[test]
+fn two_protocols_have_two_doors() {
+    let mut options = options();
+    options.doors.push(Door {
+        protocol: Protocol::Redis,
+        address: "127.0.0.1:0".parse().unwrap(),
+        tls: None,
+    });
+    let gateway = start(options);
+    let memcached = gateway.address(Protocol::Memcached).cloned();
+    let redis = gateway.address(Protocol::Redis).cloned();
+    assert!(memcached.is_some() && redis.is_some() && memcached != redis);
+    assert_eq!(connect(&gateway).ask("get k"), "none");
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it never is");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

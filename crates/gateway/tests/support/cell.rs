@@ -1,0 +1,79 @@
+//! A cell in this process.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::sync::Arc;
+use tempfile::TempDir;
+use trefoil_backend::{ListenOptions, Listeners, LocalStore, Server, ServerOptions};
+use trefoil_cell::{BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode};
+use trefoil_client::Cell;
+use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, LocalKeyspace};
+use trefoil_layout::{KeyHasher, Version};
+
+/// A running cell; ends with the test.
+pub struct TestCell {
+    server: Option<Server>,
+    pub address: String,
+    _home: TempDir,
+}
+
+impl TestCell {
+    /// All backends of a cell, as one server.
+    pub fn start(mode: Mode) -> TestCell {
+        let home = tempfile::tempdir().unwrap();
+        let listen = ListenOptions {
+            unix: Some(home.path().join("rpc")),
+            fabric: Some(home.path().join("fabric")),
+            ..ListenOptions::default()
+        };
+        let listeners = Listeners::bind(&listen).unwrap();
+        let backend = |number| BackendConfig {
+            number,
+            addresses: listeners.rpc_addresses(),
+            fabric_socket: listen.fabric.clone(),
+        };
+        let count = mode.copy_count() as u32;
+        let config = CellConfig {
+            config_id: 1,
+            cell: "test".to_owned(),
+            mode,
+            backends: (0..count).map(backend).collect(),
+            hash: KeyHasher::default(),
+            value_len_max: 1 << 20,
+            eviction: "lru".to_owned(),
+            flush_floor: Version::ZERO,
+            began_as: 0,
+        };
+        let store = Arc::new(EmbeddedStore::new());
+        store.compare_and_swap(None, &config).unwrap();
+        let mut options = ServerOptions::new(store, (0..count).collect());
+        options.huge_pages = false;
+        let address = CellAddress::Servers(listeners.rpc_addresses()).to_string();
+        TestCell {
+            server: Some(Server::start(options, listeners).unwrap()),
+            address,
+            _home: home,
+        }
+    }
+
+    pub fn local_store(&self) -> LocalStore {
+        let local = self.server.as_ref().and_then(Server::local);
+        local.expect("the only backend of its cell")
+    }
+
+    pub fn local(&self) -> LocalKeyspace {
+        LocalKeyspace::new(self.local_store())
+    }
+
+    pub fn client(&self) -> Cell {
+        Cell::connect(&self.address).unwrap()
+    }
+
+    pub fn keyspace(&self) -> CellKeyspace {
+        CellKeyspace::new(self.client(), CellOptions::default())
+    }
+
+    /// Ends the server while its keyspaces live on.
+    pub fn stop(&mut self) {
+        self.server = None;
+    }
+}
