@@ -3,6 +3,7 @@
 
 pub mod compare;
 pub mod floor;
+pub mod gateway;
 pub mod hit_ratio;
 pub mod load;
 pub mod look_aside;

@@ -239,7 +239,7 @@ impl LookAside {
     fn touch(&mut self, partition: usize, slot: u32) {
         let window_id = self.windows[partition].window_id;
         match self.touches {
-            Touches::Exact => self.store.touch(partition, window_id, &[slot]),
+            Touches::Exact => self.store.access(partition, window_id, slot),
             Touches::Batched => {
                 if let Some(batch) = self.buffers[partition].touch(window_id, slot) {
                     self.store.touch(partition, batch.window_id, batch.slots);

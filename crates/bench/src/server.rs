@@ -2,6 +2,7 @@
 //! and gone with its guard.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,6 +11,8 @@ use crate::peer::procfs::{self, Memory};
 use crate::peer::{PeerError, spawn_on_core};
 
 const PROGRAM: &str = "trefoil";
+/// Doors on free ports.
+const FREE_DOORS: [&str; 4] = ["--memcached", "127.0.0.1:0", "--redis", "127.0.0.1:0"];
 /// Between two looks at how busy a server is.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// Looks before it is taken as it is.
@@ -28,6 +31,8 @@ pub struct ServerOptions {
     pub memory: u64,
     /// The core to keep all of it on.
     pub core: Option<usize>,
+    /// Doors for memcached's and Redis's clients, on free ports (`serve` only).
+    pub doors: bool,
     /// More options, as on the command line.
     pub more: Vec<String>,
     /// Where its configuration and sockets lie; without it, a directory of its
@@ -46,6 +51,7 @@ impl ServerOptions {
             processes: false,
             memory,
             core: None,
+            doors: false,
             more: Vec::new(),
             dir: None,
             is_silent: false,
@@ -61,6 +67,10 @@ pub struct Server {
     pub address: String,
     /// Of the backends, by number.
     pub pids: Vec<u32>,
+    /// Where memcached's clients are served.
+    pub memcached: Option<SocketAddr>,
+    /// Where Redis's are.
+    pub redis: Option<SocketAddr>,
     _own_dir: Option<tempfile::TempDir>,
 }
 
@@ -68,6 +78,8 @@ pub struct Server {
 struct Ready {
     cell: String,
     pids: Vec<u32>,
+    memcached: Option<SocketAddr>,
+    redis: Option<SocketAddr>,
 }
 
 impl Server {
@@ -97,6 +109,11 @@ impl Server {
                 "--socket",
             ]);
             command.arg(dir.join("socket"));
+            if options.doors {
+                command.args(FREE_DOORS);
+            } else {
+                command.args(["--memcached", "off"]);
+            }
         }
         command
             .args([
@@ -112,34 +129,15 @@ impl Server {
         if options.is_silent {
             command.stderr(Stdio::null());
         }
-        let mut child = spawn_on_core(command, options.core).map_err(start_error)?;
-        let mut line = String::new();
-        let read = match child.stdout.take() {
-            Some(out) => BufReader::new(out)
-                .read_line(&mut line)
-                .map_err(start_error),
-            None => Ok(0),
-        };
-        let ready = line
-            .strip_prefix("ready ")
-            .and_then(|json| serde_json::from_str::<Ready>(json).ok());
-        match (read, ready) {
-            (Ok(_), Some(ready)) => Ok(Self {
-                child,
-                address: ready.cell,
-                pids: ready.pids,
-                _own_dir: own_dir,
-            }),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(PeerError::NotReady {
-                    program: PROGRAM,
-                    why: "no ready line".to_owned(),
-                    output: line,
-                })
-            }
-        }
+        let (child, ready) = start::<Ready>(command, options.core)?;
+        Ok(Self {
+            child,
+            address: ready.cell,
+            pids: ready.pids,
+            memcached: ready.memcached,
+            redis: ready.redis,
+            _own_dir: own_dir,
+        })
     }
 
     /// kill -9 of backend `number`'s process, as a crash does it.
@@ -186,23 +184,105 @@ impl Server {
     }
 }
 
+/// Runs a command on a core until it says on one line that it is ready.
+fn start<R: serde::de::DeserializeOwned>(
+    command: Command,
+    core: Option<usize>,
+) -> Result<(Child, R), PeerError> {
+    let start_error = |source| PeerError::Start {
+        program: PROGRAM,
+        source,
+    };
+    let mut child = spawn_on_core(command, core).map_err(start_error)?;
+    let mut line = String::new();
+    let read = match child.stdout.take() {
+        Some(out) => BufReader::new(out)
+            .read_line(&mut line)
+            .map_err(start_error),
+        None => Ok(0),
+    };
+    let ready = line
+        .strip_prefix("ready ")
+        .and_then(|json| serde_json::from_str::<R>(json).ok());
+    match (read, ready) {
+        (Ok(_), Some(ready)) => Ok((child, ready)),
+        _ => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(PeerError::NotReady {
+                program: PROGRAM,
+                why: "no ready line".to_owned(),
+                output: line,
+            })
+        }
+    }
+}
+
+/// A running `trefoil gateway`; dropping it stops it.
+#[derive(Debug)]
+pub struct Door {
+    child: Child,
+    /// Its process.
+    pub pid: u32,
+    /// Where memcached's clients are served.
+    pub memcached: Option<SocketAddr>,
+    /// Where Redis's are.
+    pub redis: Option<SocketAddr>,
+}
+
+#[derive(serde::Deserialize)]
+struct DoorReady {
+    memcached: Option<SocketAddr>,
+    redis: Option<SocketAddr>,
+}
+
+impl Door {
+    /// Starts a gateway in front of the cell at `address`, on free ports.
+    pub fn start(program: &Path, address: &str, core: Option<usize>) -> Result<Self, PeerError> {
+        let mut command = Command::new(program);
+        command
+            .args(["gateway", "--cell", address, "--metrics", "off"])
+            .args(FREE_DOORS)
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let (child, ready) = start::<DoorReady>(command, core)?;
+        Ok(Door {
+            pid: child.id(),
+            child,
+            memcached: ready.memcached,
+            redis: ready.redis,
+        })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        stop(&mut self.child);
+    }
+}
+
 fn own_dir() -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("trefoil-bench-").tempdir()
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGTERM lets it tell its children and remove its sockets.
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
-        for _ in 0..500 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        stop(&mut self.child);
     }
+}
+
+/// SIGTERM lets it tell its children and remove its sockets.
+fn stop(child: &mut Child) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    for _ in 0..500 {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
