@@ -24,6 +24,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a whole cell in this process
     Serve(ServeArgs),
+    /// Serve memcached's and Redis's clients from any cell
+    Gateway(GatewayArgs),
     /// Run and steer cells with a process for each backend
     #[command(subcommand)]
     Cell(CellCommand),
@@ -35,6 +37,8 @@ pub(crate) enum Command {
     Erase(EraseArgs),
     /// Store a value if exactly the given version is present
     Cas(CasArgs),
+    /// Watch a cell: operations, memory, latencies, hot keys, backends
+    Top(TopArgs),
     /// Measure: a cell under load, beside memcached or redis, hit ratios, memory
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -113,6 +117,71 @@ pub(crate) struct ServeArgs {
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,
+    #[command(flatten)]
+    pub doors: DoorArgs,
+}
+
+/// Where memcached's and Redis's clients come in. Unset ones come from the
+/// configuration file, then from the defaults.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Clients of memcached and Redis")]
+pub(crate) struct DoorArgs {
+    /// For memcached's clients: HOST:PORT, unix:PATH, several with commas, or off [default: 127.0.0.1:11211]
+    #[arg(long, value_name = "ADDR|off")]
+    pub memcached: Option<String>,
+    /// For Redis's clients, written alike [default: off]
+    #[arg(long, value_name = "ADDR|off")]
+    pub redis: Option<String>,
+    /// Event loops [default: half the cores, 1 to 4]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Connections at a time [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub connections: Option<usize>,
+    /// Close connections that say nothing for so long, for example 10m [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub idle_timeout: Option<Duration>,
+    /// Longest value that memcached's clients may store [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub item_max: Option<ByteSize>,
+    /// Half-received requests and unsent answers, for each event loop [default: an eighth of the memory, 16MiB to 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub buffers: Option<ByteSize>,
+    /// How long an event loop polls after the last request before it sleeps; 0s never polls [default: 50us]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub spin: Option<Duration>,
+    /// Commands that take longer are in the slow log; 0s keeps none [default: 10ms]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub slow_log: Option<Duration>,
+    /// Users, as lines of user:password; clients then have to authenticate
+    #[arg(long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Certificate chain in PEM: TCP addresses then speak TLS, but for those written plain:HOST:PORT
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Authorities that the clients' certificates have to come from, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Obey the shutdown command of memcached's protocol
+    #[arg(long)]
+    pub enable_shutdown: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct GatewayArgs {
+    #[command(flatten)]
+    pub address: CellAddress,
+    #[command(flatten)]
+    pub doors: DoorArgs,
+    /// Address of the Prometheus metrics, or off [default: 127.0.0.1:9412]
+    #[arg(long, value_name = "HOST:PORT|off")]
+    pub metrics: Option<String>,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -134,6 +203,14 @@ pub(crate) enum CellCommand {
         /// New bound for each process, for example 512MiB
         #[arg(long, value_name = "SIZE")]
         limit: ByteSize,
+        /// Machine-readable
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make everything that is stored invisible at once; its memory follows
+    Flush {
+        #[command(flatten)]
+        address: CellAddress,
         /// Machine-readable
         #[arg(long)]
         json: bool,
@@ -168,6 +245,9 @@ pub(crate) struct UpArgs {
     /// Corpus of an immutable cell: JSON lines or CSV with a header
     #[arg(long, value_name = "FILE")]
     pub load: Option<PathBuf>,
+    /// Address of backend 0's Prometheus metrics; backend N's are at N ports further
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub store: StoreArgs,
 }
@@ -179,9 +259,29 @@ pub(crate) struct BackendArgs {
     #[arg(long)]
     pub number: u32,
     #[arg(long)]
+    pub metrics: Option<SocketAddr>,
+    #[arg(long)]
     pub load: Option<PathBuf>,
     #[command(flatten)]
     pub store: StoreArgs,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Print one snapshot as text and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print an object for each interval
+    #[arg(long)]
+    pub json: bool,
+    /// Between two readings
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub interval: Duration,
+    /// Hot keys shown, of each order
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub keys: usize,
 }
 
 #[derive(Args, Debug)]
@@ -259,6 +359,8 @@ pub(crate) enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// The front door beside memcached or redis, in turn in one run; starts everything itself
+    Gateway(GatewayBenchArgs),
     /// One thing done to a running cell while a load goes on
     Scenario(ScenarioArgs),
     /// Every figure that the documentation quotes, with a report and plots
@@ -378,6 +480,34 @@ pub(crate) struct CompareArgs {
     /// Write plots into this folder
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct GatewayBenchArgs {
+    /// What to compare with, and whose protocol to speak
+    #[arg(long, default_value = "memcached")]
+    pub peer: Peer,
+    /// Without a gateway in front of a cell of three copies
+    #[arg(long)]
+    pub no_cell: bool,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Runs of each system, in turn; medians are reported
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Keys asked for
+    #[arg(long, default_value_t = 100_000)]
+    pub keys: u64,
+    /// Bytes of values
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1024], value_name = "N[,N…]")]
+    pub value_size: Vec<usize>,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,

@@ -6,12 +6,16 @@ mod args;
 mod bench;
 mod cell;
 mod demo;
+mod door;
 mod failure;
+mod gateway;
 mod logging;
 mod operations;
 mod serve;
 mod settings;
+mod signals;
 mod sim;
+mod top;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -21,11 +25,13 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Gateway(args) => gateway::run(args),
         Command::Cell(command) => cell::run(command),
         Command::Get(args) => operations::get(args),
         Command::Set(args) => operations::set(args),
         Command::Erase(args) => operations::erase(args),
         Command::Cas(args) => operations::cas(args),
+        Command::Top(args) => top::run(args),
         Command::Bench(command) => bench::run(command),
         Command::Sim(args) => sim::run(args),
         Command::Demo(args) => demo::run(args),

@@ -1,17 +1,22 @@
 //! `serve`: a whole cell in this process.
 
-use crate::args::ServeArgs;
+use crate::args::{DoorArgs, ServeArgs};
+use crate::door::{self, Front};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::settings::{self, StoreSettings};
+use crate::signals::Signals;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions};
 use trefoil_cell::{BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode};
-use trefoil_layout::KeyHasher;
+use trefoil_client::Cell;
+use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, LocalKeyspace};
+use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
+use trefoil_layout::{KeyHasher, Version};
 
 const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7411);
@@ -45,6 +50,13 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         ..listen
     };
     let listeners = Listeners::bind(&listen).map_err(Failure::of)?;
+    let stop = Arc::new(Notify::new());
+    let memory = StoreSettings::from(&args.store).memory;
+    let front = door::options(&args.doors, args.insecure, Some(memory), &stop)?;
+    let doors = match front.doors.is_empty() {
+        true => None,
+        false => Some((front.clone(), Doors::open(&front).map_err(Failure::of)?)),
+    };
     let config = config(mode, &args, &listeners);
     let address = match listeners.tcp_address() {
         Some(address) => format!("trefoil://{address}"),
@@ -64,34 +76,65 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         huge_pages: settings.huge_pages,
         ..ServerOptions::new(Arc::new(store), members)
     };
-    let ready = serde_json::json!({ "cell": address, "pids": [std::process::id()] });
-    serve(options, listeners, &format!("ready {ready}"))
+    let runs = start(options, listeners)?;
+    let front = match doors {
+        None => None,
+        Some((options, doors)) => {
+            let front = open_doors(&args.doors, options, doors, &address, &runs.server)?;
+            runs.server.report(Arc::clone(&front.observatory) as _);
+            Some(front)
+        }
+    };
+    let ready = serde_json::json!({
+        "cell": address,
+        "memcached": door::shown(front.as_ref(), Protocol::Memcached),
+        "redis": door::shown(front.as_ref(), Protocol::Redis),
+        "pids": [std::process::id()],
+    });
+    print_line(&format!("ready {ready}"))?;
+    runs.signals.wait(&stop);
+    // Clients first, while there is still somebody to answer them.
+    drop(front);
+    runs.server.shutdown();
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs a server until SIGTERM or SIGINT; prints `ready` once it serves.
 pub(crate) fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::doing("cannot start the runtime", e))?;
-    // Before the server starts, so that no signal is lost.
-    let (mut terminate, mut interrupt) = runtime.block_on(async {
-        let terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
-        Ok::<_, Failure>((
-            terminate,
-            signal(SignalKind::interrupt()).map_err(Failure::of)?,
-        ))
-    })?;
-    let server = Server::start(options, listeners).map_err(Failure::of)?;
+    let runs = start(options, listeners)?;
     print_line(ready)?;
-    runtime.block_on(async {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
-            _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
-        }
-    });
-    server.shutdown();
+    runs.signals.wait(&Notify::new());
+    runs.server.shutdown();
     Ok(ExitCode::SUCCESS)
+}
+
+struct Runs {
+    server: Server,
+    signals: Signals,
+}
+
+fn start(options: ServerOptions, listeners: Listeners) -> Result<Runs, Failure> {
+    let signals = Signals::new()?;
+    let server = Server::start(options, listeners).map_err(Failure::of)?;
+    Ok(Runs { server, signals })
+}
+
+/// Lets memcached's and Redis's clients in: with one copy straight to the
+/// store, else through the client library, as from outside.
+fn open_doors(
+    args: &DoorArgs,
+    options: GatewayOptions,
+    doors: Doors,
+    address: &str,
+    server: &Server,
+) -> Result<Front, Failure> {
+    if let Some(local) = server.local() {
+        let keyspace = || LocalKeyspace::new(local.clone());
+        return door::open(args, options, doors, keyspace, true);
+    }
+    let cell = Cell::connect(address).map_err(Failure::of)?;
+    let keyspace = || CellKeyspace::new(cell.clone(), CellOptions::default());
+    door::open(args, options, doors, keyspace, false)
 }
 
 fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
@@ -112,10 +155,12 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
         },
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
+        flush_floor: Version::ZERO,
+        began_as: 0,
     }
 }
 
-fn metrics_address(text: &str) -> Result<Option<SocketAddr>, Failure> {
+pub(crate) fn metrics_address(text: &str) -> Result<Option<SocketAddr>, Failure> {
     if text == "off" {
         return Ok(None);
     }

@@ -1,12 +1,13 @@
 //! Settings of servers: the command line over the configuration file over the
 //! defaults.
 
-use crate::args::{Eviction, Hash, ServeArgs, StoreArgs};
+use crate::args::{DoorArgs, Eviction, Hash, ServeArgs, StoreArgs};
 use crate::failure::Failure;
 use bytesize::ByteSize;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::VALUE_LEN_MAX_DEFAULT;
 
@@ -30,6 +31,31 @@ struct File {
     socket: Option<PathBuf>,
     metrics: Option<String>,
     insecure: Option<bool>,
+    memcached: Option<String>,
+    redis: Option<String>,
+    threads: Option<usize>,
+    connections: Option<usize>,
+    #[serde(default, deserialize_with = "duration")]
+    idle_timeout: Option<Duration>,
+    item_max: Option<ByteSize>,
+    buffers: Option<ByteSize>,
+    #[serde(default, deserialize_with = "duration")]
+    spin: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    slow_log: Option<Duration>,
+    auth_file: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_client_ca: Option<PathBuf>,
+    enable_shutdown: Option<bool>,
+}
+
+/// As on the command line: 50us, 10m.
+fn duration<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    humantime::parse_duration(&text)
+        .map(Some)
+        .map_err(serde::de::Error::custom)
 }
 
 /// What a store is made with.
@@ -90,6 +116,23 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.socket = args.socket.or(file.socket);
     args.metrics = args.metrics.or(file.metrics);
     args.insecure |= file.insecure.unwrap_or(false);
+    let doors = &mut args.doors;
+    *doors = DoorArgs {
+        memcached: doors.memcached.take().or(file.memcached),
+        redis: doors.redis.take().or(file.redis),
+        threads: doors.threads.or(file.threads),
+        connections: doors.connections.or(file.connections),
+        idle_timeout: doors.idle_timeout.or(file.idle_timeout),
+        item_max: doors.item_max.or(file.item_max),
+        buffers: doors.buffers.or(file.buffers),
+        spin: doors.spin.or(file.spin),
+        slow_log: doors.slow_log.or(file.slow_log),
+        auth_file: doors.auth_file.take().or(file.auth_file),
+        tls_cert: doors.tls_cert.take().or(file.tls_cert),
+        tls_key: doors.tls_key.take().or(file.tls_key),
+        tls_client_ca: doors.tls_client_ca.take().or(file.tls_client_ca),
+        enable_shutdown: doors.enable_shutdown || file.enable_shutdown.unwrap_or(false),
+    };
     Ok(args)
 }
 

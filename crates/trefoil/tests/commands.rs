@@ -189,6 +189,8 @@ fn a_port_or_directory_in_use_is_a_clear_error() {
         &other,
         "--metrics",
         "off",
+        "--memcached",
+        "off",
         "--memory",
         "64MiB",
     ]);
@@ -224,6 +226,8 @@ fn off_loopback_without_tls_is_refused() {
         "--socket",
         &socket,
         "--metrics",
+        "off",
+        "--memcached",
         "off",
     ]);
     assert_eq!(output.status.code(), Some(1));

@@ -1,5 +1,6 @@
 //! `bench`: the command line of `trefoil-bench`.
 
+mod gateway;
 mod suite;
 
 use crate::args::{
@@ -35,6 +36,7 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::Memory(args) => memory(&args),
         BenchCommand::HitRatio(args) => hit_ratio(&args),
         BenchCommand::SizeShift { json } => size_shift(json),
+        BenchCommand::Gateway(args) => gateway::run(&args),
         BenchCommand::Scenario(args) => suite::scenario(&args),
         BenchCommand::All(args) => suite::all(args),
     }

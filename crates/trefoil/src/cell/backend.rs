@@ -21,6 +21,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     let listen = ListenOptions {
         unix: Some(unix),
         fabric: Some(store.fabric_socket(args.number).map_err(Failure::of)?),
+        metrics: args.metrics,
         ..ListenOptions::default()
     };
     let listeners = Listeners::bind(&listen).map_err(Failure::of)?;

@@ -20,6 +20,7 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             limit,
             json,
         } => memory(&address, limit, json),
+        CellCommand::Flush { address, json } => flush(&address, json),
         CellCommand::Reload {
             address,
             load,
@@ -72,6 +73,37 @@ fn memory(address: &CellAddress, limit: ByteSize, json: bool) -> Outcome {
         }
     }
     Ok(code)
+}
+
+#[derive(serde::Serialize)]
+struct FlushReport {
+    config_id: u32,
+    floor: String,
+    backends_flushed: usize,
+    backends_down: usize,
+}
+
+/// Flushes the cell and says how far that went.
+fn flush(address: &CellAddress, json: bool) -> Outcome {
+    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ms = since.map_err(Failure::of)?.as_millis() as u64;
+    let flushed = cell.flush(now_ms).map_err(Failure::of)?;
+    let report = FlushReport {
+        config_id: flushed.config_id,
+        floor: flushed.floor.to_string(),
+        backends_flushed: flushed.backend_count,
+        backends_down: cell.config().backends.len() - flushed.backend_count,
+    };
+    if json {
+        print_json(&report)?;
+    } else {
+        print_line(&format!(
+            "flushed on {} backends ({} down), config id {}",
+            report.backends_flushed, report.backends_down, report.config_id
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Loads `file` into an immutable cell and says what was loaded.

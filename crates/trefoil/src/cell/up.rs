@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use trefoil_cell::{
     BackendConfig, CellAddress, CellConfig, ConfigStore as _, DirectoryStore, Mode,
 };
-use trefoil_layout::KeyHasher;
+use trefoil_layout::{KeyHasher, Version};
 
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -81,6 +81,8 @@ fn configure(args: &UpArgs, mode: Mode, count: u32) -> Result<PathBuf, Failure> 
         },
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
+        flush_floor: Version::ZERO,
+        began_as: 0,
     };
     store
         .compare_and_swap(expected, &config)
@@ -153,6 +155,16 @@ fn spawn(args: &UpArgs, dir: &Path, number: u32) -> Result<Backend, Failure> {
         .kill_on_drop(true);
     if let Some(file) = &args.load {
         command.arg("--load").arg(file);
+    }
+    if let Some(mut address) = args.metrics {
+        let port = u32::from(address.port()).saturating_add(number);
+        let port = u16::try_from(port).map_err(|_| {
+            Failure::Usage(format!(
+                "--metrics {address}: no port is left for backend {number}"
+            ))
+        })?;
+        address.set_port(port);
+        command.args(["--metrics", &address.to_string()]);
     }
     let child = command
         .spawn()

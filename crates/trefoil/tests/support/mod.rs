@@ -79,6 +79,10 @@ impl Cell {
             "--metrics",
             "off",
         ];
+        // The usual port is for one server at a time.
+        if !more.contains(&"--memcached") {
+            args.extend_from_slice(&["--memcached", "off"]);
+        }
         args.extend_from_slice(more);
         Cell::start(&args)
     }

@@ -1,0 +1,168 @@
+//! Options of the front door, for `serve` and `gateway`.
+
+use crate::args::DoorArgs;
+use crate::failure::Failure;
+use serde_json::Value;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
+use trefoil_gateway::observe::{Observatory, ObserveOptions, SLOW_THRESHOLD_DEFAULT};
+use trefoil_gateway::server::{
+    Door, DoorAddress, Doors, Gateway, GatewayOptions, Limits, Protocol, TlsFiles, Users,
+    thread_count_default,
+};
+use trefoil_gateway_core::keyspace::Keyspace;
+
+/// memcached's own port.
+pub(crate) const MEMCACHED_DEFAULT: &str = "127.0.0.1:11211";
+/// Before an address that TLS files are not for.
+const PLAIN: &str = "plain:";
+/// Least and most that buffers take of the memory of a process.
+const BUFFERS: (u64, u64) = (16 << 20, 256 << 20);
+const BUFFERS_SHARE: u64 = 8;
+
+/// What the command line says of doors; `memory` is the bound of the process,
+/// where it has one.
+pub(crate) fn options(
+    args: &DoorArgs,
+    insecure: bool,
+    memory: Option<u64>,
+    stop: &Arc<Notify>,
+) -> Result<GatewayOptions, Failure> {
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_authorities: args.tls_client_ca.clone(),
+        }),
+        (None, None) if args.tls_client_ca.is_none() => None,
+        _ => {
+            return Err(Failure::Usage(
+                "TLS needs both --tls-cert and --tls-key".into(),
+            ));
+        }
+    };
+    let memcached = args.memcached.as_deref().unwrap_or(MEMCACHED_DEFAULT);
+    let mut doors = parse(memcached, "--memcached", Protocol::Memcached, tls.as_ref())?;
+    let redis = args.redis.as_deref().unwrap_or("off");
+    doors.extend(parse(redis, "--redis", Protocol::Redis, tls.as_ref())?);
+    let users = args.auth_file.as_deref().map(Users::read).transpose();
+    let stop = Arc::clone(stop);
+    let defaults = GatewayOptions::new(doors);
+    let buffers = memory.map_or(BUFFERS.1, |memory| {
+        (memory / BUFFERS_SHARE).clamp(BUFFERS.0, BUFFERS.1)
+    });
+    let item_len_max = args.item_max.map(|size| size.as_u64() as usize);
+    Ok(GatewayOptions {
+        insecure,
+        thread_count: args.threads.unwrap_or_else(thread_count_default),
+        limits: Limits {
+            connections_max: args.connections.unwrap_or(defaults.limits.connections_max),
+            idle_timeout: args.idle_timeout,
+            buffer_bytes_max: args.buffers.map_or(buffers, |size| size.as_u64()) as usize,
+        },
+        spin: args.spin.unwrap_or(defaults.spin),
+        users: users.map_err(Failure::of)?,
+        item_len_max: item_len_max.unwrap_or(defaults.item_len_max),
+        shutdown_allowed: args.enable_shutdown,
+        on_shutdown: Some(Arc::new(move || stop.notify_one())),
+        ..defaults
+    })
+}
+
+fn parse(
+    text: &str,
+    option: &str,
+    protocol: Protocol,
+    tls: Option<&TlsFiles>,
+) -> Result<Vec<Door>, Failure> {
+    if text == "off" {
+        return Ok(Vec::new());
+    }
+    let door = |text: &str| {
+        let plain = text.strip_prefix(PLAIN);
+        let address: DoorAddress = plain
+            .unwrap_or(text)
+            .parse()
+            .map_err(|e| Failure::Usage(format!("{option}: {e}, or off")))?;
+        // A Unix socket is private already.
+        let is_plain = plain.is_some() || matches!(address, DoorAddress::Unix(_));
+        Ok(Door {
+            protocol,
+            address,
+            tls: tls.filter(|_| !is_plain).cloned(),
+        })
+    };
+    text.split(',').map(door).collect()
+}
+
+/// A front door that is open, and what is seen there.
+pub(crate) struct Front {
+    pub gateway: Gateway,
+    pub observatory: Arc<Observatory>,
+}
+
+/// Opens the doors to `keyspace`, which is made for each event loop and once
+/// more for reports. `is_local`: it is the store of this process.
+pub(crate) fn open<K: Keyspace + Send + 'static>(
+    args: &DoorArgs,
+    options: GatewayOptions,
+    doors: Doors,
+    keyspace: impl Fn() -> K,
+    is_local: bool,
+) -> Result<Front, Failure> {
+    let reports = Mutex::new(keyspace());
+    let totals = move || {
+        let mut keyspace = reports.lock().unwrap_or_else(PoisonError::into_inner);
+        keyspace.totals().ok()
+    };
+    let slow = args.slow_log.unwrap_or(SLOW_THRESHOLD_DEFAULT);
+    let observatory = Observatory::new(ObserveOptions {
+        slow_threshold: Some(slow).filter(|slow| !slow.is_zero()),
+        totals: Some(Arc::new(totals)),
+        is_local,
+        ..ObserveOptions::of(&options, &doors)
+    });
+    let gateway = Gateway::start(
+        options,
+        doors,
+        |index| observatory.counted(index, keyspace()),
+        |index| observatory.observer(index),
+    );
+    Ok(Front {
+        gateway: gateway.map_err(Failure::of)?,
+        observatory,
+    })
+}
+
+/// Where a protocol is spoken, for the ready line: its first address, or null.
+pub(crate) fn shown(front: Option<&Front>, protocol: Protocol) -> Value {
+    let address = front.and_then(|front| front.gateway.address(protocol));
+    address.map_or(Value::Null, |address| address.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doors_are_told_apart() {
+        let tls = TlsFiles {
+            certificate: "cert".into(),
+            key: "key".into(),
+            client_authorities: None,
+        };
+        let text = "127.0.0.1:1,plain:127.0.0.1:2,unix:/s";
+        let doors = parse(text, "--memcached", Protocol::Memcached, Some(&tls)).unwrap();
+        let is_tls: Vec<bool> = doors.iter().map(|door| door.tls.is_some()).collect();
+        assert_eq!(is_tls, [true, false, false]);
+        assert!(
+            parse("off", "--redis", Protocol::Redis, None)
+                .unwrap()
+                .is_empty()
+        );
+        for text in ["", "11211", "127.0.0.1:1,"] {
+            let error = parse(text, "--redis", Protocol::Redis, None).unwrap_err();
+            assert!(error.to_string().contains("--redis"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `gateway`: memcached's and Redis's clients served from any cell.
+
+use crate::args::GatewayArgs;
+use crate::door;
+use crate::failure::{Failure, Outcome, print_line};
+use crate::signals::Signals;
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use trefoil_backend::{ListenError, take_port};
+use trefoil_client::Cell;
+use trefoil_gateway::keyspace::{CellKeyspace, CellOptions};
+use trefoil_gateway::observe::Endpoint;
+use trefoil_gateway::server::{Doors, Protocol};
+
+const METRICS_DEFAULT: &str = "127.0.0.1:9412";
+
+pub(crate) fn run(args: GatewayArgs) -> Outcome {
+    crate::logging::start();
+    let stop = Arc::new(Notify::new());
+    let options = door::options(&args.doors, args.insecure, None, &stop)?;
+    if options.doors.is_empty() {
+        return Err(Failure::Usage(
+            "the gateway would listen nowhere: give --memcached or --redis an address".into(),
+        ));
+    }
+    let doors = Doors::open(&options).map_err(Failure::of)?;
+    let metrics = metrics_listener(&args)?;
+    let signals = Signals::new()?;
+    let cell = Cell::connect(&args.address.cell).map_err(Failure::of)?;
+    let keyspace = || CellKeyspace::new(cell.clone(), CellOptions::default());
+    let front = door::open(&args.doors, options, doors, keyspace, false)?;
+    let metrics = match metrics {
+        None => None,
+        Some(listener) => {
+            let name = cell.config().cell.clone();
+            let observatory = Arc::clone(&front.observatory);
+            Some(Endpoint::start(listener, name, observatory).map_err(Failure::of)?)
+        }
+    };
+    let ready = serde_json::json!({
+        "memcached": door::shown(Some(&front), Protocol::Memcached),
+        "redis": door::shown(Some(&front), Protocol::Redis),
+        "metrics": metrics.as_ref().map(|metrics| metrics.address().to_string()),
+        "pids": [std::process::id()],
+    });
+    print_line(&format!("ready {ready}"))?;
+    signals.wait(&stop);
+    front.gateway.shutdown();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn metrics_listener(args: &GatewayArgs) -> Result<Option<TcpListener>, Failure> {
+    let text = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
+    let Some(address) = crate::serve::metrics_address(text)? else {
+        return Ok(None);
+    };
+    if !address.ip().is_loopback() && !args.insecure {
+        return Err(Failure::of(ListenError::OffLoopback(address)));
+    }
+    let (listener, _) = take_port(address).map_err(Failure::of)?;
+    Ok(Some(listener))
+}

@@ -1,0 +1,224 @@
+//! The report as lines of text.
+
+use super::report::{Backend, Report};
+use bytesize::ByteSize;
+
+/// Columns of the tables, with their widths; a negative one is left-aligned.
+pub(super) const COMMAND_COLUMNS: [(&str, i8); 5] = [
+    ("command", -9),
+    ("per s", 10),
+    ("p50 µs", 9),
+    ("p99 µs", 9),
+    ("p99.9 µs", 9),
+];
+/// See [`COMMAND_COLUMNS`].
+pub(super) const KEY_COLUMNS: [(&str, i8); 3] = [("ops/s", 10), ("bytes/s", 12), ("key", -40)];
+/// See [`COMMAND_COLUMNS`].
+pub(super) const BACKEND_COLUMNS: [(&str, i8); 11] = [
+    ("backend", 7),
+    ("state", -5),
+    ("pid", 8),
+    ("items", 11),
+    ("resident", 11),
+    ("limit", 11),
+    ("reads/s", 9),
+    ("writes/s", 9),
+    ("config", 6),
+    ("epoch", 5),
+    ("lease ms", 8),
+];
+
+/// A rate for people: three digits are enough.
+pub(super) fn rate(per_s: f64) -> String {
+    match per_s {
+        rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
+        rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
+        rate if rate >= 1e4 => format!("{:.1} k", rate / 1e3),
+        rate if rate >= 100.0 || rate == 0.0 => format!("{rate:.0}"),
+        rate => format!("{rate:.1}"),
+    }
+}
+
+/// Bytes for people.
+pub(super) fn bytes(bytes: f64) -> String {
+    ByteSize::b(bytes as u64).to_string()
+}
+
+/// A number of microseconds.
+fn micros(us: f64) -> String {
+    match us {
+        us if us >= 1e6 => format!("{:.1} s", us / 1e6),
+        us if us >= 1e4 => format!("{:.1} ms", us / 1e3),
+        us if us >= 100.0 => format!("{us:.0}"),
+        us => format!("{us:.1}"),
+    }
+}
+
+/// The lines above the tables.
+pub(super) fn head(report: &Report) -> Vec<String> {
+    let memory = &report.memory;
+    let operations = &report.operations;
+    let up = report.backends.iter().filter(|b| b.state == "up").count();
+    let full = memory.resident_bytes as f64 / memory.limit_bytes.max(1) as f64;
+    let mut lines = vec![
+        format!(
+            "cell {}  {}  config id {}  {up} of {} backends up  CPU {:.2} cores",
+            report.cell,
+            report.mode,
+            report.config_id,
+            report.backends.len(),
+            operations.cpu_cores,
+        ),
+        format!(
+            "memory   {} of {} ({:.0} %)  items {} in all copies  evictions/s {}  expired/s {}",
+            bytes(memory.resident_bytes as f64),
+            bytes(memory.limit_bytes as f64),
+            100.0 * full,
+            memory.items,
+            rate(memory.evictions_per_s),
+            rate(memory.expired_per_s),
+        ),
+        format!(
+            "backends reported reads/s {}  lookups/s {}  mutations/s {}",
+            rate(operations.reported_reads_per_s),
+            rate(operations.lookups_per_s),
+            rate(operations.mutations_per_s),
+        ),
+    ];
+    lines.push(match &report.gateway {
+        Some(gateway) => format!(
+            "gateway  commands/s {}  hit ratio {}  connections {}  in/s {}  out/s {}  slow/s {}  faults/s {}",
+            rate(gateway.commands_per_s),
+            gateway
+                .hit_ratio
+                .map_or("-".into(), |ratio| format!("{:.1} %", 100.0 * ratio)),
+            gateway.connections,
+            bytes(gateway.read_bytes_per_s),
+            bytes(gateway.written_bytes_per_s),
+            rate(gateway.slow_per_s),
+            rate(gateway.faults_per_s),
+        ),
+        None => "gateway  none in the backends' processes: hits, misses and latencies are the clients'".into(),
+    });
+    lines
+}
+
+/// Rows of [`COMMAND_COLUMNS`].
+pub(super) fn command_rows(report: &Report) -> Vec<Vec<String>> {
+    let commands = report.gateway.iter().flat_map(|gateway| &gateway.commands);
+    let row = commands.map(|command| {
+        vec![
+            command.command.clone(),
+            rate(command.per_s),
+            micros(command.p50_us),
+            micros(command.p99_us),
+            micros(command.p999_us),
+        ]
+    });
+    row.collect()
+}
+
+/// Rows of [`KEY_COLUMNS`].
+pub(super) fn key_rows(report: &Report) -> Vec<Vec<String>> {
+    let row = report
+        .keys
+        .iter()
+        .map(|key| vec![rate(key.ops_per_s), bytes(key.bytes_per_s), key.key.clone()]);
+    row.collect()
+}
+
+/// Rows of [`BACKEND_COLUMNS`]; one that is down has its error in the third.
+pub(super) fn backend_rows(report: &Report) -> Vec<Vec<String>> {
+    report.backends.iter().map(backend_row).collect()
+}
+
+fn backend_row(backend: &Backend) -> Vec<String> {
+    let mut row = vec![backend.number.to_string(), backend.state.to_owned()];
+    if let Some(error) = &backend.error {
+        row.push(error.clone());
+        return row;
+    }
+    row.extend([
+        backend.pid.to_string(),
+        backend.items.to_string(),
+        bytes(backend.resident_bytes as f64),
+        bytes(backend.limit_bytes as f64),
+        rate(backend.reported_reads_per_s),
+        rate(backend.mutations_per_s),
+        backend.config_id.to_string(),
+        backend.epoch.to_string(),
+        backend.lease_age_ms.to_string(),
+    ]);
+    row
+}
+
+/// Everything, for `--once`.
+pub(super) fn text(report: &Report) -> Vec<String> {
+    let mut lines = head(report);
+    let mut table = |columns: &[(&str, i8)], rows: Vec<Vec<String>>| {
+        if rows.is_empty() {
+            return;
+        }
+        lines.push(String::new());
+        let names: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        for row in std::iter::once(&names).chain(&rows) {
+            lines.push(aligned(columns, row));
+        }
+    };
+    table(&COMMAND_COLUMNS, command_rows(report));
+    table(&KEY_COLUMNS, key_rows(report));
+    table(&BACKEND_COLUMNS, backend_rows(report));
+    lines
+}
+
+/// A row with its cells in their columns.
+pub(super) fn aligned(columns: &[(&str, i8)], row: &[String]) -> String {
+    let is_short = row.len() < columns.len();
+    let cells = row
+        .iter()
+        .zip(columns)
+        .enumerate()
+        .map(|(place, (text, (_, width)))| {
+            let size = usize::from(width.unsigned_abs());
+            match *width < 0 || is_short && place + 1 == row.len() {
+                true => format!("{text:<size$}"),
+                false => format!("{text:>size$}"),
+            }
+        });
+    let line: Vec<String> = cells.collect();
+    line.join("  ").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let rates = [0.0, 0.25, 99.94, 123.4, 12_345.0, 1.5e6, 2e9].map(rate);
+        assert_eq!(
+            rates,
+            ["0", "0.2", "99.9", "123", "12.3 k", "1.50 M", "2.00 G"]
+        );
+        assert_eq!(
+            [0.5, 250.2, 12_000.0, 3e6].map(micros),
+            ["0.5", "250", "12.0 ms", "3.0 s"]
+        );
+    }
+
+    #[test]
+    fn a_backend_that_is_down_says_why() {
+        let report = Report {
+            backends: vec![Backend {
+                number: 2,
+                state: "down",
+                error: Some("connection refused".into()),
+                ..Backend::default()
+            }],
+            ..Report::default()
+        };
+        let lines = text(&report);
+        assert!(lines[0].contains("0 of 1 backends up"), "{lines:?}");
+        assert_eq!(lines.last().unwrap(), "      2  down   connection refused");
+    }
+}

@@ -1,0 +1,242 @@
+//! The front door as a user's script sees it: `serve` and `gateway`.
+
+mod support;
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Cell, PROGRAM, free_port, kill, run, text};
+
+/// A server with doors; ends with the test.
+struct Front {
+    child: Child,
+    ready: Value,
+}
+
+impl Front {
+    fn start(args: &[&str]) -> Front {
+        let mut child = Command::new(PROGRAM)
+            .args(args)
+            .env_remove("TREFOIL_CELL")
+            .env("RUST_LOG", "warn")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let json = line.strip_prefix("ready ").expect("a ready line");
+        Front {
+            child,
+            ready: serde_json::from_str(json).unwrap(),
+        }
+    }
+
+    fn serve(dir: &Path, more: &[&str]) -> Front {
+        let socket = dir.join("serve.sock").display().to_string();
+        let mut args = vec!["serve", "--listen", "127.0.0.1:0", "--metrics", "off"];
+        args.extend_from_slice(&["--socket", &socket, "--memory", "128MiB"]);
+        args.extend_from_slice(more);
+        Front::start(&args)
+    }
+
+    fn connect(&self, door: &str) -> BufReader<TcpStream> {
+        let stream = TcpStream::connect(self.ready[door].as_str().unwrap()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        BufReader::new(stream)
+    }
+
+    /// The exit code, which is expected within a few seconds.
+    fn ended(&mut self) -> i32 {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill(self.child.id(), "TERM");
+            self.ended();
+        }
+    }
+}
+
+/// Sends a request and reads an answer of the length expected.
+fn expect(stream: &mut BufReader<TcpStream>, request: &str, answer: &str) {
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    let mut seen = vec![0; answer.len()];
+    let read = stream.read_exact(&mut seen);
+    assert!(
+        read.is_ok() && seen == answer.as_bytes(),
+        "{request:?}: {}",
+        text(&seen)
+    );
+}
+
+#[test]
+fn serve_lets_both_kinds_of_clients_in_to_the_same_items() {
+    for mode in ["R=1", "R=3.2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let doors = ["--memcached", "127.0.0.1:0", "--redis", "127.0.0.1:0"];
+        let mut front = Front::serve(dir.path(), &[&["--mode", mode][..], &doors].concat());
+        let mut memcached = front.connect("memcached");
+        let mut redis = front.connect("redis");
+        expect(&mut memcached, "set k 0 0 5\r\nvalue\r\n", "STORED\r\n");
+        expect(&mut redis, "GET k\r\n", "$5\r\nvalue\r\n");
+        expect(&mut redis, "SET n 41\r\n", "+OK\r\n");
+        expect(&mut memcached, "incr n 1\r\n", "42\r\n");
+        // And the native client sees them, too.
+        let cell = front.ready["cell"].as_str().unwrap();
+        assert_eq!(
+            run(&["get", "k", "--cell", cell]).stdout,
+            b"value",
+            "{mode}"
+        );
+        kill(front.child.id(), "TERM");
+        assert_eq!(front.ended(), 0);
+    }
+}
+
+#[test]
+fn a_gateway_stands_in_front_of_any_cell() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--mode", "R=3.2", "--memory", "128MiB"]);
+    let door = dir.path().join("door").display().to_string();
+    let both = format!("127.0.0.1:0,unix:{door}");
+    let metrics = ["--metrics", "127.0.0.1:0"];
+    let args = ["gateway", "--cell", &cell.address, "--memcached", &both];
+    let mut front = Front::start(&[&args[..], &metrics].concat());
+    assert_eq!(front.ready["redis"], Value::Null);
+    assert_eq!(front.ready["pids"][0], front.child.id());
+    let mut client = front.connect("memcached");
+    expect(&mut client, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    assert_eq!(cell.run(&["get", "k"]).stdout, b"v");
+    cell.kill(0);
+    expect(&mut client, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
+    expect(&mut client, "add k 0 0 1\r\nw\r\n", "NOT_STORED\r\n");
+    let mut unix = std::os::unix::net::UnixStream::connect(&door).unwrap();
+    unix.write_all(b"get k\r\n").unwrap();
+    let mut answer = [0; 18];
+    unix.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[..11], b"VALUE k 0 1");
+    let mut page = front.connect("metrics");
+    page.get_mut()
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    let _ = page.read_to_string(&mut text);
+    assert!(text.contains("trefoil_"), "{text}");
+    kill(front.child.id(), "INT");
+    assert_eq!(front.ended(), 0);
+    assert!(!Path::new(&door).exists());
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_holder() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = holder.local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s").display().to_string();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let serve = [
+        "serve",
+        "--listen",
+        &listen,
+        "--socket",
+        &socket,
+        "--metrics",
+        "off",
+    ];
+    let gateway = ["gateway", "--cell", "127.0.0.1:1", "--metrics", "off"];
+    for args in [&serve[..], &gateway[..]] {
+        let output = run(&[args, &["--memcached", &address]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output.stderr);
+        let me = format!("process {}", std::process::id());
+        assert!(
+            message.contains(&address) && message.contains("in use by") && message.contains(&me),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn mistakes_are_usage_errors() {
+    for args in [
+        &["serve", "--memcached", "11211"][..],
+        &["serve", "--redis", "unix:"],
+        &["serve", "--tls-cert", "cert.pem"],
+        &["serve", "--idle-timeout", "soon"],
+        &["gateway"],
+        &["gateway", "--cell", "127.0.0.1:1", "--memcached", "off"],
+    ] {
+        let output = run(args);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+    }
+    let reachable = ["--memcached", "0.0.0.0:0"];
+    let gateway = ["gateway", "--cell", "127.0.0.1:1", "--metrics", "off"];
+    let output = run(&[&gateway[..], &reachable].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("--tls-cert") && message.contains("--insecure"),
+        "{message}"
+    );
+}
+
+#[test]
+fn users_limits_and_shutdown_come_from_the_configuration_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("users");
+    std::fs::write(&users, "ann:secret\n").unwrap();
+    let file = dir.path().join("trefoil.toml");
+    let users = users.display();
+    std::fs::write(
+        &file,
+        format!(
+            "memcached = \"127.0.0.1:0\"\nauth_file = \"{users}\"\nconnections = 2\nitem_max = \"2KiB\"\nidle_timeout = \"10m\"\nenable_shutdown = true\n"
+        ),
+    )
+    .unwrap();
+    let file = file.display().to_string();
+    let mut front = Front::serve(dir.path(), &["--config", &file]);
+    let mut client = front.connect("memcached");
+    expect(&mut client, "get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    let mut client = front.connect("memcached");
+    expect(
+        &mut client,
+        "set a 0 0 10\r\nann wrong_\r\n",
+        "CLIENT_ERROR authentication failure\r\n",
+    );
+    drop(client);
+    std::thread::sleep(Duration::from_millis(100));
+    let mut client = front.connect("memcached");
+    expect(&mut client, "set a 0 0 10\r\nann secret\r\n", "STORED\r\n");
+    let large = "x".repeat(3000);
+    let answer = "SERVER_ERROR object too large for cache\r\n";
+    expect(
+        &mut client,
+        &format!("set k 0 0 3000\r\n{large}\r\n"),
+        answer,
+    );
+    let _second = front.connect("memcached");
+    std::thread::sleep(Duration::from_millis(100));
+    let mut third = front.connect("memcached");
+    expect(&mut third, "", "ERROR Too many open connections\r\n");
+    client.get_mut().write_all(b"shutdown\r\n").unwrap();
+    assert_eq!(front.ended(), 0);
+}
