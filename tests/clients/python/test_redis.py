@@ -1,0 +1,172 @@
+"""redis-py, RESP2 and RESP3: the part of Redis that caches use."""
+
+import time
+import unittest
+
+import redis
+
+import target
+from target import fresh
+
+
+class Operations:
+    protocol = None
+
+    def setUp(self):
+        host, port = target.redis()
+        self.client = redis.Redis(host, port, protocol=self.protocol, socket_timeout=5)
+        self.addCleanup(self.client.close)
+
+    def test_set_get_delete(self):
+        key, other = fresh(), fresh()
+        self.assertIsNone(self.client.get(key))
+        self.assertIs(self.client.set(key, b"value"), True)
+        self.client.set(other, "☃")
+        self.assertEqual(self.client.get(key), b"value")
+        self.assertEqual(self.client.get(other).decode(), "☃")
+        self.assertEqual(self.client.exists(key, other, fresh(), key), 3)
+        self.assertEqual(self.client.delete(key, fresh()), 1)
+        self.assertEqual(self.client.unlink(other), 1)
+        self.assertEqual(self.client.exists(key, other), 0)
+
+    def test_set_options(self):
+        key = fresh()
+        self.assertIsNone(self.client.set(key, "0", xx=True))
+        self.assertIs(self.client.set(key, "1", nx=True), True)
+        self.assertIsNone(self.client.set(key, "2", nx=True))
+        self.assertIs(self.client.set(key, "3", xx=True), True)
+        self.assertEqual(self.client.set(key, "4", get=True), b"3")
+        self.assertIsNone(self.client.set(fresh(), "x", get=True))
+        self.client.set(key, "5", ex=100)
+        self.client.set(key, "6", keepttl=True)
+        self.assertIn(self.client.ttl(key), (99, 100))
+        self.client.set(key, "7")
+        self.assertEqual(self.client.ttl(key), -1)
+        self.client.set(key, "8", px=100_000)
+        self.assertTrue(90_000 < self.client.pttl(key) <= 100_000)
+        with self.assertRaises(redis.ResponseError):
+            self.client.execute_command("SET", key, "9", "EX", "0")
+        with self.assertRaises(redis.ResponseError):
+            self.client.execute_command("SET", key, "9", "NX", "XX")
+        self.assertEqual(self.client.get(key), b"8")
+
+    def test_many(self):
+        values = {fresh(): b"value %d" % number for number in range(250)}
+        self.assertIs(self.client.mset(values), True)
+        self.assertEqual(self.client.mget([*values, fresh()]), [*values.values(), None])
+        self.assertEqual(self.client.delete(*values), len(values))
+
+    def test_numbers(self):
+        key = fresh()
+        self.assertEqual(self.client.incr(key), 1)
+        self.assertEqual(self.client.incrby(key, 41), 42)
+        self.assertEqual(self.client.decr(key), 41)
+        self.assertEqual(self.client.decrby(key, 50), -9)
+        self.assertEqual(self.client.get(key), b"-9")
+        self.client.set(key, 2**63 - 1)
+        with self.assertRaisesRegex(redis.ResponseError, "overflow"):
+            self.client.incr(key)
+        self.client.set(key, "word")
+        with self.assertRaisesRegex(redis.ResponseError, "not an integer"):
+            self.client.incr(key)
+
+    def test_append_strlen(self):
+        key = fresh()
+        self.assertEqual(self.client.strlen(key), 0)
+        self.assertEqual(self.client.append(key, "ab"), 2)
+        self.assertEqual(self.client.append(key, "c"), 3)
+        self.assertEqual(self.client.get(key), b"abc")
+        self.assertEqual(self.client.strlen(key), 3)
+
+    def test_expiry(self):
+        key, other, millis = fresh(), fresh(), fresh()
+        self.assertEqual(self.client.ttl(key), -2)
+        self.assertIs(self.client.expire(key, 10), False)
+        self.client.set(key, "value", ex=1)
+        self.client.set(other, "value")
+        self.assertIs(self.client.persist(other), False)
+        self.assertIs(self.client.expire(other, 1), True)
+        self.assertIs(self.client.persist(other), True)
+        self.assertEqual(self.client.ttl(other), -1)
+        self.client.set(millis, "value")
+        self.assertIs(self.client.pexpire(millis, 1000), True)
+        self.assertTrue(0 < self.client.pttl(millis) <= 1000)
+        gone = fresh()
+        self.client.set(gone, "value")
+        self.assertIs(self.client.expire(gone, -1), True)
+        self.assertIsNone(self.client.get(gone))
+        time.sleep(1.5)
+        self.assertEqual(self.client.mget(key, other, millis), [None, b"value", None])
+
+    def test_getdel_getex(self):
+        key = fresh()
+        self.assertIsNone(self.client.getdel(key))
+        self.assertIsNone(self.client.getex(key, ex=10))
+        self.client.set(key, "value")
+        self.assertEqual(self.client.getex(key, ex=100), b"value")
+        self.assertIn(self.client.ttl(key), (99, 100))
+        self.assertEqual(self.client.getex(key, persist=True), b"value")
+        self.assertEqual(self.client.ttl(key), -1)
+        self.assertEqual(self.client.getdel(key), b"value")
+        self.assertIsNone(self.client.get(key))
+
+    def test_binary_and_large(self):
+        for value in (b"", bytes(range(256)) + b"\r\n$-1\r\n", b"x" * 1_000_000):
+            key = fresh().encode() + b"\0\r\n "
+            self.client.set(key, value)
+            self.assertEqual(self.client.get(key), value)
+
+    def test_pipeline(self):
+        keys = [fresh() for _ in range(500)]
+        pipeline = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.set(key, key)
+            pipeline.get(key)
+        pipeline.execute_command("NONSENSE")
+        pipeline.get(keys[0])
+        answers = pipeline.execute(raise_on_error=False)
+        self.assertEqual(answers[1:1000:2], [key.encode() for key in keys])
+        self.assertIsInstance(answers[1000], redis.ResponseError)
+        self.assertEqual(answers[1001], keys[0].encode())
+
+    def test_scan_and_flush(self):
+        self.client.flushall()
+        keys = {fresh("scan").encode() for _ in range(300)}
+        self.client.mset({key: "x" for key in keys})
+        self.client.set(fresh("other"), "x")
+        self.assertEqual(set(self.client.scan_iter(match="scan-*", count=50)), keys)
+        self.assertEqual(self.client.dbsize(), 301)
+        self.assertIs(self.client.flushall(), True)
+        self.assertEqual(self.client.dbsize(), 0)
+        self.assertEqual(list(self.client.scan_iter()), [])
+
+    def test_connection_commands(self):
+        self.assertIs(self.client.ping(), True)
+        self.assertEqual(self.client.echo("hello"), b"hello")
+        self.assertGreater(self.client.client_id(), 0)
+        self.assertIs(self.client.client_setname("clients"), True)
+        self.assertIs(self.client.select(0), True)
+        self.assertIn("redis_version", self.client.info())
+        self.assertIn("maxmemory", self.client.config_get("maxmemory"))
+        self.assertTrue(self.client.command())
+        with self.assertRaisesRegex(redis.ResponseError, "unknown command"):
+            self.client.execute_command("NONSENSE")
+        with self.assertRaisesRegex(redis.ResponseError, "wrong number of arguments"):
+            self.client.execute_command("GET")
+        self.assertIs(self.client.ping(), True)
+
+
+class Resp2(Operations, unittest.TestCase):
+    protocol = 2
+
+
+class Resp3(Operations, unittest.TestCase):
+    protocol = 3
+
+    def test_the_handshake_is_the_third_version(self):
+        answer = self.client.execute_command("HELLO", "3")
+        self.assertEqual(answer[b"proto"] if b"proto" in answer else answer["proto"], 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
