@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 use std::{fmt, io};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -30,6 +31,9 @@ impl fmt::Display for PageSize {
 }
 
 const HUGE_LEN: usize = 2 << 20;
+/// How often a piece is tried that cannot be gathered.
+const GATHER_ATTEMPTS: usize = 40;
+const GATHER_PAUSE: Duration = Duration::from_millis(50);
 
 /// Owns a `MAP_SHARED` mapping of a memfd, as words that may change under us.
 #[derive(Debug)]
@@ -86,11 +90,7 @@ impl SharedMapping {
         }
         .map_err(|e| fail(e.into()))?;
         if page == PageSize::Huge {
-            // SAFETY: advice about our own mapping; it changes no contents.
-            let done = unsafe { libc::madvise(start, len_bytes_mapped, libc::MADV_COLLAPSE) };
-            if done != 0 {
-                return Err(fail(io::Error::last_os_error()));
-            }
+            gather(start, len_bytes_mapped).map_err(fail)?;
         }
         let start = NonNull::new(start.cast::<AtomicU64>())
             .ok_or_else(|| fail(io::ErrorKind::Other.into()))?;
@@ -115,6 +115,31 @@ impl Drop for SharedMapping {
         // so no reference into it is left. Failure would leak, not dangle.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes_mapped) };
     }
+}
+
+/// Gathers huge pages for a whole mapping. While memory is fragmented the kernel
+/// may have none at the moment: those pieces are tried again.
+fn gather(start: *mut libc::c_void, len_bytes: usize) -> io::Result<()> {
+    let mut pieces: Vec<usize> = (0..len_bytes).step_by(HUGE_LEN).collect();
+    let mut error = None;
+    for attempt in 0..GATHER_ATTEMPTS {
+        if attempt > 0 {
+            std::thread::sleep(GATHER_PAUSE);
+        }
+        pieces.retain(|offset| {
+            let piece = start.wrapping_byte_add(*offset);
+            // SAFETY: advice about our own mapping; it changes no contents.
+            let failed = unsafe { libc::madvise(piece, HUGE_LEN, libc::MADV_COLLAPSE) } != 0;
+            if failed {
+                error = Some(io::Error::last_os_error());
+            }
+            failed
+        });
+        if pieces.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(error.unwrap_or_else(|| io::ErrorKind::OutOfMemory.into()))
 }
 
 #[cfg(test)]
