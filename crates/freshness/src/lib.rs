@@ -56,23 +56,32 @@
 
 mod cache;
 mod changes;
+mod database;
 mod event;
 mod keymap;
 mod pending;
 pub mod pgoutput;
 mod position;
+mod relay;
 mod row;
+mod setup;
 mod snapshot;
 mod table;
 mod template;
+pub mod throwaway;
+mod written;
 
 pub use cache::{CacheCounts, CacheOptions, CacheSink, FreshCache};
 pub use changes::{ChangeCounts, Changes, Committed, StreamError};
+pub use database::{Connection, Database, DatabaseError};
 pub use event::{Event, Gap, GapReason, GapReasonError, Progress, Scope, Sink};
 pub use keymap::{ColumnsError, KeyMap, KeysOf, TableMap, ValueOf, read_columns};
 pub use pending::Pending;
 pub use position::{History, Place, PositionError, ShownPosition, parse_position};
+pub use relay::{Relay, RelayOptions, RelayStatus};
 pub use row::{Row, Unknown};
+pub use setup::Slot;
 pub use snapshot::{Snapshot, SnapshotError};
 pub use table::{FillToken, FreshTable, Refused, SLOTS_DEFAULT, Stamp, Sweep, Verdict, key_hash};
 pub use template::{KeyTemplate, TemplateError};
+pub use written::{PositionNowError, position_now};
