@@ -90,10 +90,9 @@ pub enum GapReason {
     SlotNew,
     /// The database has dropped the slot or what it should have retained.
     SlotLost,
-    /// The log has another history: a failover, or another cluster.
+    /// The log has another history: a failover, another cluster, or a restart
+    /// of a database that is not trusted to keep what it has shown.
     HistoryChanged,
-    /// The database was restarted, and the relay is told to distrust that.
-    Restarted,
     /// Tables were emptied.
     Truncated,
     /// A table's columns changed: rows may have been rewritten silently.
@@ -109,11 +108,10 @@ pub enum GapReason {
 }
 
 /// Every reason with its name on the wire and in metrics.
-const REASONS: [(GapReason, &str); 10] = [
+const REASONS: [(GapReason, &str); 9] = [
     (GapReason::SlotNew, "slot-new"),
     (GapReason::SlotLost, "slot-lost"),
     (GapReason::HistoryChanged, "history-changed"),
-    (GapReason::Restarted, "restarted"),
     (GapReason::Truncated, "truncated"),
     (GapReason::SchemaChanged, "schema-changed"),
     (GapReason::KeyUnknown, "key-unknown"),

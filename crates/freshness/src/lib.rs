@@ -43,7 +43,7 @@
 //! | `relay` | follows the stream | Postgres |
 //! | `notify` | the fallback without logical replication | Postgres |
 //! | `sampler` | compares what is kept with the database | Postgres |
-//! | `log`, `hub` | a relay's memory; many subscribers | gRPC |
+//! | `log`, `hub`, `serve` | a relay's memory; many subscribers; a process of its own | gRPC |
 //! | `subscribe` | the other end | gRPC |
 //! | `throwaway` | a database for tests and demonstrations | processes |
 //!
@@ -58,30 +58,40 @@ mod cache;
 mod changes;
 mod database;
 mod event;
+mod generated;
+mod hub;
 mod keymap;
+mod log;
 mod pending;
 pub mod pgoutput;
 mod position;
 mod relay;
 mod row;
+mod serve;
 mod setup;
 mod snapshot;
+mod subscribe;
 mod table;
 mod template;
 pub mod throwaway;
+mod wire;
 mod written;
 
 pub use cache::{CacheCounts, CacheOptions, CacheSink, FreshCache};
 pub use changes::{ChangeCounts, Changes, Committed, StreamError};
 pub use database::{Connection, Database, DatabaseError};
 pub use event::{Event, Gap, GapReason, GapReasonError, Progress, Scope, Sink};
+pub use hub::{Hub, HubOptions, HubSink, HubStatus};
 pub use keymap::{ColumnsError, KeyMap, KeysOf, TableMap, ValueOf, read_columns};
 pub use pending::Pending;
 pub use position::{History, Place, PositionError, ShownPosition, parse_position};
 pub use relay::{Relay, RelayOptions, RelayStatus};
 pub use row::{Row, Unknown};
+pub use serve::{RelayServer, ServeError};
 pub use setup::Slot;
 pub use snapshot::{Snapshot, SnapshotError};
+pub use subscribe::{SubscribeOptions, Subscription, SubscriptionStatus};
 pub use table::{FillToken, FreshTable, Refused, SLOTS_DEFAULT, Stamp, Sweep, Verdict, key_hash};
 pub use template::{KeyTemplate, TemplateError};
+pub use wire::WireError;
 pub use written::{PositionNowError, position_now};

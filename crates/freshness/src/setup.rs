@@ -6,7 +6,7 @@
 
 use crate::database::{Connection, Database, DatabaseError};
 use crate::keymap::KeyMap;
-use crate::position::{History, parse_position};
+use crate::position::parse_position;
 use pgwire_replication::ReplicationClient;
 use std::collections::HashMap;
 use tokio_postgres::Client;
@@ -19,14 +19,6 @@ pub enum Slot {
     Persistent(String),
     /// It forgets the relay with the connection: every start is a gap.
     Temporary,
-}
-
-/// What is known of the server when a stream is about to begin.
-#[derive(Clone, Debug)]
-pub(crate) struct Server {
-    pub(crate) history: History,
-    /// When it was started.
-    pub(crate) started: String,
 }
 
 /// What is known of a slot.

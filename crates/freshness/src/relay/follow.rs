@@ -1,12 +1,13 @@
 //! The loop: messages in, calls of the sink out.
 
-use super::session::{self, Former, Session};
+use super::session::{self, Session};
 use super::{RelayOptions, Shared};
 use crate::changes::{Changes, StreamError};
 use crate::database::{Connection, Database, DatabaseError};
 use crate::event::{Event, Progress, Sink};
 use crate::pending::Pending;
 use crate::pgoutput::{self, DecodeError, Message};
+use crate::position::Place;
 use crate::setup::Slot;
 use crate::snapshot::Snapshot;
 use pgwire_replication::{Lsn, ReplicationEvent};
@@ -51,7 +52,8 @@ pub(super) struct Follower {
     shared: Arc<Shared>,
     stopped: watch::Receiver<bool>,
     changes: Changes,
-    former: Option<Former>,
+    /// Where the former stream ended.
+    former: Option<Place>,
     /// Makes this relay's heartbeats and temporary slots its own.
     nonce: u64,
     sessions: u64,
@@ -97,10 +99,7 @@ impl Follower {
         }
         sink.begun(&session.place);
         self.changes.begin(&session.place);
-        self.former = Some(Former {
-            server: session.server.clone(),
-            position: session.place.position,
-        });
+        self.former = Some(session.place.clone());
         self.shared.status.send_modify(|status| {
             status.connected = true;
             status.position = session.place.position;

@@ -114,7 +114,7 @@ impl Shared {
 }
 
 /// Longest delay that is told apart, in microseconds.
-pub(crate) const DELAY_US_MAX: u64 = 600_000_000;
+const DELAY_US_MAX: u64 = 600_000_000;
 
 /// An empty histogram of delays in microseconds.
 pub(crate) fn delays() -> Histogram<u64> {

@@ -4,7 +4,7 @@ use super::RelayOptions;
 use crate::database::{Connection, DatabaseError};
 use crate::event::{Gap, GapReason, Scope};
 use crate::position::{History, Place};
-use crate::setup::{self, Server, Slot, SlotState};
+use crate::setup::{self, Slot, SlotState};
 use crate::snapshot::Snapshot;
 use pgwire_replication::{Lsn, ReplicationClient};
 use std::sync::Arc;
@@ -23,7 +23,6 @@ pub(super) struct Session {
     pub(super) looks: Arc<Connection>,
     /// For heartbeats, which wait for the disk.
     pub(super) beats: Arc<Connection>,
-    pub(super) server: Server,
     pub(super) place: Place,
     /// What to tell the sink before the stream.
     pub(super) gap: Option<Gap>,
@@ -32,16 +31,10 @@ pub(super) struct Session {
     pub(super) gate: Option<Snapshot>,
 }
 
-/// Where a former stream of the same relay ended.
-pub(super) struct Former {
-    pub(super) server: Server,
-    pub(super) position: u64,
-}
-
 pub(super) async fn open(
     options: &RelayOptions,
     temporary: &str,
-    former: Option<&Former>,
+    former: Option<&Place>,
     taken: u64,
 ) -> Result<Session, DatabaseError> {
     let database = &options.database;
@@ -65,12 +58,12 @@ pub(super) async fn open(
     // Within one history a stream goes on where the former one ended; the
     // slot may be earlier, as it only knows what the sink has taken.
     let resumed = former.map_or(0, |former| former.position);
-    let (mut stream, mut server) = gated(options, &looks, slot, found, resumed, taken).await?;
-    let changed = former.is_some_and(|former| former.server.history != server.history);
+    let (mut stream, mut history) = gated(options, &looks, slot, found, resumed, taken).await?;
+    let changed = former.is_some_and(|former| former.history != history);
     if changed {
         // Positions of the former history mean nothing in this one.
         drop(stream);
-        (stream, server) = gated(options, &looks, slot, found, 0, 0).await?;
+        (stream, history) = gated(options, &looks, slot, found, 0, 0).await?;
     }
     let position = match found {
         Some(found) if changed => found,
@@ -83,19 +76,12 @@ pub(super) async fn open(
             setup::create_slot(database, &mut stream, slot, !kept).await?
         }
     };
-    let place = Place {
-        history: server.history.clone(),
-        position,
-    };
+    let place = Place { history, position };
     let reason = match (former, state) {
         _ if changed => Some(GapReason::HistoryChanged),
         (_, SlotState::Lost) => Some(GapReason::SlotLost),
         (Some(_), SlotState::Missing) if kept => Some(GapReason::SlotLost),
         (_, SlotState::Missing) => Some(GapReason::SlotNew),
-        (Some(former), _) if options.restart_is_gap && former.server.started != server.started => {
-            Some(GapReason::Restarted)
-        }
-        (None, _) if options.restart_is_gap => Some(GapReason::Restarted),
         _ => None,
     };
     let gap = reason.map(|reason| Gap {
@@ -117,7 +103,6 @@ pub(super) async fn open(
         stream,
         looks: Arc::new(looks),
         beats: Arc::new(beats),
-        server,
         place,
         gap,
         gate,
@@ -133,7 +118,7 @@ async fn gated(
     found: Option<u64>,
     resumed: u64,
     taken: u64,
-) -> Result<(ReplicationClient, Server), DatabaseError> {
+) -> Result<(ReplicationClient, History), DatabaseError> {
     let database = &options.database;
     let mut config = database
         .replication(slot, &options.publication)
@@ -149,11 +134,11 @@ async fn gated(
     let stream = ReplicationClient::connect_gated(config).await;
     let mut stream = stream.map_err(error)?;
     let identity = stream.identify_system().await.map_err(error)?;
-    let server = Server {
-        history: History(format!("{}/{}", identity.system_id, identity.timeline)),
-        started: setup::started(database, looks).await?,
-    };
-    Ok((stream, server))
+    let mut history = format!("{}/{}", identity.system_id, identity.timeline);
+    if options.restart_is_gap {
+        history = format!("{history}/{}", setup::started(database, looks).await?);
+    }
+    Ok((stream, History(history)))
 }
 
 /// Which transactions are visible now.
