@@ -298,10 +298,13 @@ impl<V> State<V> {
     }
 }
 
+/// Makes a value of a key and a refresh's bytes.
+type ReadOf<V> = dyn Fn(&Bytes, &Bytes) -> Option<V> + Send;
+
 /// Keeps a [`FreshCache`] fresh.
 pub struct CacheSink<V> {
     cache: FreshCache<V>,
-    read: Box<dyn Fn(&Bytes, &Bytes) -> Option<V> + Send>,
+    read: Box<ReadOf<V>>,
 }
 
 impl<V: Send + Sync + 'static> Sink for CacheSink<V> {

@@ -111,17 +111,23 @@ impl KeyTemplate {
     }
 
     /// The key as an SQL expression over a row variable of a trigger; NULL if
-    /// a column is.
+    /// a column is. Values are in the text form that the stream would have.
     pub(crate) fn sql(&self, row: &str) -> String {
+        let column = |name: &str| format!("{row}.{}", quote_name(name));
+        let nulls: Vec<String> = self
+            .columns()
+            .map(|name| format!("{} IS NULL", column(name)))
+            .collect();
         let parts: Vec<String> = self
             .parts
             .iter()
             .map(|part| match part {
                 Part::Literal(text) => quote_literal(text),
-                Part::Column(name) => format!("{row}.{}::text", quote_name(name)),
+                Part::Column(name) => format!("format('%s', {})", column(name)),
             })
             .collect();
-        parts.join(" || ")
+        let (nulls, parts) = (nulls.join(" OR "), parts.join(" || "));
+        format!("CASE WHEN {nulls} THEN NULL ELSE {parts} END")
     }
 }
 
@@ -173,7 +179,9 @@ mod tests {
     #[test]
     fn sql_is_quoted() {
         let template: KeyTemplate = "o'x/{a\"b}".parse().expect("a template");
-        assert_eq!(template.sql("NEW"), "'o''x/' || NEW.\"a\"\"b\"::text");
+        let sql = "CASE WHEN NEW.\"a\"\"b\" IS NULL THEN NULL \
+                   ELSE 'o''x/' || format('%s', NEW.\"a\"\"b\") END";
+        assert_eq!(template.sql("NEW"), sql);
         assert_eq!(quote_literal("a\\b"), " E'a\\\\b'");
     }
 

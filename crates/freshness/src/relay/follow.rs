@@ -34,6 +34,9 @@ const ACKNOWLEDGE_EVERY: Duration = Duration::from_millis(100);
 /// First wait before connecting again.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 
+/// How often a slot is tried that is in use.
+const BUSY_RETRY: Duration = Duration::from_millis(50);
+
 /// How long the database may say nothing before the connection counts as dead.
 /// Heartbeats come back on it, so silence is not for want of news.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -107,6 +110,24 @@ impl Follower {
         });
         tracing::info!(database = %self.options.database, position = %crate::ShownPosition(session.place.position), "following");
         Ok(session)
+    }
+
+    /// The same, waiting for whoever holds the slot.
+    pub(super) async fn open_patiently(
+        &mut self,
+        sink: &mut impl Sink,
+    ) -> Result<Session, DatabaseError> {
+        let begun = Instant::now();
+        loop {
+            match self.open(sink).await {
+                Err(DatabaseError::SlotBusy { .. })
+                    if begun.elapsed() < self.options.busy_patience =>
+                {
+                    tokio::time::sleep(BUSY_RETRY).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Follows until somebody stops it, or for as long as trouble passes.

@@ -51,6 +51,9 @@ pub struct RelayOptions {
     /// `synchronous_commit = off`, whose commits a crash undoes after others
     /// have seen them.
     pub restart_is_gap: bool,
+    /// How long a start waits for a slot that is in use: the database takes a
+    /// moment to notice that a relay was killed.
+    pub busy_patience: Duration,
     /// Longest wait before connecting again.
     pub retry_max: Duration,
 }
@@ -66,6 +69,7 @@ impl RelayOptions {
             heartbeat: Duration::from_millis(100),
             settle: Duration::from_millis(1),
             restart_is_gap: false,
+            busy_patience: Duration::from_secs(10),
             retry_max: Duration::from_secs(5),
         }
     }
@@ -141,7 +145,7 @@ impl Relay {
         });
         let (stop, stopped) = watch::channel(false);
         let mut follower = follow::Follower::new(options, Arc::clone(&shared), stopped);
-        let session = follower.open(&mut sink).await?;
+        let session = follower.open_patiently(&mut sink).await?;
         let task = tokio::spawn(async move { follower.run(session, &mut sink).await });
         Ok(Relay { task, stop, shared })
     }

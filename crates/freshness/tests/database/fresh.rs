@@ -1,18 +1,17 @@
 //! The promise, end to end: a database that changes at random, a cache behind a
 //! relay in another process, and readers who check how old is what they get.
 
-mod support;
-
+use crate::support::Fixture;
 use bytes::Bytes;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::Fixture;
 use tokio_postgres::Client;
 use trefoil_freshness::{
-    CacheOptions, Connection, FreshCache, SubscribeOptions, Subscription, position_now,
+    CacheOptions, Connection, FreshCache, Sampled, Sampler, SamplerOptions, SubscribeOptions,
+    Subscription, position_now,
 };
 
 /// A relay in a process of its own; killed with the value.
@@ -103,13 +102,25 @@ async fn load(client: &Client, row: usize) -> Result<u64, tokio_postgres::Error>
     Ok(row.get::<_, i64>(0) as u64)
 }
 
-/// Changes rows at random, a few in each transaction, until told to stop or so
-/// many are changed. Rows of one writer are its own, so versions count up.
-async fn write(client: &Client, truth: &Truth, own: (usize, usize), changes: &AtomicU64, max: u64) {
+/// How far the writers are, and the kills.
+#[derive(Default)]
+struct Course {
+    changes: AtomicU64,
+    kills: AtomicU64,
+    done: AtomicBool,
+}
+
+/// Kills of the relay, spread over the changes.
+const KILLS: u64 = 3;
+
+/// Changes rows at random, a few in each transaction, until there are enough
+/// changes and kills. Rows of one writer are its own, so versions count up.
+async fn write(client: &Client, truth: &Truth, own: (usize, usize), course: &Course, max: u64) {
     let mut chance = Chance(own.0 as u64 + 1);
     let update = "UPDATE item SET body = (body::bigint + 1)::text WHERE id = ANY ($1)";
     let update = client.prepare(update).await.expect("a statement");
-    while changes.load(Ordering::Relaxed) < max {
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    while count(&course.changes) < max || count(&course.kills) < KILLS {
         let mut rows: Vec<usize> = (0..1 + chance.below(8))
             .map(|_| chance.below(ROWS / own.1) * own.1 + own.0)
             .collect();
@@ -120,7 +131,9 @@ async fn write(client: &Client, truth: &Truth, own: (usize, usize), changes: &At
         for &row in &rows {
             truth.acknowledged(row);
         }
-        changes.fetch_add(rows.len() as u64, Ordering::Relaxed);
+        course
+            .changes
+            .fetch_add(rows.len() as u64, Ordering::Relaxed);
         tokio::task::yield_now().await;
     }
 }
@@ -140,12 +153,12 @@ async fn read(
     client: &Client,
     truth: &Truth,
     seed: u64,
-    done: &AtomicBool,
+    course: &Course,
 ) -> Reads {
     let mut chance = Chance(seed);
     let mut reads = Reads::default();
     let mut seen = vec![0; ROWS];
-    while !done.load(Ordering::Relaxed) {
+    while !course.done.load(Ordering::Relaxed) {
         // A quarter of the reads goes to a few rows.
         let rows = if chance.below(4) == 0 { 20 } else { ROWS };
         let row = chance.below(rows);
@@ -164,6 +177,34 @@ async fn read(
         }
     }
     reads
+}
+
+/// Compares what the cache keeps with the database.
+struct Compared {
+    cache: FreshCache<u64>,
+    connection: Connection,
+}
+
+impl Sampled for Compared {
+    type Error = tokio_postgres::Error;
+
+    fn pick(&mut self, number: u64) -> Option<Bytes> {
+        self.cache.any_key(number as usize)
+    }
+
+    fn kept(&mut self, key: &Bytes) -> Option<u64> {
+        self.cache.get(key).map(|value| *value)
+    }
+
+    async fn stored(&mut self, key: &Bytes) -> Result<Option<u64>, tokio_postgres::Error> {
+        let row = std::str::from_utf8(&key[5..]).expect("a number");
+        let row = row.parse().expect("a number");
+        load(&self.connection.client, row).await.map(Some)
+    }
+
+    fn staleness(&mut self) -> Option<Duration> {
+        self.cache.staleness()
+    }
 }
 
 /// 20,000 changes here; `FRESHNESS_CHANGES=100000` for more.
@@ -187,23 +228,31 @@ async fn random_changes_while_reading_and_the_relay_is_killed() {
     let mut options = SubscribeOptions::new(&format!("http://{address}"));
     options.ping = Duration::from_millis(20);
     let subscription = Subscription::start(options, cache.sink(|_, _| None), None);
-    support::until("the cache is followed", || cache.staleness().is_some()).await;
+    crate::support::until("the cache is followed", || cache.staleness().is_some()).await;
+
+    let sampling = SamplerOptions {
+        interval: Duration::from_millis(5),
+        ..SamplerOptions::default()
+    };
+    let (kept, connection) = (cache.clone(), fixture.connect().await);
+    let compared = Compared {
+        cache: kept,
+        connection,
+    };
+    let sampler = Sampler::start(sampling, compared);
 
     let truth = Arc::new(Truth::new(ROWS));
-    let (changes, done) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let course = Arc::new(Course::default());
     let mut writers = Vec::new();
     for writer in 0..2 {
-        let (truth, changes) = (Arc::clone(&truth), Arc::clone(&changes));
+        let (truth, course) = (Arc::clone(&truth), Arc::clone(&course));
         let connection = fixture.connect().await;
         writers.push(tokio::spawn(async move {
             write(
                 &connection.client,
                 &truth,
                 (writer, 2),
-                &changes,
+                &course,
                 changes_max,
             )
             .await;
@@ -211,29 +260,29 @@ async fn random_changes_while_reading_and_the_relay_is_killed() {
     }
     let mut readers = Vec::new();
     for seed in 0..2 {
-        let (cache, truth, done) = (cache.clone(), Arc::clone(&truth), Arc::clone(&done));
+        let (cache, truth, course) = (cache.clone(), Arc::clone(&truth), Arc::clone(&course));
         let connection: Connection = fixture.connect().await;
         readers.push(tokio::spawn(async move {
-            read(&cache, &connection.client, &truth, 77 + seed, &done).await
+            read(&cache, &connection.client, &truth, 77 + seed, &course).await
         }));
     }
     // Whatever is going on: a relay that is killed three times.
-    let mut kills = 0;
-    while !writers.iter().all(|writer| writer.is_finished()) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        if changes.load(Ordering::Relaxed) > changes_max * (kills + 1) / 4 && kills < 3 {
-            process.replace(&fixture, &address);
-            kills += 1;
+    for kill in 0..KILLS {
+        let due = changes_max * (kill + 1) / (KILLS + 1);
+        while course.changes.load(Ordering::Relaxed) < due {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        process.replace(&fixture, &address);
+        course.kills.fetch_add(1, Ordering::Relaxed);
     }
     for writer in writers {
         writer.await.expect("a writer");
     }
     let connection = fixture.connect().await;
     let position = position_now(&connection.client).await.expect("a position");
-    let reached = tokio::time::timeout(support::PATIENCE, cache.reached(position));
+    let reached = tokio::time::timeout(crate::support::PATIENCE, cache.reached(position));
     reached.await.expect("the stream catches up");
-    done.store(true, Ordering::Relaxed);
+    course.done.store(true, Ordering::Relaxed);
     let mut total = Reads::default();
     for reader in readers {
         let reads = reader.await.expect("a reader");
@@ -249,25 +298,31 @@ async fn random_changes_while_reading_and_the_relay_is_killed() {
         wrong += u64::from(kept.is_some_and(|kept| *kept != stored));
     }
     let delays = subscription.delays();
+    let samples = sampler.samples();
     println!(
-        "{} changes, {} reads, {kills} kills: {} stale beyond {STALE_MAX:?}, {} backwards, \
-         {wrong} wrong at the end; oldest read {:?}; delivery p50 {} us, p99 {} us; {:?}",
-        changes.load(Ordering::Relaxed),
+        "{} changes, {} reads, {KILLS} kills: {} stale beyond {STALE_MAX:?}, {} backwards, \
+         {wrong} wrong at the end; oldest read {:?}; delivery p50 {} us, p99 {} us; sampler: {} same, {} gone, {} changing, \
+         {} late, {} stale, bound {:?}; {:?}",
+        course.changes.load(Ordering::Relaxed),
         total.reads,
         total.stale,
         total.backwards,
         total.oldest,
         delays.value_at_quantile(0.5),
         delays.value_at_quantile(0.99),
+        samples.same,
+        samples.gone,
+        samples.changing,
+        samples.late,
+        samples.stale,
+        samples.stale_bound(),
         cache.counts(),
     );
-    assert_eq!((total.stale, wrong, kills), (0, 0, 3));
+    assert!(samples.stale == 0 && samples.same > 0, "{samples:?}");
+    assert_eq!((total.stale, wrong), (0, 0));
     let counts = cache.counts();
-    assert!(
-        counts.hits > counts.misses / 4 && counts.invalidated > 0,
-        "{counts:?}"
-    );
+    assert!(counts.hits > 0 && counts.invalidated > 0, "{counts:?}");
     // It began again after each kill, and went on where it was.
-    assert_eq!(subscription.status().begun, 4);
+    assert_eq!(subscription.status().begun, 1 + KILLS);
     assert_eq!(counts.sweeps, 1, "nothing was lost: {counts:?}");
 }

@@ -1,8 +1,6 @@
 //! What the tests share: a server, tables, a sink that writes down what it is
 //! told.
 
-#![allow(dead_code, unreachable_pub)]
-
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,12 +11,12 @@ use trefoil_freshness::{
 };
 
 /// How long something may take that is going to happen.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A database of its own, in a server that tests of one process share.
-pub struct Fixture {
-    pub server: Arc<Throwaway>,
-    pub name: String,
+pub(crate) struct Fixture {
+    pub(crate) server: Arc<Throwaway>,
+    pub(crate) name: String,
 }
 
 static SERVER: Mutex<Weak<Throwaway>> = Mutex::new(Weak::new());
@@ -26,7 +24,7 @@ static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 impl Fixture {
     /// A database in the shared server.
-    pub async fn shared() -> Self {
+    pub(crate) async fn shared() -> Self {
         let server = {
             let mut shared = SERVER.lock().expect("nobody panics here");
             shared.upgrade().unwrap_or_else(|| {
@@ -39,7 +37,7 @@ impl Fixture {
     }
 
     /// A database in a server of its own, with these settings.
-    pub async fn own(settings: &[(&str, &str)]) -> Self {
+    pub(crate) async fn own(settings: &[(&str, &str)]) -> Self {
         let server = Throwaway::with_settings(settings).expect("a server");
         Self::inside(Arc::new(server)).await
     }
@@ -58,15 +56,15 @@ impl Fixture {
         Fixture { server, name }
     }
 
-    pub fn database(&self) -> Database {
+    pub(crate) fn database(&self) -> Database {
         self.server.address(&self.name).parse().expect("an address")
     }
 
-    pub async fn connect(&self) -> Connection {
+    pub(crate) async fn connect(&self) -> Connection {
         self.database().connect().await.expect("a connection")
     }
 
-    pub async fn run(&self, sql: &str) {
+    pub(crate) async fn run(&self, sql: &str) {
         self.connect()
             .await
             .client
@@ -76,7 +74,7 @@ impl Fixture {
     }
 
     /// A table `item (id, body)` in a publication `changes`.
-    pub async fn items(&self) {
+    pub(crate) async fn items(&self) {
         self.run(
             "CREATE TABLE item (id bigint PRIMARY KEY, body text);
              CREATE PUBLICATION changes FOR TABLE item",
@@ -85,7 +83,7 @@ impl Fixture {
     }
 
     /// Follows `item`, by a slot named like the database.
-    pub fn options(&self) -> RelayOptions {
+    pub(crate) fn options(&self) -> RelayOptions {
         let slot = Slot::Persistent(self.name.clone());
         let map = trefoil_freshness::KeyMap::new().table("item", template("item/{id}"));
         let mut options = RelayOptions::new(self.database(), "changes", slot, map);
@@ -95,13 +93,13 @@ impl Fixture {
     }
 }
 
-pub fn template(text: &str) -> TableMap {
+pub(crate) fn template(text: &str) -> TableMap {
     TableMap::template(text).expect(text)
 }
 
 /// Writes down what it is told.
 #[derive(Clone, Default)]
-pub struct Notes {
+pub(crate) struct Notes {
     noted: Arc<Mutex<Noted>>,
 }
 
@@ -120,7 +118,7 @@ impl Notes {
             .push(event);
     }
 
-    pub fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.noted
             .lock()
             .expect("nobody panics here")
@@ -128,13 +126,13 @@ impl Notes {
             .clone()
     }
 
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.noted.lock().expect("nobody panics here").position
     }
 
     /// What was told but for progress, in short: `-key` an invalidation,
     /// `+key=value` a refresh, `!reason tables` a gap, `^` a beginning.
-    pub fn told(&self) -> Vec<String> {
+    pub(crate) fn told(&self) -> Vec<String> {
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let short = |event: Event| match event {
             Event::Begun(_) => Some("^".into()),
@@ -151,7 +149,7 @@ impl Notes {
     }
 
     /// Waits until everything has been told that is committed by now.
-    pub async fn caught_up(&self, fixture: &Fixture) {
+    pub(crate) async fn caught_up(&self, fixture: &Fixture) {
         let connection = fixture.connect().await;
         let position = trefoil_freshness::position_now(&connection.client).await;
         let position = position.expect("a position");
@@ -160,7 +158,7 @@ impl Notes {
 }
 
 /// Waits for something that is going to happen.
-pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(

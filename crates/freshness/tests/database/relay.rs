@@ -1,10 +1,8 @@
 //! The relay against a real server: what it tells of every kind of change, and
 //! what it does when something breaks.
 
-mod support;
-
+use crate::support::{Fixture, Notes, template, until};
 use std::time::Duration;
-use support::{Fixture, Notes, template, until};
 use trefoil_freshness::{Event, KeyMap, Relay, Slot};
 
 #[tokio::test]
@@ -241,7 +239,7 @@ async fn what_is_acknowledged_is_what_the_sink_has_taken() {
             break;
         }
         assert!(
-            begun.elapsed() < support::PATIENCE,
+            begun.elapsed() < crate::support::PATIENCE,
             "nothing is acknowledged"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
