@@ -7,12 +7,15 @@ missing=()
 command -v cc >/dev/null || missing+=(build-essential)
 command -v memcached >/dev/null || missing+=(memcached)
 command -v redis-server >/dev/null || missing+=(redis-server)
+# Debian keeps the server's programs out of the path.
+compgen -G '/usr/lib/postgresql/*/bin/pg_ctl' >/dev/null ||
+  command -v pg_ctl >/dev/null || missing+=(postgresql)
 if ((${#missing[@]})); then
   as_root=()
   [[ $(id -u) == 0 ]] || as_root=(sudo)
   echo "installing: ${missing[*]}" >&2
-  # The peers are started by the benchmarks themselves, on ports of their own:
-  # RUNLEVEL keeps the packages from starting a service now.
+  # The peers are started by the benchmarks themselves, on ports of their own,
+  # databases by the tests: RUNLEVEL keeps the packages from starting a service.
   export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
   "${as_root[@]}" apt-get update -q >&2
   "${as_root[@]}" env RUNLEVEL=1 apt-get install -qy --no-install-recommends "${missing[@]}" >&2

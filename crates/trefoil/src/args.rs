@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Serve memcached's and Redis's clients from any cell
     Gateway(GatewayArgs),
+    /// Tell the linked store's servers which rows of a Postgres database changed
+    Relay(RelayArgs),
     /// Run and steer cells with a process for each backend
     #[command(subcommand)]
     Cell(CellCommand),
@@ -179,6 +181,51 @@ pub(crate) struct GatewayArgs {
     /// Address of the Prometheus metrics, or off [default: 127.0.0.1:9412]
     #[arg(long, value_name = "HOST:PORT|off")]
     pub metrics: Option<String>,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct RelayArgs {
+    /// postgres://user:password@host:port/database, or key=value pairs; better in the environment than on the command line
+    #[arg(
+        long,
+        env = "TREFOIL_POSTGRES",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub postgres: String,
+    /// The publication to follow
+    #[arg(long, value_name = "NAME")]
+    pub publication: String,
+    /// Replication slot, in which the database remembers where the relay is
+    #[arg(long, value_name = "NAME", default_value = "trefoil")]
+    pub slot: String,
+    /// Use a slot that ends with the connection: every start is a gap
+    #[arg(long, conflicts_with = "slot")]
+    pub temporary: bool,
+    /// Which keys a row concerns, for example contact=contact/{id}; once for each table and kind of key
+    #[arg(long = "map", value_name = "TABLE=TEMPLATE", required = true)]
+    pub maps: Vec<String>,
+    /// Send these columns with the keys of a table instead of only invalidating them
+    #[arg(long = "refresh", value_name = "TABLE=COLUMN[,COLUMN…]")]
+    pub refreshes: Vec<String>,
+    /// Where subscribers come in
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7431")]
+    pub listen: SocketAddr,
+    /// How often to write a heartbeat into the database's log
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = humantime::parse_duration)]
+    pub heartbeat: Duration,
+    /// Memory for the last changes, for subscribers who are behind or away
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub memory: ByteSize,
+    /// How long the database keeps changes after they were told, in case that the relay is killed
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub linger: Duration,
+    /// Count a restart of the database as a gap (for sessions with synchronous_commit = off)
+    #[arg(long)]
+    pub restart_is_gap: bool,
     /// Allow addresses off loopback without TLS
     #[arg(long)]
     pub insecure: bool,

@@ -11,6 +11,7 @@ mod failure;
 mod gateway;
 mod logging;
 mod operations;
+mod relay;
 mod serve;
 mod settings;
 mod signals;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Gateway(args) => gateway::run(args),
+        Command::Relay(args) => relay::run(args),
         Command::Cell(command) => cell::run(command),
         Command::Get(args) => operations::get(args),
         Command::Set(args) => operations::set(args),

@@ -1,0 +1,9 @@
+//! Against real servers of its own: Postgres, relays, subscribers.
+
+mod fresh;
+mod hub;
+mod notify;
+mod relay;
+mod setup;
+mod support;
+mod visible;

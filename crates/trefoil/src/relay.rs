@@ -1,0 +1,138 @@
+//! `relay`: follows a Postgres database and tells the linked store's servers
+//! which keys are out of date.
+
+use crate::args::RelayArgs;
+use crate::failure::{Failure, Outcome, print_line};
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use trefoil_backend::{ListenError, take_port};
+use trefoil_freshness::{Database, HubOptions, KeyMap, RelayOptions, RelayServer, Slot, TableMap};
+
+pub(crate) fn run(args: RelayArgs) -> Outcome {
+    crate::logging::start();
+    if !args.listen.ip().is_loopback() && !args.insecure {
+        return Err(Failure::of(ListenError::OffLoopback(args.listen)));
+    }
+    let options = options(&args)?;
+    let hub = HubOptions {
+        log_bytes: usize::try_from(args.memory.as_u64()).unwrap_or(usize::MAX),
+        linger: args.linger,
+        ..HubOptions::default()
+    };
+    let (listener, _) = take_port(args.listen).map_err(Failure::of)?;
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::doing("cannot start the runtime", e))?
+        .block_on(serve(options, hub, listener))
+}
+
+async fn serve(options: RelayOptions, hub: HubOptions, listener: TcpListener) -> Outcome {
+    // Before anything starts, so that no signal is lost.
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
+    let server = tokio::select! {
+        server = RelayServer::start(options, hub, listener) => server,
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    let mut server = server.map_err(Failure::of)?;
+    let ready = serde_json::json!({
+        "listen": server.address().to_string(),
+        "pids": [std::process::id()],
+    });
+    print_line(&format!("ready {ready}"))?;
+    tokio::select! {
+        ended = server.ended() => return match ended {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(Failure::of(error)),
+        },
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+    }
+    server.stop().await.map_err(Failure::of)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the command line asks for.
+fn options(args: &RelayArgs) -> Result<RelayOptions, Failure> {
+    let usage = |e: &dyn std::fmt::Display| Failure::Usage(e.to_string());
+    let database: Database = args.postgres.parse().map_err(|e| usage(&e))?;
+    let mut refreshes: HashMap<&str, Vec<String>> = HashMap::new();
+    for text in &args.refreshes {
+        let (table, columns) = pair("--refresh", text, "TABLE=COLUMN,COLUMN")?;
+        let columns = columns.split(',').map(str::to_owned);
+        refreshes.entry(table).or_default().extend(columns);
+    }
+    let mut map = KeyMap::new();
+    for text in &args.maps {
+        let (table, template) = pair("--map", text, "TABLE=TEMPLATE")?;
+        let mut meaning = TableMap::template(template).map_err(|e| usage(&e))?;
+        if let Some(columns) = refreshes.get(table) {
+            meaning = meaning.refreshing_columns(columns.clone());
+        }
+        map = map.table(table, meaning);
+    }
+    for table in refreshes.keys() {
+        let mapped = args
+            .maps
+            .iter()
+            .any(|map| map.split_once('=').is_some_and(|m| m.0 == *table));
+        if !mapped {
+            let text = format!("--refresh {table}=…: the table has no --map with that name");
+            return Err(Failure::Usage(text));
+        }
+    }
+    let slot = match args.temporary {
+        true => Slot::Temporary,
+        false => Slot::Persistent(args.slot.clone()),
+    };
+    let mut options = RelayOptions::new(database, &args.publication, slot, map);
+    options.heartbeat = args.heartbeat.max(std::time::Duration::from_millis(1));
+    options.restart_is_gap = args.restart_is_gap;
+    Ok(options)
+}
+
+fn pair<'a>(option: &str, text: &'a str, form: &str) -> Result<(&'a str, &'a str), Failure> {
+    let pair = text.split_once('=');
+    pair.ok_or_else(|| Failure::Usage(format!("{option} {text}: expected {form}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser as _;
+
+    fn parsed(extra: &[&str]) -> Result<RelayOptions, Failure> {
+        let fixed = ["trefoil", "relay", "--publication", "p"];
+        let arguments = fixed.iter().chain(extra);
+        match Cli::try_parse_from(arguments).expect("arguments").command {
+            Command::Relay(args) => options(&args),
+            other => panic!("another command: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn maps_and_refreshes() {
+        let postgres = ["--postgres", "host=/tmp user=me"];
+        let with = |extra: &[&str]| parsed(&[&postgres, extra].concat());
+        let fine = with(&["--map", "a=a/{id}", "--map", "a={x}", "--refresh", "a=b,c"]);
+        let tables = fine.expect("options").map.tables().count();
+        assert_eq!(tables, 1);
+        for (extra, expected) in [
+            (&["--map", "a"][..], "expected TABLE=TEMPLATE"),
+            (&["--map", "a=b"], "names no column"),
+            (&["--map", "a={b}", "--refresh", "c=d"], "has no --map"),
+        ] {
+            let error = with(extra).expect_err("a usage error");
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        let secret = parsed(&["--postgres", "postgres://me:geheim@", "--map", "a={b}"]);
+        let error = secret.expect_err("no address");
+        assert!(!error.to_string().contains("geheim"), "{error}");
+    }
+}
