@@ -10,6 +10,8 @@ command -v redis-server >/dev/null || missing+=(redis-server)
 # Debian keeps the server's programs out of the path.
 compgen -G '/usr/lib/postgresql/*/bin/pg_ctl' >/dev/null ||
   command -v pg_ctl >/dev/null || missing+=(postgresql)
+command -v etcd >/dev/null || missing+=(etcd-server)
+command -v etcdctl >/dev/null || missing+=(etcd-client)
 if ((${#missing[@]})); then
   as_root=()
   [[ $(id -u) == 0 ]] || as_root=(sudo)
