@@ -58,6 +58,8 @@ pub struct Core {
     pub(crate) chunks: u64,
     /// When the next chunk that nobody waits for may be sent.
     pub(crate) give_at: Duration,
+    /// When everything that follows was last worked out.
+    ran_at: Duration,
     /// Others' claims, the newest of each.
     pub(crate) claims: BTreeMap<ServerId, Claim>,
     pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
@@ -125,6 +127,7 @@ impl Core {
             transit: BTreeMap::new(),
             chunks: 0,
             give_at: Duration::ZERO,
+            ran_at: Duration::ZERO,
             claims: BTreeMap::new(),
             urgent: BTreeMap::new(),
             wanted: RangeSet::default(),
@@ -170,6 +173,11 @@ impl Core {
     /// The table published last.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
+    }
+
+    /// The fencing token of a key whose authority is here.
+    pub fn token(&self, point: KeyPoint) -> Option<AssignmentVersion> {
+        self.owned.get(point).copied()
     }
 
     /// What is owned here and served, ascending.
@@ -334,7 +342,9 @@ impl Core {
     /// When `tick` has something to do.
     pub fn next_tick(&self) -> Option<Duration> {
         let lapse = self.lease_until.filter(|_| !self.lease_lapsed);
-        let give = (!self.leaving.is_empty()).then_some(self.give_at);
+        // What the rate held back. The window opens with what arrives.
+        let held_back = !self.leaving.is_empty() && self.give_at > self.ran_at;
+        let give = held_back.then_some(self.give_at);
         self.links
             .values()
             .filter_map(Link::resend_at)
@@ -398,6 +408,7 @@ impl Core {
         if self.replaced {
             return;
         }
+        self.ran_at = now;
         self.publish(values);
         self.follow(now, values);
         self.settle(now, values);
