@@ -1,7 +1,7 @@
 //! Callers: they go by a map, follow a redirect, and try again; and what the
 //! servers do with their requests.
 
-use crate::profile::{PEACE, TROUBLE};
+use crate::profile::{FREEZE, PEACE};
 use crate::server::{Server, Stored};
 use crate::truth::Broken;
 use crate::violation::Property;
@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_millis(350);
 const PATIENCE: Duration = Duration::from_millis(2_500);
 const ANSWER: Duration = Duration::from_millis(300);
 /// From then on maps are stable.
-const STABLE: Duration = TROUBLE.saturating_add(Duration::from_millis(2_600));
+const STABLE: Duration = FREEZE.saturating_add(Duration::from_millis(400));
 
 /// What a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,7 +395,8 @@ impl World<'_> {
         let copies = self
             .servers
             .iter()
-            .filter(|server| server.is_up() && server.memory.read(point, key) == expected)
+            .filter(|server| server.is_up() && !server.expired)
+            .filter(|server| server.memory.read(point, key) == expected)
             .count();
         let truth = &mut self.truth.keys[index];
         truth.copies = if has_value { copies } else { 0 };

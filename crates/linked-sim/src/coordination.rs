@@ -18,6 +18,8 @@ use trefoil_sharder::{
 /// What servers and callers are told.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
+    /// They are told in order: one that was overtaken is dropped.
+    pub(crate) number: u64,
     pub(crate) assignment: Arc<Assignment>,
     pub(crate) alive: BTreeSet<ServerId>,
 }
@@ -97,6 +99,10 @@ impl Coordination {
 
     pub(crate) fn recover(&mut self, now: Duration) {
         self.down_until = now;
+    }
+
+    /// From now on only dead servers' slices move.
+    pub(crate) fn freeze(&mut self) {
         if self.assigner.configure(config(self.replicas, Freeze::OnlyDead)).is_err() {
             unreachable!("the same thresholds");
         }
@@ -165,7 +171,9 @@ impl Coordination {
         let Some(version) = self.store.version() else {
             return;
         };
-        let known = self.view.as_ref();
+        let known = self.view.clone();
+        let number = known.as_ref().map_or(1, |view| view.number + 1);
+        let known = known.as_ref();
         let same_map = known.is_some_and(|view| view.assignment.version() == version);
         let alive: BTreeSet<ServerId> = self.members.keys().copied().collect();
         if same_map && known.is_some_and(|view| view.alive == alive) {
@@ -182,7 +190,11 @@ impl Coordination {
                 other => panic!("{other:?}"),
             },
         };
-        self.view = Some(Arc::new(View { assignment, alive }));
+        self.view = Some(Arc::new(View {
+            number,
+            assignment,
+            alive,
+        }));
     }
 
     fn step_balanced(&mut self, now: Duration, rng: &mut Rng, calm: bool) {

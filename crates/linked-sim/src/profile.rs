@@ -6,6 +6,8 @@ use trefoil_linklet_core::Replication;
 
 /// Until when things go wrong.
 pub(crate) const TROUBLE: Duration = Duration::from_millis(5_000);
+/// From then on nothing moves but for death.
+pub(crate) const FREEZE: Duration = Duration::from_millis(7_200);
 /// From then on everything has to be well again; one server dies then.
 pub(crate) const PEACE: Duration = Duration::from_millis(9_000);
 /// By when everything has to be owned again.

@@ -142,11 +142,15 @@ pub(crate) struct Server {
     pub(crate) paused: bool,
     /// The coordination cannot be reached.
     pub(crate) cut: bool,
+    /// Taken for dead by the coordination, whether it knows or not.
+    pub(crate) expired: bool,
     drift_ppm: i64,
     offset: Duration,
     /// The earliest tick that is scheduled.
     pub(crate) tick_at: Option<Duration>,
     pub(crate) lease_until: Duration,
+    /// The number of the newest view.
+    pub(crate) view: u64,
     /// The newest map it was told, for callers.
     pub(crate) map: Option<Arc<Assignment>>,
     /// Commits acknowledged after it was replaced without knowing.
@@ -176,10 +180,12 @@ impl Server {
             draining: false,
             paused: false,
             cut: false,
+            expired: false,
             drift_ppm,
             offset,
             tick_at: None,
             lease_until: Duration::ZERO,
+            view: 0,
             map: None,
             void: Vec::new(),
         }

@@ -2,7 +2,7 @@
 
 use crate::callers::{Attempt, Caller, Outcome};
 use crate::coordination::{Coordination, View};
-use crate::profile::{DRIFT_PPM_MAX, END, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE};
+use crate::profile::{DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE};
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::stats::Stats;
@@ -38,6 +38,7 @@ pub(crate) enum Event {
     Uncut(usize),
     Mend(ServerId, ServerId),
     Calm,
+    Freeze,
     Crash,
     Owned,
 }
@@ -158,6 +159,7 @@ impl World<'_> {
             self.after(Duration::from_millis(1_000), Event::Fault);
         }
         self.after(TROUBLE, Event::Calm);
+        self.after(FREEZE, Event::Freeze);
         self.after(PEACE, Event::Crash);
         self.after(PEACE + OWNED_AGAIN, Event::Owned);
     }
@@ -288,6 +290,10 @@ impl World<'_> {
                 Ok(())
             }
             Event::Calm => self.calm_down(),
+            Event::Freeze => {
+                self.coordination.freeze();
+                Ok(())
+            }
             Event::Crash => self.last_crash(),
             Event::Owned => self.check_owned(),
         }
@@ -406,10 +412,12 @@ impl World<'_> {
             return Ok(());
         }
         let clock = server.clock(now);
-        server
-            .core
-            .learn(clock, &mut server.memory, &view.assignment, &view.alive);
-        server.learn(&view.assignment);
+        if server.view < view.number {
+            server.view = view.number;
+            let (core, memory) = (&mut server.core, &mut server.memory);
+            core.learn(clock, memory, &view.assignment, &view.alive);
+            server.learn(&view.assignment);
+        }
         if let Some(until) = lease {
             server.lease_until = server.lease_until.max(until);
             server.core.lease(clock, &mut server.memory, until);
@@ -423,7 +431,8 @@ impl World<'_> {
         let expired = self.coordination.step(self.now, &mut self.rng, self.calm);
         for id in expired {
             trace!(self, "{id} has expired");
-            let server = &self.servers[id.0 as usize - 1];
+            let server = &mut self.servers[id.0 as usize - 1];
+            server.expired = true;
             if !server.crashed {
                 self.deaths += 1;
             }
@@ -643,6 +652,11 @@ impl World<'_> {
                 continue;
             };
             let id = server.id;
+            // Taken for dead and not knowing it: what it takes over now is void.
+            let lapsed = server.clock(self.now) >= server.lease_until;
+            if truth.epoch > Some(token) && lapsed {
+                continue;
+            }
             if truth.epoch >= Some(token) {
                 let message = format!("{id} took key {key} by {token}, after {:?}", truth.epoch);
                 return Err((Property::Token, message));
@@ -701,11 +715,23 @@ impl World<'_> {
     }
 
     fn last_crash(&mut self) -> Result<(), Broken> {
+        let listed = |id: ServerId| {
+            let slices = self.coordination.view.iter();
+            let mut slices = slices.flat_map(|view| view.assignment.slices());
+            slices.any(|assigned| assigned.servers.contains(&id))
+        };
         for server in &self.servers {
-            if server.draining && server.is_up() {
+            // How fast the balancer assigns it to others is the balancer's.
+            if server.draining && server.is_up() && !listed(server.id) {
                 return Err((
                     Property::Drained,
-                    format!("{} has been draining for {:?}", server.id, PEACE - TROUBLE),
+                    format!(
+                        "{} has been draining for {:?}, owns {:?} and has copies of {:?}",
+                        server.id,
+                        PEACE - TROUBLE,
+                        server.core.owned(),
+                        server.core.copies()
+                    ),
                 ));
             }
         }

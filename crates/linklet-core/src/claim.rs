@@ -211,6 +211,11 @@ impl Core {
     /// accept any more, has no owner. This server takes it, with what copies
     /// there are.
     pub(crate) fn conclude(&mut self, now: Duration, values: &mut dyn Values) {
+        // Without a lease this server may itself be taken for dead, and somebody
+        // else find the same and report it.
+        if self.lease_lapsed(now) {
+            return;
+        }
         let Some(claim) = &self.claim else {
             return;
         };

@@ -199,9 +199,15 @@ impl Core {
         self.copies.slices()
     }
 
-    /// Hears of an assignment, and of who is alive: at least as of when that
-    /// assignment was made. Servers that the assignment names count as alive.
-    /// Older assignments, and what comes with them, are refused.
+    /// Hears of an assignment, and of who is alive. Servers that the assignment
+    /// names count as alive. Older assignments, and what comes with them, are
+    /// refused.
+    ///
+    /// What safety rests on: the list is no older than the assignment, and no
+    /// older than any list given before with the same assignment; and a server
+    /// that was alive is missing only when its lease has run out for ever. A
+    /// coordinator that has just started, and waits for servers to report,
+    /// does not know who is alive: it must not publish that nobody is.
     pub fn learn(
         &mut self,
         now: Duration,
@@ -242,6 +248,7 @@ impl Core {
         }
         if learned == Learned::Adopted {
             self.redirect_claims();
+            self.try_refused_again();
             self.claim_anew(now, before.as_ref());
             self.follow_stale = true;
             self.table_stale = true;
@@ -264,6 +271,7 @@ impl Core {
             self.table_stale = true;
         }
         self.look_at_lease(now);
+        self.conclude(now, values);
         self.run(now, values);
     }
 
@@ -308,7 +316,9 @@ impl Core {
                 self.hear_copy(now, values, from, id, token, order);
             }
             Message::CopyDone { id } => self.hear_done(from, id),
-            Message::CopyRefused { id, newest } => self.hear_refused(now, from, id, newest),
+            Message::CopyRefused { id, newest, ranges } => {
+                self.hear_refused(now, from, id, newest, &ranges);
+            }
             Message::Attached {
                 id,
                 missing,
@@ -390,8 +400,13 @@ impl Core {
         self.run(now, values);
     }
 
+    /// Whether it had a lease, and has none any more.
+    pub(crate) fn lease_lapsed(&self, now: Duration) -> bool {
+        self.lease_until.is_some_and(|until| now >= until)
+    }
+
     fn look_at_lease(&mut self, now: Duration) {
-        let lapsed = self.lease_until.is_some_and(|until| now >= until);
+        let lapsed = self.lease_lapsed(now);
         if lapsed != self.lease_lapsed {
             self.lease_lapsed = lapsed;
             self.table_stale = true;
@@ -426,10 +441,8 @@ impl Core {
             && self.transit.is_empty()
             && self.wanted.is_empty()
             && self.links.values().all(Link::is_settled)
-            && !self
-                .copies
-                .iter()
-                .any(|(_, copy)| self.alive.contains(&copy.owner))
+            // Also those of dead owners: they may be all that is left.
+            && self.copies.is_empty()
             && listed() == Some(false)
         {
             self.drained = true;
