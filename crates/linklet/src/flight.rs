@@ -4,7 +4,8 @@
 //! Why that is enough against the race of loads and invalidations: an
 //! invalidation that arrives before a load begins was sent before it, so the
 //! load reads what it announced; one that arrives after the value was stored
-//! removes it; one in between meets the flight here.
+//! removes it; one in between meets the flight here. (What comes in sideways,
+//! from another server, is the matter of `fresh`.)
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -113,28 +114,27 @@ impl<T> Flights<T> {
 
 impl<T> Lead<'_, T> {
     /// Whether a change after `as_of`, which is where the loaded value comes
-    /// from, has been announced since the load began; `store` runs only if
-    /// not, and no invalidation comes in between.
-    pub(crate) fn store_unless_overtaken<R>(
-        &self,
-        as_of: u64,
-        store: impl FnOnce() -> R,
-    ) -> Option<R> {
-        let board = self.flights.board();
-        let overtaken = board
+    /// from, has been announced since the load began. To be asked under the
+    /// lock of the key's part of the table: an announcement that comes later
+    /// then finds the stored value there.
+    pub(crate) fn overtaken(&self, as_of: u64) -> bool {
+        self.flights
+            .board()
             .flights
             .get(&self.key)
             .filter(|flight| flight.id == self.id)
             .and_then(|flight| flight.invalidated)
-            .is_some_and(|position| position > as_of);
-        (!overtaken).then(store)
+            .is_some_and(|position| position > as_of)
     }
 
-    /// Lets the load begin anew: what was announced so far will be in it.
-    pub(crate) fn restart(&self) {
-        if let Some(flight) = self.flights.board().flights.get_mut(&self.key) {
-            flight.invalidated = None;
-        }
+    /// Lets the load begin anew; what was announced so far will be in it.
+    /// With it: the highest position of that.
+    pub(crate) fn restart(&self) -> u64 {
+        let mut board = self.flights.board();
+        let flight = board.flights.get_mut(&self.key);
+        flight
+            .and_then(|flight| flight.invalidated.take())
+            .unwrap_or(0)
     }
 
     /// Hands the outcome to everybody who waits.
@@ -215,12 +215,11 @@ mod tests {
         let flights: Flights<u32> = Flights::default();
         let load = lead(&flights, b"k");
         flights.invalidate(b"k", 20);
-        assert_eq!(load.store_unless_overtaken(19, || ()), None);
-        assert_eq!(load.store_unless_overtaken(20, || ()), Some(()));
-        load.restart();
-        assert_eq!(load.store_unless_overtaken(0, || ()), Some(()));
+        assert!(load.overtaken(19) && !load.overtaken(20));
+        assert_eq!(load.restart(), 20);
+        assert!(!load.overtaken(0));
         flights.invalidate_where(3, |key| key == b"k");
-        assert_eq!(load.store_unless_overtaken(2, || ()), None);
+        assert!(load.overtaken(2));
         flights.invalidate(b"nobody loads this", 9);
     }
 }

@@ -30,9 +30,10 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    /// A change of this key has been announced.
+    /// A change of this key has been announced. The values are seen to next,
+    /// and `reached` is told last: who reads the progress first and a value
+    /// then knows that the value is fresh as of that progress.
     pub(crate) fn changed(&self, hash: KeyHash, position: u64) {
-        self.reached(position);
         let id = (hash.place, hash.tag);
         let mut changes = self.changes.lock().unwrap_or_else(|e| e.into_inner());
         let last = changes.last.entry(id).or_insert(0);
@@ -95,6 +96,9 @@ mod tests {
         fresh.changed(hash(1), 7);
         assert!(!fresh.admits(hash(1), 9) && fresh.admits(hash(1), 10));
         assert!(fresh.admits(hash(2), 0));
+        assert_eq!(fresh.progress(), 0);
+        fresh.reached(10);
+        fresh.reached(9);
         assert_eq!(fresh.progress(), 10);
         fresh.missed(30);
         assert!(!fresh.admits(hash(2), 29) && fresh.admits(hash(2), 30));
@@ -106,7 +110,10 @@ mod tests {
         for n in 0..CHANGES_MAX as u64 + 10 {
             fresh.changed(hash(n), n + 1);
         }
-        assert!(!fresh.admits(hash(3), 9), "it was changed at 4, but who knows");
+        assert!(
+            !fresh.admits(hash(3), 9),
+            "it was changed at 4, but who knows"
+        );
         assert!(!fresh.admits(hash(u64::MAX), 9));
         assert!(fresh.admits(hash(3), 10));
         let changes = fresh.changes.lock().unwrap();

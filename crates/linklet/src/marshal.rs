@@ -206,9 +206,6 @@ mod tests {
         let bytes = marshal(&PlainMarshal, b"k", &text).unwrap();
         assert_eq!(unmarshal::<String>(&PlainMarshal, b"k", &bytes), Ok(text));
         assert!(unmarshal::<String>(&PlainMarshal, b"k", &[0xff]).is_err());
-        assert_eq!(
-            unmarshal::<Vec<u8>>(&PlainMarshal, b"k", &bytes),
-            Ok(bytes)
-        );
+        assert_eq!(unmarshal::<Vec<u8>>(&PlainMarshal, b"k", &bytes), Ok(bytes));
     }
 }

@@ -172,9 +172,8 @@ impl Meters {
                 .iter()
                 .map(|metered| {
                     let seconds = seconds_since(metered.since.max(since_last));
-                    let rate = |counter: &AtomicU64| {
-                        counter.swap(0, Ordering::Relaxed) as f64 / seconds
-                    };
+                    let rate =
+                        |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed) as f64 / seconds;
                     SliceLoad {
                         slice: metered.slice,
                         load: Load {
@@ -282,8 +281,7 @@ mod tests {
                 meters.finish(probe, KeyPoint(1), Cost::Shared);
             }
             let later = Instant::now() + Duration::from_secs(1);
-            let report =
-                meters.report(ServerId(1), AssignmentVersion::first_of(1), later, |_| 0);
+            let report = meters.report(ServerId(1), AssignmentVersion::first_of(1), later, |_| 0);
             let requests = report.slices[0].load.requests;
             assert!((90.0..=100.1).contains(&requests), "{requests}");
         })

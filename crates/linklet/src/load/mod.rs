@@ -13,4 +13,4 @@
 mod meter;
 mod spikes;
 
-pub(crate) use meter::{Cost, Meters, Probe};
+pub(crate) use meter::{Cost, Meters};

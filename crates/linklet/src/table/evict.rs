@@ -8,9 +8,11 @@
 
 use super::part::{Entry, Part};
 use super::{Key, lock};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use trefoil_layout::hash::KeyHash;
+use trefoil_linklet_core::Status;
+use trefoil_sharder::KeyPoint;
 
 /// Entries looked at for one victim.
 const SAMPLE_COUNT: usize = 16;
@@ -54,7 +56,10 @@ pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<
         }
         let first = dice.roll() as usize;
         for i in 0..SAMPLE_PER_PART.min(len) {
-            let entry = part.at((first + i) % len);
+            let entry = part.at((first.wrapping_add(i)) % len);
+            if !evictable(part.rules.status(KeyPoint(entry.hash.place))) {
+                continue;
+            }
             let idle = u64::from(now.wrapping_sub(entry.used_at));
             let age = if entry.reused { idle } else { 2 * idle + 1 };
             if oldest.as_ref().is_none_or(|(oldest, ..)| age > *oldest) {
@@ -77,7 +82,19 @@ pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<
         bytes: &key,
         hash: KeyHash { place, tag },
     };
-    // Somebody else may have taken it meanwhile; then any other will do.
-    let taken = lock(&parts[index]).take(victim);
+    // It may have been taken, or withdrawn from this server, meanwhile; then
+    // any other will do.
+    let taken = {
+        let mut part = lock(&parts[index]);
+        evictable(part.rules.status(victim.point()))
+            .then(|| part.take(victim))
+            .flatten()
+    };
     taken.or_else(|| one(parts, dice, now))
+}
+
+/// Whether the rules leave a key to this server's threads. A copy is not: its
+/// owner relies on it, and has room of its own to make.
+fn evictable(status: Status) -> bool {
+    matches!(status, Status::Owned { .. })
 }

@@ -1,7 +1,7 @@
 //! The objects of one server: a hash map cut by key point into locked parts.
 //!
 //! ```text
-//!   point of the key ── top bits ──► part (mutex) ── tag ──► index ──► entries
+//!   point of the key ── top bits ──► part (mutex: rules, entries, index by tag)
 //! ```
 //!
 //! Invariants:
@@ -9,24 +9,31 @@
 //! 1. A part holds a contiguous range of key points, so that a slice is a few
 //!    whole parts and two that are cut: what moves is found without a second
 //!    index.
-//! 2. A value is published as an `Arc` and never changed while somebody else
+//! 2. The rules by which keys are served stand beside the entries, under the
+//!    same lock. [`Table::publish`] goes through every part, so once it has
+//!    returned nobody acts by older rules.
+//! 3. A value is published as an `Arc` and never changed while somebody else
 //!    holds it: readers, and whoever marshals it for a move, work outside the
 //!    lock.
-//! 3. No lock is held while code of the application runs, but for
-//!    [`Table::change`], whose closure says so.
-//! 4. Reserved bytes are never more than the bound, unless a single value is
-//!    all there is left to evict.
+//! 4. Bytes are reserved before an entry comes in, so they are never above the
+//!    bound by more than one value.
+//! 5. Nothing is evicted that the rules do not leave to this server's threads.
 
 mod evict;
 mod part;
+mod room;
+mod visit;
 
 pub(crate) use part::Entry;
+pub(crate) use room::{NoRoom, Room};
+pub(crate) use visit::Visit;
 
 use evict::Dice;
 use part::Part;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use trefoil_layout::hash::KeyHash;
+use trefoil_linklet_core::{Status, Table as Rules};
 use trefoil_sharder::{KeyPoint, Slice};
 
 /// Parts of the table; a power of two. Enough that two threads rarely meet,
@@ -36,6 +43,10 @@ const PART_BITS: u32 = 10;
 /// Bytes of an entry beyond key and value: the entry, its place in the index
 /// and two reference counts.
 const ENTRY_OVERHEAD: usize = size_of::<Entry<()>>() + 8 + 2 * 16;
+/// Entries up to which a cut part is counted out.
+const COUNTED_OUT_MAX: usize = 4096;
+/// Part of a part above which evenly spread points are trusted.
+const SHARE_TRUSTED: f64 = 1.0 / 16.0;
 
 /// A key with its hash: where it lies in the key space and what recognises it.
 #[derive(Clone, Copy, Debug)]
@@ -61,26 +72,14 @@ pub(crate) struct Table<V> {
     dice: Dice,
 }
 
-/// What [`Table::change`] does with an entry after its closure.
-pub(crate) enum Then {
-    /// Keeps it; it now weighs this much (with its key).
-    Keep { weight: u64 },
-    /// Takes it out.
-    Remove,
-}
-
-/// An entry that is too large for the bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLarge {
-    pub(crate) weight: u64,
-    pub(crate) bound: u64,
-}
-
 impl<V> Table<V> {
-    /// One that reserves at most `bound` bytes.
+    /// One that reserves at most `bound` bytes, and lets nobody do anything
+    /// yet.
     pub(crate) fn new(bound: u64) -> Self {
+        let rules = Arc::new(Rules::nothing());
+        let part = || Mutex::new(Part::new(Arc::clone(&rules)));
         Table {
-            parts: (0..PART_COUNT).map(|_| Mutex::default()).collect(),
+            parts: (0..PART_COUNT).map(|_| part()).collect(),
             bound,
             reserved: AtomicU64::new(0),
             entries: AtomicU64::new(0),
@@ -94,175 +93,62 @@ impl<V> Table<V> {
         (key.len() + value + ENTRY_OVERHEAD) as u64
     }
 
-    fn part(&self, point: u64) -> MutexGuard<'_, Part<V>> {
-        lock(&self.parts[part_of(point)])
+    /// From now on these rules hold.
+    pub(crate) fn publish(&self, rules: &Arc<Rules>) {
+        for part in &self.parts {
+            lock(part).rules = Arc::clone(rules);
+        }
     }
 
-    /// Looks at an entry, under its lock.
+    /// Enters the part that a key lies in.
     #[inline]
-    pub(crate) fn with<R>(&self, key: Key<'_>, f: impl FnOnce(&Entry<V>) -> R) -> Option<R> {
-        let now = self.tick.load(Ordering::Relaxed);
-        let mut part = self.part(key.hash.place);
-        part.find_mut(key).map(|entry| {
-            entry.used_at = now;
-            entry.reused = true;
-            f(entry)
-        })
-    }
-
-    /// The value, to be used outside the lock.
-    #[inline]
-    pub(crate) fn get(&self, key: Key<'_>) -> Option<Arc<V>> {
-        self.with(key, |entry| Arc::clone(&entry.value))
-    }
-
-    /// Changes an entry in place, under its lock. The closure catches what
-    /// panics inside it.
-    pub(crate) fn change<R>(
-        &self,
-        key: Key<'_>,
-        f: impl FnOnce(&mut Entry<V>) -> (Then, R),
-    ) -> Option<R> {
-        let now = self.tick.load(Ordering::Relaxed);
-        let mut part = self.part(key.hash.place);
-        let entry = part.find_mut(key)?;
-        entry.used_at = now;
-        entry.reused = true;
-        let before = entry.weight;
-        let (then, result) = f(entry);
-        match then {
-            Then::Keep { weight } => {
-                entry.weight = weight;
-                part.bytes = part.bytes + weight - before;
-                drop(part);
-                if weight > before {
-                    self.reserved.fetch_add(weight - before, Ordering::Relaxed);
-                } else {
-                    self.reserved.fetch_sub(before - weight, Ordering::Relaxed);
-                }
-            }
-            Then::Remove => {
-                part.take(key);
-                drop(part);
-                self.released(before);
-            }
-        }
-        Some(result)
-    }
-
-    /// Puts an entry in, in the place of one with the same key. Room is made
-    /// first: what had to go is handed to `evicted`, outside any lock.
-    pub(crate) fn put(
-        &self,
-        mut entry: Entry<V>,
-        evicted: impl FnMut(Entry<V>),
-    ) -> Result<Option<Entry<V>>, TooLarge> {
-        self.reserve(entry.weight, evicted)?;
-        let weight = entry.weight;
-        entry.used_at = self
-            .tick
-            .fetch_add(1, Ordering::Relaxed)
-            .wrapping_add(1);
-        let old = self.part(entry.hash.place).put(entry);
-        match &old {
-            Some(old) => {
-                self.reserved.fetch_sub(old.weight, Ordering::Relaxed);
-            }
-            None => {
-                self.entries.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        debug_assert!(weight > 0);
-        Ok(old)
-    }
-
-    /// Like [`Table::put`], but only where `admit` says so of what is there,
-    /// both at one moment.
-    pub(crate) fn put_if(
-        &self,
-        mut entry: Entry<V>,
-        admit: impl FnOnce(Option<&Entry<V>>) -> bool,
-        evicted: impl FnMut(Entry<V>),
-    ) -> Result<bool, TooLarge> {
-        self.reserve(entry.weight, evicted)?;
-        let weight = entry.weight;
-        entry.used_at = self
-            .tick
-            .fetch_add(1, Ordering::Relaxed)
-            .wrapping_add(1);
-        let key_bytes = Arc::clone(&entry.key);
-        let key = Key {
-            bytes: &key_bytes,
-            hash: entry.hash,
-        };
-        let mut part = self.part(entry.hash.place);
-        if !admit(part.find_mut(key).map(|entry| &*entry)) {
-            drop(part);
-            self.reserved.fetch_sub(weight, Ordering::Relaxed);
-            return Ok(false);
-        }
-        let old = part.put(entry);
-        drop(part);
-        match old {
-            Some(old) => {
-                self.reserved.fetch_sub(old.weight, Ordering::Relaxed);
-            }
-            None => {
-                self.entries.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Takes an entry out.
-    pub(crate) fn remove(&self, key: Key<'_>) -> Option<Entry<V>> {
-        self.remove_if(key, |_| true)
-    }
-
-    /// Takes an entry out if `condition` holds of it.
-    pub(crate) fn remove_if(
-        &self,
-        key: Key<'_>,
-        condition: impl FnOnce(&Entry<V>) -> bool,
-    ) -> Option<Entry<V>> {
-        let taken = {
-            let mut part = self.part(key.hash.place);
-            match part.find_mut(key) {
-                Some(entry) if condition(entry) => part.take(key),
-                _ => None,
-            }
-        }?;
-        self.released(taken.weight);
-        Some(taken)
+    pub(crate) fn visit<'a>(&'a self, key: Key<'a>) -> Visit<'a, V> {
+        let part = lock(&self.parts[part_of(key.hash.place)]);
+        Visit::new(self, part, key)
     }
 
     /// Takes out every entry of a slice that `condition` holds of.
     pub(crate) fn remove_slice(
         &self,
         slice: Slice,
-        mut condition: impl FnMut(&Entry<V>) -> bool,
+        mut condition: impl FnMut(&Entry<V>, Status) -> bool,
     ) -> Vec<Entry<V>> {
         let mut all = Vec::new();
         for index in parts_of(slice) {
-            let taken = lock(&self.parts[index])
-                .take_where(|entry| slice.contains(KeyPoint(entry.hash.place)) && condition(entry));
+            let mut part = lock(&self.parts[index]);
+            let rules = Arc::clone(&part.rules);
+            let taken = part.take_where(|entry| {
+                let point = KeyPoint(entry.hash.place);
+                slice.contains(point) && condition(entry, rules.status(point))
+            });
+            drop(part);
             for entry in taken {
-                self.released(entry.weight);
+                self.gone(&entry);
                 all.push(entry);
             }
         }
         all
     }
 
-    /// Entries of a slice, in the order of their points, from the first behind
-    /// `after`; those of one part at most, so that the lock is held briefly,
-    /// and no more than `count_max`. Equal points are never torn apart. With
-    /// it: the last point of which everything has been handed out.
+    /// Changes what is noted of every entry of a slice.
+    pub(crate) fn mark_slice(&self, slice: Slice, mut mark: impl FnMut(&mut Entry<V>)) {
+        for index in parts_of(slice) {
+            let mut part = lock(&self.parts[index]);
+            part.entries_mut()
+                .filter(|entry| slice.contains(KeyPoint(entry.hash.place)))
+                .for_each(&mut mark);
+        }
+    }
+
+    /// Entries of the beginning of a slice in the order of their points: those
+    /// of one part at most, so that the lock is held briefly, and not many
+    /// more than `count_max`; equal points are never torn apart. With it: the
+    /// last point of which everything was seen.
     pub(crate) fn scan<R>(
         &self,
         slice: Slice,
         count_max: usize,
-        pick: impl Fn(&Entry<V>) -> Option<R>,
+        pick: impl Fn(&Entry<V>) -> R,
     ) -> (Vec<R>, KeyPoint) {
         let index = part_of(slice.start().0);
         let part_last = last_of(index).min(slice.last().0);
@@ -275,13 +161,12 @@ impl<V> Table<V> {
         let mut last = here.last();
         if found.len() > count_max {
             found.select_nth_unstable_by_key(count_max, |entry| entry.hash.place);
-            // Everything at the last point comes along.
             let at = found[count_max].hash.place;
             last = KeyPoint(at);
             found.retain(|entry| entry.hash.place <= at);
         }
         found.sort_unstable_by_key(|entry| entry.hash.place);
-        (found.into_iter().filter_map(pick).collect(), last)
+        (found.into_iter().map(pick).collect(), last)
     }
 
     /// Reserved bytes.
@@ -294,14 +179,14 @@ impl<V> Table<V> {
         self.bound
     }
 
-    /// Entries.
+    /// Entries, copies for others included.
     pub(crate) fn len(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Reserved bytes of a slice. Points are spread evenly, so a large part
-    /// that is cut counts by how much of it the slice has; a narrow cut (a hot
-    /// key of its own) is counted out.
+    /// Bytes of a slice. Points are spread evenly, so a large part that is cut
+    /// counts by how much of it the slice has; a narrow cut (a hot key of its
+    /// own) is counted out.
     pub(crate) fn bytes_in(&self, slice: Slice) -> u64 {
         parts_of(slice)
             .map(|index| {
@@ -325,69 +210,21 @@ impl<V> Table<V> {
             .sum()
     }
 
-    fn released(&self, weight: u64) {
-        self.reserved.fetch_sub(weight, Ordering::Relaxed);
+    /// An entry is no longer in.
+    fn gone(&self, entry: &Entry<V>) {
+        self.reserved.fetch_sub(entry.weight, Ordering::Relaxed);
         self.entries.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reserves bytes, evicting until they fit.
-    fn reserve(&self, weight: u64, mut evicted: impl FnMut(Entry<V>)) -> Result<(), TooLarge> {
-        if weight > self.bound {
-            return Err(TooLarge {
-                weight,
-                bound: self.bound,
-            });
-        }
-        loop {
-            let reserved = self.reserved.load(Ordering::Relaxed);
-            if reserved + weight <= self.bound {
-                let swap = self.reserved.compare_exchange_weak(
-                    reserved,
-                    reserved + weight,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                if swap.is_ok() {
-                    return Ok(());
-                }
-                continue;
-            }
-            match self.evict() {
-                Some(entry) => evicted(entry),
-                None => {
-                    // All that is reserved is on its way in, by others.
-                    self.reserved.fetch_add(weight, Ordering::Relaxed);
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Evicts until the bound holds again, after values have grown in place.
-    pub(crate) fn trim(&self, mut evicted: impl FnMut(Entry<V>)) {
-        while self.bytes() > self.bound {
-            match self.evict() {
-                Some(entry) => evicted(entry),
-                None => return,
-            }
-        }
-    }
-
-    fn evict(&self) -> Option<Entry<V>> {
-        let taken = evict::one(&self.parts, &self.dice, self.tick.load(Ordering::Relaxed))?;
-        self.released(taken.weight);
-        Some(taken)
+    /// When an insertion takes place, in insertions.
+    fn next_tick(&self) -> u32 {
+        self.tick.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 }
 
-/// Entries up to which a cut part is counted out.
-const COUNTED_OUT_MAX: usize = 4096;
-/// Part of a part above which evenly spread points are trusted.
-const SHARE_TRUSTED: f64 = 1.0 / 16.0;
-
 fn lock<V>(part: &Mutex<Part<V>>) -> MutexGuard<'_, Part<V>> {
-    // A panic under the lock comes from a closure of the application, which
-    // leaves the part itself whole (see `Table::change`).
+    // What panics under the lock is caught where it is called; entries and
+    // index agree at every point where anything else could.
     part.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

@@ -5,6 +5,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Place;
 use std::sync::Arc;
 use trefoil_layout::hash::KeyHash;
+use trefoil_linklet_core::Table as Rules;
 
 /// A key with its value.
 #[derive(Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Entry<V> {
     pub(crate) hash: KeyHash,
     pub(crate) key: Arc<[u8]>,
     pub(crate) value: Arc<V>,
-    /// Raised by every change of the value.
+    /// Grows with every change, and when the value comes back from elsewhere.
     pub(crate) version: u64,
     /// The position in the database's stream of changes up to which the value
     /// is known to be fresh.
@@ -23,25 +24,39 @@ pub(crate) struct Entry<V> {
     pub(crate) used_at: u32,
     /// Asked for since it came in.
     pub(crate) reused: bool,
+    /// A change was announced while the value could not be removed, because it
+    /// was being moved: it counts as absent.
+    pub(crate) stale: bool,
 }
 
 pub(crate) struct Part<V> {
     entries: Vec<Entry<V>>,
     index: HashTable<u32>,
     pub(super) bytes: u64,
+    pub(super) rules: Arc<Rules>,
+    version: u64,
 }
 
-impl<V> Default for Part<V> {
-    fn default() -> Self {
+impl<V> Part<V> {
+    pub(super) fn new(rules: Arc<Rules>) -> Self {
         Part {
             entries: Vec::new(),
             index: HashTable::new(),
             bytes: 0,
+            rules,
+            version: 0,
         }
     }
-}
 
-impl<V> Part<V> {
+    pub(super) fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry<V>> {
+        self.entries.iter_mut()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
