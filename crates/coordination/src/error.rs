@@ -16,6 +16,10 @@ pub enum Refusal {
     /// it still holds is out of date. It may join again under another id.
     #[error("the lease has ended: drop what is held and join again as a new server")]
     Expired,
+    /// The assigner does not know the member, and knows too little to say that
+    /// its lease has ended: it is to register again.
+    #[error("the assigner does not know this member: register again")]
+    Unknown,
     /// Another life of the server has registered at the same address.
     #[error("{by} has registered at the same address: this one is a former life of it")]
     Superseded {
@@ -102,6 +106,14 @@ pub enum CoordinationError {
         /// Which.
         store: String,
         /// Why not.
+        reason: String,
+    },
+    /// The assigner cannot work as it was configured.
+    #[error("the assigner cannot be configured like this: {what}: {reason}")]
+    Option {
+        /// Which option.
+        what: &'static str,
+        /// What is wrong with it.
         reason: String,
     },
     /// The service could not listen.

@@ -12,9 +12,10 @@ pub const KEEP_ALIVES_PER_LEASE: u32 = 5;
 /// Two clocks run differently by less than this part.
 pub const CLOCK_DRIFT_MAX: f64 = 0.02;
 
-/// How long an assigner leads after it was last heard by the store. etcd
-/// grants nothing below 2 s.
+/// How long an assigner leads after it was last heard by the store.
 pub const LEADER_LEASE: Duration = Duration::from_secs(3);
+/// etcd grants nothing below it, whatever is asked for.
+pub const LEADER_LEASE_MIN: Duration = Duration::from_secs(2);
 /// Between two rounds of balancing.
 pub const STEP_EVERY: Duration = Duration::from_millis(500);
 /// How long a first assignment waits for further servers once the first has

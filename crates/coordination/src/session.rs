@@ -12,10 +12,10 @@
 
 use crate::address::AssignerAddress;
 use crate::error::{CoordinationError, Refusal};
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, send_reports};
 use crate::lease::Lease;
 use crate::limits;
-use crate::link::Link;
+use crate::link::{CallError, Link};
 use crate::view::{ServerInfo, View};
 use crate::viewcell::ViewCell;
 use crate::watcher::follow;
@@ -159,6 +159,7 @@ impl Session {
         );
         let tasks = Tasks(vec![
             tokio::spawn(keeper.run()).abort_handle(),
+            tokio::spawn(send_reports(Arc::clone(&inner))).abort_handle(),
             tokio::spawn(follower).abort_handle(),
         ]);
         Ok(Session {
@@ -245,7 +246,17 @@ impl Session {
             .status
             .send_replace(Status::Ended(SessionEnd::Left));
         let inner = &self.inner;
-        inner.link.leave(&inner.corpus, inner.id, inner.life).await
+        let left = inner.link.leave(&inner.corpus, inner.id, inner.life).await;
+        left.map_err(|error| match error {
+            CallError::Refused(refusal) => CoordinationError::Refused {
+                corpus: inner.corpus.clone(),
+                refusal,
+            },
+            CallError::Unreachable(reason) => CoordinationError::Unreachable {
+                addresses: inner.link.to_string(),
+                reason,
+            },
+        })
     }
 }
 
