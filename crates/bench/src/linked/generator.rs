@@ -245,7 +245,9 @@ impl Clock {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(io::Error::from)
-            .and_then(AsyncFd::register)
+            // SAFETY: the descriptor is the timer's own, and the `AsyncFd` owns it
+            // for as long as it is registered.
+            .and_then(|timer| Ok(unsafe { AsyncFd::register(timer) }?))
             .map_err(|source| io_error("make a timer", source))?;
         Ok(Clock {
             timer,
