@@ -189,6 +189,17 @@ impl Assigner {
         }
     }
 
+    /// Hears that somebody goes by this version. If it is newer than what is
+    /// known here, the store is asked again, and nothing is published until it
+    /// has caught up.
+    pub fn heard_of(&mut self, version: AssignmentVersion) {
+        if self.seen < Some(version) {
+            self.seen = Some(version);
+            self.loaded = false;
+            self.plan = None;
+        }
+    }
+
     /// Goes on from the store's assignment under a new incarnation, newer than
     /// anything in use: the answer to [`StoreError::Behind`] of a person who
     /// knows that the store will not catch up.

@@ -47,6 +47,21 @@ impl EmbeddedStore {
         }
     }
 
+    /// One that goes on from what was kept of it: the assignment in force and
+    /// the last term, which no leader may have again.
+    pub fn resuming(assignment: Option<Assignment>, term: u64) -> Self {
+        EmbeddedStore {
+            current: assignment,
+            term,
+            ..EmbeddedStore::default()
+        }
+    }
+
+    /// The assignment in force.
+    pub fn current(&self) -> Option<&Assignment> {
+        self.current.as_ref()
+    }
+
     /// The version in force.
     pub fn version(&self) -> Option<AssignmentVersion> {
         self.current.as_ref().map(Assignment::version)

@@ -4,8 +4,8 @@
 //! whoever drives it hands the answers on. Nothing here waits, so the same
 //! callers work over a store inside the process, over one across a network,
 //! and over one in a simulation that loses answers. Implemented here:
-//! [`EmbeddedStore`]. One over etcd comes later, with the process that drives
-//! it; its transactions and leases offer just these requests.
+//! [`EmbeddedStore`]. The crate `coordination` keeps the same promises over
+//! etcd, whose transactions and leases offer just these requests.
 //!
 //! What every store promises:
 //!

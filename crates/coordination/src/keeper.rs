@@ -1,0 +1,223 @@
+//! Keeps one membership: registers, sends keep-alives and reports, and finds
+//! out when it is over.
+
+use crate::error::{CoordinationError, Refusal};
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE};
+use crate::link::{CallError, KeepAlive};
+use crate::session::{Inner, SessionEnd, Status};
+use crate::view::ServerInfo;
+use crate::wire::MemberRecord;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, sleep_until};
+
+pub(crate) struct Keeper {
+    inner: Arc<Inner>,
+    record: MemberRecord,
+    lease: Duration,
+}
+
+/// What one exchange with the assigner came to.
+enum Outcome {
+    Granted(Duration),
+    /// It does not know this member: register again.
+    Unknown,
+    Again,
+    Over(SessionEnd),
+}
+
+impl Keeper {
+    /// Becomes a member, as often as it takes for `patience`.
+    pub(crate) async fn register(
+        inner: Arc<Inner>,
+        info: ServerInfo,
+        patience: Duration,
+    ) -> Result<Self, CoordinationError> {
+        let record = MemberRecord {
+            id: inner.id,
+            life: inner.life,
+            info,
+        };
+        let mut keeper = Keeper {
+            inner,
+            record,
+            lease: Duration::ZERO,
+        };
+        let until = Instant::now() + patience;
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            let error = match keeper.register_once(false).await {
+                Ok(lease) => {
+                    keeper.lease = lease;
+                    return Ok(keeper);
+                }
+                Err(error) => error,
+            };
+            match error {
+                CallError::Refused(refusal) if is_final(&refusal) => {
+                    return Err(CoordinationError::Refused {
+                        corpus: keeper.inner.corpus.clone(),
+                        refusal,
+                    });
+                }
+                error if Instant::now() + backoff >= until => {
+                    return Err(CoordinationError::Unreachable {
+                        addresses: keeper.inner.link.to_string(),
+                        reason: error.to_string(),
+                    });
+                }
+                _ => {
+                    sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF_MAX);
+                }
+            }
+        }
+    }
+
+    /// Keeps the lease until the session is over.
+    pub(crate) async fn run(mut self) {
+        let mut state = self.inner.state.subscribe();
+        let mut status = self.inner.status.subscribe();
+        let mut failures: u32 = 0;
+        let mut registered = true;
+        let mut next = tokio::time::Instant::now() + self.pause(0);
+        loop {
+            if matches!(*status.borrow_and_update(), Status::Ended(_)) {
+                return;
+            }
+            tokio::select! {
+                () = sleep_until(next) => {}
+                _ = status.changed() => continue,
+                _ = state.changed() => {}
+            }
+            let outcome = if registered {
+                self.keep_alive().await
+            } else {
+                let result = self.register_once(true).await;
+                self.outcome(result)
+            };
+            match outcome {
+                Outcome::Granted(lease) => {
+                    self.lease = lease;
+                    registered = true;
+                    failures = 0;
+                }
+                Outcome::Unknown => {
+                    registered = false;
+                    failures += 1;
+                }
+                Outcome::Again => failures += 1,
+                Outcome::Over(end) => {
+                    self.inner.lease.finish();
+                    self.tell(Status::Ended(end));
+                    return;
+                }
+            }
+            next = tokio::time::Instant::now() + self.pause(failures);
+        }
+    }
+
+    /// Until the next keep-alive: after a failure it is sent sooner.
+    fn pause(&self, failures: u32) -> Duration {
+        let regular = self.lease / KEEP_ALIVES_PER_LEASE;
+        match failures {
+            0 => regular,
+            _ => (BACKOFF_MIN * 2u32.saturating_pow(failures.min(10) - 1)).min(BACKOFF_MAX),
+        }
+    }
+
+    async fn register_once(&mut self, again: bool) -> Result<Duration, CallError> {
+        let inner = &self.inner;
+        self.record.info.state = *inner.state.borrow();
+        let sent = Instant::now();
+        let lease = inner
+            .link
+            .register(&inner.corpus, &self.record, inner.cell.version(), again)
+            .await?;
+        inner.lease.extend(sent, lease);
+        Ok(lease)
+    }
+
+    async fn keep_alive(&self) -> Outcome {
+        let inner = &self.inner;
+        let call = KeepAlive {
+            id: inner.id,
+            life: inner.life,
+            state: *inner.state.borrow(),
+            known: inner.cell.version(),
+        };
+        let sent = Instant::now();
+        let result = inner.link.keep_alive(&inner.corpus, call).await;
+        if let Ok(lease) = result {
+            inner.lease.extend(sent, lease);
+        }
+        self.outcome(result)
+    }
+
+    fn outcome(&self, result: Result<Duration, CallError>) -> Outcome {
+        match result {
+            Ok(lease) => {
+                self.tell(Status::Connected);
+                Outcome::Granted(lease)
+            }
+            Err(CallError::Refused(Refusal::Unknown)) => Outcome::Unknown,
+            Err(CallError::Refused(Refusal::Expired)) => Outcome::Over(SessionEnd::Expired),
+            Err(CallError::Refused(Refusal::Superseded { by })) => {
+                Outcome::Over(SessionEnd::Superseded { by })
+            }
+            Err(CallError::Refused(Refusal::Behind { store, seen })) => {
+                self.tell(Status::Behind { store, seen });
+                Outcome::Again
+            }
+            Err(CallError::Refused(refusal)) if is_final(&refusal) => {
+                Outcome::Over(SessionEnd::Refused(refusal))
+            }
+            Err(error) => {
+                self.tell(Status::Unreachable {
+                    reason: error.to_string(),
+                });
+                Outcome::Again
+            }
+        }
+    }
+
+    fn tell(&self, now: Status) {
+        self.inner.status.send_if_modified(|was| {
+            // The end is the end.
+            let changed = *was != now && !matches!(was, Status::Ended(_));
+            if changed {
+                *was = now;
+            }
+            changed
+        });
+    }
+}
+
+/// Sends the newest report on, beside the keep-alives: neither waits for the
+/// other.
+pub(crate) async fn send_reports(inner: Arc<Inner>) {
+    let mut report = inner.report.subscribe();
+    while report.changed().await.is_ok() {
+        let Some(report) = report.borrow_and_update().clone() else {
+            continue;
+        };
+        if let Err(error) = inner.link.report(&inner.corpus, &report).await {
+            tracing::debug!(server = %inner.id, %error, "a report was not delivered");
+        }
+    }
+}
+
+/// Asking again would not help.
+fn is_final(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::Expired
+        | Refusal::Superseded { .. }
+        | Refusal::IdInUse { .. }
+        | Refusal::UnknownCorpus { .. }
+        | Refusal::Invalid(_) => true,
+        Refusal::NotLeading { .. }
+        | Refusal::Unknown
+        | Refusal::Behind { .. }
+        | Refusal::Store(_) => false,
+    }
+}

@@ -1,0 +1,822 @@
+//! One corpus of an assigner: a task that owns `sharder`'s assigner and the
+//! table of members, and does one thing after the other.
+//!
+//! ```text
+//!   commands (register, keep-alive, report, …) ─┐
+//!   answers of the store ───────────────────────┼──► Driver ──► requests to the store
+//!   the store's state, as it is followed ───────┤      │
+//!   a tick every 50 ms ─────────────────────────┘      └──► replies
+//! ```
+//!
+//! Nothing here waits for the store: requests run beside the task, and their
+//! answers come back as events.
+
+use super::options::NodeOptions;
+use super::status::{CorpusStatus, MemberStatus, Recent, Totals};
+use super::table::{Admission, MemberTable};
+use crate::error::Refusal;
+use crate::limits::{STORE_TIMEOUT, TICK};
+use crate::link::KeepAlive;
+use crate::store::{CorpusState, CorpusStore, Roll, Writer};
+use crate::wire::MemberRecord;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+use trefoil_sharder::coordination::{Reply as StoreReply, Request, StoreError};
+use trefoil_sharder::{
+    Assigner, AssignerEvent, AssignerOptions, AssignmentVersion, BalanceConfig, ConfigError,
+    Freeze, Member, MemberState, Plan, ServerId, ServerReport,
+};
+
+/// An answer that somebody waits for.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// What is asked of the task.
+pub(crate) enum Command {
+    Register {
+        record: MemberRecord,
+        known: Option<AssignmentVersion>,
+        again: bool,
+        reply: Reply<Duration>,
+    },
+    KeepAlive {
+        call: KeepAlive,
+        reply: Reply<Duration>,
+    },
+    Leave {
+        id: ServerId,
+        life: u64,
+        reply: Reply<()>,
+    },
+    Report {
+        report: ServerReport,
+        reply: Reply<()>,
+    },
+    SetFreeze {
+        freeze: Freeze,
+        reply: Reply<()>,
+    },
+    BeginIncarnation {
+        reply: Reply<()>,
+    },
+    Status {
+        reply: Reply<CorpusStatus>,
+    },
+    /// Stops leading, so that somebody else need not wait.
+    Resign {
+        reply: Reply<()>,
+    },
+}
+
+/// What the store has answered.
+enum Answer {
+    Request(u64, Result<StoreReply, StoreError>),
+    Roll(u64, Result<Roll, StoreError>),
+    Inserted(u64, MemberRecord, Reply<Duration>, Result<(), StoreError>),
+    Updated(u64, MemberRecord, Reply<Duration>, Result<(), StoreError>),
+    Removed(u64, ServerId, Option<Reply<()>>, Result<(), StoreError>),
+    Frozen(u64, Freeze, Reply<()>, Result<(), StoreError>),
+}
+
+/// What a leader knows in his term.
+struct Term {
+    term: u64,
+    /// Counts elections: the same term may be won again.
+    election: u64,
+    /// From when on members could have been heard.
+    since: Duration,
+    /// `None` until the store's roll has come.
+    table: Option<MemberTable>,
+    asked_at: Option<Duration>,
+}
+
+pub(crate) struct Driver {
+    corpus: String,
+    options: Arc<NodeOptions>,
+    config: BalanceConfig,
+    assigner: Assigner,
+    store: CorpusStore,
+    writer: Writer,
+    state: watch::Receiver<Arc<CorpusState>>,
+    cut: watch::Receiver<bool>,
+    origin: Instant,
+    last_tick: Duration,
+    term: Option<Term>,
+    elections: u64,
+    freeze: Freeze,
+    applied: Freeze,
+    /// Writes and removals of members that are under way.
+    writing: BTreeMap<ServerId, usize>,
+    gathering_since: Option<Duration>,
+    /// It is about to end: it does not stand for election again.
+    resigned: bool,
+    /// As of the last round.
+    plan: Option<Plan>,
+    announced: BTreeSet<String>,
+    error: Option<StoreError>,
+    recent: Recent,
+    totals: Totals,
+    answers: (
+        mpsc::UnboundedSender<Answer>,
+        mpsc::UnboundedReceiver<Answer>,
+    ),
+}
+
+impl Driver {
+    pub(crate) fn new(
+        corpus: &str,
+        options: Arc<NodeOptions>,
+        store: CorpusStore,
+        writer: Writer,
+        cut: watch::Receiver<bool>,
+    ) -> Result<Self, ConfigError> {
+        let config = options.balance_of(corpus);
+        let assigner = Assigner::new(
+            AssignerOptions {
+                lease: options.leader_lease,
+                step_every: options.step_every,
+                // A little more, so that the store's own error is heard.
+                reply_timeout: STORE_TIMEOUT * 3,
+                slices_per_server: options.slices_per_server,
+                ..AssignerOptions::new(writer.candidate)
+            },
+            config.clone(),
+        )?;
+        Ok(Driver {
+            corpus: corpus.to_owned(),
+            state: store.watch(),
+            options,
+            freeze: config.freeze,
+            applied: config.freeze,
+            config,
+            assigner,
+            store,
+            writer,
+            cut,
+            origin: Instant::now(),
+            last_tick: Duration::ZERO,
+            term: None,
+            elections: 0,
+            writing: BTreeMap::new(),
+            gathering_since: None,
+            resigned: false,
+            plan: None,
+            announced: BTreeSet::new(),
+            error: None,
+            recent: Recent::default(),
+            totals: Totals::default(),
+            answers: mpsc::unbounded_channel(),
+        })
+    }
+
+    pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                Some(answer) = self.answers.1.recv() => self.take(answer),
+                command = commands.recv() => match command {
+                    Some(command) => self.handle(command),
+                    None => return,
+                },
+                changed = self.state.changed() => match changed {
+                    Ok(()) => self.look(),
+                    Err(_) => return,
+                },
+                _ = ticks.tick() => {}
+            }
+            // Cut off for a test: it stands still, as a stopped process does.
+            if !*self.cut.borrow() && !self.resigned {
+                self.turn();
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// The store's state has changed.
+    fn look(&mut self) {
+        let state = Arc::clone(&self.state.borrow_and_update());
+        if let (Some(assignment), None) = (&state.assignment, &state.behind) {
+            self.assigner.observe(self.now(), assignment);
+        }
+    }
+
+    /// Does what is due.
+    fn turn(&mut self) {
+        let now = self.now();
+        let gap = now.saturating_sub(self.last_tick);
+        self.last_tick = now;
+        if gap > self.options.lease / 4
+            && let Some(table) = self.term.as_mut().and_then(|term| term.table.as_mut())
+        {
+            tracing::warn!(corpus = self.corpus, ?gap, "this assigner has stood still");
+            table.stood_still(gap);
+        }
+        self.call_roll(now);
+        self.strike_off(now);
+        let Some(members) = self.members(now) else {
+            return;
+        };
+        self.apply_freeze(now);
+        if let Some((id, request)) = self.assigner.poll_request(now, &members) {
+            self.ask(move |store| async move { Answer::Request(id, store.request(request).await) });
+        }
+        self.events(now);
+    }
+
+    /// Whom the balancer may count on; `None` while that is not known.
+    fn members(&mut self, now: Duration) -> Option<Vec<Member>> {
+        let members = match &self.term {
+            // It only campaigns.
+            None => {
+                let servers = &self.state.borrow().servers;
+                servers.iter().map(|(&id, info)| info.member(id)).collect()
+            }
+            Some(term) => term.table.as_ref()?.members(),
+        };
+        if self.assigner.assignment().is_some() {
+            self.gathering_since = None;
+            return Some(members);
+        }
+        // Before the first assignment: wait for more than the first.
+        if members.is_empty() {
+            self.gathering_since = None;
+            return Some(members);
+        }
+        let since = *self.gathering_since.get_or_insert(now);
+        Some(if now.saturating_sub(since) < self.options.gather {
+            Vec::new()
+        } else {
+            members
+        })
+    }
+
+    /// A new leader asks the store who is a member.
+    fn call_roll(&mut self, now: Duration) {
+        let Some(term) = &mut self.term else { return };
+        let again = term
+            .asked_at
+            .is_none_or(|at| now.saturating_sub(at) > STORE_TIMEOUT * 2);
+        if term.table.is_none() && again {
+            term.asked_at = Some(now);
+            let election = term.election;
+            self.ask(move |store| async move { Answer::Roll(election, store.roll().await) });
+        }
+    }
+
+    /// Strikes off those whose leases have ended, and records in the store
+    /// that nobody here has written.
+    fn strike_off(&mut self, now: Duration) {
+        if !self.assigner.leads(now) {
+            return;
+        }
+        let Some(Term {
+            term,
+            election,
+            table: Some(table),
+            ..
+        }) = &mut self.term
+        else {
+            return;
+        };
+        let (term, election) = (*term, *election);
+        let mut ids = table.expire(now);
+        let known = table.ids();
+        {
+            let state = self.state.borrow();
+            if state.behind.is_none() {
+                ids.extend(state.servers.keys().filter(|id| !known.contains(id)));
+            }
+        }
+        ids.retain(|id| !self.writing.contains_key(id));
+        for id in ids {
+            tracing::info!(corpus = self.corpus, server = %id, "its lease has ended");
+            self.remove(term, election, id, None);
+        }
+    }
+
+    fn remove(&mut self, term: u64, election: u64, id: ServerId, reply: Option<Reply<()>>) {
+        *self.writing.entry(id).or_default() += 1;
+        self.ask(move |store| async move {
+            Answer::Removed(election, id, reply, store.remove_member(term, id).await)
+        });
+    }
+
+    /// Nothing moves while the assignment names servers that the store does
+    /// not know, until these have had the time to come back: the store may
+    /// have forgotten them.
+    fn apply_freeze(&mut self, now: Duration) {
+        let wanted = if self.missing(now) {
+            Freeze::All
+        } else {
+            self.freeze
+        };
+        if wanted != self.applied {
+            let config = BalanceConfig {
+                freeze: wanted,
+                ..self.config.clone()
+            };
+            if self.assigner.configure(config).is_ok() {
+                self.applied = wanted;
+            }
+        }
+    }
+
+    fn missing(&self, now: Duration) -> bool {
+        let Some(Term {
+            since,
+            table: Some(table),
+            ..
+        }) = &self.term
+        else {
+            return false;
+        };
+        if now.saturating_sub(*since) >= self.options.lease {
+            return false;
+        }
+        let known = table.ids();
+        self.assigner.assignment().is_some_and(|assignment| {
+            assignment
+                .slices()
+                .iter()
+                .flat_map(|assigned| &assigned.servers)
+                .any(|server| !known.contains(server))
+        })
+    }
+
+    /// Runs a request beside the task.
+    fn ask<F>(&self, request: impl FnOnce(CorpusStore) -> F)
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let answers = self.answers.0.clone();
+        let request = request(self.store.clone());
+        tokio::spawn(async move {
+            let _ = answers.send(request.await);
+        });
+    }
+
+    fn events(&mut self, now: Duration) {
+        while let Some(event) = self.assigner.poll_event() {
+            match event {
+                AssignerEvent::Elected { term } => {
+                    tracing::info!(corpus = self.corpus, term, "this assigner leads");
+                    self.elections += 1;
+                    self.totals.elections += 1;
+                    self.error = None;
+                    self.term = Some(Term {
+                        term,
+                        election: self.elections,
+                        since: now,
+                        table: None,
+                        asked_at: None,
+                    });
+                }
+                AssignerEvent::Deposed => {
+                    tracing::info!(corpus = self.corpus, "this assigner does not lead any more");
+                    self.term = None;
+                }
+                AssignerEvent::Planned(plan) => {
+                    // A step is made only with what was loaded.
+                    self.error = None;
+                    self.announce(&plan);
+                    self.plan = Some(plan);
+                }
+                AssignerEvent::Published(version) => self.published(now, version),
+                AssignerEvent::Store(error) => self.failed(error),
+                AssignerEvent::Unanswered => {
+                    self.failed(StoreError::Unavailable("it does not answer".to_owned()));
+                }
+                AssignerEvent::Step(error) => {
+                    tracing::error!(corpus = self.corpus, %error, "balancing");
+                }
+            }
+        }
+    }
+
+    fn published(&mut self, now: Duration, version: AssignmentVersion) {
+        self.totals.assignments += 1;
+        self.error = None;
+        let name = shown(version);
+        let changes = match &self.plan {
+            Some(plan) if plan.next.as_ref().map(|next| next.version()) == Some(version) => {
+                self.totals.moves += plan.move_count() as u64;
+                self.totals.moved_bytes += plan.churn.bytes as u64;
+                self.totals.lost_slices += plan.lost().count() as u64;
+                plan.changes.iter().map(ToString::to_string).collect()
+            }
+            _ => vec!["a first deal".to_owned()],
+        };
+        for what in changes {
+            tracing::info!(corpus = self.corpus, version = name, "{what}");
+            self.recent.push(now, &name, what);
+        }
+    }
+
+    fn failed(&mut self, error: StoreError) {
+        self.totals.store_errors += 1;
+        if self.error.as_ref() != Some(&error) {
+            tracing::warn!(corpus = self.corpus, %error, "the map stays as it is");
+        }
+        self.error = Some(error);
+    }
+
+    /// What does not fit is logged when it begins, not every round.
+    fn announce(&mut self, plan: &Plan) {
+        let kinds: BTreeSet<String> = plan
+            .overloaded
+            .iter()
+            .map(|overloaded| match overloaded {
+                trefoil_sharder::Overloaded::Cluster { metric, .. } => format!("all {metric}"),
+                trefoil_sharder::Overloaded::Server { server, metric, .. } => {
+                    format!("{server} {metric}")
+                }
+                trefoil_sharder::Overloaded::Key { point, .. } => point.to_string(),
+            })
+            .collect();
+        if !kinds.is_subset(&self.announced) {
+            for overloaded in &plan.overloaded {
+                tracing::warn!(corpus = self.corpus, "{overloaded}");
+            }
+        }
+        self.announced = kinds;
+    }
+
+    fn take(&mut self, answer: Answer) {
+        let now = self.now();
+        match answer {
+            Answer::Request(id, result) => {
+                self.assigner.handle_reply(now, id, result);
+                self.events(now);
+            }
+            Answer::Roll(election, result) => self.take_roll(now, election, result),
+            Answer::Inserted(election, record, reply, result) => {
+                self.written(record.id);
+                let answer = self.confirm(now, election, result, |table| {
+                    table.insert(now, record);
+                    Ok(())
+                });
+                let _ = reply.send(answer.map(|()| self.options.lease));
+            }
+            Answer::Updated(election, record, reply, result) => {
+                self.written(record.id);
+                let answer = self.confirm(now, election, result, |table| table.update(now, record));
+                let _ = reply.send(answer.map(|()| self.options.lease));
+            }
+            Answer::Removed(election, id, reply, result) => {
+                self.written(id);
+                let left = reply.is_some();
+                let answer = self.confirm(now, election, result, |table| {
+                    table.remove(id);
+                    Ok(())
+                });
+                if answer.is_ok() && !left {
+                    self.totals.expired += 1;
+                }
+                if let Some(reply) = reply {
+                    let _ = reply.send(answer);
+                }
+            }
+            Answer::Frozen(election, freeze, reply, result) => {
+                let answer = self.confirm(now, election, result, |_| Ok(()));
+                if answer.is_ok() {
+                    self.freeze = freeze;
+                }
+                let _ = reply.send(answer);
+            }
+        }
+    }
+
+    fn take_roll(&mut self, now: Duration, election: u64, result: Result<Roll, StoreError>) {
+        let Some(term) = self
+            .term
+            .as_mut()
+            .filter(|term| term.election == election && term.table.is_none())
+        else {
+            return;
+        };
+        match result {
+            Ok(roll) => {
+                term.since = now;
+                term.table = Some(MemberTable::new(self.options.lease, now, roll.members));
+                self.freeze = roll.freeze;
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// A write of this election has been answered: if it was carried out, and
+    /// this assigner still leads, it counts.
+    fn confirm(
+        &mut self,
+        now: Duration,
+        election: u64,
+        result: Result<(), StoreError>,
+        apply: impl FnOnce(&mut MemberTable) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        result.map_err(|error| match error {
+            StoreError::NotLeader { .. } => self.not_leading(),
+            error => Refusal::from(error),
+        })?;
+        let not_leading = self.not_leading();
+        let leads = self.assigner.leads(now);
+        let table = self
+            .term
+            .as_mut()
+            .filter(|term| term.election == election)
+            .and_then(|term| term.table.as_mut())
+            .ok_or(not_leading.clone())?;
+        apply(table)?;
+        if leads { Ok(()) } else { Err(not_leading) }
+    }
+
+    fn written(&mut self, id: ServerId) {
+        if let Some(count) = self.writing.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.writing.remove(&id);
+            }
+        }
+    }
+
+    fn not_leading(&self) -> Refusal {
+        let state = self.state.borrow();
+        let address = state
+            .leader
+            .as_ref()
+            .filter(|leader| leader.candidate != self.writer.candidate)
+            .map(|leader| leader.address.clone())
+            .filter(|address| !address.is_empty());
+        Refusal::NotLeading { address }
+    }
+
+    /// The newest version that this assigner knows to be in force.
+    fn version(&self) -> Option<AssignmentVersion> {
+        let balanced = self.assigner.assignment().map(|found| found.version());
+        self.state.borrow().version().max(balanced)
+    }
+
+    /// Somebody knows this much. While that is more than the store has,
+    /// nobody's lease is extended: another store may be in use.
+    fn compare(&mut self, known: Option<AssignmentVersion>) -> Result<(), Refusal> {
+        let have = self.version();
+        if let Some(seen) = known.filter(|&seen| Some(seen) > have) {
+            self.assigner.heard_of(seen);
+            return Err(Refusal::Behind { store: have, seen });
+        }
+        match &self.error {
+            Some(StoreError::Behind { store, seen }) => Err(Refusal::Behind {
+                store: *store,
+                seen: *seen,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, command: Command) {
+        let now = self.now();
+        match command {
+            Command::Register {
+                record,
+                known,
+                again,
+                reply,
+            } => self.register(now, record, known, again, reply),
+            Command::KeepAlive { call, reply } => self.keep_alive(now, call, reply),
+            Command::Leave { id, life, reply } => match self.leading(now) {
+                Err(refusal) => drop(reply.send(Err(refusal))),
+                Ok((term, election, table)) => {
+                    if table.may_leave(id, life) {
+                        self.remove(term, election, id, Some(reply));
+                    } else {
+                        let _ = reply.send(Ok(()));
+                    }
+                }
+            },
+            Command::Report { report, reply } => {
+                // Those that do not lead listen, too.
+                self.totals.reports += 1;
+                self.assigner.hear(now, report);
+                let answer = self.leading(now).map(|_| ());
+                let _ = reply.send(answer);
+            }
+            Command::SetFreeze { freeze, reply } => match self.leading(now) {
+                Err(refusal) => drop(reply.send(Err(refusal))),
+                Ok((term, election, _)) => self.ask(move |store| async move {
+                    let result = store.set_freeze(term, freeze).await;
+                    Answer::Frozen(election, freeze, reply, result)
+                }),
+            },
+            Command::BeginIncarnation { reply } => {
+                let answer = self.leading(now).map(|_| ());
+                if answer.is_ok() {
+                    self.assigner.begin_incarnation();
+                    // The next answers are measured by what comes of it.
+                    self.error = None;
+                }
+                let _ = reply.send(answer);
+            }
+            Command::Status { reply } => {
+                let _ = reply.send(Ok(self.status(now)));
+            }
+            Command::Resign { reply } => {
+                self.resigned = true;
+                match self.term.take() {
+                    None => drop(reply.send(Ok(()))),
+                    Some(term) => {
+                        let request = Request::Resign {
+                            candidate: self.writer.candidate,
+                            term: term.term,
+                        };
+                        let store = self.store.clone();
+                        tokio::spawn(async move {
+                            let result = store.request(request).await;
+                            let _ = reply.send(result.map(|_| ()).map_err(Refusal::from));
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The table, if this assigner leads and knows it.
+    fn leading(&mut self, now: Duration) -> Result<(u64, u64, &mut MemberTable), Refusal> {
+        let not_leading = self.not_leading();
+        let leads = self.assigner.leads(now);
+        match &mut self.term {
+            Some(Term {
+                term,
+                election,
+                table: Some(table),
+                ..
+            }) if leads => Ok((*term, *election, table)),
+            _ => Err(not_leading),
+        }
+    }
+
+    fn register(
+        &mut self,
+        now: Duration,
+        record: MemberRecord,
+        known: Option<AssignmentVersion>,
+        again: bool,
+        reply: Reply<Duration>,
+    ) {
+        let lease = self.options.lease;
+        // A store that is behind, or has nothing at all, may have forgotten a
+        // member; one that is not, has not.
+        let trusted = known > self.version();
+        let behind = self.compare(known);
+        let (term, election, table) = match self.leading(now) {
+            Ok(leading) => leading,
+            Err(refusal) => return drop(reply.send(Err(refusal))),
+        };
+        let trusted = trusted || (behind.is_err() && known.is_some());
+        let admission = table.admit(now, &record, again, trusted);
+        match admission {
+            Err(refusal) => drop(reply.send(Err(refusal))),
+            Ok(Admission::Known) => drop(reply.send(behind.map(|()| lease))),
+            Ok(admission) => {
+                *self.writing.entry(record.id).or_default() += 1;
+                // The record is written in any case, the lease is granted only
+                // by a store that is up to date.
+                let reply = match behind {
+                    Ok(()) => reply,
+                    Err(refusal) => {
+                        let _ = reply.send(Err(refusal));
+                        oneshot::channel().0
+                    }
+                };
+                self.ask(move |store| async move {
+                    let result = store.put_member(term, &record).await;
+                    match admission {
+                        Admission::Insert => Answer::Inserted(election, record, reply, result),
+                        _ => Answer::Updated(election, record, reply, result),
+                    }
+                });
+            }
+        }
+    }
+
+    fn keep_alive(&mut self, now: Duration, call: KeepAlive, reply: Reply<Duration>) {
+        let lease = self.options.lease;
+        let behind = self.compare(call.known);
+        let (term, election, table) = match self.leading(now) {
+            Ok(leading) => leading,
+            Err(refusal) => return drop(reply.send(Err(refusal))),
+        };
+        match table.keep_alive(now, call.id, call.life, call.state) {
+            Err(refusal) => drop(reply.send(Err(refusal))),
+            Ok(None) => drop(reply.send(behind.map(|()| lease))),
+            Ok(Some(record)) => {
+                if let Err(refusal) = behind {
+                    return drop(reply.send(Err(refusal)));
+                }
+                *self.writing.entry(record.id).or_default() += 1;
+                self.ask(move |store| async move {
+                    let result = store.put_member(term, &record).await;
+                    Answer::Updated(election, record, reply, result)
+                });
+            }
+        }
+    }
+
+    fn status(&self, now: Duration) -> CorpusStatus {
+        let state = Arc::clone(&self.state.borrow());
+        let table = self.term.as_ref().and_then(|term| term.table.as_ref());
+        let leads = self.assigner.leads(now) && table.is_some();
+        let loads: BTreeMap<ServerId, f64> = self
+            .plan
+            .iter()
+            .flat_map(|plan| &plan.loads)
+            .map(|load| (load.server, load.after))
+            .collect();
+        let mut held: BTreeMap<ServerId, (usize, f64)> = BTreeMap::new();
+        for assigned in state.assignment.iter().flat_map(|found| found.slices()) {
+            for &server in &assigned.servers {
+                let (slices, width) = held.entry(server).or_default();
+                *slices += 1;
+                *width += assigned.slice.fraction();
+            }
+        }
+        let heard: BTreeMap<ServerId, Duration> = table
+            .iter()
+            .flat_map(|table| table.iter(now))
+            .map(|(record, ago)| (record.id, ago))
+            .collect();
+        let members = state
+            .servers
+            .iter()
+            .map(|(&id, info)| {
+                let (slices, key_space) = held.get(&id).copied().unwrap_or_default();
+                MemberStatus {
+                    id: id.0,
+                    address: info.address.clone(),
+                    state: match info.state {
+                        MemberState::Serving => "serving",
+                        MemberState::Frozen => "frozen",
+                        MemberState::Draining => "draining",
+                    },
+                    slices,
+                    key_space,
+                    cpu: info.capacity.cpu,
+                    bytes: info.capacity.bytes,
+                    load: loads.get(&id).copied(),
+                    heard_ms: heard.get(&id).map(|ago| ago.as_millis() as u64),
+                }
+            })
+            .collect();
+        let frozen_because = match (&self.error, &state.behind) {
+            (Some(error), _) | (None, Some(error)) => Some(error.to_string()),
+            (None, None) if self.missing(now) => {
+                Some("servers of the assignment have not come back yet".to_owned())
+            }
+            (None, None) if state.leader.is_none() => Some("nobody leads".to_owned()),
+            (None, None) => None,
+        };
+        let text = |items: &[String]| items.to_vec();
+        let plan = self.plan.as_ref().filter(|_| leads);
+        CorpusStatus {
+            corpus: self.corpus.clone(),
+            leads,
+            leader: match &state.leader {
+                Some(leader) => leader.address.clone(),
+                None => String::new(),
+            },
+            term: state.leader.as_ref().map_or(0, |leader| leader.term),
+            version: state.version().map(shown),
+            freeze: match self.freeze {
+                Freeze::Off => "off",
+                Freeze::OnlyDead => "only-dead",
+                Freeze::All => "all",
+            },
+            frozen_because,
+            slices: state
+                .assignment
+                .as_ref()
+                .map_or(0, |found| found.slices().len()),
+            members,
+            changes: self.recent.shown(now),
+            overloaded: text(&shown_all(plan.map(|plan| plan.overloaded.as_slice()))),
+            notes: text(&shown_all(plan.map(|plan| plan.notes.as_slice()))),
+            totals: self.totals,
+        }
+    }
+}
+
+fn shown_all<T: ToString>(items: Option<&[T]>) -> Vec<String> {
+    items
+        .unwrap_or_default()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn shown(version: AssignmentVersion) -> String {
+    format!("{}.{}", version.incarnation, version.generation)
+}

@@ -1,0 +1,243 @@
+//! An assigner: one task for each corpus, over one store.
+
+mod corpus;
+mod options;
+mod status;
+mod table;
+
+pub use options::NodeOptions;
+pub use status::{ChangeStatus, CorpusStatus, MemberStatus, NodeStatus, Totals};
+
+use crate::error::{CoordinationError, Refusal};
+use crate::limits::CORPORA_MAX;
+use crate::link::KeepAlive;
+use crate::session::Tasks;
+use crate::store::{CorpusState, Store, Writer};
+use crate::wire::MemberRecord;
+use corpus::{Command, Driver, Reply};
+use options::check_name;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use trefoil_sharder::coordination::CandidateId;
+use trefoil_sharder::{AssignmentVersion, Freeze, ServerId, ServerReport};
+
+/// Commands that wait at one corpus; beyond it, askers wait.
+const COMMANDS_MAX: usize = 1_024;
+
+/// An assigner in this process; it ends when it is dropped.
+pub(crate) struct Node {
+    options: Arc<NodeOptions>,
+    store: Store,
+    writer: Writer,
+    cut: watch::Sender<bool>,
+    corpora: Mutex<BTreeMap<String, Corpus>>,
+}
+
+struct Corpus {
+    commands: mpsc::Sender<Command>,
+    state: watch::Receiver<Arc<CorpusState>>,
+    _task: Tasks,
+}
+
+impl Node {
+    /// Begins to stand for election for every corpus that is configured; the
+    /// others follow when they are first asked for.
+    pub(crate) fn start(store: Store, options: NodeOptions) -> Result<Self, CoordinationError> {
+        options.validate()?;
+        let writer = Writer {
+            candidate: CandidateId(rand::random()),
+            address: options.address.clone(),
+        };
+        let node = Node {
+            options: Arc::new(options),
+            store,
+            writer,
+            cut: watch::Sender::new(false),
+            corpora: Mutex::new(BTreeMap::new()),
+        };
+        for name in node.options.corpora.keys() {
+            node.corpus(name, |_| ())
+                .map_err(|refusal| CoordinationError::Refused {
+                    corpus: name.clone(),
+                    refusal,
+                })?;
+        }
+        Ok(node)
+    }
+
+    /// Takes up the corpora that the store has something of.
+    pub(crate) async fn resume(&self) -> Result<(), Refusal> {
+        for name in self.store.corpora().await.map_err(Refusal::from)? {
+            if !self.options.closed || self.options.corpora.contains_key(&name) {
+                self.corpus(&name, |_| ())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cut_off(&self, cut: bool) {
+        self.cut.send_replace(cut);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        *self.cut.borrow()
+    }
+
+    pub(crate) async fn register(
+        &self,
+        corpus: &str,
+        record: MemberRecord,
+        known: Option<AssignmentVersion>,
+        again: bool,
+    ) -> Result<Duration, Refusal> {
+        self.ask(corpus, |reply| Command::Register {
+            record,
+            known,
+            again,
+            reply,
+        })
+        .await
+    }
+
+    pub(crate) async fn keep_alive(
+        &self,
+        corpus: &str,
+        call: KeepAlive,
+    ) -> Result<Duration, Refusal> {
+        self.ask(corpus, |reply| Command::KeepAlive { call, reply })
+            .await
+    }
+
+    pub(crate) async fn leave(&self, corpus: &str, id: ServerId, life: u64) -> Result<(), Refusal> {
+        self.ask(corpus, |reply| Command::Leave { id, life, reply })
+            .await
+    }
+
+    pub(crate) async fn report(&self, corpus: &str, report: ServerReport) -> Result<(), Refusal> {
+        self.ask(corpus, |reply| Command::Report { report, reply })
+            .await
+    }
+
+    /// The state of a corpus, now and whenever it changes.
+    pub(crate) async fn watch(
+        &self,
+        corpus: &str,
+    ) -> Result<watch::Receiver<Arc<CorpusState>>, Refusal> {
+        self.corpus(corpus, |corpus| corpus.state.clone())
+    }
+
+    /// For one corpus, or all of them (an empty name); which ones.
+    pub(crate) async fn set_freeze(
+        &self,
+        corpus: &str,
+        freeze: Freeze,
+    ) -> Result<Vec<String>, Refusal> {
+        let names = match corpus {
+            "" => self.names(),
+            name => vec![name.to_owned()],
+        };
+        for name in &names {
+            self.ask(name, |reply| Command::SetFreeze { freeze, reply })
+                .await?;
+        }
+        Ok(names)
+    }
+
+    pub(crate) async fn begin_incarnation(&self, corpus: &str) -> Result<(), Refusal> {
+        self.ask(corpus, |reply| Command::BeginIncarnation { reply })
+            .await
+    }
+
+    pub(crate) async fn status(&self, store: &str) -> Result<NodeStatus, Refusal> {
+        let mut status = NodeStatus {
+            address: self.options.address.clone(),
+            store: store.to_owned(),
+            lease_ms: self.options.lease.as_millis() as u64,
+            corpora: Vec::new(),
+        };
+        for name in self.names() {
+            status
+                .corpora
+                .push(self.ask(&name, |reply| Command::Status { reply }).await?);
+        }
+        Ok(status)
+    }
+
+    /// Stops leading, so that others need not wait for the lease.
+    pub(crate) async fn resign(&self) {
+        for name in self.names() {
+            if let Err(refusal) = self.ask(&name, |reply| Command::Resign { reply }).await {
+                tracing::debug!(corpus = name, %refusal, "resigning");
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Corpus>> {
+        self.corpora.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a corpus, which begins now if it has not yet.
+    fn corpus<T>(&self, name: &str, look: impl FnOnce(&Corpus) -> T) -> Result<T, Refusal> {
+        let mut corpora = self.lock();
+        if let Some(corpus) = corpora.get(name) {
+            return Ok(look(corpus));
+        }
+        check_name(name).map_err(Refusal::Invalid)?;
+        if self.options.closed && !self.options.corpora.contains_key(name) {
+            let known: Vec<&str> = self.options.corpora.keys().map(String::as_str).collect();
+            return Err(Refusal::UnknownCorpus {
+                known: known.join(", "),
+            });
+        }
+        if corpora.len() >= CORPORA_MAX {
+            return Err(Refusal::Invalid(format!(
+                "there are {CORPORA_MAX} corpora, which is the limit"
+            )));
+        }
+        let store = self.store.corpus(name, self.writer.clone());
+        let state = store.watch();
+        let driver = Driver::new(
+            name,
+            Arc::clone(&self.options),
+            store,
+            self.writer.clone(),
+            self.cut.subscribe(),
+        )
+        .map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let task = tokio::spawn(driver.run(receiver));
+        let corpus = Corpus {
+            commands,
+            state,
+            _task: Tasks(vec![task.abort_handle()]),
+        };
+        let seen = look(&corpus);
+        corpora.insert(name.to_owned(), corpus);
+        Ok(seen)
+    }
+
+    async fn ask<T>(
+        &self,
+        corpus: &str,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Refusal> {
+        let commands = self.corpus(corpus, |corpus| corpus.commands.clone())?;
+        let (reply, answer) = oneshot::channel();
+        let ended = || Refusal::Store("the assigner is ending".to_owned());
+        commands.send(command(reply)).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())?
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.writer.candidate)
+    }
+}

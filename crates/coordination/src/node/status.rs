@@ -1,0 +1,134 @@
+//! What `trefoil assigner status` shows: a public document.
+
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// Moves that are remembered.
+const MOVES_KEPT: usize = 32;
+
+/// One assigner.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NodeStatus {
+    /// Where it serves.
+    pub address: String,
+    /// Its store.
+    pub store: String,
+    /// The length of servers' leases.
+    pub lease_ms: u64,
+    /// By name.
+    pub corpora: Vec<CorpusStatus>,
+}
+
+/// One corpus.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CorpusStatus {
+    /// Its name.
+    pub corpus: String,
+    /// Whether this assigner leads.
+    pub leads: bool,
+    /// The address of the one that does; empty if nobody is known to.
+    pub leader: String,
+    /// In which term; 0 if nobody leads.
+    pub term: u64,
+    /// The assignment in force, as `incarnation.generation`.
+    pub version: Option<String>,
+    /// `off`, `only-dead` or `all`.
+    pub freeze: &'static str,
+    /// What keeps the map as it is though nobody wants it to: the store is
+    /// away, behind, or has forgotten members.
+    pub frozen_because: Option<String>,
+    /// How many there are.
+    pub slices: usize,
+    /// In the order of ids.
+    pub members: Vec<MemberStatus>,
+    /// The last changes, newest first.
+    pub changes: Vec<ChangeStatus>,
+    /// What does not fit anywhere, as of the last round.
+    pub overloaded: Vec<String>,
+    /// What was seen or not done in the last round, and why.
+    pub notes: Vec<String>,
+    /// Totals since this assigner began.
+    pub totals: Totals,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MemberStatus {
+    /// Its id.
+    pub id: u64,
+    /// Where it serves.
+    pub address: String,
+    /// `serving`, `frozen` or `draining`.
+    pub state: &'static str,
+    /// How many slices it has.
+    pub slices: usize,
+    /// Its part of the key space, replicas counted in full.
+    pub key_space: f64,
+    /// CPU-seconds per second that it may spend.
+    pub cpu: f64,
+    /// Bytes that its values may take.
+    pub bytes: u64,
+    /// Its load in fair shares, as of the last round.
+    pub load: Option<f64>,
+    /// How long ago it was heard; only the assigner that leads knows.
+    pub heard_ms: Option<u64>,
+}
+
+/// One change.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ChangeStatus {
+    /// How long ago.
+    pub seconds_ago: f64,
+    /// With which version.
+    pub version: String,
+    /// What, and why.
+    pub what: String,
+}
+
+/// Counters.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Totals {
+    /// Times that it was elected.
+    pub elections: u64,
+    /// Assignments that it has put in force.
+    pub assignments: u64,
+    /// Slices moved or copied by them.
+    pub moves: u64,
+    /// Bytes that those were.
+    pub moved_bytes: u64,
+    /// Slices whose values were lost because all who had them were dead.
+    pub lost_slices: u64,
+    /// Reports heard.
+    pub reports: u64,
+    /// Leases that have ended without the server's having left.
+    pub expired: u64,
+    /// Requests to the store that failed.
+    pub store_errors: u64,
+}
+
+/// The last changes.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    changes: VecDeque<(std::time::Duration, String, String)>,
+}
+
+impl Recent {
+    pub(crate) fn push(&mut self, now: std::time::Duration, version: &str, what: String) {
+        if self.changes.len() == MOVES_KEPT {
+            self.changes.pop_front();
+        }
+        self.changes.push_back((now, version.to_owned(), what));
+    }
+
+    pub(crate) fn shown(&self, now: std::time::Duration) -> Vec<ChangeStatus> {
+        self.changes
+            .iter()
+            .rev()
+            .map(|(at, version, what)| ChangeStatus {
+                seconds_ago: now.saturating_sub(*at).as_secs_f64(),
+                version: version.clone(),
+                what: what.clone(),
+            })
+            .collect()
+    }
+}

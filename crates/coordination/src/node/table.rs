@@ -1,0 +1,372 @@
+//! Who is a member, by the leases that this assigner has granted. Time is an
+//! argument; nothing waits.
+//!
+//! 1. A member is dropped only when nothing was heard of it for the whole
+//!    lease, by this assigner's clock and while this assigner was running: a
+//!    pause of its own is nobody else's silence.
+//! 2. One that begins to lead gives everybody the time of a whole lease: its
+//!    predecessor may have granted one just before.
+//! 3. Who was dropped is told so, and never comes back under that id.
+
+use crate::error::Refusal;
+use crate::limits::MEMBERS_MAX;
+use crate::wire::MemberRecord;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use trefoil_sharder::{Member, MemberState, ServerId};
+
+/// The members of one corpus, as the one who leads knows them.
+#[derive(Debug)]
+pub(crate) struct MemberTable {
+    lease: Duration,
+    entries: BTreeMap<ServerId, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: MemberRecord,
+    heard: Duration,
+    /// It is being struck off.
+    dropped: bool,
+    /// A new life of it has come: it is not heard any more.
+    superseded: Option<ServerId>,
+}
+
+/// What a registration asks for.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Admission {
+    /// It is a member already, just as it says.
+    Known,
+    /// Write the record, then [`MemberTable::update`] it.
+    Update,
+    /// Write the record, then [`MemberTable::insert`] it.
+    Insert,
+}
+
+impl MemberTable {
+    /// Begins with those that the store has.
+    pub(crate) fn new(lease: Duration, now: Duration, members: Vec<MemberRecord>) -> Self {
+        let mut table = MemberTable {
+            lease,
+            entries: BTreeMap::new(),
+        };
+        for record in members {
+            table.insert(now, record);
+        }
+        table
+    }
+
+    /// Whether a registration may be written. `trusted`: it was a member
+    /// before, and the store may have forgotten it.
+    pub(crate) fn admit(
+        &mut self,
+        now: Duration,
+        record: &MemberRecord,
+        again: bool,
+        trusted: bool,
+    ) -> Result<Admission, Refusal> {
+        let full = self.entries.len() >= MEMBERS_MAX;
+        match self.entries.get_mut(&record.id) {
+            Some(entry) if entry.record.life != record.life => {
+                return Err(Refusal::IdInUse {
+                    address: entry.record.info.address.clone(),
+                });
+            }
+            Some(entry) => {
+                entry.alive()?;
+                entry.heard = now;
+                return Ok(if entry.record == *record {
+                    Admission::Known
+                } else {
+                    Admission::Update
+                });
+            }
+            None if again && !trusted => return Err(Refusal::Expired),
+            None if full => {
+                return Err(Refusal::Invalid(format!(
+                    "there are {MEMBERS_MAX} members, which is the limit"
+                )));
+            }
+            None => {}
+        }
+        Ok(Admission::Insert)
+    }
+
+    /// A record is written. Former lives at the same address are heard no
+    /// more; their leases run out.
+    pub(crate) fn insert(&mut self, now: Duration, record: MemberRecord) {
+        for (id, entry) in &mut self.entries {
+            if *id != record.id
+                && entry.record.info.address == record.info.address
+                && entry.superseded.is_none()
+            {
+                entry.superseded = Some(record.id);
+            }
+        }
+        let entry = Entry {
+            heard: now,
+            dropped: false,
+            superseded: None,
+            record,
+        };
+        self.entries.insert(entry.record.id, entry);
+    }
+
+    /// Hears a member. `Some`: its record has to be written with this state.
+    pub(crate) fn keep_alive(
+        &mut self,
+        now: Duration,
+        id: ServerId,
+        life: u64,
+        state: MemberState,
+    ) -> Result<Option<MemberRecord>, Refusal> {
+        // Whether it was dropped or never here is found out by registering.
+        let entry = self.entries.get_mut(&id).ok_or(Refusal::Unknown)?;
+        if entry.record.life != life {
+            return Err(Refusal::IdInUse {
+                address: entry.record.info.address.clone(),
+            });
+        }
+        entry.alive()?;
+        entry.heard = now;
+        if entry.record.info.state == state {
+            return Ok(None);
+        }
+        let mut record = entry.record.clone();
+        record.info.state = state;
+        Ok(Some(record))
+    }
+
+    /// A member's changed record is written. If the member was struck off in
+    /// the meantime, so is what was written.
+    pub(crate) fn update(&mut self, now: Duration, record: MemberRecord) -> Result<(), Refusal> {
+        match self.entries.get_mut(&record.id) {
+            Some(entry) => {
+                entry.record = record;
+                entry.alive()
+            }
+            None => {
+                let id = record.id;
+                self.insert(now, record);
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.dropped = true;
+                }
+                Err(Refusal::Expired)
+            }
+        }
+    }
+
+    /// Whether this life of a process may leave: nobody else may do it for it.
+    pub(crate) fn may_leave(&self, id: ServerId, life: u64) -> bool {
+        self.entries
+            .get(&id)
+            .is_some_and(|entry| entry.record.life == life)
+    }
+
+    /// This assigner has stood still for so long.
+    pub(crate) fn stood_still(&mut self, gap: Duration) {
+        for entry in self.entries.values_mut() {
+            entry.heard += gap;
+        }
+    }
+
+    /// Who is to be struck off now: the leases that have ended, and those whose
+    /// striking off has failed before.
+    pub(crate) fn expire(&mut self, now: Duration) -> Vec<ServerId> {
+        let lease = self.lease;
+        self.entries
+            .iter_mut()
+            .filter_map(|(&id, entry)| {
+                entry.dropped |= now.saturating_sub(entry.heard) >= lease;
+                entry.dropped.then_some(id)
+            })
+            .collect()
+    }
+
+    /// Struck off.
+    pub(crate) fn remove(&mut self, id: ServerId) {
+        self.entries.remove(&id);
+    }
+
+    /// As the balancer sees them: who is being struck off still counts, so
+    /// that its slices go to others only when nobody is told of it any more.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        self.entries
+            .values()
+            .map(|entry| entry.record.info.member(entry.record.id))
+            .collect()
+    }
+
+    /// Each with how long ago it was heard.
+    pub(crate) fn iter(&self, now: Duration) -> impl Iterator<Item = (&MemberRecord, Duration)> {
+        self.entries
+            .values()
+            .map(move |entry| (&entry.record, now.saturating_sub(entry.heard)))
+    }
+
+    pub(crate) fn ids(&self) -> BTreeSet<ServerId> {
+        self.entries.keys().copied().collect()
+    }
+}
+
+impl Entry {
+    fn alive(&self) -> Result<(), Refusal> {
+        if let Some(by) = self.superseded {
+            return Err(Refusal::Superseded { by });
+        }
+        if self.dropped {
+            return Err(Refusal::Expired);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::ServerInfo;
+    use trefoil_sharder::Capacity;
+
+    const LEASE: Duration = Duration::from_secs(3);
+    const SERVING: MemberState = MemberState::Serving;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn record(id: u64, address: &str) -> MemberRecord {
+        let capacity = Capacity { cpu: 1.0, bytes: 1 };
+        MemberRecord {
+            id: ServerId(id),
+            life: id * 10,
+            info: ServerInfo::new(address, capacity),
+        }
+    }
+
+    fn table(members: &[(u64, &str)]) -> MemberTable {
+        let members = members.iter().map(|&(id, at)| record(id, at)).collect();
+        MemberTable::new(LEASE, at(0), members)
+    }
+
+    #[test]
+    fn silence_for_a_whole_lease_is_the_end() {
+        let mut table = table(&[(1, "a:1"), (2, "b:1")]);
+        assert_eq!(
+            table.keep_alive(at(2_000), ServerId(1), 10, SERVING),
+            Ok(None)
+        );
+        assert_eq!(table.expire(at(2_999)), []);
+        assert_eq!(table.expire(at(3_000)), [ServerId(2)]);
+        assert_eq!(
+            table.keep_alive(at(3_001), ServerId(2), 20, SERVING),
+            Err(Refusal::Expired),
+            "too late"
+        );
+        assert_eq!(table.members().len(), 2, "until it is struck off");
+        assert_eq!(table.expire(at(3_100)), [ServerId(2)], "once more");
+        table.remove(ServerId(2));
+        assert_eq!(table.members().len(), 1);
+        assert_eq!(
+            table.keep_alive(at(3_200), ServerId(2), 20, SERVING),
+            Err(Refusal::Unknown)
+        );
+        assert_eq!(
+            table.admit(at(3_200), &record(2, "b:1"), true, false),
+            Err(Refusal::Expired),
+            "the id is used up"
+        );
+    }
+
+    #[test]
+    fn a_pause_of_the_assigner_is_nobodys_silence() {
+        let mut table = table(&[(1, "a:1")]);
+        table.stood_still(at(10_000));
+        assert_eq!(table.expire(at(12_999)), []);
+        assert_eq!(table.expire(at(13_000)), [ServerId(1)]);
+    }
+
+    #[test]
+    fn a_new_life_ends_the_former_one_in_its_own_time() {
+        let mut table = table(&[(1, "a:1")]);
+        let reborn = record(2, "a:1");
+        assert_eq!(
+            table.admit(at(1_000), &reborn, false, false),
+            Ok(Admission::Insert)
+        );
+        table.insert(at(1_000), reborn);
+        assert_eq!(
+            table.keep_alive(at(1_100), ServerId(1), 10, SERVING),
+            Err(Refusal::Superseded { by: ServerId(2) })
+        );
+        assert_eq!(
+            table.admit(at(1_100), &record(1, "a:1"), true, false),
+            Err(Refusal::Superseded { by: ServerId(2) })
+        );
+        assert_eq!(table.expire(at(2_900)), [], "its lease was granted");
+        assert_eq!(table.expire(at(3_000)), [ServerId(1)]);
+    }
+
+    #[test]
+    fn an_id_belongs_to_one_life() {
+        let mut table = table(&[(1, "a:1")]);
+        let other = MemberRecord {
+            life: 99,
+            ..record(1, "b:1")
+        };
+        let in_use = Refusal::IdInUse {
+            address: "a:1".to_owned(),
+        };
+        assert_eq!(
+            table.admit(at(1), &other, false, false),
+            Err(in_use.clone())
+        );
+        assert_eq!(
+            table.keep_alive(at(1), ServerId(1), 99, SERVING),
+            Err(in_use)
+        );
+        assert!(!table.may_leave(ServerId(1), 99) && table.may_leave(ServerId(1), 10));
+        // The same life asks once more: its answer was lost.
+        assert_eq!(
+            table.admit(at(1), &record(1, "a:1"), false, false),
+            Ok(Admission::Known)
+        );
+    }
+
+    #[test]
+    fn a_changed_state_is_written_first() {
+        let mut table = table(&[(1, "a:1")]);
+        let draining = MemberState::Draining;
+        let write = table
+            .keep_alive(at(1), ServerId(1), 10, draining)
+            .unwrap()
+            .expect("it has changed");
+        assert_eq!(write.info.state, draining);
+        assert_eq!(table.members()[0].state, SERVING);
+        table.update(at(1), write).unwrap();
+        assert_eq!(table.members()[0].state, draining);
+        assert_eq!(table.keep_alive(at(2), ServerId(1), 10, draining), Ok(None));
+    }
+
+    #[test]
+    fn what_is_written_too_late_is_struck_off_again() {
+        let mut table = table(&[(1, "a:1")]);
+        let late = table
+            .keep_alive(at(1), ServerId(1), 10, MemberState::Draining)
+            .unwrap()
+            .expect("it has changed");
+        assert_eq!(table.expire(at(5_000)), [ServerId(1)]);
+        assert_eq!(table.update(at(5_001), late.clone()), Err(Refusal::Expired));
+        table.remove(ServerId(1));
+        assert_eq!(table.update(at(5_002), late), Err(Refusal::Expired));
+        assert_eq!(table.expire(at(5_003)), [ServerId(1)]);
+    }
+
+    #[test]
+    fn a_store_that_has_forgotten_is_reminded() {
+        let mut table = table(&[]);
+        assert_eq!(
+            table.admit(at(1), &record(7, "a:1"), true, true),
+            Ok(Admission::Insert)
+        );
+    }
+}

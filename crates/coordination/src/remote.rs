@@ -1,0 +1,295 @@
+//! Assigners across the network. Calls go to the one that leads, as far as it
+//! is known; watches go to any.
+
+use crate::address::AssignerAddress;
+use crate::error::{CoordinationError, Refusal};
+use crate::generated::v1;
+use crate::generated::v1::coordination_client::CoordinationClient;
+use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_SILENCE_MAX};
+use crate::link::{CallError, FeedEvent, KeepAlive};
+use crate::viewcell::Servers;
+use crate::wire::{
+    MemberRecord, assignment_from, diff_from, member_from, member_to, refusal_from, report_to,
+    state_to, version_to,
+};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status, Streaming};
+use trefoil_sharder::{AssignmentVersion, ServerId, ServerReport};
+
+type Client = CoordinationClient<Channel>;
+
+/// A call that takes longer has failed: an assigner that has been stopped
+/// keeps its connections.
+const CALL_TIMEOUT: Duration = Duration::from_millis(800);
+const _: () = assert!(CALL_TIMEOUT.as_millis() < STORE_TIMEOUT.as_millis());
+
+/// The assigners of one installation.
+pub(crate) struct Remote {
+    address: AssignerAddress,
+    clients: Mutex<BTreeMap<String, Client>>,
+    leader: Mutex<Leader>,
+    watched: AtomicUsize,
+}
+
+/// Whom to ask.
+struct Leader {
+    /// Place in the list of addresses.
+    turn: usize,
+    /// Who was said to lead, if he is to be asked first.
+    said: Option<String>,
+}
+
+impl Remote {
+    pub(crate) fn new(address: &AssignerAddress) -> Result<Self, CoordinationError> {
+        let remote = Remote {
+            address: address.clone(),
+            clients: Mutex::new(BTreeMap::new()),
+            leader: Mutex::new(Leader {
+                turn: 0,
+                said: None,
+            }),
+            // Watches of many processes spread over the assigners.
+            watched: AtomicUsize::new(rand::random::<u16>().into()),
+        };
+        for host in address.hosts() {
+            remote
+                .client(host)
+                .map_err(|reason| CoordinationError::Address {
+                    address: host.clone(),
+                    what: "address of an assigner",
+                    reason,
+                })?;
+        }
+        Ok(remote)
+    }
+
+    pub(crate) async fn register(
+        &self,
+        corpus: &str,
+        record: &MemberRecord,
+        known: Option<AssignmentVersion>,
+        again: bool,
+    ) -> Result<Duration, CallError> {
+        let request = v1::RegisterRequest {
+            corpus: corpus.to_owned(),
+            server: Some(member_to(record)),
+            known: known.map(version_to),
+            again,
+        };
+        self.call(async |mut client| client.register(request).await)
+            .await
+            .map(|answer| Duration::from_millis(answer.lease_ms))
+    }
+
+    pub(crate) async fn keep_alive(
+        &self,
+        corpus: &str,
+        call: KeepAlive,
+    ) -> Result<Duration, CallError> {
+        let request = v1::KeepAliveRequest {
+            corpus: corpus.to_owned(),
+            id: call.id.0,
+            life: call.life,
+            state: state_to(call.state).into(),
+            known: call.known.map(version_to),
+        };
+        self.call(async |mut client| client.keep_alive(request).await)
+            .await
+            .map(|answer| Duration::from_millis(answer.lease_ms))
+    }
+
+    pub(crate) async fn leave(
+        &self,
+        corpus: &str,
+        id: ServerId,
+        life: u64,
+    ) -> Result<(), CallError> {
+        let request = v1::LeaveRequest {
+            corpus: corpus.to_owned(),
+            id: id.0,
+            life,
+        };
+        self.call(async |mut client| client.leave(request).await)
+            .await
+            .map(|_| ())
+    }
+
+    pub(crate) async fn report(
+        &self,
+        corpus: &str,
+        report: &ServerReport,
+    ) -> Result<(), CallError> {
+        let request = report_to(corpus, report);
+        self.call(async |mut client| client.report(request).await)
+            .await
+            .map(|_| ())
+    }
+
+    pub(crate) async fn watch(
+        &self,
+        corpus: &str,
+        after: Option<AssignmentVersion>,
+    ) -> Result<RemoteFeed, CallError> {
+        let hosts = self.address.hosts();
+        let host = &hosts[self.watched.load(Ordering::Relaxed) % hosts.len()];
+        let mut client = self.client(host).map_err(CallError::Unreachable)?;
+        let request = v1::WatchRequest {
+            corpus: corpus.to_owned(),
+            after: after.map(version_to),
+        };
+        let stream = answer(host, WATCH_SILENCE_MAX, client.watch(request)).await?;
+        Ok(RemoteFeed {
+            host: host.clone(),
+            stream,
+            servers: Servers::default(),
+            as_of: None,
+            resumed: after,
+        })
+    }
+
+    pub(crate) fn turn_watch(&self) {
+        self.watched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks whoever is thought to lead; remembers who else to ask next.
+    async fn call<T>(
+        &self,
+        call: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
+    ) -> Result<T, CallError> {
+        let host = {
+            let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+            let hosts = self.address.hosts();
+            leader
+                .said
+                .clone()
+                .unwrap_or_else(|| hosts[leader.turn % hosts.len()].clone())
+        };
+        let client = self.client(&host).map_err(CallError::Unreachable)?;
+        let result = answer(&host, CALL_TIMEOUT, call(client)).await;
+        match &result {
+            Ok(_) => {}
+            Err(CallError::Refused(Refusal::NotLeading {
+                address: Some(other),
+            })) if *other != host => self.ask_next(Some(other.clone())),
+            Err(CallError::Refused(Refusal::NotLeading { .. }) | CallError::Unreachable(_)) => {
+                self.ask_next(None);
+            }
+            Err(CallError::Refused(_)) => {}
+        }
+        result
+    }
+
+    fn ask_next(&self, said: Option<String>) {
+        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        leader.turn = leader.turn.wrapping_add(1);
+        leader.said = said;
+    }
+
+    fn client(&self, host: &str) -> Result<Client, String> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(host) {
+            return Ok(client.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{host}"))
+            .map_err(|error| error.to_string())?
+            .connect_timeout(CALL_TIMEOUT)
+            .tcp_nodelay(true);
+        let client = CoordinationClient::new(endpoint.connect_lazy())
+            .max_decoding_message_size(MESSAGE_LEN_MAX)
+            .max_encoding_message_size(MESSAGE_LEN_MAX);
+        clients.insert(host.to_owned(), client.clone());
+        Ok(client)
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+async fn answer<T>(
+    host: &str,
+    patience: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CallError> {
+    match timeout(patience, call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(error_of(host, &status)),
+        Err(_) => Err(CallError::Unreachable(format!(
+            "{host} has not answered for {patience:?}"
+        ))),
+    }
+}
+
+fn error_of(host: &str, status: &Status) -> CallError {
+    match refusal_from(status) {
+        Some(refusal) => CallError::Refused(refusal),
+        None => CallError::Unreachable(format!("{host}: {}", status.message())),
+    }
+}
+
+/// A watch over the network.
+pub(crate) struct RemoteFeed {
+    host: String,
+    stream: Streaming<v1::WatchEvent>,
+    /// As this stream has told them: another assigner may have known less.
+    servers: Servers,
+    /// The version up to which this stream has told everything.
+    as_of: Option<AssignmentVersion>,
+    resumed: Option<AssignmentVersion>,
+}
+
+impl RemoteFeed {
+    pub(crate) async fn next(&mut self) -> Result<FeedEvent, CallError> {
+        let broken = |error: crate::wire::WireError| CallError::Unreachable(error.to_string());
+        let event = match self.stream.message().await {
+            Ok(Some(event)) => event,
+            Ok(None) => {
+                return Err(CallError::Unreachable(format!(
+                    "{} has closed the watch",
+                    self.host
+                )));
+            }
+            Err(status) => return Err(error_of(&self.host, &status)),
+        };
+        let assignment = event
+            .assignment
+            .map(assignment_from)
+            .transpose()
+            .map_err(broken)?;
+        let diffs = event
+            .diffs
+            .into_iter()
+            .map(diff_from)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(broken)?;
+        if let Some(members) = event.members {
+            let servers = members
+                .servers
+                .into_iter()
+                .map(|server| member_from(server).map(|record| (record.id, record.info)))
+                .collect::<Result<_, _>>()
+                .map_err(broken)?;
+            self.servers = Servers::new(servers);
+            // The first event brings everything since what was resumed.
+            self.as_of = self.as_of.max(self.resumed.take());
+        }
+        let told = assignment.as_ref().map(|assignment| assignment.version());
+        let told = diffs.iter().map(|diff| diff.to).chain(told).max();
+        self.as_of = self.as_of.max(told);
+        Ok(FeedEvent {
+            assignment,
+            diffs,
+            servers: self.servers.clone(),
+            as_of: self.as_of,
+        })
+    }
+}

@@ -1,0 +1,408 @@
+//! The assigner's gRPC service.
+
+use crate::address::AssignerAddress;
+use crate::error::{CoordinationError, Refusal};
+use crate::generated::v1;
+use crate::generated::v1::coordination_client::CoordinationClient;
+use crate::generated::v1::coordination_server::{Coordination, CoordinationServer};
+use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_BEAT};
+use crate::link::{KeepAlive, behind};
+use crate::node::{Node, NodeOptions, NodeStatus};
+use crate::store::{CorpusState, News, Store, StoreAddress};
+use crate::view::ServerInfo;
+use crate::viewcell::Servers;
+use crate::wire::{
+    MemberRecord, WireError, assignment_to, diff_to, freeze_from, freeze_to, member_from,
+    member_to, refusal_from, report_from, state_from, status_of, version_from,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::Endpoint;
+use tonic::{Request, Response, Status};
+use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
+
+/// Events that wait for a slow watcher, which then gets several at once.
+const EVENTS_MAX: usize = 4;
+
+/// An assigner that serves.
+#[derive(Debug)]
+pub struct AssignerServer {
+    node: Arc<Node>,
+    address: SocketAddr,
+    task: JoinHandle<Result<(), tonic::transport::Error>>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+impl AssignerServer {
+    /// Opens the store and listens. An address in `options` is what others are
+    /// told; where it is empty, that is where it listens.
+    pub async fn start(
+        listen: SocketAddr,
+        store: &StoreAddress,
+        mut options: NodeOptions,
+    ) -> Result<Self, CoordinationError> {
+        let failed = |error: std::io::Error| CoordinationError::Listen {
+            address: listen.to_string(),
+            reason: error.to_string(),
+        };
+        let opened = Store::open(store)?;
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        if options.address.is_empty() {
+            options.address = address.to_string();
+        }
+        let node = Arc::new(Node::start(opened, options)?);
+        match timeout(STORE_TIMEOUT, node.resume()).await {
+            Ok(Ok(())) => {}
+            // It goes on trying for what it is asked for.
+            Ok(Err(refusal)) => tracing::warn!(%store, %refusal, "the store does not answer yet"),
+            Err(_) => tracing::warn!(%store, "the store does not answer yet"),
+        }
+        let service = CoordinationServer::new(Service {
+            node: Arc::clone(&node),
+            store: store.to_string(),
+        })
+        .max_decoding_message_size(MESSAGE_LEN_MAX)
+        .max_encoding_message_size(MESSAGE_LEN_MAX);
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let server = tonic::transport::Server::builder()
+            .tcp_nodelay(true)
+            .http2_keepalive_interval(Some(Duration::from_secs(5)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+            .add_service(service)
+            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), async {
+                let _ = stopped.await;
+            });
+        Ok(AssignerServer {
+            node,
+            address,
+            task: tokio::spawn(server),
+            stop: Some(stop),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops leading, so that another assigner can at once, and ends.
+    pub async fn shutdown(mut self) {
+        let _ = timeout(STORE_TIMEOUT * 2, self.node.resign()).await;
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        // Watches never end by themselves.
+        let _ = timeout(Duration::from_millis(200), &mut self.task).await;
+        self.task.abort();
+    }
+}
+
+impl Drop for AssignerServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// For people: steers the assigners at an address.
+#[derive(Clone, Debug)]
+pub struct AssignerClient {
+    address: AssignerAddress,
+}
+
+/// How long a person waits for one assigner.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl AssignerClient {
+    /// Connects with each call.
+    pub fn new(address: AssignerAddress) -> Self {
+        AssignerClient { address }
+    }
+
+    /// What every assigner says of itself, as JSON documents
+    /// ([`NodeStatus`]); those that do not answer, by name with the reason.
+    pub async fn status(&self) -> Vec<(String, Result<String, CoordinationError>)> {
+        let mut all = Vec::new();
+        for host in self.address.hosts() {
+            let result = self
+                .ask(host, "", async |mut client| {
+                    client.status(v1::StatusRequest {}).await
+                })
+                .await;
+            all.push((host.clone(), result.map(|answer| answer.json)));
+        }
+        all
+    }
+
+    /// Sets the switch for deployments, for one corpus or (empty) all; which
+    /// ones.
+    pub async fn set_freeze(
+        &self,
+        corpus: &str,
+        freeze: Freeze,
+    ) -> Result<Vec<String>, CoordinationError> {
+        let request = v1::SetFreezeRequest {
+            corpus: corpus.to_owned(),
+            mode: freeze_to(freeze).into(),
+        };
+        self.ask_leader(corpus, async |mut client| {
+            client.set_freeze(request.clone()).await
+        })
+        .await
+        .map(|answer| answer.corpora)
+    }
+
+    /// Goes on from what the store has under a new incarnation: the answer to
+    /// a store that is behind and will not catch up.
+    pub async fn begin_incarnation(&self, corpus: &str) -> Result<(), CoordinationError> {
+        let request = v1::BeginIncarnationRequest {
+            corpus: corpus.to_owned(),
+        };
+        self.ask_leader(corpus, async |mut client| {
+            client.begin_incarnation(request.clone()).await
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// One after the other until one leads.
+    async fn ask_leader<T>(
+        &self,
+        corpus: &str,
+        call: impl AsyncFn(CoordinationClient<tonic::transport::Channel>) -> Result<Response<T>, Status>,
+    ) -> Result<T, CoordinationError> {
+        let mut last = None;
+        for host in self.address.hosts() {
+            match self.ask(host, corpus, &call).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| CoordinationError::Unreachable {
+            addresses: self.address.to_string(),
+            reason: "there is none".to_owned(),
+        }))
+    }
+
+    async fn ask<T>(
+        &self,
+        host: &str,
+        corpus: &str,
+        call: impl AsyncFnOnce(
+            CoordinationClient<tonic::transport::Channel>,
+        ) -> Result<Response<T>, Status>,
+    ) -> Result<T, CoordinationError> {
+        let unreachable = |reason: String| CoordinationError::Unreachable {
+            addresses: host.to_owned(),
+            reason,
+        };
+        let endpoint = Endpoint::from_shared(format!("http://{host}"))
+            .map_err(|error| unreachable(error.to_string()))?
+            .connect_timeout(PATIENCE);
+        let client = CoordinationClient::new(endpoint.connect_lazy())
+            .max_decoding_message_size(MESSAGE_LEN_MAX);
+        match timeout(PATIENCE, call(client)).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(match refusal_from(&status) {
+                Some(refusal) => CoordinationError::Refused {
+                    corpus: corpus.to_owned(),
+                    refusal,
+                },
+                None => unreachable(status.message().to_owned()),
+            }),
+            Err(_) => Err(unreachable(format!("no answer for {PATIENCE:?}"))),
+        }
+    }
+}
+
+struct Service {
+    node: Arc<Node>,
+    store: String,
+}
+
+fn invalid(error: WireError) -> Status {
+    status_of(&Refusal::Invalid(error.to_string()))
+}
+
+fn refused(refusal: Refusal) -> Status {
+    status_of(&refusal)
+}
+
+fn lease(lease: Duration) -> Response<v1::LeaseResponse> {
+    Response::new(v1::LeaseResponse {
+        lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+#[tonic::async_trait]
+impl Coordination for Service {
+    async fn register(
+        &self,
+        request: Request<v1::RegisterRequest>,
+    ) -> Result<Response<v1::LeaseResponse>, Status> {
+        let request = request.into_inner();
+        let server = request
+            .server
+            .ok_or_else(|| invalid(WireError::new("server", "it is missing")))?;
+        let record = member_from(server).map_err(invalid)?;
+        let known = request.known.map(version_from);
+        self.node
+            .register(&request.corpus, record, known, request.again)
+            .await
+            .map(lease)
+            .map_err(refused)
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<v1::KeepAliveRequest>,
+    ) -> Result<Response<v1::LeaseResponse>, Status> {
+        let request = request.into_inner();
+        let call = KeepAlive {
+            id: ServerId(request.id),
+            life: request.life,
+            state: state_from(request.state).map_err(invalid)?,
+            known: request.known.map(version_from),
+        };
+        self.node
+            .keep_alive(&request.corpus, call)
+            .await
+            .map(lease)
+            .map_err(refused)
+    }
+
+    async fn leave(
+        &self,
+        request: Request<v1::LeaveRequest>,
+    ) -> Result<Response<v1::LeaveResponse>, Status> {
+        let request = request.into_inner();
+        self.node
+            .leave(&request.corpus, ServerId(request.id), request.life)
+            .await
+            .map(|()| Response::new(v1::LeaveResponse {}))
+            .map_err(refused)
+    }
+
+    async fn report(
+        &self,
+        request: Request<v1::ReportRequest>,
+    ) -> Result<Response<v1::ReportResponse>, Status> {
+        let request = request.into_inner();
+        let corpus = request.corpus.clone();
+        let report = report_from(request).map_err(invalid)?;
+        self.node
+            .report(&corpus, report)
+            .await
+            .map(|()| Response::new(v1::ReportResponse {}))
+            .map_err(refused)
+    }
+
+    type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let after = request.after.map(version_from);
+        let state = self.node.watch(&request.corpus).await.map_err(refused)?;
+        let (events, stream) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(tell(state, after, events));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn status(
+        &self,
+        _: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusResponse>, Status> {
+        let status: NodeStatus = self.node.status(&self.store).await.map_err(refused)?;
+        let json =
+            serde_json::to_string(&status).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(v1::StatusResponse { json }))
+    }
+
+    async fn set_freeze(
+        &self,
+        request: Request<v1::SetFreezeRequest>,
+    ) -> Result<Response<v1::SetFreezeResponse>, Status> {
+        let request = request.into_inner();
+        let freeze = freeze_from(request.mode).map_err(invalid)?;
+        self.node
+            .set_freeze(&request.corpus, freeze)
+            .await
+            .map(|corpora| Response::new(v1::SetFreezeResponse { corpora }))
+            .map_err(refused)
+    }
+
+    async fn begin_incarnation(
+        &self,
+        request: Request<v1::BeginIncarnationRequest>,
+    ) -> Result<Response<v1::BeginIncarnationResponse>, Status> {
+        self.node
+            .begin_incarnation(&request.into_inner().corpus)
+            .await
+            .map(|()| Response::new(v1::BeginIncarnationResponse {}))
+            .map_err(refused)
+    }
+}
+
+/// One watcher: everything since `after`, then every change, and a sign of
+/// life in between.
+async fn tell(
+    mut state: watch::Receiver<Arc<CorpusState>>,
+    mut after: Option<AssignmentVersion>,
+    events: mpsc::Sender<Result<v1::WatchEvent, Status>>,
+) {
+    // An assigner that follows may lag behind the one who has told the asker.
+    let caught_up = |state: &Arc<CorpusState>| state.version() >= after;
+    let _ = timeout(STORE_TIMEOUT, state.wait_for(caught_up)).await;
+    let mut told: Option<Servers> = None;
+    loop {
+        let now = Arc::clone(&state.borrow_and_update());
+        let mut event = v1::WatchEvent::default();
+        match now.news(after) {
+            News::None => {}
+            News::Diffs(diffs) => event.diffs = diffs.iter().map(|diff| diff_to(diff)).collect(),
+            News::Whole(assignment) => event.assignment = Some(assignment_to(&assignment)),
+            News::Behind => {
+                let _ = events.send(Err(refused(behind(&now, after)))).await;
+                return;
+            }
+        }
+        after = now.version();
+        if told.as_ref().is_none_or(|told| *told != now.servers) {
+            event.members = Some(members_to(&now.servers));
+            told = Some(Arc::clone(&now.servers));
+        }
+        if events.send(Ok(event)).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            changed = timeout(WATCH_BEAT, state.changed()) => {
+                if matches!(changed, Ok(Err(_))) {
+                    return;
+                }
+            }
+            () = events.closed() => return,
+        }
+    }
+}
+
+fn members_to(servers: &Servers) -> v1::Members {
+    let server = |(&id, info): (&ServerId, &ServerInfo)| {
+        member_to(&MemberRecord {
+            id,
+            life: 0,
+            info: info.clone(),
+        })
+    };
+    v1::Members {
+        servers: servers.iter().map(server).collect(),
+    }
+}

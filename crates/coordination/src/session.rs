@@ -1,0 +1,276 @@
+//! A server's membership: it joins, keeps its lease, says how loaded it is,
+//! follows the map, and leaves.
+//!
+//! ```text
+//!             ┌── keeper: Register, then KeepAlive five times a lease; reports ──► leader
+//!   Session ──┤
+//!             └── follower: Watch, resumed by version ──► any assigner
+//! ```
+//!
+//! While no assigner answers, the map stays as it is and traffic goes on by
+//! it; only [`Session::lease_end`] passes, which strong replication goes by.
+
+use crate::address::AssignerAddress;
+use crate::error::{CoordinationError, Refusal};
+use crate::keeper::{Keeper, send_reports};
+use crate::lease::Lease;
+use crate::limits;
+use crate::link::{CallError, Link};
+use crate::view::{ServerInfo, View};
+use crate::viewcell::ViewCell;
+use crate::watcher::follow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use trefoil_sharder::{
+    Assignment, AssignmentDiff, AssignmentVersion, Learned, MemberState, ServerId, ServerReport,
+};
+
+/// What may be chosen when joining.
+#[derive(Clone, Debug)]
+pub struct JoinOptions {
+    /// The id to join under; a random one where nothing is given. No two lives
+    /// of a process may have the same.
+    pub id: Option<ServerId>,
+    /// How long to try.
+    pub timeout: Duration,
+}
+
+impl Default for JoinOptions {
+    fn default() -> Self {
+        JoinOptions {
+            id: None,
+            timeout: limits::JOIN_TIMEOUT,
+        }
+    }
+}
+
+/// How a session or a watcher is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// The assigner answers.
+    Connected,
+    /// No assigner answers or leads; the map stays as it is.
+    Unreachable {
+        /// What came of the last attempt.
+        reason: String,
+    },
+    /// The store has something older than what is known here: it was restored
+    /// from an old copy, or lags. The map stays as it is until somebody has
+    /// looked into it.
+    Behind {
+        /// What the store has.
+        store: Option<AssignmentVersion>,
+        /// What is known here.
+        seen: AssignmentVersion,
+    },
+    /// It is over.
+    Ended(SessionEnd),
+}
+
+/// How a session came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// It has left.
+    Left,
+    /// The lease has ended; its slices were given to others. Join again, as a
+    /// new server that holds nothing.
+    Expired,
+    /// Another life of this server has joined at the same address.
+    Superseded {
+        /// That one.
+        by: ServerId,
+    },
+    /// The assigner refuses it for another reason.
+    Refused(Refusal),
+}
+
+/// One server's membership of one corpus. Clones are the same membership; when
+/// the last is dropped, keep-alives end and the lease runs out.
+#[derive(Clone, Debug)]
+pub struct Session {
+    inner: Arc<Inner>,
+    _tasks: Arc<Tasks>,
+}
+
+/// What the session shares with its tasks.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) corpus: String,
+    pub(crate) id: ServerId,
+    pub(crate) life: u64,
+    pub(crate) link: Link,
+    pub(crate) cell: Arc<ViewCell>,
+    pub(crate) lease: Lease,
+    /// What the server wants to be.
+    pub(crate) state: watch::Sender<MemberState>,
+    /// The newest report.
+    pub(crate) report: watch::Sender<Option<Arc<ServerReport>>>,
+    pub(crate) status: watch::Sender<Status>,
+}
+
+impl Session {
+    /// Becomes a member; returns when the assigner has granted a lease. The
+    /// view may still be empty: the first assignment follows shortly.
+    pub async fn join(
+        address: &str,
+        corpus: &str,
+        server: ServerInfo,
+    ) -> Result<Self, CoordinationError> {
+        Session::join_with(address, corpus, server, JoinOptions::default()).await
+    }
+
+    /// Likewise, with something chosen.
+    pub async fn join_with(
+        address: &str,
+        corpus: &str,
+        server: ServerInfo,
+        options: JoinOptions,
+    ) -> Result<Self, CoordinationError> {
+        let address: AssignerAddress = address.parse()?;
+        Session::over(Link::remote(&address)?, corpus, server, options).await
+    }
+
+    pub(crate) async fn over(
+        link: Link,
+        corpus: &str,
+        server: ServerInfo,
+        options: JoinOptions,
+    ) -> Result<Self, CoordinationError> {
+        let given = options.id;
+        let inner = Arc::new(Inner {
+            corpus: corpus.to_owned(),
+            id: given.unwrap_or_else(random_id),
+            life: rand::random(),
+            link,
+            cell: Arc::new(ViewCell::default()),
+            lease: Lease::none(),
+            state: watch::Sender::new(server.state),
+            report: watch::Sender::new(None),
+            status: watch::Sender::new(Status::Connected),
+        });
+        let keeper = Keeper::register(Arc::clone(&inner), server, options.timeout).await?;
+        let follower = follow(
+            inner.link.clone(),
+            inner.corpus.clone(),
+            Arc::clone(&inner.cell),
+            None,
+        );
+        let tasks = Tasks(vec![
+            tokio::spawn(keeper.run()).abort_handle(),
+            tokio::spawn(send_reports(Arc::clone(&inner))).abort_handle(),
+            tokio::spawn(follower).abort_handle(),
+        ]);
+        Ok(Session {
+            inner,
+            _tasks: Arc::new(tasks),
+        })
+    }
+
+    /// Under which id.
+    pub fn server_id(&self) -> ServerId {
+        self.inner.id
+    }
+
+    /// Of which corpus.
+    pub fn corpus(&self) -> &str {
+        &self.inner.corpus
+    }
+
+    /// The map and the members, now and whenever they change.
+    pub fn view(&self) -> watch::Receiver<Arc<View>> {
+        self.inner.cell.subscribe()
+    }
+
+    /// Hears of an assignment from somebody else than the assigner, a peer for
+    /// example; older ones are refused.
+    pub fn learn(&self, assignment: Assignment) -> Learned {
+        self.inner.cell.learn(assignment)
+    }
+
+    /// Likewise of a change.
+    pub fn learn_diff(&self, diff: &AssignmentDiff) -> Learned {
+        self.inner.cell.learn_diff(diff)
+    }
+
+    /// Says how loaded the server was. Only the newest report is sent on; one
+    /// that cannot be delivered is dropped, for the next says more. The
+    /// report's server is set to this session's.
+    pub fn report(&self, mut report: ServerReport) {
+        report.server = self.inner.id;
+        self.inner.report.send_replace(Some(Arc::new(report)));
+    }
+
+    /// Until when nobody else is given this server's slices because it seems
+    /// dead: a safe bound on this machine's monotonic clock. In the past once
+    /// the session has ended.
+    pub fn lease_end(&self) -> Instant {
+        self.inner.lease.end()
+    }
+
+    /// Whether the lease still holds.
+    pub fn holds_lease(&self) -> bool {
+        Instant::now() < self.lease_end()
+    }
+
+    /// Says what the server is willing to do; the assigner hears it with a
+    /// keep-alive that is sent at once.
+    pub fn set_state(&self, state: MemberState) {
+        self.inner.state.send_replace(state);
+    }
+
+    /// How it is, now and whenever that changes.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.inner.status.subscribe()
+    }
+
+    /// Waits for the end of the session.
+    pub async fn ended(&self) -> SessionEnd {
+        let mut status = self.inner.status.subscribe();
+        loop {
+            if let Status::Ended(end) = &*status.borrow_and_update() {
+                return end.clone();
+            }
+            if status.changed().await.is_err() {
+                return SessionEnd::Left;
+            }
+        }
+    }
+
+    /// Gives the lease up at once: nothing may be served any more. To keep the
+    /// values, drain first.
+    pub async fn leave(&self) -> Result<(), CoordinationError> {
+        self.inner.lease.finish();
+        self.inner
+            .status
+            .send_replace(Status::Ended(SessionEnd::Left));
+        let inner = &self.inner;
+        let left = inner.link.leave(&inner.corpus, inner.id, inner.life).await;
+        left.map_err(|error| match error {
+            CallError::Refused(refusal) => CoordinationError::Refused {
+                corpus: inner.corpus.clone(),
+                refusal,
+            },
+            CallError::Unreachable(reason) => CoordinationError::Unreachable {
+                addresses: inner.link.to_string(),
+                reason,
+            },
+        })
+    }
+}
+
+/// 48 bits are enough to be unique, and short enough to be read.
+fn random_id() -> ServerId {
+    ServerId((rand::random::<u64>() >> 16).max(1))
+}
+
+/// Ends the tasks with the last handle.
+#[derive(Debug)]
+pub(crate) struct Tasks(pub(crate) Vec<AbortHandle>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}

@@ -1,0 +1,238 @@
+//! Calls to etcd: one member at a time, the next one after a failure. Nothing
+//! is sent twice: whoever asked finds out what became of it.
+
+use super::keys::prefix_end;
+use crate::generated::etcd;
+use crate::generated::etcd::kv_client::KvClient;
+use crate::generated::etcd::lease_client::LeaseClient;
+use crate::generated::etcd::watch_client::WatchClient;
+use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT};
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status, Streaming};
+use trefoil_sharder::coordination::StoreError;
+
+/// An etcd that does not answer a ping for so long is given up.
+const PING_EVERY: Duration = Duration::from_secs(1);
+
+/// The members of one etcd.
+#[derive(Debug)]
+pub(crate) struct EtcdClient {
+    channels: Vec<Channel>,
+    current: AtomicUsize,
+}
+
+pub(crate) type WatchStream = Streaming<etcd::WatchResponse>;
+
+impl EtcdClient {
+    pub(crate) fn new(hosts: &[String]) -> Result<Self, String> {
+        let channels = hosts
+            .iter()
+            .map(|host| {
+                let endpoint = Endpoint::from_shared(format!("http://{host}"))
+                    .map_err(|error| format!("\"{host}\": {error}"))?
+                    .connect_timeout(STORE_TIMEOUT)
+                    .http2_keep_alive_interval(PING_EVERY)
+                    .keep_alive_timeout(STORE_TIMEOUT)
+                    .keep_alive_while_idle(true)
+                    .tcp_nodelay(true);
+                Ok(endpoint.connect_lazy())
+            })
+            .collect::<Result<Vec<_>, String>>()?;
+        Ok(EtcdClient {
+            channels,
+            current: AtomicUsize::new(0),
+        })
+    }
+
+    /// Everything below a prefix, and the revision of that moment.
+    pub(crate) async fn range_prefix(
+        &self,
+        prefix: &str,
+    ) -> Result<(i64, Vec<etcd::KeyValue>), StoreError> {
+        let request = etcd::RangeRequest {
+            key: prefix.into(),
+            range_end: prefix_end(prefix.as_bytes()),
+            ..Default::default()
+        };
+        self.call(|channel| async move {
+            let mut kv = KvClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
+            kv.range(request).await
+        })
+        .await
+        .map(|found| (revision(found.header.as_ref()), found.kvs))
+    }
+
+    /// One key.
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<etcd::KeyValue>, StoreError> {
+        let request = etcd::RangeRequest {
+            key: key.into(),
+            ..Default::default()
+        };
+        self.call(|channel| async move {
+            let mut kv = KvClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
+            kv.range(request).await
+        })
+        .await
+        .map(|found| found.kvs.into_iter().next())
+    }
+
+    /// Compares and writes at one moment.
+    pub(crate) async fn transact(
+        &self,
+        request: etcd::TxnRequest,
+    ) -> Result<etcd::TxnResponse, StoreError> {
+        self.call(|channel| async move { KvClient::new(channel).txn(request).await })
+            .await
+    }
+
+    /// A lease of etcd; its id.
+    pub(crate) async fn grant(&self, lease: Duration) -> Result<i64, StoreError> {
+        let request = etcd::LeaseGrantRequest {
+            ttl: lease.as_secs_f64().ceil() as i64,
+            id: 0,
+        };
+        self.call(|channel| async move { LeaseClient::new(channel).lease_grant(request).await })
+            .await
+            .map(|granted| granted.id)
+    }
+
+    /// Ends a lease, and with it the keys that are bound to it.
+    pub(crate) async fn revoke(&self, id: i64) -> Result<(), StoreError> {
+        let request = etcd::LeaseRevokeRequest { id };
+        self.call(|channel| async move { LeaseClient::new(channel).lease_revoke(request).await })
+            .await
+            .map(|_| ())
+    }
+
+    /// Extends a lease; whether there still is one.
+    pub(crate) async fn keep_alive(&self, id: i64) -> Result<bool, StoreError> {
+        let request = tokio_stream::once(etcd::LeaseKeepAliveRequest { id });
+        self.call(|channel| async move {
+            let answers = LeaseClient::new(channel).lease_keep_alive(request).await?;
+            let answer = answers.into_inner().message().await?;
+            answer
+                .map(Response::new)
+                .ok_or_else(|| Status::unavailable("etcd has closed the stream"))
+        })
+        .await
+        .map(|answer| answer.ttl > 0)
+    }
+
+    /// What changes below a prefix from a revision on. The sender keeps the
+    /// watch open.
+    pub(crate) async fn watch_prefix(
+        &self,
+        prefix: &str,
+        start_revision: i64,
+    ) -> Result<(tokio::sync::mpsc::Sender<etcd::WatchRequest>, WatchStream), StoreError> {
+        let (requests, receiver) = tokio::sync::mpsc::channel(1);
+        let create = etcd::WatchCreateRequest {
+            key: prefix.into(),
+            range_end: prefix_end(prefix.as_bytes()),
+            start_revision,
+            progress_notify: false,
+        };
+        let request = etcd::WatchRequest {
+            request_union: Some(etcd::watch_request::RequestUnion::CreateRequest(create)),
+        };
+        // There is room for one, and nobody else sends.
+        let _ = requests.try_send(request);
+        let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
+        let answers = self
+            .call(|channel| async move {
+                WatchClient::new(channel)
+                    .max_decoding_message_size(MESSAGE_LEN_MAX)
+                    .watch(stream)
+                    .await
+            })
+            .await?;
+        Ok((requests, answers))
+    }
+
+    async fn call<T, F>(&self, call: impl FnOnce(Channel) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let current = self.current.load(Ordering::Relaxed);
+        let channel = self.channels[current % self.channels.len()].clone();
+        let reason = match timeout(STORE_TIMEOUT, call(channel)).await {
+            Ok(Ok(response)) => return Ok(response.into_inner()),
+            Ok(Err(status)) => describe(&status),
+            Err(_) => format!("etcd has not answered for {STORE_TIMEOUT:?}"),
+        };
+        let _ = self.current.compare_exchange(
+            current,
+            current.wrapping_add(1),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        Err(StoreError::Unavailable(reason))
+    }
+}
+
+fn describe(status: &Status) -> String {
+    format!("etcd answers {:?}: {}", status.code(), status.message())
+}
+
+/// The store's revision as a header tells it.
+pub(crate) fn revision(header: Option<&etcd::ResponseHeader>) -> i64 {
+    header.map_or(0, |header| header.revision)
+}
+
+/// `key` has this value.
+pub(crate) fn is_value(key: &str, value: &[u8]) -> etcd::Compare {
+    compare(
+        key,
+        etcd::compare::CompareTarget::Value,
+        etcd::compare::TargetUnion::Value(value.to_vec()),
+    )
+}
+
+/// `key` was last written at this revision; 0: it does not exist.
+pub(crate) fn is_revision(key: &str, revision: i64) -> etcd::Compare {
+    compare(
+        key,
+        etcd::compare::CompareTarget::Mod,
+        etcd::compare::TargetUnion::ModRevision(revision),
+    )
+}
+
+fn compare(
+    key: &str,
+    target: etcd::compare::CompareTarget,
+    union: etcd::compare::TargetUnion,
+) -> etcd::Compare {
+    etcd::Compare {
+        result: etcd::compare::CompareResult::Equal.into(),
+        target: target.into(),
+        key: key.into(),
+        target_union: Some(union),
+    }
+}
+
+/// Writes a key, bound to a lease (0: to none).
+pub(crate) fn put(key: &str, value: Vec<u8>, lease: i64) -> etcd::RequestOp {
+    let put = etcd::PutRequest {
+        key: key.into(),
+        value,
+        lease,
+    };
+    etcd::RequestOp {
+        request: Some(etcd::request_op::Request::RequestPut(put)),
+    }
+}
+
+/// Deletes a key.
+pub(crate) fn delete(key: &str) -> etcd::RequestOp {
+    let delete = etcd::DeleteRangeRequest {
+        key: key.into(),
+        range_end: Vec::new(),
+    };
+    etcd::RequestOp {
+        request: Some(etcd::request_op::Request::RequestDeleteRange(delete)),
+    }
+}

@@ -1,0 +1,174 @@
+//! For callers, who serve nothing: the map and the members, without a
+//! membership of their own.
+
+use crate::address::AssignerAddress;
+use crate::error::{CoordinationError, Refusal};
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, JOIN_TIMEOUT, WATCH_SILENCE_MAX};
+use crate::link::{CallError, Feed, Link};
+use crate::session::{Status, Tasks};
+use crate::view::View;
+use crate::viewcell::ViewCell;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use trefoil_sharder::{Assignment, AssignmentDiff, Learned};
+
+/// Follows one corpus's map. Clones are the same watcher.
+#[derive(Clone, Debug)]
+pub struct Watcher {
+    corpus: String,
+    cell: Arc<ViewCell>,
+    status: Arc<watch::Sender<Status>>,
+    _tasks: Arc<Tasks>,
+}
+
+impl Watcher {
+    /// Begins to watch; returns when an assigner has answered. The view may
+    /// still be empty: nobody has joined yet.
+    pub async fn open(address: &str, corpus: &str) -> Result<Self, CoordinationError> {
+        let address: AssignerAddress = address.parse()?;
+        Watcher::over(Link::remote(&address)?, corpus, JOIN_TIMEOUT).await
+    }
+
+    pub(crate) async fn over(
+        link: Link,
+        corpus: &str,
+        patience: Duration,
+    ) -> Result<Self, CoordinationError> {
+        let cell = Arc::new(ViewCell::default());
+        let (status, mut first) = watch::channel(Status::Unreachable {
+            reason: "it has not answered yet".to_owned(),
+        });
+        let status = Arc::new(status);
+        let addresses = link.to_string();
+        let task = tokio::spawn(follow(
+            link,
+            corpus.to_owned(),
+            Arc::clone(&cell),
+            Some(Arc::clone(&status)),
+        ));
+        let watcher = Watcher {
+            corpus: corpus.to_owned(),
+            cell,
+            status,
+            _tasks: Arc::new(Tasks(vec![task.abort_handle()])),
+        };
+        let settled = |status: &Status| !matches!(status, Status::Unreachable { .. });
+        // The sender lives in `watcher`, so that the wait ends by its value or
+        // in time.
+        let _ = timeout(patience, first.wait_for(settled)).await;
+        let status = watcher.status.borrow().clone();
+        match status {
+            Status::Ended(crate::session::SessionEnd::Refused(refusal)) => {
+                Err(CoordinationError::Refused {
+                    corpus: corpus.to_owned(),
+                    refusal,
+                })
+            }
+            Status::Unreachable { reason } => {
+                Err(CoordinationError::Unreachable { addresses, reason })
+            }
+            _ => Ok(watcher),
+        }
+    }
+
+    /// Of which corpus.
+    pub fn corpus(&self) -> &str {
+        &self.corpus
+    }
+
+    /// The map and the members, now and whenever they change.
+    pub fn view(&self) -> watch::Receiver<Arc<View>> {
+        self.cell.subscribe()
+    }
+
+    /// How it is, now and whenever that changes.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Hears of an assignment from somebody else than the assigner, a linklet
+    /// that redirects for example; older ones are refused.
+    pub fn learn(&self, assignment: Assignment) -> Learned {
+        self.cell.learn(assignment)
+    }
+
+    /// Likewise of a change.
+    pub fn learn_diff(&self, diff: &AssignmentDiff) -> Learned {
+        self.cell.learn_diff(diff)
+    }
+}
+
+/// Keeps `cell` up to date for ever, or until the assigner refuses the corpus.
+pub(crate) async fn follow(
+    link: Link,
+    corpus: String,
+    cell: Arc<ViewCell>,
+    status: Option<Arc<watch::Sender<Status>>>,
+) {
+    let tell = |now: Status| {
+        if let Some(status) = &status {
+            status.send_if_modified(|was| {
+                let changed = *was != now;
+                *was = now;
+                changed
+            });
+        }
+    };
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        let error = match link.watch(&corpus, cell.version()).await {
+            Ok(feed) => {
+                drain(feed, &cell, || {
+                    backoff = BACKOFF_MIN;
+                    tell(Status::Connected);
+                })
+                .await
+            }
+            Err(error) => error,
+        };
+        match error {
+            CallError::Refused(Refusal::Behind { store, seen }) => {
+                tell(Status::Behind { store, seen });
+            }
+            CallError::Refused(refusal @ (Refusal::UnknownCorpus { .. } | Refusal::Invalid(_))) => {
+                tell(Status::Ended(crate::session::SessionEnd::Refused(refusal)));
+                return;
+            }
+            error => tell(Status::Unreachable {
+                reason: error.to_string(),
+            }),
+        }
+        link.turn_watch();
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+    }
+}
+
+/// Takes everything from one feed until it ends.
+async fn drain(mut feed: Feed, cell: &ViewCell, mut well: impl FnMut()) -> CallError {
+    loop {
+        let event = match timeout(WATCH_SILENCE_MAX, feed.next()).await {
+            Ok(Ok(event)) => event,
+            Ok(Err(error)) => return error,
+            Err(_) => return CallError::Unreachable("the watch has fallen silent".to_owned()),
+        };
+        well();
+        if let Some(assignment) = event.assignment {
+            if let Learned::Refused(reason) = cell.learn(assignment) {
+                return CallError::Unreachable(reason);
+            }
+        }
+        for diff in &event.diffs {
+            match cell.learn_diff(diff) {
+                Learned::Gap { .. } => {
+                    return CallError::Unreachable("a change is missing".to_owned());
+                }
+                Learned::Refused(reason) => return CallError::Unreachable(reason),
+                Learned::Adopted | Learned::Same | Learned::Older { .. } => {}
+            }
+        }
+        cell.meet(&event.servers, event.as_of);
+    }
+}

@@ -1,0 +1,135 @@
+//! Members and the switch for deployments.
+
+use super::WireError;
+use crate::generated::v1;
+use crate::limits::ADDRESS_LEN_MAX;
+use crate::view::ServerInfo;
+use trefoil_sharder::{Capacity, Freeze, MemberState, ServerId};
+
+/// A member as it is stored and told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MemberRecord {
+    pub(crate) id: ServerId,
+    /// Which life of a process it is: an id alone may be chosen twice.
+    pub(crate) life: u64,
+    pub(crate) info: ServerInfo,
+}
+
+pub(crate) fn state_to(state: MemberState) -> v1::MemberState {
+    match state {
+        MemberState::Serving => v1::MemberState::Serving,
+        MemberState::Frozen => v1::MemberState::Frozen,
+        MemberState::Draining => v1::MemberState::Draining,
+    }
+}
+
+pub(crate) fn state_from(state: i32) -> Result<MemberState, WireError> {
+    match v1::MemberState::try_from(state) {
+        Ok(v1::MemberState::Serving) => Ok(MemberState::Serving),
+        Ok(v1::MemberState::Frozen) => Ok(MemberState::Frozen),
+        Ok(v1::MemberState::Draining) => Ok(MemberState::Draining),
+        Ok(v1::MemberState::Unspecified) | Err(_) => {
+            Err(WireError::new("state", format!("{state} is no state")))
+        }
+    }
+}
+
+pub(crate) fn member_to(record: &MemberRecord) -> v1::Server {
+    v1::Server {
+        id: record.id.0,
+        life: record.life,
+        address: record.info.address.clone(),
+        cpu: record.info.capacity.cpu,
+        bytes: record.info.capacity.bytes,
+        state: state_to(record.info.state).into(),
+    }
+}
+
+pub(crate) fn member_from(message: v1::Server) -> Result<MemberRecord, WireError> {
+    let length = message.address.len();
+    if length == 0 || length > ADDRESS_LEN_MAX {
+        return Err(WireError::new(
+            "address",
+            format!("it has {length} bytes; 1 to {ADDRESS_LEN_MAX} are allowed"),
+        ));
+    }
+    if !(message.cpu > 0.0 && message.cpu.is_finite()) || message.bytes == 0 {
+        return Err(WireError::new(
+            "capacity",
+            "both CPU and memory have to be above 0",
+        ));
+    }
+    Ok(MemberRecord {
+        id: ServerId(message.id),
+        life: message.life,
+        info: ServerInfo {
+            address: message.address,
+            capacity: Capacity {
+                cpu: message.cpu,
+                bytes: message.bytes,
+            },
+            state: state_from(message.state)?,
+        },
+    })
+}
+
+pub(crate) fn freeze_to(freeze: Freeze) -> v1::FreezeMode {
+    match freeze {
+        Freeze::Off => v1::FreezeMode::Off,
+        Freeze::OnlyDead => v1::FreezeMode::OnlyDead,
+        Freeze::All => v1::FreezeMode::All,
+    }
+}
+
+pub(crate) fn freeze_from(mode: i32) -> Result<Freeze, WireError> {
+    match v1::FreezeMode::try_from(mode) {
+        Ok(v1::FreezeMode::Off) => Ok(Freeze::Off),
+        Ok(v1::FreezeMode::OnlyDead) => Ok(Freeze::OnlyDead),
+        Ok(v1::FreezeMode::All) => Ok(Freeze::All),
+        Ok(v1::FreezeMode::Unspecified) | Err(_) => {
+            Err(WireError::new("mode", format!("{mode} is no mode")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back_and_nonsense() {
+        for state in [
+            MemberState::Serving,
+            MemberState::Frozen,
+            MemberState::Draining,
+        ] {
+            let record = MemberRecord {
+                id: ServerId(4),
+                life: 5,
+                info: ServerInfo {
+                    address: "h:1".to_owned(),
+                    capacity: Capacity { cpu: 2.5, bytes: 7 },
+                    state,
+                },
+            };
+            let message = member_to(&record);
+            assert_eq!(member_from(message.clone()), Ok(record));
+            let broken = |change: fn(&mut v1::Server)| {
+                let mut message = message.clone();
+                change(&mut message);
+                member_from(message).expect_err("it is broken").field
+            };
+            assert_eq!(broken(|m| m.address.clear()), "address");
+            assert_eq!(broken(|m| m.address = "x".repeat(256)), "address");
+            assert_eq!(broken(|m| m.cpu = f64::NAN), "capacity");
+            assert_eq!(broken(|m| m.cpu = f64::INFINITY), "capacity");
+            assert_eq!(broken(|m| m.bytes = 0), "capacity");
+            assert_eq!(broken(|m| m.state = 0), "state");
+            assert_eq!(broken(|m| m.state = 99), "state");
+        }
+        for freeze in [Freeze::Off, Freeze::OnlyDead, Freeze::All] {
+            assert_eq!(freeze_from(freeze_to(freeze).into()), Ok(freeze));
+        }
+        assert!(freeze_from(0).is_err() && freeze_from(9).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! What the tests share: short leases, servers, waiting.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use trefoil_coordination::{NodeOptions, ServerInfo, Session, View};
+use trefoil_sharder::{Capacity, Load, ServerId, ServerReport, SliceLoad};
+
+/// Longer than anything takes that is to happen at all.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Leases of a second, rounds of a tenth.
+pub fn fast() -> NodeOptions {
+    NodeOptions {
+        lease: Duration::from_millis(1_000),
+        leader_lease: Duration::from_secs(2),
+        step_every: Duration::from_millis(100),
+        gather: Duration::from_millis(300),
+        slices_per_server: 8,
+        ..NodeOptions::default()
+    }
+}
+
+pub fn server(port: u16) -> ServerInfo {
+    let capacity = Capacity {
+        cpu: 1.0,
+        bytes: 1 << 30,
+    };
+    ServerInfo::new(format!("127.0.0.1:{port}"), capacity)
+}
+
+/// Waits until exactly these have slices, and are members.
+pub async fn assigned_to(mut view: watch::Receiver<Arc<View>>, ids: &[ServerId]) -> Arc<View> {
+    let mut wanted = ids.to_vec();
+    wanted.sort_unstable();
+    let settled = |view: &Arc<View>| {
+        let mut owners: Vec<ServerId> = view
+            .assignment
+            .slices()
+            .iter()
+            .flat_map(|slice| slice.servers.iter().copied())
+            .collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners == wanted && wanted.iter().all(|id| view.servers.contains_key(id))
+    };
+    let found = tokio::time::timeout(PATIENCE, view.wait_for(settled)).await;
+    if let Ok(view) = found {
+        return Arc::clone(&view.expect("the session lives"));
+    }
+    panic!("the slices did not come to {ids:?}: {:?}", view.borrow());
+}
+
+/// Waits for something.
+pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < PATIENCE, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// An even load.
+pub fn report(session: &Session, view: &View, sequence: u64) -> ServerReport {
+    let id = session.server_id();
+    ServerReport {
+        server: id,
+        sequence,
+        version: view.assignment.version(),
+        slices: view
+            .assignment
+            .slices()
+            .iter()
+            .filter(|slice| slice.servers.contains(&id))
+            .map(|slice| SliceLoad {
+                slice: slice.slice,
+                load: Load {
+                    cpu_shared: 0.3 * slice.slice.fraction(),
+                    requests: 100.0,
+                    ..Load::default()
+                },
+            })
+            .collect(),
+        hot_keys: Vec::new(),
+    }
+}
