@@ -1,0 +1,100 @@
+//! How one corpus is kept, and every limit of the protocol.
+
+use std::time::Duration;
+
+/// How many copies of a value there are, and what they are worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Replication {
+    /// The owner's only. A dead owner's values are lost, and reported.
+    #[default]
+    None,
+    /// The owner acknowledges; copies follow. After the owner's death a copy
+    /// is served, and its range reported: the last commits may be missing.
+    Eventual,
+    /// The owner acknowledges when every server that may have a copy has
+    /// confirmed, and only while its lease holds.
+    Strong,
+}
+
+/// How one corpus is kept. All servers of a corpus use the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Copies.
+    pub replication: Replication,
+    /// Whether an owner whose lease has run out stops serving. Always so with
+    /// [`Replication::Strong`]. Otherwise it may serve on, so that an outage of
+    /// the coordination does not stop the traffic; what it acknowledges in that
+    /// time is reported if somebody else has taken over meanwhile.
+    pub lease_required: bool,
+    /// Marshalled bytes of one chunk; a single key point may be more.
+    pub chunk_bytes: usize,
+    /// Entries of one chunk.
+    pub chunk_entries: usize,
+    /// Bytes sent to one server and not confirmed yet, above which nothing but
+    /// what is urgent is sent.
+    pub window_bytes: usize,
+    /// Bytes per second that this server spends on moving values, pulled ones
+    /// not counted; `u64::MAX` for no limit.
+    pub bytes_per_second: u64,
+    /// After which an unconfirmed message is sent again. Longer than a round
+    /// trip.
+    pub resend_after: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            replication: Replication::None,
+            lease_required: false,
+            chunk_bytes: 256 << 10,
+            chunk_entries: 1_024,
+            window_bytes: 4 << 20,
+            bytes_per_second: u64::MAX,
+            resend_after: Duration::from_millis(250),
+        }
+    }
+}
+
+impl Config {
+    /// The usual one with this replication.
+    pub fn new(replication: Replication) -> Self {
+        Config {
+            replication,
+            ..Config::default()
+        }
+    }
+
+    /// Whether nothing is served without a lease.
+    pub fn needs_lease(&self) -> bool {
+        self.lease_required || self.replication == Replication::Strong
+    }
+
+    /// Checks that the limits allow progress.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let rules = [
+            (self.chunk_bytes > 0, "chunk_bytes has to be above 0"),
+            (self.chunk_entries > 0, "chunk_entries has to be above 0"),
+            (
+                self.window_bytes >= self.chunk_bytes,
+                "window_bytes has to be at least chunk_bytes",
+            ),
+            (
+                self.bytes_per_second > 0,
+                "bytes_per_second has to be above 0",
+            ),
+            (
+                !self.resend_after.is_zero(),
+                "resend_after has to be above 0",
+            ),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(ConfigError(rule)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Limits under which nothing could move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a corpus cannot be kept like this: {0}")]
+pub struct ConfigError(pub &'static str);

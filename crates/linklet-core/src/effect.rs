@@ -1,0 +1,121 @@
+//! What the protocol asks of its driver, and what it answers to requests.
+
+use crate::loss::Loss;
+use crate::message::Frame;
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// Names a request or a proposed commit of the driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What the driver is to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Send it. It may get lost.
+    Send {
+        /// To whom.
+        to: ServerId,
+        /// What.
+        frame: Frame,
+    },
+    /// The request that was told to wait should be tried again.
+    Wake(Ticket),
+    /// A proposed commit has come to its end. If it is done, its value was
+    /// made visible by [`Values::settle`](crate::Values::settle) just before.
+    Settled {
+        /// Which.
+        ticket: Ticket,
+        /// How.
+        result: Result<Commit, Uncertain>,
+    },
+    /// Values are lost: tell the application.
+    Loss(Loss),
+    /// This server is now the owner of these (all of their values are here).
+    Gained(Vec<Slice>),
+    /// This server is not the owner of these any more.
+    Gave(Vec<Slice>),
+    /// Somebody goes by this newer assignment: ask the coordination for it.
+    Learn(AssignmentVersion),
+    /// Told to drain, and nothing is left: it is safe to stop.
+    Drained,
+    /// The others have taken this server for dead and replaced it. It serves
+    /// nothing any more; the driver joins again under another id, with
+    /// another core.
+    Replaced,
+}
+
+/// What a request wants to do with its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read the newest value.
+    Read,
+    /// Read a value that may be a little old.
+    ReadCopy,
+    /// Change it.
+    Commit,
+}
+
+/// A request for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Named by [`Effect::Wake`] if it has to wait.
+    pub ticket: Ticket,
+    /// Where the key lies.
+    pub point: KeyPoint,
+    /// What for.
+    pub access: Access,
+    /// The assignment that the caller goes by, if any.
+    pub known: Option<AssignmentVersion>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The key is this server's: serve it. Commits carry the token, so that a
+    /// database can refuse those of a former owner.
+    Serve {
+        /// Higher than that of every former owner of the key.
+        token: AssignmentVersion,
+    },
+    /// Serve it from the copy, which may be a little old.
+    ServeCopy,
+    /// Its value is on its way, or the caller knows a newer assignment: the
+    /// request is tried again at [`Effect::Wake`].
+    Wait,
+    /// Somebody else has it.
+    Redirect {
+        /// Who, if known.
+        to: Option<ServerId>,
+        /// By which assignment.
+        version: Option<AssignmentVersion>,
+    },
+    /// It cannot be served.
+    Refused(Refused),
+}
+
+/// Why a request cannot be served here now; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The coordination has not renewed this server's lease.
+    #[error("the lease of this server has run out: the coordination cannot be reached")]
+    NoLease,
+    /// The others have replaced this server.
+    #[error("this server was taken for dead and replaced: ask for the newest assignment")]
+    Replaced,
+}
+
+/// A commit that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The owner's fencing token.
+    pub token: AssignmentVersion,
+}
+
+/// A commit of which it is not known whether it will be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Uncertain {
+    /// The lease ran out, or the server was replaced, before every copy had
+    /// confirmed.
+    #[error("this server lost its lease before every copy had confirmed")]
+    Replaced,
+}

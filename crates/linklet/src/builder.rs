@@ -1,0 +1,268 @@
+//! Starting a linklet.
+
+use crate::driver::{self, Join};
+use crate::error::StartError;
+use crate::event::{Listener, tell};
+use crate::life::Life;
+use crate::linklet::{Inner, Linklet};
+use crate::loader::Loader;
+use crate::marshal::Marshal;
+use crate::peers::STREAM_WINDOW;
+use crate::store::{Store, StoreOptions};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use trefoil_coordination::{LocalCoordinator, ServerInfo, Session};
+use trefoil_layout::hash::KeyHasher;
+use trefoil_linklet_core::{Config, Replication};
+use trefoil_sharder::Capacity;
+
+/// How a linklet is to be. Made by [`Linklet::builder`].
+pub struct Builder<V> {
+    corpus: String,
+    marshaller: Box<dyn Marshal<V>>,
+    loader: Option<Arc<dyn Loader<V>>>,
+    listeners: Vec<Arc<dyn Listener>>,
+    memory: u64,
+    cpu: f64,
+    hasher: KeyHasher,
+    config: Config,
+    patience: Duration,
+    report_every: Duration,
+    insecure: bool,
+}
+
+/// Which assigner a linklet joins.
+#[derive(Clone, Debug)]
+pub enum Assigner {
+    /// At `host:port[,host:port…]`.
+    At(String),
+    /// In this process.
+    Local(LocalCoordinator),
+}
+
+impl From<&str> for Assigner {
+    fn from(address: &str) -> Self {
+        Assigner::At(address.to_owned())
+    }
+}
+
+impl From<String> for Assigner {
+    fn from(address: String) -> Self {
+        Assigner::At(address)
+    }
+}
+
+impl From<LocalCoordinator> for Assigner {
+    fn from(local: LocalCoordinator) -> Self {
+        Assigner::Local(local)
+    }
+}
+
+impl<V: Send + Sync + 'static> Linklet<V> {
+    /// A linklet of a corpus whose values this marshaller moves. Everything
+    /// else has a default: no loader, no replicas, 256 MiB.
+    pub fn builder(corpus: impl Into<String>, marshaller: impl Marshal<V>) -> Builder<V> {
+        let cpu = std::thread::available_parallelism().map_or(1, usize::from);
+        Builder {
+            corpus: corpus.into(),
+            marshaller: Box::new(marshaller),
+            loader: None,
+            listeners: Vec::new(),
+            memory: 256 << 20,
+            cpu: cpu as f64,
+            hasher: KeyHasher::default(),
+            config: Config::default(),
+            patience: Duration::from_secs(5),
+            report_every: Duration::from_secs(1),
+            insecure: false,
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Builder<V> {
+    /// Loads what is not in memory. Without a loader the objects live only
+    /// here, and what is evicted is lost, and reported.
+    #[must_use]
+    pub fn loader(mut self, loader: impl Loader<V>) -> Self {
+        self.loader = Some(Arc::new(loader));
+        self
+    }
+
+    /// Hears of slices gained and lost, and of lost values.
+    #[must_use]
+    pub fn listener(mut self, listener: Arc<dyn Listener>) -> Self {
+        self.listeners.push(listener);
+        self
+    }
+
+    /// Bytes that keys and values may take, as [`Marshal::weigh`] counts them.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// CPU-seconds per second (cores) that the server may spend.
+    #[must_use]
+    pub fn cpu(mut self, cores: f64) -> Self {
+        self.cpu = cores;
+        self
+    }
+
+    /// Copies, and what they are worth. All servers of a corpus use the same.
+    #[must_use]
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.config.replication = replication;
+        self
+    }
+
+    /// Every limit of the protocol.
+    #[must_use]
+    pub fn protocol(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Bytes a second spent on moving values (pulled ones not counted).
+    #[must_use]
+    pub fn move_bytes_per_second(mut self, bytes: u64) -> Self {
+        self.config.bytes_per_second = bytes;
+        self
+    }
+
+    /// Hashes keys to points. All servers and callers of a corpus use the
+    /// same.
+    #[must_use]
+    pub fn hasher(mut self, hasher: KeyHasher) -> Self {
+        self.hasher = hasher;
+        self
+    }
+
+    /// How long a request waits for a key that is being moved here.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How often load is reported.
+    #[must_use]
+    pub fn report_every(mut self, every: Duration) -> Self {
+        self.report_every = every;
+        self
+    }
+
+    /// Allows values to cross a network in the clear, where
+    /// [`listen`](Builder::listen) opens a port that is not a loopback one.
+    #[must_use]
+    pub fn insecure(mut self, insecure: bool) -> Self {
+        self.insecure = insecure;
+        self
+    }
+
+    /// Joins, advertising the address of a tonic server in which the
+    /// application mounts [`Linklet::service`]. To be called in a tokio
+    /// runtime.
+    pub async fn join(
+        self,
+        assigner: impl Into<Assigner>,
+        address: impl Into<String>,
+    ) -> Result<Linklet<V>, StartError> {
+        let info = ServerInfo::new(
+            address,
+            Capacity {
+                cpu: self.cpu,
+                bytes: self.memory,
+            },
+        );
+        let join = joiner(assigner.into(), self.corpus.clone());
+        self.config.validate()?;
+        let session = join(info.clone()).await?;
+        let (events, heard) = mpsc::unbounded_channel();
+        let store = Arc::new(Store::new(StoreOptions {
+            memory: self.memory,
+            hasher: self.hasher,
+            replication: self.config.replication,
+            marshaller: self.marshaller,
+            has_loader: self.loader.is_some(),
+            events,
+        }));
+        let life = Life::new(Arc::clone(&store), session.clone(), self.config.clone())?;
+        let inner = Arc::new(Inner::new(
+            self.corpus,
+            store,
+            self.config,
+            self.loader,
+            life,
+        ));
+        let weak = Arc::downgrade(&inner);
+        let tasks = vec![
+            tokio::spawn(driver::drive(weak.clone(), session, join, info)).abort_handle(),
+            tokio::spawn(driver::report(weak, self.report_every)).abort_handle(),
+        ];
+        // Ends by itself, when everything has been told.
+        tokio::spawn(tell(heard, self.listeners));
+        Ok(Linklet::new(inner, tasks, self.patience))
+    }
+
+    /// Joins with a port of its own: `listen` may have port 0. For servers
+    /// that do not speak gRPC to their callers.
+    pub async fn listen(
+        self,
+        assigner: impl Into<Assigner>,
+        listen: SocketAddr,
+    ) -> Result<Linklet<V>, StartError> {
+        if !listen.ip().is_loopback() && !self.insecure {
+            return Err(StartError::Exposed {
+                address: listen.to_string(),
+            });
+        }
+        let failed = |source| StartError::Listen {
+            address: listen.to_string(),
+            source,
+        };
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let mut linklet = self.join(assigner, address.to_string()).await?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let server = Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(STREAM_WINDOW)
+            .add_service(linklet.service().into_server())
+            .serve_with_incoming(incoming);
+        let task = tokio::spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!(%error, "the port for the other servers has failed");
+            }
+        });
+        linklet.keep(task.abort_handle());
+        Ok(linklet)
+    }
+}
+
+impl<V> std::fmt::Debug for Builder<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("corpus", &self.corpus)
+            .field("memory", &self.memory)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+fn joiner(assigner: Assigner, corpus: String) -> Join {
+    Arc::new(move |info| {
+        let (assigner, corpus) = (assigner.clone(), corpus.clone());
+        Box::pin(async move {
+            match assigner {
+                Assigner::At(address) => Session::join(&address, &corpus, info).await,
+                Assigner::Local(local) => local.join(&corpus, info).await,
+            }
+        })
+    })
+}

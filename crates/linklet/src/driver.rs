@@ -1,0 +1,233 @@
+//! The tasks behind a linklet: one drives the protocol, one reports load, one
+//! tells the listeners.
+//!
+//! ```text
+//!   view, lease, time, errands ─► drive ─► Life
+//!   session ended ─► a new session, a new life (nothing of the old one is kept)
+//! ```
+
+use crate::event::{Event, StateLossReason};
+use crate::life::Life;
+use crate::linklet::{Inner, Progress};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+use trefoil_coordination::{CoordinationError, ServerInfo, Session, SessionEnd};
+use trefoil_linklet_core::Replication;
+use trefoil_sharder::{MemberState, Slice};
+
+/// The lease and the clock are looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const REJOIN_EVERY: Duration = Duration::from_millis(500);
+
+/// How sessions are made.
+pub(crate) type Join = Arc<
+    dyn Fn(
+            ServerInfo,
+        )
+            -> std::pin::Pin<Box<dyn Future<Output = Result<Session, CoordinationError>> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// Drives the protocol for as long as the linklet exists, over as many
+/// memberships as it takes.
+pub(crate) async fn drive<V: Send + Sync + 'static>(
+    inner: Weak<Inner<V>>,
+    mut session: Session,
+    join: Join,
+    mut info: ServerInfo,
+) {
+    loop {
+        match one_life(&inner, &session).await {
+            Ended::Dropped => return,
+            Ended::Left => {
+                end(&inner);
+                return;
+            }
+            Ended::Expired => {}
+        }
+        // Nothing is served and nothing is kept: others have it.
+        let Some(present) = inner.upgrade() else {
+            return;
+        };
+        *present.life() = None;
+        let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
+        present.store.table.publish(&nothing);
+        present.store.table.remove_slice(Slice::ALL, |_, _| true);
+        drop(present);
+        info.state = MemberState::Serving;
+        session = loop {
+            match join(info.clone()).await {
+                Ok(session) => break session,
+                Err(error) => {
+                    tracing::warn!(%error, "this server cannot join anew");
+                    sleep(REJOIN_EVERY).await;
+                }
+            }
+            if inner.strong_count() == 0 {
+                return;
+            }
+        };
+        let Some(present) = inner.upgrade() else {
+            return;
+        };
+        let life = Life::new(
+            Arc::clone(&present.store),
+            session.clone(),
+            present.config.clone(),
+        );
+        match life {
+            Ok(life) => *present.life() = Some(life),
+            // The limits were checked when the linklet was started.
+            Err(error) => {
+                tracing::error!(%error, "this server cannot serve anew");
+                return;
+            }
+        }
+        present.store.tell(Event::Rejoined(session.server_id()));
+    }
+}
+
+enum Ended {
+    /// The linklet is gone.
+    Dropped,
+    /// It has left.
+    Left,
+    /// It was taken for dead.
+    Expired,
+}
+
+async fn one_life<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>, session: &Session) -> Ended {
+    let mut view = session.view();
+    let mut status = session.status();
+    loop {
+        let (wake_at, store) = {
+            let Some(inner) = weak.upgrade() else {
+                return Ended::Dropped;
+            };
+            if let trefoil_coordination::Status::Ended(end) = &*status.borrow_and_update() {
+                return match end {
+                    SessionEnd::Left => Ended::Left,
+                    _ => Ended::Expired,
+                };
+            }
+            let mut guard = inner.life();
+            let Some(life) = guard.as_mut() else {
+                return Ended::Left;
+            };
+            if view.has_changed().unwrap_or(false) {
+                let now = Arc::clone(&view.borrow_and_update());
+                life.learn(&now);
+            }
+            run_errands(&inner, life);
+            life.tick();
+            if life.replaced {
+                return Ended::Expired;
+            }
+            show_progress(&inner, life);
+            let next = life.next_tick();
+            let now = inner.store.clock();
+            let wait = next.map_or(LOOK_EVERY, |at| at.saturating_sub(now).min(LOOK_EVERY));
+            drop(guard);
+            (Instant::now() + wait, Arc::clone(&inner.store))
+        };
+        tokio::select! {
+            _ = view.changed() => {}
+            _ = status.changed() => {}
+            () = store.errand.notified() => {}
+            () = sleep_until(wake_at) => {}
+        }
+    }
+}
+
+/// Does what threads have left to be done.
+fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<V>) {
+    let errands = inner.store.take_errands();
+    if !errands.touched.is_empty() {
+        life.drive(|core, now, values| {
+            for (point, key) in errands.touched {
+                core.touched(now, values, point, key);
+            }
+        });
+    }
+    if inner.config.replication == Replication::Strong && !errands.withdrawn.is_empty() {
+        let linklet = crate::Linklet::new(Arc::clone(inner), Vec::new(), LOOK_EVERY);
+        tokio::spawn(async move {
+            for (_, key) in errands.withdrawn {
+                linklet.withdraw_absent(&key).await;
+            }
+        });
+    }
+    let store = &inner.store;
+    store.lose(StateLossReason::Evicted, errands.evicted);
+    store.lose(StateLossReason::StreamGap, errands.dropped);
+    store.lose(StateLossReason::UpdatePanicked, errands.panicked);
+}
+
+fn show_progress<V: Send + Sync + 'static>(inner: &Inner<V>, life: &mut Life<V>) {
+    life.settled = life.core().wanted().is_empty();
+    let now = Progress {
+        version: life.version(),
+        drained: life.drained,
+        ended: false,
+        settled: life.version().is_some() && life.settled,
+    };
+    inner.progress.send_if_modified(|was| {
+        let changed = *was != now;
+        *was = now;
+        changed
+    });
+}
+
+fn end<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>) {
+    if let Some(inner) = weak.upgrade() {
+        *inner.life() = None;
+        let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
+        inner.store.table.publish(&nothing);
+        inner.progress.send_modify(|progress| progress.ended = true);
+    }
+}
+
+/// Says that the server is to give everything away.
+pub(crate) fn begin_drain<V: Send + Sync + 'static>(inner: &Inner<V>) {
+    if let Some(life) = inner.life().as_mut() {
+        life.session.set_state(MemberState::Draining);
+        life.drive(|core, now, values| core.drain(now, values));
+    }
+    inner.store.errand.notify_one();
+}
+
+/// Ends the membership.
+pub(crate) async fn leave<V: Send + Sync + 'static>(inner: &Inner<V>) {
+    let session = inner.life().as_ref().map(|life| life.session.clone());
+    let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
+    inner.store.table.publish(&nothing);
+    if let Some(session) = session {
+        if let Err(error) = session.leave().await {
+            tracing::warn!(%error, "the assigner was not told: the lease has to run out");
+        }
+    }
+}
+
+/// Tells the assigner what the slices cost.
+pub(crate) async fn report<V: Send + Sync + 'static>(weak: Weak<Inner<V>>, every: Duration) {
+    loop {
+        sleep(every).await;
+        let Some(inner) = weak.upgrade() else { return };
+        let said = inner
+            .life()
+            .as_ref()
+            .and_then(|life| Some((life.session.clone(), life.version()?)));
+        if let Some((session, version)) = said {
+            let store = &inner.store;
+            let report = store.meters.report(
+                session.server_id(),
+                version,
+                std::time::Instant::now(),
+                |slice| store.table.bytes_in(slice),
+            );
+            session.report(report);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Why an operation was not carried out.
+
+use crate::loader::LoaderError;
+use crate::marshal::MarshalError;
+use std::fmt;
+use std::time::Duration;
+use trefoil_sharder::{AssignmentVersion, ServerId};
+
+/// Somebody else serves the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// Who, if known.
+    pub to: Option<ServerId>,
+    /// Where that server listens, if known.
+    pub address: Option<String>,
+    /// By which assignment. A caller that knows an older one learns this one,
+    /// or sends the request to `to`, and is not redirected again.
+    pub version: Option<AssignmentVersion>,
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.to, &self.address) {
+            (Some(to), Some(address)) => write!(f, "{to} at {address}")?,
+            (Some(to), None) => write!(f, "{to}")?,
+            (None, _) => write!(f, "somebody else")?,
+        }
+        match self.version {
+            Some(version) => write!(f, ", by {version}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why an operation was not carried out. Nothing was changed, except with
+/// [`Error::Uncertain`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody else serves the key.
+    #[error("the key is served by {0}")]
+    NotMine(Redirect),
+    /// The value is on its way here and did not arrive in time, or the caller
+    /// knows an assignment that this server has not heard of yet: try again.
+    #[error("the key is being moved here and has not arrived after {waited:?}: try again")]
+    Moving {
+        /// For how long it was waited.
+        waited: Duration,
+    },
+    /// This server's lease has run out and the coordination does not renew it.
+    #[error("the lease of this server has run out: the coordination cannot be reached")]
+    NoLease,
+    /// This server was taken for dead and replaced, or has left.
+    #[error("this server is no member (any more): ask for the newest assignment")]
+    NotMember,
+    /// The value is larger than the memory that may be used, or nothing may be
+    /// evicted for it.
+    #[error("there is no room for {weight} bytes: the bound is {bound} bytes")]
+    NoRoom {
+        /// What the value counts as.
+        weight: u64,
+        /// The bound.
+        bound: u64,
+    },
+    /// The value cannot be sent to the replicas, so it is not committed.
+    #[error("the value cannot be marshalled for its replicas: {0}")]
+    Marshal(#[source] MarshalError),
+    /// The key has been changed since the value was handed out.
+    #[error("the key has been changed since its value was handed out")]
+    Conflict,
+    /// The lease was lost before every replica had confirmed: it is not known
+    /// whether the commit will be seen.
+    #[error("the lease was lost before every replica had confirmed: the commit may be seen or not")]
+    Uncertain,
+    /// The loader failed.
+    #[error("loading failed: {0}")]
+    Load(#[source] LoaderError),
+    /// The key is not here, and there is no loader.
+    #[error("there is no loader for keys that are not in memory")]
+    NoLoader,
+}
+
+/// A commit that was not carried out, with the object: it is the caller's to
+/// bring it to where the key is served now.
+#[derive(Debug)]
+pub struct CommitError<V> {
+    /// Why.
+    pub error: Error,
+    /// What was to be committed.
+    pub held: crate::Held<V>,
+}
+
+impl<V> fmt::Display for CommitError<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not committed: {}", self.error)
+    }
+}
+
+impl<V: fmt::Debug> std::error::Error for CommitError<V> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Why a linklet could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The assigner could not be joined.
+    #[error(transparent)]
+    Coordination(#[from] trefoil_coordination::CoordinationError),
+    /// The limits of the protocol contradict each other.
+    #[error(transparent)]
+    Config(#[from] trefoil_linklet_core::ConfigError),
+    /// The port for the other servers could not be opened.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Values would cross the network in the clear.
+    #[error(
+        "{address} is not a loopback address, and values would be sent in the clear: \
+         put the linklet's service behind the application's own TLS, or allow it with `insecure`"
+    )]
+    Exposed {
+        /// Where.
+        address: String,
+    },
+}

@@ -1,0 +1,129 @@
+//! What the application is told about its slices.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use trefoil_linklet_core::{Extent, Loss, LossReason};
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// Why values are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateLossReason {
+    /// A server died, or a value could not be moved.
+    Protocol(LossReason),
+    /// There was no room for them, and there is no loader that could bring
+    /// them back.
+    Evicted,
+    /// The stream of database changes had a gap, and there is no loader that
+    /// could bring them back.
+    StreamGap,
+    /// A closure of the application panicked while it changed the value.
+    UpdatePanicked,
+    /// This server was taken for dead and replaced. What its successors have
+    /// not got is reported by them.
+    Replaced,
+}
+
+impl fmt::Display for StateLossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StateLossReason::Protocol(reason) => reason.fmt(f),
+            StateLossReason::Evicted => write!(f, "they were evicted"),
+            StateLossReason::StreamGap => write!(f, "changes of the database were missed"),
+            StateLossReason::UpdatePanicked => write!(f, "an update of theirs panicked"),
+            StateLossReason::Replaced => write!(f, "this server was taken for dead"),
+        }
+    }
+}
+
+/// Values are lost. Every lost key is in exactly one report of one server, in
+/// a range or by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateLoss {
+    /// Why.
+    pub reason: StateLossReason,
+    /// Whether everything is gone or perhaps the last commits.
+    pub extent: Extent,
+    /// The assignment that the server went by, if the loss has to do with it.
+    pub version: Option<AssignmentVersion>,
+    /// Lost ranges: whatever was in them.
+    pub ranges: Vec<Slice>,
+    /// Lost keys that are known by name.
+    pub keys: Vec<(KeyPoint, Vec<u8>)>,
+}
+
+impl From<Loss> for StateLoss {
+    fn from(loss: Loss) -> Self {
+        StateLoss {
+            reason: StateLossReason::Protocol(loss.reason),
+            extent: loss.extent,
+            version: Some(loss.version),
+            ranges: loss.ranges,
+            keys: loss
+                .keys
+                .into_iter()
+                .map(|(point, key)| (point, key.to_vec()))
+                .collect(),
+        }
+    }
+}
+
+/// Hears what happens to the slices of a server. Called one at a time and in
+/// order, from a task of the linklet's: it may take its time, but what it
+/// waits for waits with it.
+pub trait Listener: Send + Sync + 'static {
+    /// The server now owns these; all of their values are here.
+    fn gained(&self, slices: &[Slice]) {
+        let _ = slices;
+    }
+
+    /// The server does not own these any more.
+    fn lost(&self, slices: &[Slice]) {
+        let _ = slices;
+    }
+
+    /// Values are gone.
+    fn state_loss(&self, loss: &StateLoss) {
+        let _ = loss;
+    }
+
+    /// The server was to be drained, and nothing is left.
+    fn drained(&self) {}
+
+    /// The server was taken for dead and has joined anew under this id.
+    fn rejoined(&self, id: ServerId) {
+        let _ = id;
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    Gained(Vec<Slice>),
+    Lost(Vec<Slice>),
+    StateLoss(StateLoss),
+    Drained,
+    Rejoined(ServerId),
+}
+
+/// Calls the listeners until the linklet is gone.
+pub(crate) async fn tell(
+    mut events: mpsc::UnboundedReceiver<Event>,
+    listeners: Vec<Arc<dyn Listener>>,
+) {
+    while let Some(event) = events.recv().await {
+        for listener in &listeners {
+            let told = catch_unwind(AssertUnwindSafe(|| match &event {
+                Event::Gained(slices) => listener.gained(slices),
+                Event::Lost(slices) => listener.lost(slices),
+                Event::StateLoss(loss) => listener.state_loss(loss),
+                Event::Drained => listener.drained(),
+                Event::Rejoined(id) => listener.rejoined(*id),
+            }));
+            if let Err(payload) = told {
+                let text = crate::marshal::panic_text(&*payload);
+                tracing::error!(panic = %text, ?event, "a listener panicked");
+            }
+        }
+    }
+}

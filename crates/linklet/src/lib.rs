@@ -1,0 +1,31 @@
+//! wip
+mod builder;
+mod driver;
+mod error;
+mod event;
+mod flight;
+mod fresh;
+mod generated;
+mod life;
+mod linklet;
+mod load;
+mod loader;
+mod marshal;
+mod ops;
+mod peers;
+mod service;
+mod stats;
+mod store;
+mod table;
+mod values;
+
+pub use builder::{Assigner, Builder};
+pub use error::{CommitError, Error, Redirect, StartError};
+pub use event::{Listener, StateLoss, StateLossReason};
+pub use linklet::{Drained, Linklet};
+pub use loader::{LoadFuture, Loaded, Loader, LoaderError};
+pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
+pub use ops::{Committed, Held};
+pub use service::PeerService;
+pub use stats::Stats;
+pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication};

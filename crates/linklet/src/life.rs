@@ -1,0 +1,195 @@
+//! One membership of the server: the protocol's state, and what becomes of its
+//! effects.
+//!
+//! A [`Life`] stands behind one lock, which is taken by whoever has something
+//! for the protocol: the driver's task, the service that receives frames, and
+//! requests for keys that are being moved. Nothing waits under it.
+
+use crate::event::Event;
+use crate::peers::Peers;
+use crate::store::Store;
+use crate::values::Objects;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use trefoil_coordination::{Session, View};
+use trefoil_linklet_core::{Commit, Config, ConfigError, Core, Effect, Ticket, Uncertain};
+use trefoil_sharder::{AssignmentVersion, ServerId};
+
+/// What a commit that waits for its replicas comes to.
+pub(crate) type Settlement = Result<Commit, Uncertain>;
+
+pub(crate) struct Life<V> {
+    core: Core,
+    pub(crate) objects: Objects<V>,
+    pub(crate) session: Session,
+    peers: Peers,
+    waiting: HashMap<Ticket, oneshot::Sender<()>>,
+    proposed: HashMap<Ticket, oneshot::Sender<Settlement>>,
+    lease_told: Duration,
+    pub(crate) drained: bool,
+    pub(crate) replaced: bool,
+    /// Everything had arrived when the driver looked last.
+    pub(crate) settled: bool,
+}
+
+impl<V: Send + Sync + 'static> Life<V> {
+    pub(crate) fn new(
+        store: Arc<Store<V>>,
+        session: Session,
+        config: Config,
+    ) -> Result<Self, ConfigError> {
+        let id = session.server_id();
+        let peers = Peers::new(session.corpus().to_owned(), id, session.view());
+        Ok(Life {
+            core: Core::new(id, config)?,
+            objects: Objects {
+                store,
+                staged: HashMap::new(),
+            },
+            session,
+            peers,
+            waiting: HashMap::new(),
+            proposed: HashMap::new(),
+            lease_told: Duration::ZERO,
+            drained: false,
+            replaced: false,
+            settled: false,
+        })
+    }
+
+    /// Has the protocol do something, and sees to what comes of it.
+    pub(crate) fn drive<R>(
+        &mut self,
+        act: impl FnOnce(&mut Core, Duration, &mut Objects<V>) -> R,
+    ) -> R {
+        let now = self.objects.store.clock();
+        let result = act(&mut self.core, now, &mut self.objects);
+        while let Some(effect) = self.core.poll() {
+            self.carry_out(effect);
+        }
+        result
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        let store = &self.objects.store;
+        match effect {
+            Effect::Send { to, frame } => {
+                if !self.peers.send(to, frame.encode()) {
+                    crate::stats::Counters::one(&store.counters.frames_dropped);
+                }
+            }
+            Effect::Wake(ticket) => {
+                if let Some(waiting) = self.waiting.remove(&ticket) {
+                    // Whoever waited may have gone.
+                    let _ = waiting.send(());
+                }
+            }
+            Effect::Settled { ticket, result } => {
+                self.objects.staged.remove(&ticket);
+                if let Some(proposed) = self.proposed.remove(&ticket) {
+                    let _ = proposed.send(result);
+                }
+            }
+            Effect::Loss(loss) => store.tell(Event::StateLoss(loss.into())),
+            Effect::Gained(slices) => store.tell(Event::Gained(slices)),
+            Effect::Gave(slices) => store.tell(Event::Lost(slices)),
+            // The watch of the session brings it.
+            Effect::Learn(version) => tracing::debug!(%version, "somebody goes by a newer map"),
+            Effect::Drained => {
+                self.drained = true;
+                store.tell(Event::Drained);
+            }
+            Effect::Replaced => self.replaced = true,
+        }
+    }
+
+    /// Hears of the newest map and members.
+    pub(crate) fn learn(&mut self, view: &View) {
+        // Members that are not known yet must not be taken for dead.
+        if !view.is_assigned() || view.servers_as_of < view.assignment.version() {
+            return;
+        }
+        let alive: BTreeSet<ServerId> = view.servers.keys().copied().collect();
+        self.drive(|core, now, values| core.learn(now, values, &view.assignment, &alive));
+        let me = self.core.id();
+        let mine = view
+            .assignment
+            .slices()
+            .iter()
+            .filter(|assigned| assigned.servers.contains(&me))
+            .map(|assigned| assigned.slice)
+            .collect();
+        let store = &self.objects.store;
+        store.meters.follow(mine, std::time::Instant::now());
+        self.peers.meet(view);
+    }
+
+    /// Tells the protocol how long the lease lasts, and the time.
+    pub(crate) fn tick(&mut self) {
+        let until = self.objects.store.at(self.session.lease_end());
+        if until != self.lease_told {
+            self.lease_told = until;
+            self.drive(|core, now, values| core.lease(now, values, until));
+        }
+        self.drive(|core, now, values| {
+            if core.next_tick().is_some_and(|at| at <= now) {
+                core.tick(now, values);
+            }
+        });
+    }
+
+    /// When it has to be driven at the latest.
+    pub(crate) fn next_tick(&self) -> Option<Duration> {
+        self.core.next_tick()
+    }
+
+    pub(crate) fn new_ticket(&self) -> Ticket {
+        // Of the process, so that what is left of a former life is no other's.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ticket(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// To be told when the request with this ticket should be tried again.
+    pub(crate) fn wait(&mut self, ticket: Ticket) -> oneshot::Receiver<()> {
+        let (wake, woken) = oneshot::channel();
+        self.waiting.insert(ticket, wake);
+        woken
+    }
+
+    /// Nobody waits for this one any more.
+    pub(crate) fn forget_request(&mut self, ticket: Ticket) {
+        if self.waiting.remove(&ticket).is_some() {
+            self.core.forget_request(ticket);
+        }
+    }
+
+    /// To be told what a proposed commit comes to. Called before it is
+    /// proposed.
+    pub(crate) fn expect(&mut self, ticket: Ticket) -> oneshot::Receiver<Settlement> {
+        let (done, settled) = oneshot::channel();
+        self.proposed.insert(ticket, done);
+        settled
+    }
+
+    /// The commit was not accepted after all.
+    pub(crate) fn forget(&mut self, ticket: Ticket) {
+        self.proposed.remove(&ticket);
+        self.objects.staged.remove(&ticket);
+    }
+
+    pub(crate) fn version(&self) -> Option<AssignmentVersion> {
+        self.core.version()
+    }
+
+    /// Whether something has come up that the driver has to see to.
+    pub(crate) fn news(&self) -> bool {
+        self.replaced || self.drained || self.core.wanted().is_empty() != self.settled
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+}

@@ -1,0 +1,190 @@
+//! Whether this server may do something with a key now.
+
+use crate::error::Error;
+use crate::life::Life;
+use crate::linklet::{Inner, Linklet};
+use crate::stats::Counters;
+use crate::table::{Key, Visit};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use trefoil_linklet_core::{Access, Decision, Refused, Request, Status, Ticket};
+use trefoil_sharder::AssignmentVersion;
+
+/// On what terms a key may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// It is this server's. Commits carry the token; they are noted for the
+    /// copies if `note`, and go through the protocol if `propose`.
+    Owned {
+        token: AssignmentVersion,
+        note: bool,
+        propose: bool,
+    },
+    /// It may be read, and may be a little old.
+    Copy,
+}
+
+impl<V: Send + Sync + 'static> Linklet<V> {
+    /// What the rules say, for those keys that they are clear about.
+    #[inline]
+    pub(crate) fn gate(&self, visit: &Visit<'_, V>, access: Access) -> Option<Gate> {
+        let rules = visit.rules();
+        if self.call().known.is_some() && self.call().known > rules.version() {
+            return None;
+        }
+        match visit.status() {
+            Status::Owned {
+                token,
+                note,
+                propose,
+            } => match rules.serve_until() {
+                Some(until) if self.inner().store.clock() >= until => None,
+                _ => Some(Gate::Owned {
+                    token,
+                    note,
+                    propose,
+                }),
+            },
+            Status::Copy if access == Access::ReadCopy => Some(Gate::Copy),
+            Status::Copy | Status::Ask => None,
+        }
+    }
+
+    /// Does something with a key under its lock, once this server may. `act`
+    /// runs at most once.
+    #[inline]
+    pub(crate) async fn run<'a, R>(
+        &'a self,
+        key: Key<'a>,
+        access: Access,
+        act: impl FnOnce(&mut Visit<'a, V>, Gate) -> R,
+    ) -> Result<R, Error> {
+        {
+            let mut visit = self.inner().store.table.visit(key);
+            if let Some(gate) = self.gate(&visit, access) {
+                return Ok(act(&mut visit, gate));
+            }
+        }
+        self.ask(key, access, act).await
+    }
+
+    #[cold]
+    async fn ask<'a, R>(
+        &'a self,
+        key: Key<'a>,
+        access: Access,
+        act: impl FnOnce(&mut Visit<'a, V>, Gate) -> R,
+    ) -> Result<R, Error> {
+        let inner = self.inner();
+        Counters::one(&inner.store.counters.asked);
+        let mut wait = Wait::new(self.call().patience);
+        loop {
+            let woken = {
+                let mut guard = inner.life();
+                let life = guard.as_mut().ok_or(Error::NotMember)?;
+                let request = self.request(life, key, access);
+                let decision = life.drive(|core, now, values| core.request(now, values, &request));
+                match self.decided(life, decision)? {
+                    Some(gate) => {
+                        // The protocol's lock is held, so that the key stays
+                        // this server's until it is done.
+                        let mut visit = inner.store.table.visit(key);
+                        return Ok(act(&mut visit, gate));
+                    }
+                    None => Woken::new(inner, life, request.ticket),
+                }
+            };
+            wait.until(woken).await?;
+        }
+    }
+
+    pub(crate) fn request(&self, life: &mut Life<V>, key: Key<'_>, access: Access) -> Request {
+        Request {
+            ticket: life.new_ticket(),
+            point: key.point(),
+            access,
+            known: self.call().known,
+        }
+    }
+
+    /// What the protocol's decision means: the terms, `None` for waiting, or an
+    /// error.
+    pub(crate) fn decided(
+        &self,
+        life: &Life<V>,
+        decision: Decision,
+    ) -> Result<Option<Gate>, Error> {
+        let strong = self.inner().config.replication == trefoil_linklet_core::Replication::Strong;
+        match decision {
+            Decision::Serve { token } => Ok(Some(Gate::Owned {
+                token,
+                note: !strong,
+                propose: strong,
+            })),
+            Decision::ServeCopy => Ok(Some(Gate::Copy)),
+            Decision::Wait => Ok(None),
+            Decision::Redirect { to, version } => Err(self.inner().redirect(life, to, version)),
+            Decision::Refused(Refused::NoLease) => Err(Error::NoLease),
+            Decision::Refused(Refused::Replaced) => Err(Error::NotMember),
+        }
+    }
+}
+
+/// Waiting for the protocol, within the caller's patience.
+pub(crate) struct Wait {
+    patience: Duration,
+    deadline: Instant,
+}
+
+impl Wait {
+    pub(crate) fn new(patience: Duration) -> Self {
+        Wait {
+            patience,
+            deadline: Instant::now() + patience,
+        }
+    }
+
+    /// Waits to be woken. If the membership ends meanwhile, the next attempt
+    /// says so.
+    pub(crate) async fn until<V: Send + Sync + 'static>(
+        &mut self,
+        mut woken: Woken<'_, V>,
+    ) -> Result<(), Error> {
+        match timeout_at(self.deadline, &mut woken.woken).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Moving {
+                waited: self.patience,
+            }),
+        }
+    }
+}
+
+/// A request that the protocol remembers; forgotten with it.
+pub(crate) struct Woken<'a, V: Send + Sync + 'static> {
+    inner: &'a Inner<V>,
+    ticket: Ticket,
+    woken: oneshot::Receiver<()>,
+}
+
+impl<'a, V: Send + Sync + 'static> Woken<'a, V> {
+    pub(crate) fn new(inner: &'a Inner<V>, life: &mut Life<V>, ticket: Ticket) -> Self {
+        Woken {
+            inner,
+            ticket,
+            woken: life.wait(ticket),
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Woken<'_, V> {
+    fn drop(&mut self) {
+        // Woken, or its life has ended: then nobody remembers it.
+        if self.woken.is_terminated() {
+            return;
+        }
+        if let Some(life) = self.inner.life().as_mut() {
+            life.forget_request(self.ticket);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What an application does with its objects.
+//!
+//! ```text
+//!   operation ─► the key's part, under its lock: do the rules let me?
+//!                  yes ─► done                                     (nanoseconds)
+//!                  no  ─► the protocol, under its lock:
+//!                           serve ─► done
+//!                           wait  ─► until the key has arrived, then again
+//!                           else  ─► a redirect
+//! ```
+
+mod admit;
+mod fill;
+mod freshness;
+mod propose;
+mod read;
+mod write;
+
+pub use read::Held;
+pub use write::Committed;

@@ -1,0 +1,129 @@
+//! Commits that replicas confirm before anybody sees them.
+
+use super::admit::{Gate, Wait, Woken};
+use super::write::Plan;
+use crate::error::Error;
+use crate::life::{Life, Settlement};
+use crate::linklet::Linklet;
+use crate::marshal::marshal;
+use crate::table::{Entry, Key};
+use crate::values::Staged;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use trefoil_linklet_core::{Access, Operation};
+use trefoil_sharder::AssignmentVersion;
+
+/// How far an attempt came.
+enum Step<'a, V: Send + Sync + 'static, R> {
+    /// Nothing had to be changed.
+    Done(AssignmentVersion, R),
+    /// The key is on its way here.
+    Wait(Woken<'a, V>),
+    /// It is under way to the replicas.
+    Proposed(oneshot::Receiver<Settlement>, R),
+}
+
+impl<V: Send + Sync + 'static> Linklet<V> {
+    /// Does with a key what `plan` says when it sees it, once every replica has
+    /// confirmed. Until then readers see what was there before. `plan` runs
+    /// under the protocol's lock, so that the key is not moved between the look
+    /// and the proposal; and one at a time for each key, so that it sees what
+    /// the one before has done.
+    pub(crate) async fn propose<R>(
+        &self,
+        key: Key<'_>,
+        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
+        let inner = self.inner();
+        let _turn = inner.turns[key.hash.tag as usize % inner.turns.len()]
+            .lock()
+            .await;
+        let mut wait = Wait::new(self.call().patience);
+        let mut plan = Some(plan);
+        loop {
+            match self.look_and_propose(key, &mut plan)? {
+                Step::Done(token, result) => return Ok((token, result)),
+                Step::Wait(woken) => wait.until(woken).await?,
+                Step::Proposed(settled, result) => {
+                    return match settled.await {
+                        Ok(Ok(commit)) => Ok((commit.token, result)),
+                        Ok(Err(_)) | Err(_) => Err(Error::Uncertain),
+                    };
+                }
+            }
+        }
+    }
+
+    fn look_and_propose<R, P>(
+        &self,
+        key: Key<'_>,
+        plan: &mut Option<P>,
+    ) -> Result<Step<'_, V, R>, Error>
+    where
+        P: FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+    {
+        let inner = self.inner();
+        let mut guard = inner.life();
+        let life = guard.as_mut().ok_or(Error::NotMember)?;
+        let request = self.request(life, key, Access::Commit);
+        let decision = life.drive(|core, now, values| core.request(now, values, &request));
+        let token = match self.decided(life, decision)? {
+            Some(Gate::Owned { token, .. }) => token,
+            Some(Gate::Copy) => return Err(Error::NotMember),
+            None => return Ok(Step::Wait(Woken::new(inner, life, request.ticket))),
+        };
+        let plan = plan.take().expect("it is used when the loop ends");
+        let (plan, result) = plan(inner.store.table.visit(key).get());
+        let (operation, value) = match plan {
+            Plan::Keep => return Ok(Step::Done(token, result)),
+            Plan::Remove => (Operation::Remove, None),
+            Plan::Put(value, position) => {
+                let bytes = marshal(&*inner.store.marshaller, key.bytes, &*value)
+                    .map_err(Error::Marshal)?;
+                let operation = Operation::Put {
+                    version: position,
+                    value: Bytes::from(bytes),
+                };
+                (operation, Some((value, position)))
+            }
+        };
+        let settled = self.put_forward(life, key, operation, value)?;
+        Ok(Step::Proposed(settled, result))
+    }
+
+    /// Proposes it to the protocol, which has just said that it may be.
+    fn put_forward(
+        &self,
+        life: &mut Life<V>,
+        key: Key<'_>,
+        operation: Operation,
+        value: Option<(Arc<V>, u64)>,
+    ) -> Result<oneshot::Receiver<Settlement>, Error> {
+        let request = self.request(life, key, Access::Commit);
+        let ticket = request.ticket;
+        let bytes = Bytes::copy_from_slice(key.bytes);
+        let settled = life.expect(ticket);
+        let staged = Staged {
+            key: bytes.clone(),
+            value,
+        };
+        life.objects.staged.insert(ticket, staged);
+        let decision =
+            life.drive(|core, now, values| core.propose(now, values, &request, bytes, operation));
+        match self.decided(life, decision) {
+            Ok(Some(_)) => Ok(settled),
+            Ok(None) => {
+                life.forget(ticket);
+                Err(Error::Moving {
+                    waited: Duration::ZERO,
+                })
+            }
+            Err(error) => {
+                life.forget(ticket);
+                Err(error)
+            }
+        }
+    }
+}

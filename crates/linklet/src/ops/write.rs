@@ -1,0 +1,289 @@
+//! Changing: inserting, removing, committing and updating.
+
+use super::admit::Gate;
+use super::read::Held;
+use crate::error::{CommitError, Error};
+use crate::event::StateLossReason;
+use crate::linklet::Linklet;
+use crate::load::Cost;
+use crate::store::Store;
+use crate::table::{Entry, Key, NoRoom};
+use bytes::Bytes;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use trefoil_linklet_core::{Access, Replication};
+use trefoil_sharder::AssignmentVersion;
+
+/// A commit that was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Fencing token: higher than that of every former owner of the key. A
+    /// database that keeps the highest it has seen beside each row can refuse
+    /// writes with a lower one.
+    pub token: AssignmentVersion,
+}
+
+/// What is to become of a key.
+pub(crate) enum Plan<V> {
+    /// It stays as it is.
+    Keep,
+    /// This value, fresh as of this position.
+    Put(Arc<V>, u64),
+    /// It goes.
+    Remove,
+}
+
+impl From<NoRoom> for Error {
+    fn from(refused: NoRoom) -> Self {
+        Error::NoRoom {
+            weight: refused.weight,
+            bound: refused.bound,
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Linklet<V> {
+    /// Puts an object in, in the place of the one that is there.
+    pub async fn insert(&self, key: &[u8], value: V) -> Result<Committed, Error> {
+        let value = Arc::new(value);
+        let position = self.inner().store.fresh.progress();
+        let weight = self.inner().store.weight(key, &value);
+        let (token, ()) = self
+            .write(key, Some(weight), |_| (Plan::Put(value, position), ()))
+            .await?;
+        Ok(Committed { token })
+    }
+
+    /// Removes a key; `true` if it was there.
+    pub async fn remove(&self, key: &[u8]) -> Result<bool, Error> {
+        let (_, was_there) = self
+            .write(key, None, |entry| match entry {
+                Some(_) => (Plan::Remove, true),
+                None => (Plan::Keep, false),
+            })
+            .await?;
+        Ok(was_there)
+    }
+
+    /// Puts an object back that was handed out. From then on resharding may
+    /// move it. If the key has changed since, or is served elsewhere by now,
+    /// nothing is changed and the object comes back with the error.
+    pub async fn commit(&self, held: Held<V>) -> Result<Committed, CommitError<V>> {
+        let value = Arc::clone(&held.value);
+        let weight = self.inner().store.weight(&held.key, &value);
+        let (version, position) = (held.version, held.position);
+        let written = self
+            .write(&held.key, Some(weight), |entry| match entry {
+                Some(entry) if entry.version == version => (Plan::Put(value, position), true),
+                _ => (Plan::Keep, false),
+            })
+            .await;
+        match written {
+            Ok((token, true)) => Ok(Committed { token }),
+            Ok((_, false)) => Err(CommitError {
+                error: Error::Conflict,
+                held,
+            }),
+            Err(error) => Err(CommitError { error, held }),
+        }
+    }
+
+    /// Changes an object where it is; `None` if the key is absent. The closure
+    /// runs with the key locked and should be brief. If somebody still looks
+    /// at the object, or replicas have to confirm, it works on a copy.
+    ///
+    /// If the closure panics, the object is dropped and reported as lost, for
+    /// it may be half changed, and the panic goes on.
+    pub async fn update<R>(
+        &self,
+        key: &[u8],
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>, Error>
+    where
+        V: Clone,
+    {
+        let store = &self.inner().store;
+        let at = store.key(key);
+        let probe = store.meters.probe();
+        let result = if store.replication == Replication::Strong {
+            let plan = |entry: Option<&Entry<V>>| match entry {
+                Some(entry) => {
+                    let mut value = V::clone(&entry.value);
+                    let result = change(&mut value);
+                    (Plan::Put(Arc::new(value), entry.position), Some(result))
+                }
+                None => (Plan::Keep, None),
+            };
+            self.propose(at, plan).await?.1
+        } else {
+            self.update_in_place(at, change).await?
+        };
+        store.meters.finish(probe, at.point(), Cost::Each);
+        Ok(result)
+    }
+
+    /// Changes an object, or the one that `make` returns if the key is absent,
+    /// and puts it in.
+    pub async fn upsert<R>(
+        &self,
+        key: &[u8],
+        make: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<R, Error>
+    where
+        V: Clone,
+    {
+        let store = &self.inner().store;
+        let position = store.fresh.progress();
+        let plan = |entry: Option<&Entry<V>>| {
+            let (mut value, position) = match entry {
+                Some(entry) => (V::clone(&entry.value), entry.position),
+                None => (make(), position),
+            };
+            let result = change(&mut value);
+            (Plan::Put(Arc::new(value), position), result)
+        };
+        let at = store.key(key);
+        let probe = store.meters.probe();
+        let result = if store.replication == Replication::Strong {
+            self.propose(at, plan).await?.1
+        } else {
+            self.replace(at, plan).await?.1
+        };
+        store.meters.finish(probe, at.point(), Cost::Each);
+        Ok(result)
+    }
+
+    /// Does with a key what `plan` says when it sees it. `weight` is that of
+    /// the value that it may put.
+    pub(crate) async fn write<R>(
+        &self,
+        key: &[u8],
+        weight: Option<u64>,
+        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
+        let store = &self.inner().store;
+        let at = store.key(key);
+        let probe = store.meters.probe();
+        let result = if store.replication == Replication::Strong {
+            if let Some(weight) = weight.filter(|&weight| weight > store.table.bound()) {
+                return Err(Error::NoRoom {
+                    weight,
+                    bound: store.table.bound(),
+                });
+            }
+            self.propose(at, plan).await?
+        } else {
+            // Made before the visit, so that it fits when it comes in.
+            let mut room = weight.map(|weight| store.reserve(weight)).transpose()?;
+            let (result, old) = self
+                .run(at, Access::Commit, |visit, gate| {
+                    let (plan, result) = plan(visit.get());
+                    let old = match plan {
+                        Plan::Keep => return (token_and(gate, result), None),
+                        Plan::Put(value, position) => match room.take() {
+                            Some(room) => visit.put(value, position, room),
+                            None => return (token_and(gate, result), None),
+                        },
+                        Plan::Remove => visit.remove(),
+                    };
+                    note(store, at, gate);
+                    (token_and(gate, result), old)
+                })
+                .await?;
+            // Outside the lock: it may be large.
+            drop(old);
+            result
+        };
+        store.meters.finish(probe, at.point(), Cost::Each);
+        Ok(result)
+    }
+
+    /// Like `write`, for a value whose weight is known only afterwards.
+    async fn replace<R>(
+        &self,
+        at: Key<'_>,
+        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
+        let store = &self.inner().store;
+        let result = self
+            .run(at, Access::Commit, |visit, gate| {
+                let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get())));
+                match planned {
+                    Ok((Plan::Put(value, position), result)) => {
+                        let weight = store.weight(at.bytes, &value);
+                        visit.put(value, position, store.table.room_to_trim(weight));
+                        note(store, at, gate);
+                        Ok(token_and(gate, result))
+                    }
+                    Ok((Plan::Keep | Plan::Remove, result)) => Ok(token_and(gate, result)),
+                    // Nothing was changed: it worked on a copy.
+                    Err(panic) => Err(panic),
+                }
+            })
+            .await?;
+        store.table.trim(|entry| store.evicted(&entry));
+        result.map_err(|panic| resume_unwind(panic))
+    }
+
+    async fn update_in_place<R>(
+        &self,
+        at: Key<'_>,
+        change: impl FnOnce(&mut V) -> R,
+    ) -> Result<Option<R>, Error>
+    where
+        V: Clone,
+    {
+        let store = &self.inner().store;
+        type Outcome<R> = Option<Result<R, Box<dyn Any + Send>>>;
+        let outcome: Outcome<R> = self
+            .run(at, Access::Commit, |visit, gate| {
+                let outcome = visit.change(|entry| {
+                    let changed = catch_unwind(AssertUnwindSafe(|| {
+                        let value = Arc::make_mut(&mut entry.value);
+                        change(value)
+                    }));
+                    entry.weight = store.weight(at.bytes, &entry.value);
+                    changed
+                })?;
+                if outcome.is_err() {
+                    visit.remove();
+                }
+                note(store, at, gate);
+                Some(outcome)
+            })
+            .await?;
+        store.table.trim(|entry| store.evicted(&entry));
+        match outcome {
+            None => Ok(None),
+            Some(Ok(result)) => Ok(Some(result)),
+            Some(Err(panic)) => {
+                let key = (at.point(), Bytes::copy_from_slice(at.bytes));
+                store.leave(|errands| errands.panicked.push(key));
+                tracing::error!(
+                    key = %String::from_utf8_lossy(at.bytes),
+                    reason = %StateLossReason::UpdatePanicked,
+                    "a value is dropped"
+                );
+                resume_unwind(panic)
+            }
+        }
+    }
+}
+
+fn token_and<R>(gate: Gate, result: R) -> (AssignmentVersion, R) {
+    match gate {
+        Gate::Owned { token, .. } => (token, result),
+        // Commits are never let through to a copy.
+        Gate::Copy => unreachable!("a commit asks for the key itself"),
+    }
+}
+
+/// Tells the driver that a key was committed whose copies follow.
+fn note<V: 'static>(store: &Store<V>, at: Key<'_>, gate: Gate) {
+    if let Gate::Owned { note: true, .. } = gate {
+        let key = (at.point(), Bytes::copy_from_slice(at.bytes));
+        store.leave(|errands| errands.touched.push(key));
+    }
+}

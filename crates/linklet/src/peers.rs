@@ -1,0 +1,179 @@
+//! The way out: a stream of frames to each other server, opened when there is
+//! something to send and opened anew when it breaks.
+//!
+//! ```text
+//!   Life ── frame ──► queue of the peer (bounded) ── parcels ──► gRPC stream
+//! ```
+
+use crate::generated::peer_client::PeerClient;
+use crate::generated::{Hello, Parcel};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+use trefoil_coordination::View;
+use trefoil_sharder::ServerId;
+
+/// Frames that wait for one peer. The protocol's window bounds their bytes; a
+/// frame beyond it is dropped, and sent again by the protocol.
+const QUEUE_COUNT: usize = 4096;
+/// A parcel is closed when it has this many bytes.
+const PARCEL_BYTES: usize = 256 << 10;
+/// Parcels on their way into the stream.
+const PARCELS_AHEAD: usize = 4;
+/// Largest message either side takes: a value and its frame.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 20;
+/// HTTP/2 windows: a window of the protocol fits.
+pub(crate) const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+pub(crate) struct Peers {
+    corpus: String,
+    me: ServerId,
+    view: watch::Receiver<Arc<View>>,
+    links: HashMap<ServerId, Link>,
+}
+
+struct Link {
+    queue: mpsc::Sender<Bytes>,
+    task: AbortHandle,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Peers {
+    pub(crate) fn new(corpus: String, me: ServerId, view: watch::Receiver<Arc<View>>) -> Self {
+        Peers {
+            corpus,
+            me,
+            view,
+            links: HashMap::new(),
+        }
+    }
+
+    /// Hands a frame on; `false` if it was dropped.
+    pub(crate) fn send(&mut self, to: ServerId, frame: Bytes) -> bool {
+        let link = self.links.entry(to).or_insert_with(|| {
+            let (queue, frames) = mpsc::channel(QUEUE_COUNT);
+            let hello = Hello {
+                corpus: self.corpus.clone(),
+                from: self.me.0,
+                to: to.0,
+            };
+            let task = tokio::spawn(deliver(hello, self.view.clone(), frames));
+            Link {
+                queue,
+                task: task.abort_handle(),
+            }
+        });
+        link.queue.try_send(frame).is_ok()
+    }
+
+    /// Ends the streams to servers that are gone.
+    pub(crate) fn meet(&mut self, view: &View) {
+        self.links.retain(|&to, _| !view.is_gone(to));
+    }
+}
+
+/// Keeps a stream open for as long as there is something to send.
+async fn deliver(
+    hello: Hello,
+    mut view: watch::Receiver<Arc<View>>,
+    mut frames: mpsc::Receiver<Bytes>,
+) {
+    let to = ServerId(hello.to);
+    let mut backoff = BACKOFF_MIN;
+    // The first frame of the next stream.
+    let mut next: Option<Bytes> = None;
+    loop {
+        if next.is_none() {
+            next = frames.recv().await;
+        }
+        let Some(first) = next.take() else { return };
+        let known = view
+            .wait_for(|view| view.servers.contains_key(&to))
+            .await
+            .map(|view| view.servers[&to].address.clone());
+        let Ok(address) = known else { return };
+        match stream(&hello, &address, first, &mut frames, &mut backoff).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::debug!(%to, address, error, "the stream to a peer broke");
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+}
+
+/// One stream, until it breaks or nobody sends any more.
+async fn stream(
+    hello: &Hello,
+    address: &str,
+    first: Bytes,
+    frames: &mut mpsc::Receiver<Bytes>,
+    backoff: &mut Duration,
+) -> Result<(), String> {
+    let channel = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| error.to_string())?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(STREAM_WINDOW)
+        .connect()
+        .await
+        .map_err(|error| error.to_string())?;
+    let mut client = PeerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let (parcels, outgoing) = mpsc::channel(PARCELS_AHEAD);
+    let call = client.deliver(ReceiverStream::new(outgoing));
+    tokio::pin!(call);
+    let mut parcel = Parcel {
+        hello: Some(hello.clone()),
+        frames: vec![first],
+    };
+    loop {
+        let mut bytes: usize = parcel.frames.iter().map(Bytes::len).sum();
+        while bytes < PARCEL_BYTES {
+            match frames.try_recv() {
+                Ok(frame) => {
+                    bytes += frame.len();
+                    parcel.frames.push(frame);
+                }
+                Err(_) => break,
+            }
+        }
+        tokio::select! {
+            ended = &mut call => return Err(reason(ended)),
+            sent = parcels.send(parcel) => {
+                if sent.is_err() {
+                    return Err(reason((&mut call).await));
+                }
+                *backoff = BACKOFF_MIN;
+            }
+        }
+        tokio::select! {
+            ended = &mut call => return Err(reason(ended)),
+            frame = frames.recv() => match frame {
+                Some(frame) => parcel = Parcel { hello: None, frames: vec![frame] },
+                None => return Ok(()),
+            },
+        }
+    }
+}
+
+fn reason<T>(ended: Result<T, tonic::Status>) -> String {
+    match ended {
+        Ok(_) => "the other side ended the stream".to_owned(),
+        Err(status) => status.message().to_owned(),
+    }
+}

@@ -1,0 +1,109 @@
+//! The way in: the gRPC service that the other servers send their frames to.
+//! It may share the application's port, and several corpora may share it.
+
+use crate::Linklet;
+use crate::generated::peer_server::{Peer, PeerServer};
+use crate::generated::{Parcel, Receipt};
+use crate::linklet::Inner;
+use crate::peers::MESSAGE_BYTES_MAX;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use tonic::{Request, Response, Status, Streaming};
+use trefoil_linklet_core::Frame;
+use trefoil_sharder::ServerId;
+
+/// Where frames of one corpus go.
+trait Receive: Send + Sync {
+    /// Takes a frame; `Err` ends the stream.
+    fn receive(&self, from: ServerId, to: ServerId, frame: Bytes) -> Result<(), Status>;
+}
+
+/// The receiving side of one or several linklets of a process, to be mounted
+/// in a tonic server: `Server::builder().add_service(peers.into_server())`.
+#[derive(Clone, Default)]
+pub struct PeerService {
+    corpora: HashMap<String, Arc<dyn Receive>>,
+}
+
+impl std::fmt::Debug for PeerService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.corpora.keys()).finish()
+    }
+}
+
+impl PeerService {
+    /// Without any linklet yet.
+    pub fn new() -> Self {
+        PeerService::default()
+    }
+
+    /// Receives for this linklet, too.
+    #[must_use]
+    pub fn with<V: Send + Sync + 'static>(mut self, linklet: &Linklet<V>) -> Self {
+        let receive: Weak<Inner<V>> = Arc::downgrade(linklet.inner());
+        self.corpora
+            .insert(linklet.corpus().to_owned(), Arc::new(receive));
+        self
+    }
+
+    /// As a tonic service.
+    pub fn into_server(self) -> PeerServer<impl Peer> {
+        PeerServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+}
+
+impl<V: Send + Sync + 'static> Receive for Weak<Inner<V>> {
+    fn receive(&self, from: ServerId, to: ServerId, frame: Bytes) -> Result<(), Status> {
+        let inner = self
+            .upgrade()
+            .ok_or_else(|| Status::unavailable("the linklet has ended"))?;
+        let frame = Frame::decode(frame)
+            .map_err(|error| Status::invalid_argument(format!("no frame: {error}")))?;
+        let mut life = inner.life();
+        let present = life.as_mut().filter(|life| life.session.server_id() == to);
+        match present {
+            Some(life) => {
+                let before = life.next_tick();
+                life.drive(|core, now, values| core.receive(now, values, from, frame));
+                if life.next_tick() != before || life.news() {
+                    inner.store.errand.notify_one();
+                }
+                Ok(())
+            }
+            None => Err(Status::failed_precondition(format!(
+                "{to} is a former life of this server"
+            ))),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    async fn deliver(
+        &self,
+        request: Request<Streaming<Parcel>>,
+    ) -> Result<Response<Receipt>, Status> {
+        let mut parcels = request.into_inner();
+        let mut opened = None;
+        while let Some(parcel) = parcels.message().await? {
+            if let Some(hello) = parcel.hello {
+                let corpus = self.corpora.get(&hello.corpus).ok_or_else(|| {
+                    Status::not_found(format!(
+                        "corpus \"{}\" is not served here; there are: {}",
+                        hello.corpus,
+                        self.corpora.keys().cloned().collect::<Vec<_>>().join(", ")
+                    ))
+                })?;
+                opened = Some((corpus, ServerId(hello.from), ServerId(hello.to)));
+            }
+            let Some((corpus, from, to)) = &opened else {
+                return Err(Status::invalid_argument("a stream begins with a hello"));
+            };
+            for frame in parcel.frames {
+                corpus.receive(*from, *to, frame)?;
+            }
+        }
+        Ok(Response::new(Receipt {}))
+    }
+}

@@ -1,0 +1,65 @@
+//! Counters of one linklet.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        /// What a linklet has counted since it was started, and what it holds.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            /// Values, copies for other servers included.
+            pub entries: u64,
+            /// Bytes that they count as.
+            pub bytes: u64,
+            /// The bound of these bytes.
+            pub bytes_max: u64,
+            /// Loads under way.
+            pub loading: u64,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn fill(&self, stats: &mut Stats) {
+                $(stats.$name = self.$name.load(Ordering::Relaxed);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Gets with a loader that found the value in memory.
+    hits,
+    /// Gets with a loader that had to load, or to wait for a load.
+    misses,
+    /// Runs of the loader.
+    loads,
+    /// Runs of the loader that failed.
+    load_failures,
+    /// Loaded values that a change overtook before they could be stored.
+    loads_overtaken,
+    /// Values that had to make room.
+    evictions,
+    /// Values removed because their database rows changed.
+    invalidations,
+    /// Requests that had to ask the protocol: their keys were being moved.
+    asked,
+    /// Requests sent elsewhere.
+    redirects,
+    /// Values that came from other servers.
+    received,
+    /// Values marshalled for other servers.
+    sent,
+    /// Frames that could not be sent at once; the protocol repeats them.
+    frames_dropped,
+}
+
+impl Counters {
+    pub(crate) fn one(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,184 @@
+//! What the operations, the protocol's driver and the freshness hooks share.
+
+use crate::event::{Event, StateLoss, StateLossReason};
+use crate::flight::Flights;
+use crate::fresh::Fresh;
+use crate::linklet::Landed;
+use crate::load::Meters;
+use crate::marshal::{Marshal, weigh};
+use crate::stats::{Counters, Stats};
+use crate::table::{Entry, Key, NoRoom, Room, Table};
+use bytes::Bytes;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+use trefoil_layout::hash::KeyHasher;
+use trefoil_linklet_core::{Extent, Replication};
+use trefoil_sharder::KeyPoint;
+
+/// Keys by name.
+pub(crate) type Keys = Vec<(KeyPoint, Bytes)>;
+
+/// What threads leave for the driver, which tells the protocol and the
+/// application.
+#[derive(Debug, Default)]
+pub(crate) struct Errands {
+    /// Committed where copies follow by themselves.
+    pub(crate) touched: Keys,
+    /// Evicted where copies have to be told and confirm.
+    pub(crate) withdrawn: Keys,
+    /// Lost for good, by reason.
+    pub(crate) evicted: Keys,
+    pub(crate) dropped: Keys,
+    pub(crate) panicked: Keys,
+}
+
+pub(crate) struct Store<V> {
+    pub(crate) table: Table<V>,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) replication: Replication,
+    pub(crate) marshaller: Box<dyn Marshal<V>>,
+    pub(crate) has_loader: bool,
+    pub(crate) fresh: Fresh,
+    pub(crate) progress: Notify,
+    pub(crate) flights: Flights<Landed<V>>,
+    pub(crate) meters: Meters,
+    pub(crate) counters: Counters,
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) errand: Notify,
+    errands: Mutex<Errands>,
+    origin: Instant,
+}
+
+/// What a store is made of.
+pub(crate) struct StoreOptions<V> {
+    pub(crate) memory: u64,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) replication: Replication,
+    pub(crate) marshaller: Box<dyn Marshal<V>>,
+    pub(crate) has_loader: bool,
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+}
+
+impl<V: 'static> Store<V> {
+    pub(crate) fn new(options: StoreOptions<V>) -> Self {
+        let origin = Instant::now();
+        Store {
+            table: Table::new(options.memory),
+            hasher: options.hasher,
+            replication: options.replication,
+            marshaller: options.marshaller,
+            has_loader: options.has_loader,
+            fresh: Fresh::default(),
+            progress: Notify::new(),
+            flights: Flights::default(),
+            meters: Meters::new(origin),
+            counters: Counters::default(),
+            events: options.events,
+            errand: Notify::new(),
+            errands: Mutex::default(),
+            origin,
+        }
+    }
+
+    /// The clock that the protocol goes by.
+    #[inline]
+    pub(crate) fn clock(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// A moment on that clock.
+    pub(crate) fn at(&self, instant: Instant) -> Duration {
+        instant.saturating_duration_since(self.origin)
+    }
+
+    #[inline]
+    pub(crate) fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
+        Key {
+            bytes,
+            hash: self.hasher.hash(bytes),
+        }
+    }
+
+    /// What a value counts as.
+    pub(crate) fn weight(&self, key: &[u8], value: &V) -> u64 {
+        Table::<V>::weight(key, weigh(&*self.marshaller, value))
+    }
+
+    /// Makes room for a value.
+    pub(crate) fn reserve(&self, weight: u64) -> Result<Room<'_, V>, NoRoom> {
+        self.table.reserve(weight, |entry| self.evicted(&entry))
+    }
+
+    /// An entry had to make room.
+    pub(crate) fn evicted(&self, entry: &Entry<V>) {
+        Counters::one(&self.counters.evictions);
+        if entry.stale || (self.has_loader && self.replication == Replication::None) {
+            return;
+        }
+        let key = (
+            KeyPoint(entry.hash.place),
+            Bytes::copy_from_slice(&entry.key),
+        );
+        let mut errands = self.errands();
+        match self.replication {
+            Replication::None => {}
+            Replication::Eventual => errands.touched.push(key.clone()),
+            Replication::Strong => errands.withdrawn.push(key.clone()),
+        }
+        if !self.has_loader {
+            errands.evicted.push(key);
+        }
+        drop(errands);
+        self.errand.notify_one();
+    }
+
+    /// Leaves something for the driver to do.
+    pub(crate) fn leave(&self, errand: impl FnOnce(&mut Errands)) {
+        errand(&mut self.errands());
+        self.errand.notify_one();
+    }
+
+    /// What has been left so far.
+    pub(crate) fn take_errands(&self) -> Errands {
+        std::mem::take(&mut *self.errands())
+    }
+
+    fn errands(&self) -> MutexGuard<'_, Errands> {
+        self.errands.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Tells the application that keys are lost.
+    pub(crate) fn lose(&self, reason: StateLossReason, keys: Keys) {
+        if !keys.is_empty() {
+            let keys = keys
+                .into_iter()
+                .map(|(point, key)| (point, key.to_vec()))
+                .collect();
+            self.tell(Event::StateLoss(StateLoss {
+                reason,
+                extent: Extent::All,
+                version: None,
+                ranges: Vec::new(),
+                keys,
+            }));
+        }
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        // Nobody listens once the linklet is being dropped.
+        let _ = self.events.send(event);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            entries: self.table.len(),
+            bytes: self.table.bytes(),
+            bytes_max: self.table.bound(),
+            loading: self.flights.len() as u64,
+            ..Stats::default()
+        };
+        self.counters.fill(&mut stats);
+        stats
+    }
+}

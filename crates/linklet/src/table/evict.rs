@@ -1,0 +1,100 @@
+//! Which entry makes room: the one not used for longest, of a sample.
+//!
+//! A sample needs no list that every read would have to reorder, and none of
+//! the ghosts that better policies keep; of sixteen candidates the oldest is
+//! nearly always among the oldest sixteenth. An entry used only once, when it
+//! came in, ages twice as fast as one that was asked for again: a scan over
+//! cold keys does not wash out the warm ones.
+
+use super::part::{Entry, Part};
+use super::{Key, lock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use trefoil_layout::hash::KeyHash;
+use trefoil_linklet_core::Status;
+use trefoil_sharder::KeyPoint;
+
+/// Entries looked at for one victim.
+const SAMPLE_COUNT: usize = 16;
+/// Of one part, so that a sample reaches over several.
+const SAMPLE_PER_PART: usize = 4;
+
+/// Random numbers that threads share without care: a lost step only repeats a
+/// number.
+#[derive(Debug)]
+pub(super) struct Dice(AtomicU64);
+
+impl Default for Dice {
+    fn default() -> Self {
+        Dice(AtomicU64::new(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+impl Dice {
+    /// Xorshift (Marsaglia, 2003).
+    fn roll(&self) -> u64 {
+        let mut state = self.0.load(Ordering::Relaxed);
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        self.0.store(state, Ordering::Relaxed);
+        state
+    }
+}
+
+/// Takes one entry out; `None` if there is none.
+pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<Entry<V>> {
+    let start = dice.roll() as usize % parts.len();
+    let mut seen = 0;
+    let mut oldest: Option<(u64, usize, u64, Arc<[u8]>, u64)> = None;
+    for step in 0..parts.len() {
+        let index = (start + step) % parts.len();
+        let part = lock(&parts[index]);
+        let len = part.len();
+        if len == 0 {
+            continue;
+        }
+        let first = dice.roll() as usize;
+        for i in 0..SAMPLE_PER_PART.min(len) {
+            let entry = part.at((first.wrapping_add(i)) % len);
+            if !evictable(part.rules.status(KeyPoint(entry.hash.place))) {
+                continue;
+            }
+            let idle = u64::from(now.wrapping_sub(entry.used_at));
+            let age = if entry.reused { idle } else { 2 * idle + 1 };
+            if oldest.as_ref().is_none_or(|(oldest, ..)| age > *oldest) {
+                oldest = Some((
+                    age,
+                    index,
+                    entry.hash.tag,
+                    Arc::clone(&entry.key),
+                    entry.hash.place,
+                ));
+            }
+            seen += 1;
+        }
+        if seen >= SAMPLE_COUNT {
+            break;
+        }
+    }
+    let (_, index, tag, key, place) = oldest?;
+    let victim = Key {
+        bytes: &key,
+        hash: KeyHash { place, tag },
+    };
+    // It may have been taken, or withdrawn from this server, meanwhile; then
+    // any other will do.
+    let taken = {
+        let mut part = lock(&parts[index]);
+        evictable(part.rules.status(victim.point()))
+            .then(|| part.take(victim))
+            .flatten()
+    };
+    taken.or_else(|| one(parts, dice, now))
+}
+
+/// Whether the rules leave a key to this server's threads. A copy is not: its
+/// owner relies on it, and has room of its own to make.
+fn evictable(status: Status) -> bool {
+    matches!(status, Status::Owned { .. })
+}

@@ -1,0 +1,156 @@
+//! One locked part of the table: dense entries, and an index of them by tag.
+
+use super::Key;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as Place;
+use std::sync::Arc;
+use trefoil_layout::hash::KeyHash;
+use trefoil_linklet_core::Table as Rules;
+
+/// A key with its value.
+#[derive(Debug)]
+pub(crate) struct Entry<V> {
+    pub(crate) hash: KeyHash,
+    pub(crate) key: Arc<[u8]>,
+    pub(crate) value: Arc<V>,
+    /// Grows with every change, and when the value comes back from elsewhere.
+    pub(crate) version: u64,
+    /// The position in the database's stream of changes up to which the value
+    /// is known to be fresh.
+    pub(crate) position: u64,
+    /// Bytes that it counts as.
+    pub(crate) weight: u64,
+    /// When it was last used, in insertions.
+    pub(crate) used_at: u32,
+    /// Asked for since it came in.
+    pub(crate) reused: bool,
+    /// A change was announced while the value could not be removed, because it
+    /// was being moved: it counts as absent.
+    pub(crate) stale: bool,
+}
+
+pub(crate) struct Part<V> {
+    entries: Vec<Entry<V>>,
+    index: HashTable<u32>,
+    pub(super) bytes: u64,
+    pub(super) rules: Arc<Rules>,
+    version: u64,
+}
+
+impl<V> Part<V> {
+    pub(super) fn new(rules: Arc<Rules>) -> Self {
+        Part {
+            entries: Vec::new(),
+            index: HashTable::new(),
+            bytes: 0,
+            rules,
+            version: 0,
+        }
+    }
+
+    pub(super) fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry<V>> {
+        self.entries.iter_mut()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry<V>> {
+        self.entries.iter()
+    }
+
+    pub(super) fn at(&self, index: usize) -> &Entry<V> {
+        &self.entries[index]
+    }
+
+    #[inline]
+    pub(super) fn find_mut(&mut self, key: Key<'_>) -> Option<&mut Entry<V>> {
+        let entries = &self.entries;
+        let found = *self
+            .index
+            .find(key.hash.tag, |&i| entries[i as usize].is(key))?;
+        Some(&mut self.entries[found as usize])
+    }
+
+    pub(super) fn put(&mut self, entry: Entry<V>) -> Option<Entry<V>> {
+        let next = u32::try_from(self.entries.len()).expect("a part holds fewer than 2^32 entries");
+        self.bytes += entry.weight;
+        let entries = &self.entries;
+        let key = Key {
+            bytes: &entry.key,
+            hash: entry.hash,
+        };
+        match self.index.entry(
+            entry.hash.tag,
+            |&i| entries[i as usize].is(key),
+            |&i| entries[i as usize].hash.tag,
+        ) {
+            Place::Occupied(found) => {
+                let old = std::mem::replace(&mut self.entries[*found.get() as usize], entry);
+                self.bytes -= old.weight;
+                Some(old)
+            }
+            Place::Vacant(place) => {
+                place.insert(next);
+                self.entries.push(entry);
+                None
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, key: Key<'_>) -> Option<Entry<V>> {
+        let entries = &self.entries;
+        let found = self
+            .index
+            .find_entry(key.hash.tag, |&i| entries[i as usize].is(key))
+            .ok()?
+            .remove()
+            .0 as usize;
+        Some(self.swap_out(found))
+    }
+
+    /// Takes the entry out that nothing points at any more, and lets the index
+    /// follow the one that fills its place.
+    fn swap_out(&mut self, gone: usize) -> Entry<V> {
+        let moved = self.entries.len() - 1;
+        let entry = self.entries.swap_remove(gone);
+        if gone != moved {
+            let tag = self.entries[gone].hash.tag;
+            if let Some(slot) = self.index.find_mut(tag, |&i| i as usize == moved) {
+                *slot = gone as u32;
+            }
+        }
+        self.bytes -= entry.weight;
+        entry
+    }
+
+    pub(super) fn take_where(
+        &mut self,
+        mut condition: impl FnMut(&Entry<V>) -> bool,
+    ) -> Vec<Entry<V>> {
+        let mut taken = Vec::new();
+        for i in (0..self.entries.len()).rev() {
+            if condition(&self.entries[i]) {
+                let tag = self.entries[i].hash.tag;
+                if let Ok(slot) = self.index.find_entry(tag, |&at| at as usize == i) {
+                    slot.remove();
+                }
+                taken.push(self.swap_out(i));
+            }
+        }
+        taken
+    }
+}
+
+impl<V> Entry<V> {
+    #[inline]
+    fn is(&self, key: Key<'_>) -> bool {
+        self.hash.tag == key.hash.tag && *self.key == *key.bytes
+    }
+}

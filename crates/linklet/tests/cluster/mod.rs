@@ -1,0 +1,185 @@
+//! Several linklets in one process, over loopback gRPC, and a caller that
+//! follows redirects.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
+use trefoil_linklet::{Builder, Error, Linklet, Listener, PlainMarshal, Replication, StateLoss};
+use trefoil_sharder::{BalanceConfig, ServerId, Slice};
+
+/// What the linklets were told, together.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) losses: Mutex<Vec<StateLoss>>,
+    pub(crate) gained: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+impl Listener for Heard {
+    fn gained(&self, slices: &[Slice]) {
+        self.gained
+            .fetch_add(slices.len() as u64, Ordering::Relaxed);
+    }
+
+    fn lost(&self, slices: &[Slice]) {
+        self.lost.fetch_add(slices.len() as u64, Ordering::Relaxed);
+    }
+
+    fn state_loss(&self, loss: &StateLoss) {
+        self.losses.lock().unwrap().push(loss.clone());
+    }
+}
+
+pub(crate) struct Cluster {
+    pub(crate) coordinator: LocalCoordinator,
+    pub(crate) replication: Replication,
+    pub(crate) linklets: BTreeMap<ServerId, Linklet<Vec<u8>>>,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) watcher: Watcher,
+    pub(crate) redirects: AtomicU64,
+}
+
+pub(crate) const CORPUS: &str = "test";
+
+impl Cluster {
+    pub(crate) async fn of(count: usize, replication: Replication) -> Self {
+        let copies = if replication == Replication::None {
+            1
+        } else {
+            2
+        };
+        let options = NodeOptions {
+            balance: BalanceConfig {
+                replicas_min: copies,
+                replicas_max: copies,
+                ..BalanceConfig::default()
+            },
+            ..NodeOptions::default()
+        };
+        let coordinator = LocalCoordinator::with(options).unwrap();
+        Cluster::with(coordinator, count, replication).await
+    }
+
+    pub(crate) async fn with(
+        coordinator: LocalCoordinator,
+        count: usize,
+        replication: Replication,
+    ) -> Self {
+        let watcher = coordinator.watcher(CORPUS).await.unwrap();
+        let mut cluster = Cluster {
+            coordinator,
+            replication,
+            linklets: BTreeMap::new(),
+            heard: Arc::default(),
+            watcher,
+            redirects: AtomicU64::new(0),
+        };
+        for _ in 0..count {
+            cluster.join(|builder| builder).await;
+        }
+        cluster.settle().await;
+        cluster
+    }
+
+    pub(crate) async fn join(
+        &mut self,
+        build: impl FnOnce(Builder<Vec<u8>>) -> Builder<Vec<u8>>,
+    ) -> ServerId {
+        let builder = Linklet::builder(CORPUS, PlainMarshal)
+            .replication(self.replication)
+            .listener(Arc::clone(&self.heard) as Arc<dyn Listener>);
+        let linklet = build(builder)
+            .listen(self.coordinator.clone(), "127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        let id = linklet.server_id().unwrap();
+        self.linklets.insert(id, linklet);
+        id
+    }
+
+    /// Waits until every slice is where it is assigned.
+    pub(crate) async fn settle(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let view = Arc::clone(&self.watcher.view().borrow());
+            let all_there = view.is_assigned()
+                && self.linklets.iter().all(|(&id, linklet)| {
+                    let mine: u128 = view
+                        .assignment
+                        .slices()
+                        .iter()
+                        .filter(|assigned| assigned.servers.first() == Some(&id))
+                        .map(|assigned| assigned.slice.width())
+                        .sum();
+                    let owned: u128 = linklet.owned().iter().map(|slice| slice.width()).sum();
+                    linklet.version() == view.version() && owned == mine
+                });
+            if all_there {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "not settled: {:?}",
+                view.version()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Who is to be asked for a key.
+    pub(crate) fn owner(&self, key: &[u8]) -> Option<&Linklet<Vec<u8>>> {
+        let any = self.linklets.values().next()?;
+        let view = Arc::clone(&self.watcher.view().borrow());
+        let servers = &view.assignment.slice_of(any.point(key)).servers;
+        servers.iter().find_map(|id| self.linklets.get(id))
+    }
+
+    /// Has a key's server do something; follows one redirect.
+    pub(crate) async fn call<R, F>(
+        &self,
+        key: &[u8],
+        act: impl Fn(Linklet<Vec<u8>>) -> F,
+    ) -> Result<R, Error>
+    where
+        F: Future<Output = Result<R, Error>>,
+    {
+        let version = self.watcher.view().borrow().version();
+        let first = self.owner(key).ok_or(Error::NotMember)?;
+        match act(first.knowing(version)).await {
+            Err(Error::NotMine(redirect)) => {
+                self.redirects.fetch_add(1, Ordering::Relaxed);
+                let to = redirect.to.and_then(|to| self.linklets.get(&to));
+                let to = to.ok_or(Error::NotMine(redirect.clone()))?;
+                act(to.knowing(redirect.version)).await
+            }
+            other => other,
+        }
+    }
+
+    pub(crate) async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let act = |linklet: Linklet<Vec<u8>>| {
+            let (key, value) = (key.to_vec(), value.to_vec());
+            async move { linklet.insert(&key, value).await.map(|_| ()) }
+        };
+        self.call(key, act).await
+    }
+
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let act = |linklet: Linklet<Vec<u8>>| {
+            let key = key.to_vec();
+            async move { linklet.read(&key, Vec::clone).await }
+        };
+        self.call(key, act).await
+    }
+
+    pub(crate) fn losses(&self) -> Vec<StateLoss> {
+        self.heard.losses.lock().unwrap().clone()
+    }
+}
+
+pub(crate) fn name(n: u64) -> Vec<u8> {
+    format!("session {n}").into_bytes()
+}
