@@ -25,7 +25,9 @@
 //! | `cache` | memcached and redis, as `cached` uses them |
 //! | `database` | Postgres behind all of them |
 //! | `service`, `serve` | requests in, answers out; a server's life |
+//! | `assigner` | an assigner for one machine |
 
+pub mod assigner;
 pub mod books;
 pub mod cache;
 pub mod calendar;

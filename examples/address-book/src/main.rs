@@ -1,5 +1,6 @@
 //! The address book's command line.
 
+use address_book::assigner::{self, AssignerArgs};
 use address_book::serve::{self, ServeArgs, ServeError};
 use clap::Parser;
 use std::process::ExitCode;
@@ -10,11 +11,14 @@ use std::process::ExitCode;
 enum Command {
     /// Run one server
     Serve(ServeArgs),
+    /// Run an assigner for stateful servers on one machine
+    Assigner(AssignerArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Serve(args) => serve::run(&args),
+        Command::Assigner(args) => assigner::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::LinkedBenchError;
 use super::network::{Host, Network, any_port};
-use super::placement::Placement;
+use super::placement::Directory;
 use super::process::Process;
 use super::{LinkedOptions, Variant};
 use crate::peer::{Endpoint, PeerKind, PeerOptions, PeerProcess};
@@ -49,6 +49,7 @@ pub(super) struct Deployment {
     /// Versions of the peers in it.
     pub(super) label: String,
     apps: Vec<Process>,
+    assigner: Option<Process>,
     stores: Vec<Process>,
     caches: Vec<PeerProcess>,
     hosts: Vec<Host>,
@@ -65,6 +66,7 @@ impl Deployment {
             variant,
             label: variant.name().to_owned(),
             apps: Vec::new(),
+            assigner: None,
             stores: Vec::new(),
             caches: Vec::new(),
             hosts: Vec::new(),
@@ -73,6 +75,14 @@ impl Deployment {
             Some(network) => network.host(&format!("{}-{kind}{number}", variant.name())),
             None => Ok(Host::loopback()),
         };
+        let mut more = Vec::new();
+        if let Some((replication, replicas)) = variant.replication() {
+            let host = host("assigner", 0)?;
+            let assigner = deployment.start_assigner(options, &host, replicas)?;
+            more = vec!["--assigner".into(), assigner];
+            more.extend(["--replication".into(), replication.into()]);
+            deployment.hosts.push(host);
+        }
         let mut behind = Vec::new();
         for number in 0..options.servers_count {
             match variant {
@@ -83,21 +93,43 @@ impl Deployment {
                 }
                 Variant::CustomStore => {
                     let host = host("store", number)?;
-                    let store = start_server(options, "store", &host, &[])?;
-                    behind.push(store.address.clone());
+                    let mut store = start_server(options, "store", &host, &[])?;
+                    behind.push(store.await_ready()?.to_owned());
                     deployment.stores.push(store);
                     deployment.hosts.push(host);
                 }
-                Variant::Bare => {}
+                _ => {}
             }
         }
+        if !behind.is_empty() {
+            more = vec!["--stores".into(), behind.join(",")];
+        }
+        // All at once: an assigner shares the keys out among those who are there.
         for number in 0..options.servers_count {
             let host = host("app", number)?;
-            let app = start_server(options, variant.mode(), &host, &behind)?;
+            let app = start_server(options, variant.mode(), &host, &more)?;
             deployment.apps.push(app);
             deployment.hosts.push(host);
         }
+        for app in &mut deployment.apps {
+            app.await_ready()?;
+        }
         Ok(deployment)
+    }
+
+    fn start_assigner(
+        &mut self,
+        options: &LinkedOptions,
+        host: &Host,
+        replicas: usize,
+    ) -> Result<String, LinkedBenchError> {
+        let mut command = Command::new(&options.service);
+        command.args(["assigner", "--listen", &any_port(host)]);
+        command.args(["--replicas", &replicas.to_string()]);
+        let mut assigner = Process::start("assigner", host, &mut command)?;
+        let address = assigner.await_ready()?.to_owned();
+        self.assigner = Some(assigner);
+        Ok(address)
     }
 
     fn start_cache(&mut self, host: &Host) -> Result<String, LinkedBenchError> {
@@ -121,11 +153,15 @@ impl Deployment {
     }
 
     /// How callers find the server for a key.
-    pub(super) fn placement(&self) -> Placement {
+    pub(super) fn directory(&self) -> Directory {
         let addresses = self.apps.iter().map(|app| app.address.clone()).collect();
-        match self.variant {
-            Variant::Bare => Placement::by_key(addresses),
-            _ => Placement::any(addresses),
+        match (&self.assigner, self.variant) {
+            (Some(assigner), _) => Directory::Assigned {
+                assigner: assigner.address.clone(),
+                addresses,
+            },
+            (None, Variant::PlainMap) => Directory::ByKey(addresses),
+            (None, _) => Directory::Any(addresses),
         }
     }
 
@@ -140,6 +176,9 @@ impl Deployment {
         }
         for cache in &self.caches {
             times.store += cache.cpu_time()?;
+        }
+        if let Some(assigner) = &self.assigner {
+            times.control += assigner.cpu_time()?;
         }
         Ok(times)
     }
@@ -163,13 +202,11 @@ fn start_server(
     options: &LinkedOptions,
     mode: &str,
     host: &Host,
-    behind: &[String],
+    more: &[String],
 ) -> Result<Process, LinkedBenchError> {
     let mut command = Command::new(&options.service);
     command.args(["serve", "--mode", mode, "--listen", &any_port(host)]);
     command.args(["--threads", &options.threads.to_string()]);
-    if !behind.is_empty() {
-        command.args(["--stores", &behind.join(",")]);
-    }
+    command.args(more);
     Process::start(mode, host, &mut command)
 }

@@ -11,8 +11,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use address_book_contract::v1::{ChangeAnswer, LookupAnswer};
-use address_book_contract::{owner, sample_book};
+use address_book_contract::v1::{ChangeAnswer, LookupAnswer, LookupRequest};
+use address_book_contract::{SERVER_METADATA, owner, sample_book};
+use bytes::Bytes;
 use hdrhistogram::Histogram;
 use prost::Message as _;
 use rand::rngs::SmallRng;
@@ -23,13 +24,13 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 use tokio::task::LocalSet;
+use tonic::Status;
 
 use super::call::{CHANGE, Caller, LOOKUP};
 use super::error::LinkedBenchError;
 use super::objects::{ObjectSet, Requests, fill_request};
-use super::placement::Placement;
+use super::placement::{Directory, Placement};
 use super::{Variant, fail_call};
-use address_book_contract::v1::LookupRequest;
 
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 const DIGITS: u8 = 3;
@@ -55,30 +56,32 @@ pub(super) struct Load {
 pub(super) struct Generated {
     pub(super) latencies: Histogram<u64>,
     pub(super) failed: u64,
+    /// Answered by another server than the one asked first.
+    pub(super) redirected: u64,
     pub(super) first_error: Option<String>,
 }
 
 /// Runs a load on the calling thread. `edge` is told when the measured time
 /// begins and when its last answer has come.
 pub(super) fn generate(
-    placement: &Placement,
+    directory: &Directory,
     load: &Load,
     edge: &mut dyn FnMut() -> Result<(), LinkedBenchError>,
 ) -> Result<Generated, LinkedBenchError> {
     block_on(async {
-        let callers = connect(placement).await?;
+        let callers = Callers::connect(directory).await?;
         let mut requests = Requests::new(load.set, load.lookup_share, load.seed);
         let mut clock = Clock::new(load.rate, load.seed)?;
         // Warmed up, and quiet when counting begins.
         let warm = Rc::new(RefCell::new(Tally::new()));
         clock
-            .send(load.warm_up, &mut requests, placement, &callers, &warm)
+            .send(load.warm_up, &mut requests, &callers, &warm)
             .await?;
         finish(&warm).await;
         edge()?;
         let tally = Rc::new(RefCell::new(Tally::new()));
         clock
-            .send(load.measured, &mut requests, placement, &callers, &tally)
+            .send(load.measured, &mut requests, &callers, &tally)
             .await?;
         finish(&tally).await;
         edge()?;
@@ -86,6 +89,7 @@ pub(super) fn generate(
         Ok(Generated {
             latencies: tally.latencies.clone(),
             failed: tally.failed + tally.pending,
+            redirected: tally.redirected,
             first_error: tally.first_error.clone(),
         })
     })
@@ -94,19 +98,19 @@ pub(super) fn generate(
 /// Stores every object.
 pub(super) fn fill(
     variant: Variant,
-    placement: &Placement,
+    directory: &Directory,
     set: &ObjectSet,
 ) -> Result<(), LinkedBenchError> {
     block_on(async {
-        let callers = connect(placement).await?;
+        let callers = Callers::connect(directory).await?;
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..set.objects_count {
             if tasks.len() >= FILLS_AT_ONCE {
                 done(variant, tasks.join_next().await)?;
             }
-            let mut caller = callers[placement.pick(&owner(number))].clone();
+            let callers = callers.clone();
             let message = fill_request(set, number).encode_to_vec().into();
-            tasks.spawn_local(async move { caller.call(CHANGE, message).await.map(drop) });
+            tasks.spawn_local(async move { callers.call(number, CHANGE, message).await.map(drop) });
         }
         while let Some(task) = tasks.join_next().await {
             done(variant, Some(task))?;
@@ -115,7 +119,7 @@ pub(super) fn fill(
     })
 }
 
-type Filled = Option<Result<Result<(), tonic::Status>, tokio::task::JoinError>>;
+type Filled = Option<Result<Result<(), Status>, tokio::task::JoinError>>;
 
 fn done(variant: Variant, task: Filled) -> Result<(), LinkedBenchError> {
     match task {
@@ -128,26 +132,27 @@ fn done(variant: Variant, task: Filled) -> Result<(), LinkedBenchError> {
 /// Looks at a few objects: that they are there, right, and can be changed.
 pub(super) fn verify(
     variant: Variant,
-    placement: &Placement,
+    directory: &Directory,
     set: &ObjectSet,
 ) -> Result<(), LinkedBenchError> {
     block_on(async {
-        let mut callers = connect(placement).await?;
+        let callers = Callers::connect(directory).await?;
         let fail = |what, problem: String| fail_call(variant, what, problem);
         for number in [
             0,
             set.objects_count / 2,
             set.objects_count.saturating_sub(1),
         ] {
-            let caller = &mut callers[placement.pick(&owner(number))];
             let whole = LookupRequest {
                 owner: owner(number),
                 first: 0,
                 count: u32::MAX,
             };
-            let answer = caller.call(LOOKUP, whole.encode_to_vec().into()).await;
+            let message = whole.encode_to_vec().into();
+            let answer = callers.call(number, LOOKUP, message).await;
             let answer = answer.map_err(|status| fail("lookup", status.to_string()))?;
-            let answer = LookupAnswer::decode(answer).map_err(|e| fail("lookup", e.to_string()))?;
+            let answer = LookupAnswer::decode(answer.bytes);
+            let answer = answer.map_err(|error| fail("lookup", error.to_string()))?;
             let right = sample_book(number, set.object_len).contacts;
             if answer.contacts != right {
                 return Err(LinkedBenchError::Wrong {
@@ -156,11 +161,11 @@ pub(super) fn verify(
                     expected: right.len(),
                 });
             }
-            let change = fill_request(set, number).encode_to_vec().into();
-            let changed = caller.call(CHANGE, change).await;
+            let message = fill_request(set, number).encode_to_vec().into();
+            let changed = callers.call(number, CHANGE, message).await;
             let changed = changed.map_err(|status| fail("change", status.to_string()))?;
-            let changed =
-                ChangeAnswer::decode(changed).map_err(|e| fail("change", e.to_string()))?;
+            let changed = ChangeAnswer::decode(changed.bytes);
+            let changed = changed.map_err(|error| fail("change", error.to_string()))?;
             if changed.version <= answer.version {
                 let problem = format!("version {} after {}", changed.version, answer.version);
                 return Err(fail("change", problem));
@@ -180,16 +185,63 @@ fn block_on<R>(
     LocalSet::new().block_on(&runtime, work)
 }
 
-async fn connect(placement: &Placement) -> Result<Vec<Caller>, LinkedBenchError> {
-    let mut callers = Vec::new();
-    for address in placement.addresses() {
-        let caller = Caller::connect(address).await;
-        callers.push(caller.map_err(|error| LinkedBenchError::NotReady {
-            name: address.clone(),
-            problem: error.to_string(),
-        })?);
+/// Connections to all app servers, and how to choose one.
+#[derive(Clone)]
+struct Callers {
+    placement: Rc<Placement>,
+    callers: Rc<[Caller]>,
+}
+
+struct Answer {
+    bytes: Bytes,
+    is_redirected: bool,
+}
+
+impl Callers {
+    async fn connect(directory: &Directory) -> Result<Self, LinkedBenchError> {
+        let placement = Placement::open(directory).await?;
+        let mut callers = Vec::new();
+        for address in &placement.addresses {
+            let caller = Caller::connect(address).await;
+            callers.push(caller.map_err(|error| LinkedBenchError::NotReady {
+                name: address.clone(),
+                problem: error.to_string(),
+            })?);
+        }
+        Ok(Callers {
+            placement: Rc::new(placement),
+            callers: callers.into(),
+        })
     }
-    Ok(callers)
+
+    /// Calls the key's server; where that sends it elsewhere, the other one.
+    async fn call(
+        &self,
+        number: u64,
+        path: &'static str,
+        message: Bytes,
+    ) -> Result<Answer, Status> {
+        let first = self.placement.pick(&owner(number));
+        let mut caller = self.callers[first].clone();
+        let refused = match caller.call(path, message.clone()).await {
+            Ok(bytes) => {
+                return Ok(Answer {
+                    bytes,
+                    is_redirected: false,
+                });
+            }
+            Err(status) => status,
+        };
+        let address = refused.metadata().get(SERVER_METADATA);
+        let address = address.and_then(|address| address.to_str().ok());
+        match address.and_then(|address| self.placement.index_of(address)) {
+            Some(other) => Ok(Answer {
+                bytes: self.callers[other].clone().call(path, message).await?,
+                is_redirected: true,
+            }),
+            None => Err(refused),
+        }
+    }
 }
 
 async fn finish(tally: &Rc<RefCell<Tally>>) {
@@ -203,6 +255,7 @@ struct Tally {
     latencies: Histogram<u64>,
     pending: u64,
     failed: u64,
+    redirected: u64,
     first_error: Option<String>,
 }
 
@@ -214,14 +267,16 @@ impl Tally {
             latencies: latencies.unwrap_or_else(|_| unreachable!("constant bounds are valid")),
             pending: 0,
             failed: 0,
+            redirected: 0,
             first_error: None,
         }
     }
 
-    fn end(&mut self, due: Instant, result: Result<bytes::Bytes, tonic::Status>) {
+    fn end(&mut self, due: Instant, result: Result<Answer, Status>) {
         self.pending -= 1;
         match result {
-            Ok(_) => {
+            Ok(answer) => {
+                self.redirected += u64::from(answer.is_redirected);
                 let ns = due.elapsed().as_nanos().min(u128::from(LATENCY_NS_MAX));
                 self.latencies.saturating_record(ns as u64);
             }
@@ -260,8 +315,7 @@ impl Clock {
         &mut self,
         length: Duration,
         requests: &mut Requests,
-        placement: &Placement,
-        callers: &[Caller],
+        callers: &Callers,
         tally: &Rc<RefCell<Tally>>,
     ) -> Result<(), LinkedBenchError> {
         let begin = Instant::now();
@@ -274,13 +328,13 @@ impl Clock {
             }
             // Made before it is due, so that this takes no time from it.
             let request = requests.next();
-            let mut caller = callers[placement.pick(&owner(request.owner))].clone();
+            let callers = callers.clone();
             self.wait_until(due).await?;
             tally.borrow_mut().pending += 1;
             let tally = tally.clone();
             tokio::task::spawn_local(async move {
                 let path = if request.is_lookup { LOOKUP } else { CHANGE };
-                let result = caller.call(path, request.message).await;
+                let result = callers.call(request.owner, path, request.message).await;
                 tally.borrow_mut().end(due, result);
             });
         }

@@ -2,13 +2,13 @@
 //! table 1, over real processes.
 //!
 //! ```text
-//!  memcached, redis     linked (plain-map)    custom-store
+//!  memcached, redis     linked…, plain-map    custom-store
 //!
 //!     callers              callers               callers       one process, open loop,
 //!        │ any                │ the key's           │ any       the same requests to all
 //!   app servers          app servers           app servers     address-book serve
 //!        │                 (objects)                │
-//!   caches                                      stores         a namespace for each
+//!   caches               assigner               stores         a namespace for each
 //! ```
 //!
 //! All forms of the service run at once and are measured in turn, so that a
@@ -174,9 +174,9 @@ pub fn linked(
         if filled_len != Some(object_len) {
             for deployment in &deployments {
                 progress(&format!("{name}: filling {}", deployment.label));
-                let (variant, placement) = (deployment.variant, deployment.placement());
-                callers.enter(|| fill(variant, &placement, &set))??;
-                callers.enter(|| verify(variant, &placement, &set))??;
+                let (variant, directory) = (deployment.variant, deployment.directory());
+                callers.enter(|| fill(variant, &directory, &set))??;
+                callers.enter(|| verify(variant, &directory, &set))??;
             }
             filled_len = Some(object_len);
         }
@@ -220,14 +220,14 @@ fn measure(
     network: &Option<Network>,
     callers: &Host,
 ) -> Result<Run, LinkedBenchError> {
-    let placement = deployment.placement();
+    let directory = deployment.directory();
     let mut edges: Vec<(Times, Option<u64>)> = Vec::new();
     let edge = &mut || {
         let times = deployment.cpu_times()?;
         edges.push((times, deployment.sent_bytes(network, callers)?));
         Ok(())
     };
-    let generated: Generated = callers.enter(|| generate(&placement, load, edge))??;
+    let generated: Generated = callers.enter(|| generate(&directory, load, edge))??;
     let latencies: Histogram<u64> = generated.latencies;
     let [(cpu_before, sent_before), (cpu, sent)] = edges[..] else {
         return Err(fail_call(
@@ -240,6 +240,7 @@ fn measure(
         cpu: cpu.since(&cpu_before),
         sent_bytes: sent.zip(sent_before).map(|(sent, before)| sent - before),
         failed: generated.failed,
+        redirected: generated.redirected,
         first_error: generated.first_error,
         latencies,
     })

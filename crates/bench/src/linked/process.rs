@@ -12,8 +12,9 @@ use crate::peer::procfs;
 /// A running server.
 #[derive(Debug)]
 pub(super) struct Process {
+    name: String,
     child: Child,
-    /// Where it serves.
+    /// Where it serves, once it is awaited.
     pub(super) address: String,
 }
 
@@ -23,34 +24,38 @@ struct Ready {
 }
 
 impl Process {
-    /// Runs a command on a host until it says on one line that it is ready.
+    /// Starts a command on a host.
     pub(super) fn start(
         name: &str,
         host: &Host,
         command: &mut Command,
     ) -> Result<Self, LinkedBenchError> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let not_ready = |problem: String| LinkedBenchError::NotReady {
-            name: name.to_owned(),
-            problem,
-        };
         let child = host.enter(|| command.spawn())?;
-        let mut process = Process {
-            child: child.map_err(|error| not_ready(error.to_string()))?,
+        Ok(Process {
+            name: name.to_owned(),
+            child: child.map_err(|error| not_ready(name, error.to_string()))?,
             address: String::new(),
-        };
+        })
+    }
+
+    /// Waits until it says on one line that it is ready.
+    pub(super) fn await_ready(&mut self) -> Result<&str, LinkedBenchError> {
         let mut line = String::new();
-        if let Some(out) = process.child.stdout.take() {
-            // It says nothing more, or closes its end when it stops.
+        if let Some(out) = self.child.stdout.take() {
+            // It says nothing more afterwards.
             let read = BufReader::new(out).read_line(&mut line);
-            read.map_err(|error| not_ready(error.to_string()))?;
+            read.map_err(|error| not_ready(&self.name, error.to_string()))?;
         }
         let ready = line.strip_prefix("ready ");
         match ready.and_then(|json| serde_json::from_str::<Ready>(json).ok()) {
-            Some(ready) => process.address = ready.address,
-            None => return Err(not_ready(format!("no ready line, but {line:?}"))),
+            Some(ready) => self.address = ready.address,
+            None => {
+                let problem = format!("no ready line, but {line:?}");
+                return Err(not_ready(&self.name, problem));
+            }
         }
-        Ok(process)
+        Ok(&self.address)
     }
 
     pub(super) fn cpu_time(&self) -> Result<Duration, LinkedBenchError> {
@@ -63,5 +68,12 @@ impl Drop for Process {
         // Both fail only if it is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn not_ready(name: &str, problem: String) -> LinkedBenchError {
+    LinkedBenchError::NotReady {
+        name: name.to_owned(),
+        problem,
     }
 }

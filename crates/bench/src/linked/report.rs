@@ -24,6 +24,7 @@ pub(super) struct Run {
     pub(super) cpu: CpuTimes,
     pub(super) sent_bytes: Option<u64>,
     pub(super) failed: u64,
+    pub(super) redirected: u64,
     pub(super) first_error: Option<String>,
     pub(super) latencies: Histogram<u64>,
 }
@@ -171,6 +172,9 @@ pub struct VariantReport {
     pub requests: u64,
     /// Others.
     pub failed: u64,
+    /// Of the answered ones, those that another server answered than the one
+    /// asked first.
+    pub redirected: u64,
     /// In words.
     pub first_error: Option<String>,
     /// Every run.
@@ -398,6 +402,7 @@ fn variant_report((variant, label, runs): (Variant, String, Vec<Run>)) -> Option
         reductions: None,
         requests: all.len(),
         failed: runs.iter().map(|run| run.failed).sum(),
+        redirected: runs.iter().map(|run| run.redirected).sum(),
         first_error: runs.iter().find_map(|run| run.first_error.clone()),
         runs: figures,
         percentiles_ns: PERCENTILES
@@ -421,6 +426,7 @@ mod tests {
             },
             sent_bytes: Some(bytes * 100),
             failed: 0,
+            redirected: 0,
             first_error: None,
             latencies,
         }
@@ -448,7 +454,7 @@ mod tests {
                 "memcached 1".to_owned(),
                 vec![run(1_000_000, 100, 20_000)],
             ),
-            (Variant::Bare, "plain-map".to_owned(), linked.to_vec()),
+            (Variant::PlainMap, "plain-map".to_owned(), linked.to_vec()),
         ];
         report.add(&load, systems.into_iter());
         report

@@ -9,20 +9,30 @@ pub enum Variant {
     Memcached,
     /// Stateless, with Redis.
     Redis,
-    /// Stateful without a linked store: a plain map, callers that know the
-    /// servers by heart, nothing that could move. The bound of what linking
-    /// objects in can give.
-    Bare,
+    /// Objects in the app servers, by a linked store, without copies.
+    Linked,
+    /// The same with a copy of each object, made after changes.
+    LinkedEventual,
+    /// The same with a copy of each object, made before a change is
+    /// acknowledged.
+    LinkedStrong,
+    /// Objects in the app servers without a linked store: a plain map, callers
+    /// that know the servers by heart, nothing that could move. The bound of
+    /// what a linked store can give.
+    PlainMap,
     /// Stateless, in front of domain-specific stores.
     CustomStore,
 }
 
 impl Variant {
     /// All, in the order of tables.
-    pub const ALL: [Variant; 4] = [
+    pub const ALL: [Variant; 7] = [
         Variant::Memcached,
         Variant::Redis,
-        Variant::Bare,
+        Variant::Linked,
+        Variant::LinkedEventual,
+        Variant::LinkedStrong,
+        Variant::PlainMap,
         Variant::CustomStore,
     ];
 
@@ -31,7 +41,10 @@ impl Variant {
         match self {
             Variant::Memcached => "memcached",
             Variant::Redis => "redis",
-            Variant::Bare => "plain-map",
+            Variant::Linked => "linked",
+            Variant::LinkedEventual => "linked-eventual",
+            Variant::LinkedStrong => "linked-strong",
+            Variant::PlainMap => "plain-map",
             Variant::CustomStore => "custom-store",
         }
     }
@@ -46,8 +59,19 @@ impl Variant {
         match self {
             Variant::Memcached => "memcached",
             Variant::Redis => "redis",
-            Variant::Bare => "store",
+            Variant::Linked | Variant::LinkedEventual | Variant::LinkedStrong => "linked",
+            Variant::PlainMap => "store",
             Variant::CustomStore => "front",
+        }
+    }
+
+    /// Of a linked store: its `--replication`, and servers that have each key.
+    pub(super) const fn replication(self) -> Option<(&'static str, usize)> {
+        match self {
+            Variant::Linked => Some(("none", 1)),
+            Variant::LinkedEventual => Some(("eventual", 2)),
+            Variant::LinkedStrong => Some(("strong", 2)),
+            _ => None,
         }
     }
 }

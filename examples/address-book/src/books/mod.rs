@@ -2,19 +2,21 @@
 
 mod cached;
 mod counters;
+mod linked;
 mod local;
 mod remote;
 
 pub use cached::CachedBooks;
 pub use counters::Counters;
+pub use linked::{CORPUS, LinkedBooks, LinkedOptions};
 pub use local::LocalBooks;
 pub use remote::RemoteBooks;
 
 use crate::cache::CacheError;
 use crate::database::DatabaseError;
 use crate::domain::RequestError;
-use address_book_contract::EncodedAnswer;
 use address_book_contract::v1::{ChangeRequest, Interval, StatsAnswer};
+use address_book_contract::{EncodedAnswer, SERVER_METADATA};
 use std::future::Future;
 use std::ops::Range;
 use tonic::{Code, Status};
@@ -71,6 +73,9 @@ pub enum BookError {
         /// Tries.
         attempts: usize,
     },
+    /// The linked store; also when another server has the book.
+    #[error(transparent)]
+    Linked(#[from] trefoil_linklet::Error),
     /// A store or a peer answered with an error; passed on as it is.
     #[error("{0}")]
     Remote(Box<Status>),
@@ -89,10 +94,24 @@ impl From<BookError> for Status {
             BookError::Request(_) => Code::InvalidArgument,
             BookError::Contended { .. } => Code::Aborted,
             BookError::NoBook { .. } => Code::DataLoss,
-            BookError::Cache(_) | BookError::Database(_) => Code::Unavailable,
+            BookError::Linked(trefoil_linklet::Error::NotMine(to)) => {
+                return redirected(&error, to.address.as_deref());
+            }
+            BookError::Cache(_) | BookError::Database(_) | BookError::Linked(_) => {
+                Code::Unavailable
+            }
         };
         Status::new(code, error.to_string())
     }
+}
+
+/// The caller is told where to go.
+fn redirected(error: &BookError, address: Option<&str>) -> Status {
+    let mut status = Status::new(Code::FailedPrecondition, error.to_string());
+    if let Some(address) = address.and_then(|address| address.parse().ok()) {
+        status.metadata_mut().insert(SERVER_METADATA, address);
+    }
+    status
 }
 
 /// Which of `count` servers has a key, where nobody moves any.
