@@ -21,13 +21,27 @@
 //!   assignment does not name and that is not among the living of its view
 //!   has no lease any more, and never will under this id.
 //!
+mod claim;
+mod codec;
 mod config;
+mod copies;
+mod core;
 mod effect;
+mod follow;
+mod give;
+mod link;
 mod loss;
 mod message;
+#[doc(hidden)]
+pub mod mutants;
+mod ranges;
+mod serve;
+mod settle;
 mod table;
 mod values;
 
+pub use crate::core::Core;
+pub use codec::{DecodeError, FRAME_BYTES_MAX};
 pub use config::{Config, ConfigError, Replication};
 pub use effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 pub use loss::{Extent, Loss, LossReason};

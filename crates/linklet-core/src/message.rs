@@ -86,7 +86,7 @@ pub struct Claim {
     pub version: AssignmentVersion,
     /// What it has not got yet.
     pub ranges: Vec<Slice>,
-    /// Who is alive according to the claimant, ascending.
+    /// Who is alive according to the claimant, itself included.
     pub alive: Vec<ServerId>,
 }
 

@@ -100,6 +100,8 @@ enum Ended {
 
 async fn one_life<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>, session: &Session) -> Ended {
     let mut view = session.view();
+    // What is known already is news here.
+    view.mark_changed();
     let mut status = session.status();
     loop {
         let (wake_at, store) = {

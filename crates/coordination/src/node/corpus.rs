@@ -86,6 +86,8 @@ struct Term {
     election: u64,
     /// From when on members could have been heard.
     since: Duration,
+    /// Struck off in this term: these are known to be gone.
+    struck: BTreeSet<ServerId>,
     /// `None` until the store's roll has come.
     table: Option<MemberTable>,
     asked_at: Option<Duration>,
@@ -330,6 +332,7 @@ impl Driver {
     fn missing(&self, now: Duration) -> bool {
         let Some(Term {
             since,
+            struck,
             table: Some(table),
             ..
         }) = &self.term
@@ -345,7 +348,7 @@ impl Driver {
                 .slices()
                 .iter()
                 .flat_map(|assigned| &assigned.servers)
-                .any(|server| !known.contains(server))
+                .any(|server| !known.contains(server) && !struck.contains(server))
         })
     }
 
@@ -373,6 +376,7 @@ impl Driver {
                         term,
                         election: self.elections,
                         since: now,
+                        struck: BTreeSet::new(),
                         table: None,
                         asked_at: None,
                     });
@@ -475,8 +479,11 @@ impl Driver {
                     table.remove(id);
                     Ok(())
                 });
-                if answer.is_ok() && !left {
-                    self.totals.expired += 1;
+                if answer.is_ok() {
+                    self.totals.expired += u64::from(!left);
+                    if let Some(term) = &mut self.term {
+                        term.struck.insert(id);
+                    }
                 }
                 if let Some(reply) = reply {
                     let _ = reply.send(answer);

@@ -270,7 +270,8 @@ impl EmbeddedCorpus {
         change: impl FnOnce(&mut Contents) -> (T, bool),
     ) -> Result<T, StoreError> {
         let mut contents = self.contents.lock().await;
-        if contents.unwritten {
+        let late = contents.unwritten;
+        if late {
             self.file.write(&self.name, &contents).await?;
             contents.unwritten = false;
         }
@@ -282,7 +283,7 @@ impl EmbeddedCorpus {
         }
         let next = self.state.borrow().after(contents.found(&self.writer));
         self.state.send_if_modified(|state| {
-            let news = changed || state.leader != next.leader;
+            let news = late || changed || state.leader != next.leader;
             if news {
                 *state = Arc::new(next);
             }

@@ -1,5 +1,5 @@
 //! What the tests share: short leases, servers, waiting.
-#![allow(dead_code)]
+#![allow(dead_code)] // Not every test needs everything.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use trefoil_coordination::{NodeOptions, ServerInfo, Session, View};
 use trefoil_sharder::{Capacity, Load, ServerId, ServerReport, SliceLoad};
 
 /// Longer than anything takes that is to happen at all.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Leases of a second, rounds of a tenth.
-pub fn fast() -> NodeOptions {
+pub(crate) fn fast() -> NodeOptions {
     NodeOptions {
         lease: Duration::from_millis(1_000),
         leader_lease: Duration::from_secs(2),
@@ -22,7 +22,7 @@ pub fn fast() -> NodeOptions {
     }
 }
 
-pub fn server(port: u16) -> ServerInfo {
+pub(crate) fn server(port: u16) -> ServerInfo {
     let capacity = Capacity {
         cpu: 1.0,
         bytes: 1 << 30,
@@ -31,7 +31,11 @@ pub fn server(port: u16) -> ServerInfo {
 }
 
 /// Waits until exactly these have slices, and are members.
-pub async fn assigned_to(mut view: watch::Receiver<Arc<View>>, ids: &[ServerId]) -> Arc<View> {
+pub(crate) async fn assigned_to(
+    mut view: watch::Receiver<Arc<View>>,
+    ids: &[ServerId],
+) -> Arc<View> {
+    let latest = view.clone();
     let mut wanted = ids.to_vec();
     wanted.sort_unstable();
     let settled = |view: &Arc<View>| {
@@ -49,11 +53,11 @@ pub async fn assigned_to(mut view: watch::Receiver<Arc<View>>, ids: &[ServerId])
     if let Ok(view) = found {
         return Arc::clone(&view.expect("the session lives"));
     }
-    panic!("the slices did not come to {ids:?}: {:?}", view.borrow());
+    panic!("the slices did not come to {ids:?}: {:?}", latest.borrow());
 }
 
 /// Waits for something.
-pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < PATIENCE, "in vain: {what}");
@@ -62,7 +66,7 @@ pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// An even load.
-pub fn report(session: &Session, view: &View, sequence: u64) -> ServerReport {
+pub(crate) fn report(session: &Session, view: &View, sequence: u64) -> ServerReport {
     let id = session.server_id();
     ServerReport {
         server: id,

@@ -1,0 +1,462 @@
+//! The receiver's side of a move: claiming what the assignment gives to this
+//! server, taking it over, and finding out that nobody has it any more.
+
+use crate::Replication;
+use crate::core::Core;
+use crate::effect::Effect;
+use crate::loss::{Extent, LossReason};
+use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
+use crate::mutants::{self, Mutant};
+use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping};
+use crate::values::{NotStored, Values};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// What this server has claimed by its present assignment.
+#[derive(Debug)]
+pub(crate) struct MyClaim {
+    pub(crate) id: u64,
+    version: AssignmentVersion,
+    /// Who was alive then. Who came later has nothing that he did not claim
+    /// from this server, too.
+    asked: BTreeSet<ServerId>,
+    answers: BTreeMap<ServerId, Answer>,
+    /// Keys asked for first.
+    pub(crate) pulled: BTreeSet<KeyPoint>,
+    /// Copies asked for because nobody has the authority, and from whom.
+    recovering: RangeMap<ServerId>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    held: RangeSet,
+    /// Not to be taken for ownerless on this server's word.
+    busy: RangeSet,
+    copies: RangeMap<AssignmentVersion>,
+}
+
+impl MyClaim {
+    /// Who has said that it has this key.
+    pub(crate) fn holder(&self, point: KeyPoint) -> Option<ServerId> {
+        let mut answers = self.answers.iter();
+        answers
+            .find(|(_, answer)| answer.held.has(point))
+            .map(|(&server, _)| server)
+    }
+}
+
+impl Core {
+    /// What this server is to have by its assignment, and has not, is claimed
+    /// from everybody: who had it before need not be who the former map says.
+    pub(crate) fn claim_anew(&mut self, now: Duration, before: Option<&Assignment>) {
+        let Some(map) = self.map.current() else {
+            return;
+        };
+        let version = map.version();
+        let mut wanted = RangeSet::default();
+        for assigned in map.slices() {
+            if assigned.servers.first() == Some(&self.me) {
+                for gap in self.owned.gaps(assigned.slice) {
+                    wanted.add(gap);
+                }
+            }
+        }
+        // Somebody goes by a newer assignment, which this server will learn of.
+        let newer = self.fence.iter().filter(|&(_, &fence)| fence > version);
+        let newer: Vec<Slice> = newer.map(|(slice, _)| slice).collect();
+        for slice in newer {
+            wanted.remove(slice);
+        }
+        for slice in wanted.slices() {
+            self.fence.insert(slice, version);
+        }
+        let stale: Vec<Slice> = self
+            .promised
+            .iter()
+            .flat_map(|(slice, _)| wanted.gaps(slice))
+            .collect();
+        for slice in stale {
+            self.promised.remove(slice);
+        }
+        let mut former = RangeMap::default();
+        for slice in wanted.slices() {
+            for (slice, &owner) in self.former.within(slice) {
+                former.insert(slice, owner);
+            }
+            for slice in self.wanted_first(&wanted, slice) {
+                for assigned in overlapping(before.map_or(&[], Assignment::slices), slice) {
+                    let owner = assigned.servers.first().filter(|owner| **owner != self.me);
+                    if let (Some(&owner), Some(part)) = (owner, assigned.slice.intersection(slice))
+                    {
+                        former.insert(part, owner);
+                    }
+                }
+            }
+        }
+        self.former = former;
+        self.wanted = wanted;
+        if self.wanted.is_empty() {
+            self.claim = None;
+            return;
+        }
+        self.claim_ids += 1;
+        self.claim = Some(MyClaim {
+            id: self.claim_ids,
+            version,
+            asked: self.alive.clone(),
+            answers: BTreeMap::new(),
+            pulled: BTreeSet::new(),
+            recovering: RangeMap::default(),
+        });
+        let claim = Claim {
+            id: self.claim_ids,
+            version,
+            ranges: self.wanted.slices(),
+            alive: self.alive.iter().copied().chain([self.me]).collect(),
+        };
+        for to in self.alive.clone() {
+            self.say(now, to, Message::Claim(claim.clone()));
+        }
+    }
+
+    /// The parts of a wanted range that were not wanted before.
+    fn wanted_first(&self, wanted: &RangeSet, slice: Slice) -> Vec<Slice> {
+        let parts = wanted.common(slice);
+        parts.flat_map(|slice| self.wanted.gaps(slice)).collect()
+    }
+
+    pub(crate) fn hear_answer(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        answer: ClaimAnswer,
+    ) {
+        if let Some(newest) = answer.newest {
+            self.hear_version(now, newest);
+        }
+        let Some(claim) = self.claim.as_mut().filter(|claim| claim.id == answer.claim) else {
+            return;
+        };
+        let busy = [&answer.held, &answer.in_transit, &answer.refused];
+        let mut copies = RangeMap::default();
+        for (slice, token) in answer.copies {
+            copies.insert(slice, token);
+        }
+        let kept = Answer {
+            busy: RangeSet::of(busy.into_iter().flatten().copied()),
+            held: RangeSet::of(answer.held),
+            copies,
+        };
+        let awaited = self.parked.keys().copied();
+        let points: Vec<KeyPoint> = awaited
+            .filter(|&point| kept.held.has(point) && claim.pulled.insert(point))
+            .collect();
+        for (slice, ()) in kept.held.iter() {
+            for slice in self.wanted.common(slice) {
+                self.promised.insert(slice, from);
+            }
+        }
+        claim.answers.insert(from, kept);
+        if !points.is_empty() {
+            let claim = answer.claim;
+            self.say(now, from, Message::Pull { claim, points });
+        }
+        self.conclude(now, values);
+    }
+
+    pub(crate) fn hear_gone(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        claim: u64,
+        ranges: &[Slice],
+    ) {
+        let Some(mine) = self.claim.as_mut().filter(|mine| mine.id == claim) else {
+            return;
+        };
+        if let Some(answer) = mine.answers.get_mut(&from) {
+            for &slice in ranges {
+                answer.busy.remove(slice);
+                answer.held.remove(slice);
+                answer.copies.remove(slice);
+                // Also what it was to recover: it has no copy of it after all.
+                let asked = mine.recovering.within(slice);
+                let of_it: Vec<Slice> = asked
+                    .filter(|&(_, server)| *server == from)
+                    .map(|(slice, _)| slice)
+                    .collect();
+                for slice in of_it {
+                    mine.recovering.remove(slice);
+                }
+            }
+        }
+        self.conclude(now, values);
+    }
+
+    /// A server that was to send something is dead.
+    pub(crate) fn forget_source(&mut self, server: ServerId) {
+        if let Some(claim) = &mut self.claim {
+            claim.answers.remove(&server);
+            let from_it = claim.recovering.iter().filter(|&(_, from)| *from == server);
+            for slice in from_it.map(|(slice, _)| slice).collect::<Vec<_>>() {
+                claim.recovering.remove(slice);
+            }
+        }
+    }
+
+    /// Once everybody alive has answered: what nobody has, and nobody will
+    /// accept any more, has no owner. This server takes it, with what copies
+    /// there are.
+    pub(crate) fn conclude(&mut self, now: Duration, values: &mut dyn Values) {
+        let Some(claim) = &self.claim else {
+            return;
+        };
+        let everybody = claim
+            .asked
+            .iter()
+            .all(|server| claim.answers.contains_key(server) || self.gone.contains(server));
+        if !everybody && !mutants::is(Mutant::NotEverybodyAsked) {
+            return;
+        }
+        let mut open = RangeSet::of(self.wanted.slices());
+        for answer in claim.answers.values() {
+            for (slice, ()) in answer.busy.iter() {
+                open.remove(slice);
+            }
+        }
+        for (slice, _) in claim.recovering.iter() {
+            open.remove(slice);
+        }
+        if open.is_empty() {
+            return;
+        }
+        let version = claim.version;
+        // The best copy of every part: the newest owner's, by preference here.
+        let mut best: RangeMap<(AssignmentVersion, ServerId)> = RangeMap::default();
+        if self.config.replication != Replication::None {
+            for (slice, ()) in open.iter() {
+                for (slice, copy) in self.copies.within(slice) {
+                    best.insert(slice, (copy.token, self.me));
+                }
+            }
+            for (&server, answer) in &claim.answers {
+                for (slice, &token) in answer.copies.iter() {
+                    for slice in open.common(slice) {
+                        let mut better = best.gaps(slice);
+                        let worse = best.within(slice).filter(|(_, (had, _))| *had < token);
+                        better.extend(worse.map(|(slice, _)| slice));
+                        for slice in better {
+                            best.insert(slice, (token, server));
+                        }
+                    }
+                }
+            }
+        }
+        let mut ask: BTreeMap<ServerId, Vec<Slice>> = BTreeMap::new();
+        let mut gained = Vec::new();
+        for slice in open.slices() {
+            for lost in best.gaps(slice) {
+                values.forget(lost);
+                // The first assignment of all finds nothing, and loses nothing.
+                if version != AssignmentVersion::first_of(1) {
+                    self.lose_range(lost, Extent::All);
+                }
+                gained.push(lost);
+            }
+            for (slice, &(_, server)) in best.within(slice) {
+                if server == self.me {
+                    self.unsettle_copy(slice);
+                    if self.config.replication == Replication::Eventual {
+                        self.lose_range(slice, Extent::LastCommits);
+                    }
+                    gained.push(slice);
+                } else {
+                    ask.entry(server).or_default().push(slice);
+                }
+            }
+        }
+        self.adopt_holders(&gained);
+        self.take(version, &gained);
+        self.repropose(now, values);
+        for (server, ranges) in ask {
+            if let Some(claim) = &mut self.claim {
+                for &slice in &ranges {
+                    claim.recovering.insert(slice, server);
+                }
+                let claim = claim.id;
+                self.say(now, server, Message::Recover { claim, ranges });
+            }
+        }
+    }
+
+    /// Whoever reported a copy of these has one.
+    fn adopt_holders(&mut self, gained: &[Slice]) {
+        let Some(claim) = &self.claim else {
+            return;
+        };
+        let mut holders = Vec::new();
+        for (&server, answer) in &claim.answers {
+            for &slice in gained {
+                holders.extend(
+                    answer
+                        .copies
+                        .within(slice)
+                        .map(|(slice, _)| (server, slice)),
+                );
+            }
+        }
+        for (server, slice) in holders {
+            self.adopt_holder(server, slice);
+        }
+    }
+
+    /// Reports a wanted range as lost, with the reason that is known.
+    fn lose_range(&mut self, slice: Slice, extent: Extent) {
+        if mutants::is(Mutant::LossUnreported) {
+            return;
+        }
+        let mut parts: Vec<(Slice, LossReason)> = Vec::new();
+        let mut unexplained = vec![slice];
+        if extent == Extent::All {
+            unexplained = self.promised.gaps(slice);
+            for (part, &from) in self.promised.within(slice) {
+                parts.push((part, LossReason::HandoverBroken(from)));
+            }
+        }
+        for slice in unexplained {
+            for part in self.former.gaps(slice) {
+                parts.push((part, LossReason::OwnerDied(None)));
+            }
+            for (part, &owner) in self.former.within(slice) {
+                let owner = Some(owner).filter(|owner| self.gone.contains(owner));
+                parts.push((part, LossReason::OwnerDied(owner)));
+            }
+        }
+        for (part, reason) in parts {
+            self.lose(reason, extent, vec![part], Vec::new());
+        }
+    }
+
+    /// The authority over these wanted ranges is here now, with the values.
+    fn take(&mut self, version: AssignmentVersion, ranges: &[Slice]) {
+        if ranges.is_empty() {
+            return;
+        }
+        for &slice in ranges {
+            debug_assert!(!self.owned.touches(slice), "owned twice: {slice}");
+            debug_assert!(self.wanted.covers(slice), "not wanted: {slice}");
+            self.owned.insert(slice, version);
+            self.wanted.remove(slice);
+            self.promised.remove(slice);
+            self.copies.remove(slice);
+            self.resolve_transit(slice);
+            self.clean(slice);
+        }
+        if self.wanted.is_empty() {
+            self.claim = None;
+        }
+        self.table_stale = true;
+        self.follow_stale = true;
+        self.tell(Effect::Gained(joined(ranges.iter().copied())));
+        self.wake(ranges);
+    }
+
+    pub(crate) fn hear_chunk(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        chunk: Chunk,
+    ) {
+        let inside = |point: KeyPoint| chunk.ranges.iter().any(|slice| slice.contains(point));
+        let sound =
+            in_order(&chunk.ranges) && chunk.entries.iter().all(|entry| inside(entry.point));
+        let expected = sound
+            && match chunk.kind {
+                ChunkKind::Authority => {
+                    chunk.ranges.iter().all(|&slice| self.wanted.covers(slice))
+                        || (mutants::is(Mutant::PromiseForgotten)
+                            && !chunk.ranges.iter().any(|&slice| self.owned.touches(slice)))
+                }
+                ChunkKind::Recovered => self.expects(from, &chunk.ranges),
+            };
+        let id = chunk.id;
+        let Some(version) = self.map.version().filter(|_| expected) else {
+            if chunk.kind == ChunkKind::Authority {
+                self.say(now, from, Message::NotTaken { chunk: id });
+            }
+            return;
+        };
+        for &slice in &chunk.ranges {
+            if mutants::is(Mutant::PromiseForgotten) {
+                self.wanted.add(slice);
+            }
+            values.forget(slice);
+        }
+        for entry in chunk.entries {
+            let (point, key) = (entry.point, entry.key.clone());
+            let reason = if entry.value.is_none() {
+                LossReason::MarshalFailed
+            } else {
+                match values.store(entry) {
+                    Ok(()) => continue,
+                    Err(NotStored::Unreadable) => LossReason::Unreadable,
+                    Err(NotStored::NoRoom) => LossReason::NoRoom,
+                }
+            };
+            self.lose(reason, Extent::All, Vec::new(), vec![(point, key)]);
+        }
+        let version = self.claim.as_ref().map_or(version, |claim| claim.version);
+        match chunk.kind {
+            ChunkKind::Authority => {
+                if !mutants::is(Mutant::HoldersForgotten) {
+                    for (server, ranges) in chunk.holders {
+                        for slice in common(&ranges, &RangeSet::of(chunk.ranges.iter().copied())) {
+                            self.adopt_holder(server, slice);
+                        }
+                    }
+                }
+                self.take(version, &chunk.ranges);
+                // Eventual: what the former owner had not told all copies.
+                self.touched.extend(chunk.unsettled);
+                self.say(now, from, Message::Taken { chunk: id });
+            }
+            ChunkKind::Recovered => {
+                if self.config.replication == Replication::Eventual {
+                    for &slice in &chunk.ranges {
+                        self.lose_range(slice, Extent::LastCommits);
+                    }
+                }
+                self.adopt_holders(&chunk.ranges);
+                for slice in &chunk.ranges {
+                    self.clean(*slice);
+                }
+                self.take(version, &chunk.ranges);
+                self.proposals.unsettle(chunk.unsettled);
+                self.repropose(now, values);
+            }
+        }
+    }
+
+    /// Whether these copies were asked of this server, and are still wanted.
+    fn expects(&mut self, from: ServerId, ranges: &[Slice]) -> bool {
+        let wanted = ranges.iter().all(|&slice| self.wanted.covers(slice));
+        let Some(claim) = &mut self.claim else {
+            return false;
+        };
+        let asked = ranges.iter().all(|&slice| {
+            let from_it = claim.recovering.within(slice);
+            let parts = from_it.filter(|(_, server)| **server == from);
+            RangeSet::of(parts.map(|(slice, _)| slice)).covers(slice)
+        });
+        if wanted && asked {
+            for &slice in ranges {
+                claim.recovering.remove(slice);
+            }
+        }
+        wanted && asked
+    }
+}

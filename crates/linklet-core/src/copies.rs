@@ -1,0 +1,249 @@
+//! The side of a server with copies: it does what the owner says, in order,
+//! until a newer owner says something.
+
+use crate::Replication;
+use crate::core::Core;
+use crate::message::{Chunk, ChunkKind, CopyOrder, Entry, Message, Operation};
+use crate::ranges::{RangeSet, in_order};
+use crate::values::{Limit, Values};
+use bytes::Bytes;
+use std::time::Duration;
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// Whose copy it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyState {
+    pub(crate) owner: ServerId,
+    pub(crate) token: AssignmentVersion,
+}
+
+impl Core {
+    pub(crate) fn hear_copy(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        id: u64,
+        token: AssignmentVersion,
+        order: CopyOrder,
+    ) {
+        let ranges = match &order {
+            CopyOrder::Fill { ranges, .. }
+            | CopyOrder::Attach { ranges }
+            | CopyOrder::Exclude { ranges } => ranges.clone(),
+            CopyOrder::Apply { point, .. } => vec![Slice::of_point(*point)],
+        };
+        let floors = ranges
+            .iter()
+            .flat_map(|&slice| self.copy_floor.within(slice));
+        let floor = floors.map(|(_, &floor)| floor).max();
+        // An owner follows nobody.
+        let owns = ranges.iter().any(|&slice| self.owned.touches(slice));
+        if !in_order(&ranges) || floor > Some(token) || owns {
+            let newest = floor.max(self.map.version()).unwrap_or(token);
+            self.say(now, from, Message::CopyRefused { id, newest });
+            return;
+        }
+        let state = CopyState { owner: from, token };
+        match order {
+            CopyOrder::Fill { ranges, entries } => self.fill(values, state, &ranges, entries),
+            CopyOrder::Attach { ranges } => self.attach(now, id, state, &ranges),
+            CopyOrder::Exclude { ranges } => {
+                for slice in ranges {
+                    let dropped: Vec<Slice> =
+                        self.copies.within(slice).map(|(slice, _)| slice).collect();
+                    for slice in dropped {
+                        values.forget(slice);
+                        self.copies.remove(slice);
+                    }
+                    self.clean(slice);
+                    self.raise_floor(slice, token);
+                }
+                self.table_stale = true;
+            }
+            CopyOrder::Apply {
+                point,
+                key,
+                operation,
+            } => {
+                if self.copies.get(point) == Some(&state) {
+                    self.apply(values, id, state, point, key, operation);
+                }
+            }
+        }
+        self.say(now, from, Message::CopyDone { id });
+    }
+
+    /// From now on only owners with this token or a newer one are followed.
+    pub(crate) fn raise_floor(&mut self, slice: Slice, token: AssignmentVersion) {
+        let mut lower = self.copy_floor.gaps(slice);
+        let below = self
+            .copy_floor
+            .within(slice)
+            .filter(|&(_, had)| *had < token);
+        lower.extend(below.map(|(slice, _)| slice));
+        for slice in lower {
+            self.copy_floor.insert(slice, token);
+        }
+    }
+
+    fn fill(
+        &mut self,
+        values: &mut dyn Values,
+        state: CopyState,
+        ranges: &[Slice],
+        entries: Vec<Entry>,
+    ) {
+        for &slice in ranges {
+            self.resolve_transit(slice);
+            self.clean(slice);
+            values.forget(slice);
+            self.copies.insert(slice, state);
+            self.raise_floor(slice, state.token);
+        }
+        for entry in entries {
+            let point = entry.point;
+            if self.copies.get(point) != Some(&state) {
+                continue;
+            }
+            // What cannot be kept is no copy, and counts as lost if the owner
+            // dies.
+            if entry.value.is_none() || values.store(entry).is_err() {
+                self.drop_point(values, point);
+            }
+        }
+        self.table_stale = true;
+    }
+
+    fn drop_point(&mut self, values: &mut dyn Values, point: KeyPoint) {
+        values.forget(Slice::of_point(point));
+        self.copies.remove(Slice::of_point(point));
+        self.table_stale = true;
+    }
+
+    fn attach(&mut self, now: Duration, id: u64, state: CopyState, ranges: &[Slice]) {
+        let mut missing = Vec::new();
+        let mut unsettled = Vec::new();
+        for &slice in ranges {
+            missing.extend(self.copies.gaps(slice));
+            let here: Vec<Slice> = self.copies.within(slice).map(|(slice, _)| slice).collect();
+            for slice in here {
+                self.copies.insert(slice, state);
+                unsettled.extend(self.dirty_within(slice));
+            }
+            self.raise_floor(slice, state.token);
+        }
+        let message = Message::Attached {
+            id,
+            missing,
+            unsettled,
+        };
+        self.say(now, state.owner, message);
+    }
+
+    fn apply(
+        &mut self,
+        values: &mut dyn Values,
+        id: u64,
+        state: CopyState,
+        point: KeyPoint,
+        key: Bytes,
+        operation: Operation,
+    ) {
+        if self.config.replication == Replication::Strong {
+            self.dirty.insert((point, key.clone()), (state.owner, id));
+        }
+        match operation {
+            Operation::Put { version, value } => {
+                let entry = Entry {
+                    point,
+                    key,
+                    version,
+                    value: Some(value),
+                };
+                if values.store(entry).is_err() {
+                    self.drop_point(values, point);
+                }
+            }
+            Operation::Remove => values.remove(point, &key),
+        }
+    }
+
+    pub(crate) fn hear_settled(&mut self, from: ServerId, id: u64) {
+        self.dirty
+            .retain(|_, (owner, order)| *owner != from || *order > id);
+    }
+
+    fn dirty_within(&self, slice: Slice) -> Vec<(KeyPoint, Bytes)> {
+        let keys = self.dirty.range((slice.start(), Bytes::new())..);
+        keys.map(|(key, _)| key.clone())
+            .take_while(|(point, _)| *point <= slice.last())
+            .collect()
+    }
+
+    /// Forgets which keys of this were unsettled.
+    pub(crate) fn clean(&mut self, slice: Slice) {
+        for key in self.dirty_within(slice) {
+            self.dirty.remove(&key);
+        }
+    }
+
+    /// The copies of this become the owner's values: others may differ about
+    /// the last commits.
+    pub(crate) fn unsettle_copy(&mut self, slice: Slice) {
+        let keys = self.dirty_within(slice);
+        self.proposals.unsettle(keys);
+    }
+
+    /// Sends copies to somebody who found that nobody has the authority.
+    pub(crate) fn hear_recover(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        claim: u64,
+        ranges: &[Slice],
+    ) {
+        if !in_order(ranges) || self.claims.get(&from).is_none_or(|c| c.id != claim) {
+            // A newer claim of the same server is on its way, or was answered.
+            return;
+        }
+        let mut missing = RangeSet::default();
+        let mut here = Vec::new();
+        for &slice in ranges {
+            for gap in self.copies.gaps(slice) {
+                missing.add(gap);
+            }
+            here.extend(self.copies.within(slice).map(|(slice, _)| slice));
+        }
+        let limit = Limit {
+            bytes: self.config.chunk_bytes,
+            entries: self.config.chunk_entries,
+        };
+        for mut slice in here {
+            loop {
+                let scan = values.scan(slice, limit);
+                let last = scan.last.clamp(slice.start(), slice.last());
+                let part = Slice::spanning(slice.start(), last);
+                self.chunks += 1;
+                let chunk = Chunk {
+                    id: self.chunks,
+                    kind: ChunkKind::Recovered,
+                    ranges: vec![part],
+                    entries: scan.entries,
+                    holders: Vec::new(),
+                    unsettled: self.dirty_within(part),
+                };
+                self.say(now, from, Message::Chunk(chunk));
+                match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
+                    Some((_, rest)) if last < slice.last() => slice = rest,
+                    _ => break,
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let ranges = missing.slices();
+            self.say(now, from, Message::Gone { claim, ranges });
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! The state of one server, and the ways in and out.
+
+use crate::claim::MyClaim;
+use crate::config::{Config, ConfigError};
+use crate::copies::CopyState;
+use crate::effect::{Effect, Ticket};
+use crate::follow::Follower;
+use crate::give::Transit;
+use crate::link::Link;
+use crate::loss::{Extent, Loss, LossReason};
+use crate::message::{Claim, Frame, Message};
+use crate::ranges::{RangeMap, RangeSet};
+use crate::settle::Proposals;
+use crate::table::{Status, Table};
+use crate::values::Values;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_sharder::{
+    Assignment, AssignmentVersion, KeyPoint, KnownAssignment, Learned, ServerId, Slice,
+};
+
+/// Keys remembered that were committed without a lease; beyond it their
+/// ranges are reported.
+const PROVISIONAL_KEYS_MAX: usize = 100_000;
+
+/// See the first page of this crate.
+#[derive(Debug)]
+pub struct Core {
+    pub(crate) me: ServerId,
+    pub(crate) config: Config,
+    pub(crate) map: KnownAssignment,
+    /// Everybody alive but this server.
+    pub(crate) alive: BTreeSet<ServerId>,
+    /// This server was among the living once.
+    joined: bool,
+    lease_until: Option<Duration>,
+    lease_lapsed: bool,
+    pub(crate) replaced: bool,
+    draining: bool,
+    drained: bool,
+
+    pub(crate) links: BTreeMap<ServerId, Link>,
+    /// Dead for ever.
+    pub(crate) gone: BTreeSet<ServerId>,
+    /// The newest assignment that each has claimed by.
+    pub(crate) heard: BTreeMap<ServerId, AssignmentVersion>,
+    /// A newer assignment that somebody goes by.
+    learn: Option<(AssignmentVersion, Duration)>,
+
+    /// Where the authority is here, with its token.
+    pub(crate) owned: RangeMap<AssignmentVersion>,
+    /// The parts of `owned` that were claimed, by whom; not served any more.
+    pub(crate) leaving: RangeMap<ServerId>,
+    /// Sent, and not confirmed yet; neither owned nor forgotten.
+    pub(crate) transit: BTreeMap<u64, Transit>,
+    pub(crate) chunks: u64,
+    /// When the next chunk that nobody waits for may be sent.
+    pub(crate) give_at: Duration,
+    /// Others' claims, the newest of each.
+    pub(crate) claims: BTreeMap<ServerId, Claim>,
+    pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
+
+    /// Assigned to this server, and not here yet.
+    pub(crate) wanted: RangeSet,
+    pub(crate) claim: Option<MyClaim>,
+    pub(crate) claim_ids: u64,
+    /// The newest claim for each point, of anybody.
+    pub(crate) fence: RangeMap<AssignmentVersion>,
+    /// Who had promised to send what is wanted.
+    pub(crate) promised: RangeMap<ServerId>,
+    /// Who the map before said was the owner of what is wanted.
+    pub(crate) former: RangeMap<ServerId>,
+
+    /// Copies of others' values.
+    pub(crate) copies: RangeMap<CopyState>,
+    /// Orders with a lower token are refused.
+    pub(crate) copy_floor: RangeMap<AssignmentVersion>,
+    /// Keys of copies changed by orders not declared settled: by whom, which.
+    pub(crate) dirty: BTreeMap<(KeyPoint, Bytes), (ServerId, u64)>,
+
+    /// Who has, or may have, copies of what is owned here.
+    pub(crate) followers: BTreeMap<ServerId, Follower>,
+    pub(crate) follow_stale: bool,
+    /// Committed, and not sent to the copies yet.
+    pub(crate) touched: BTreeSet<(KeyPoint, Bytes)>,
+    pub(crate) proposals: Proposals,
+    /// Copies are to be told what is settled.
+    pub(crate) settled_stale: bool,
+    provisional: BTreeSet<(KeyPoint, Bytes)>,
+    provisional_overflow: bool,
+
+    pub(crate) parked: BTreeMap<KeyPoint, Vec<Ticket>>,
+    /// Wait for this server to learn of an assignment.
+    pub(crate) parked_for: Vec<(Option<AssignmentVersion>, Ticket)>,
+    effects: VecDeque<Effect>,
+    losses: Vec<Loss>,
+    table: Arc<Table>,
+    pub(crate) table_stale: bool,
+}
+
+impl Core {
+    /// One that knows nothing and has nothing. `me` is this life of the
+    /// process; another life has another.
+    pub fn new(me: ServerId, config: Config) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Core {
+            me,
+            config,
+            map: KnownAssignment::none(),
+            alive: BTreeSet::new(),
+            joined: false,
+            lease_until: None,
+            lease_lapsed: false,
+            replaced: false,
+            draining: false,
+            drained: false,
+            links: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            learn: None,
+            owned: RangeMap::default(),
+            leaving: RangeMap::default(),
+            transit: BTreeMap::new(),
+            chunks: 0,
+            give_at: Duration::ZERO,
+            claims: BTreeMap::new(),
+            urgent: BTreeMap::new(),
+            wanted: RangeSet::default(),
+            claim: None,
+            claim_ids: 0,
+            fence: RangeMap::default(),
+            promised: RangeMap::default(),
+            former: RangeMap::default(),
+            copies: RangeMap::default(),
+            copy_floor: RangeMap::default(),
+            dirty: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            follow_stale: false,
+            touched: BTreeSet::new(),
+            proposals: Proposals::default(),
+            settled_stale: false,
+            provisional: BTreeSet::new(),
+            provisional_overflow: false,
+            parked: BTreeMap::new(),
+            parked_for: Vec::new(),
+            effects: VecDeque::new(),
+            losses: Vec::new(),
+            table: Arc::new(Table::nothing()),
+            table_stale: false,
+        })
+    }
+
+    /// Which life this is.
+    pub fn id(&self) -> ServerId {
+        self.me
+    }
+
+    /// The assignment that it goes by.
+    pub fn version(&self) -> Option<AssignmentVersion> {
+        self.map.version()
+    }
+
+    /// The assignment that it goes by, for callers that have an older one.
+    pub fn assignment(&self) -> Option<&Assignment> {
+        self.map.current()
+    }
+
+    /// The table published last.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// What is owned here and served, ascending.
+    pub fn owned(&self) -> Vec<Slice> {
+        let mut owned = RangeSet::of(self.owned.slices());
+        for (slice, _) in self.leaving.iter() {
+            owned.remove(slice);
+        }
+        owned.slices()
+    }
+
+    /// What is assigned to this server and has not arrived, ascending.
+    pub fn wanted(&self) -> Vec<Slice> {
+        self.wanted.slices()
+    }
+
+    /// The ranges of which this server has copies, ascending.
+    pub fn copies(&self) -> Vec<Slice> {
+        self.copies.slices()
+    }
+
+    /// Hears of an assignment, and of who is alive: at least as of when that
+    /// assignment was made. Servers that the assignment names count as alive.
+    /// Older assignments, and what comes with them, are refused.
+    pub fn learn(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        assignment: &Assignment,
+        alive: &BTreeSet<ServerId>,
+    ) -> Learned {
+        let before = self.map.current().cloned();
+        let learned = self.map.offer(assignment.clone());
+        if self.replaced || !matches!(learned, Learned::Adopted | Learned::Same) {
+            return learned;
+        }
+        let mut living = alive.clone();
+        let named = assignment.slices().iter().flat_map(|slice| &slice.servers);
+        living.extend(named);
+        let present = living.remove(&self.me);
+        if self.joined && !present {
+            self.retire(values);
+            return learned;
+        }
+        self.joined |= present;
+        let version = assignment.version();
+        let known: BTreeSet<ServerId> = self
+            .alive
+            .iter()
+            .chain(self.links.keys())
+            .copied()
+            .collect();
+        self.alive = living;
+        for server in known {
+            let newer = self
+                .heard
+                .get(&server)
+                .is_some_and(|&heard| heard > version);
+            if !self.alive.contains(&server) && !newer {
+                self.bury(now, server, values);
+            }
+        }
+        if learned == Learned::Adopted {
+            self.redirect_claims();
+            self.claim_anew(now, before.as_ref());
+            self.follow_stale = true;
+            self.table_stale = true;
+        }
+        if self.learn.is_some_and(|(wanted, _)| wanted <= version) {
+            self.learn = None;
+        }
+        self.wake_informed(version);
+        self.wake_unwanted();
+        self.conclude(now, values);
+        self.run(now, values);
+        learned
+    }
+
+    /// The coordination has renewed this server's lease until then on its own
+    /// clock: already shortened by what clocks may drift.
+    pub fn lease(&mut self, now: Duration, values: &mut dyn Values, until: Duration) {
+        if self.lease_until.is_none_or(|had| had < until) {
+            self.lease_until = Some(until);
+            self.table_stale = true;
+        }
+        self.look_at_lease(now);
+        self.run(now, values);
+    }
+
+    /// Takes a frame from another server.
+    pub fn receive(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        frame: Frame,
+    ) {
+        if self.replaced || from == self.me || self.gone.contains(&from) {
+            return;
+        }
+        let every = self.config.resend_after;
+        self.links
+            .entry(from)
+            .or_default()
+            .receive(now, every, frame);
+        while let Some(message) = self.links.get_mut(&from).and_then(Link::next) {
+            self.hear(now, values, from, message);
+        }
+        self.run(now, values);
+        if let Some(frame) = self.links.get_mut(&from).and_then(Link::confirm) {
+            self.effects.push_back(Effect::Send { to: from, frame });
+        }
+    }
+
+    fn hear(&mut self, now: Duration, values: &mut dyn Values, from: ServerId, message: Message) {
+        match message {
+            Message::Claim(claim) => self.hear_claim(now, from, claim),
+            Message::ClaimAnswer(answer) => self.hear_answer(now, values, from, answer),
+            Message::Gone { claim, ranges } => self.hear_gone(now, values, from, claim, &ranges),
+            Message::Pull { claim, points } => self.hear_pull(from, claim, points),
+            Message::Recover { claim, ranges } => {
+                self.hear_recover(now, values, from, claim, &ranges);
+            }
+            Message::Chunk(chunk) => self.hear_chunk(now, values, from, chunk),
+            Message::Taken { chunk } => self.hear_taken(now, values, from, chunk),
+            Message::NotTaken { chunk } => self.hear_not_taken(from, chunk),
+            Message::Copy { id, token, order } => {
+                self.hear_copy(now, values, from, id, token, order);
+            }
+            Message::CopyDone { id } => self.hear_done(from, id),
+            Message::CopyRefused { id, newest } => self.hear_refused(now, from, id, newest),
+            Message::Attached {
+                id,
+                missing,
+                unsettled,
+            } => self.hear_attached(now, values, from, id, &missing, unsettled),
+            Message::Settled { id } => self.hear_settled(from, id),
+        }
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.replaced {
+            return;
+        }
+        self.look_at_lease(now);
+        let every = self.config.resend_after;
+        for (&to, link) in &mut self.links {
+            for frame in link.resend(now, every) {
+                self.effects.push_back(Effect::Send { to, frame });
+            }
+        }
+        if let Some((version, at)) = self.learn
+            && now >= at
+        {
+            self.learn = Some((version, now + every));
+            self.effects.push_back(Effect::Learn(version));
+        }
+        self.run(now, values);
+    }
+
+    /// When `tick` has something to do.
+    pub fn next_tick(&self) -> Option<Duration> {
+        let lapse = self.lease_until.filter(|_| !self.lease_lapsed);
+        let give = (!self.leaving.is_empty()).then_some(self.give_at);
+        self.links
+            .values()
+            .filter_map(Link::resend_at)
+            .chain(lapse)
+            .chain(give)
+            .chain(self.learn.map(|(_, at)| at))
+            .min()
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// This server is about to stop: [`Effect::Drained`] says when nothing is
+    /// left here. The coordination has to be told, too, so that it assigns
+    /// everything to others.
+    pub fn drain(&mut self, now: Duration, values: &mut dyn Values) {
+        self.draining = true;
+        self.run(now, values);
+    }
+
+    /// Whether it serves without a lease, or may serve with the one it has.
+    pub(crate) fn may_serve(&self, now: Duration) -> bool {
+        !self.config.needs_lease()
+            || self.lease_until.is_some_and(|until| now < until)
+            || crate::mutants::is(crate::mutants::Mutant::LeaseIgnored)
+    }
+
+    /// A commit of an owned key that the table wants to be told of.
+    pub fn touched(&mut self, now: Duration, values: &mut dyn Values, point: KeyPoint, key: Bytes) {
+        self.look_at_lease(now);
+        if self.lease_lapsed && self.owned.has(point) {
+            if self.provisional.len() < PROVISIONAL_KEYS_MAX {
+                self.provisional.insert((point, key.clone()));
+            } else {
+                self.provisional_overflow = true;
+            }
+        }
+        if self.followers.values().any(|f| f.held.has(point)) {
+            self.touched.insert((point, key));
+        }
+        self.run(now, values);
+    }
+
+    fn look_at_lease(&mut self, now: Duration) {
+        let lapsed = self.lease_until.is_some_and(|until| now >= until);
+        if lapsed != self.lease_lapsed {
+            self.lease_lapsed = lapsed;
+            self.table_stale = true;
+            if !lapsed {
+                // Still a member: nobody has taken over.
+                self.provisional.clear();
+                self.provisional_overflow = false;
+            }
+        }
+    }
+
+    /// Everything that follows from what has changed.
+    pub(crate) fn run(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.replaced {
+            return;
+        }
+        self.publish(values);
+        self.follow(now, values);
+        self.settle(now, values);
+        self.give(now, values);
+        self.publish(values);
+        self.flush_losses();
+        let listed = || {
+            let map = self.map.current()?;
+            let mut slices = map.slices().iter();
+            Some(slices.any(|assigned| assigned.servers.contains(&self.me)))
+        };
+        if self.draining
+            && !self.drained
+            && self.owned.is_empty()
+            && self.transit.is_empty()
+            && self.wanted.is_empty()
+            && self.links.values().all(Link::is_settled)
+            && !self
+                .copies
+                .iter()
+                .any(|(_, copy)| self.alive.contains(&copy.owner))
+            && listed() == Some(false)
+        {
+            self.drained = true;
+            self.effects.push_back(Effect::Drained);
+        }
+    }
+
+    /// Publishes the table if something in it has changed.
+    pub(crate) fn publish(&mut self, values: &mut dyn Values) {
+        if !std::mem::take(&mut self.table_stale) {
+            return;
+        }
+        let strong = self.config.replication == crate::Replication::Strong;
+        let mut ranges: RangeMap<Status> = RangeMap::default();
+        if self.config.replication == crate::Replication::Eventual {
+            for (slice, _) in self.copies.iter() {
+                ranges.insert(slice, Status::Copy);
+            }
+        }
+        for (slice, &token) in self.owned.iter() {
+            let status = |note| Status::Owned {
+                token,
+                note: note || self.lease_lapsed,
+                propose: strong,
+            };
+            ranges.insert(slice, status(false));
+            if self.config.replication != crate::Replication::Eventual {
+                continue;
+            }
+            // Noted from before a copy is made.
+            let assigned = self.map.current().map_or(&[][..], Assignment::slices);
+            for assigned in crate::ranges::overlapping(assigned, slice) {
+                if assigned.servers.len() > 1
+                    && let Some(part) = assigned.slice.intersection(slice)
+                {
+                    ranges.insert(part, status(true));
+                }
+            }
+            for follower in self.followers.values() {
+                for held in follower.held.common(slice) {
+                    ranges.insert(held, status(true));
+                }
+            }
+        }
+        for (slice, _) in self.leaving.iter() {
+            ranges.remove(slice);
+        }
+        for point in self.proposals.unsettled_points() {
+            ranges.remove(Slice::of_point(point));
+        }
+        let until = self
+            .config
+            .needs_lease()
+            .then_some(self.lease_until.unwrap_or_default());
+        let ranges = ranges.iter().map(|(slice, &status)| (slice, status));
+        let table = Table::new(ranges.collect(), until, self.map.version());
+        if *self.table != table {
+            self.table = Arc::new(table);
+            values.publish(Arc::clone(&self.table));
+        }
+    }
+
+    /// The others take this server for dead.
+    fn retire(&mut self, values: &mut dyn Values) {
+        self.replaced = true;
+        if self.provisional_overflow {
+            let ranges = self.owned.slices();
+            self.lose(
+                LossReason::Replaced,
+                Extent::LastCommits,
+                ranges,
+                Vec::new(),
+            );
+        } else if !self.provisional.is_empty() {
+            let keys = std::mem::take(&mut self.provisional).into_iter().collect();
+            self.lose(LossReason::Replaced, Extent::LastCommits, Vec::new(), keys);
+        }
+        self.flush_losses();
+        let gave = self.owned.slices();
+        self.owned = RangeMap::default();
+        self.leaving = RangeMap::default();
+        self.copies = RangeMap::default();
+        self.wanted = RangeSet::default();
+        self.transit.clear();
+        self.table = Arc::new(Table::nothing());
+        values.publish(Arc::clone(&self.table));
+        self.give_up_proposals();
+        for (_, tickets) in std::mem::take(&mut self.parked) {
+            self.effects.extend(tickets.into_iter().map(Effect::Wake));
+        }
+        for (_, ticket) in std::mem::take(&mut self.parked_for) {
+            self.effects.push_back(Effect::Wake(ticket));
+        }
+        if !gave.is_empty() {
+            self.effects.push_back(Effect::Gave(gave));
+        }
+        self.effects.push_back(Effect::Replaced);
+    }
+
+    /// A server is dead for ever.
+    fn bury(&mut self, now: Duration, server: ServerId, values: &mut dyn Values) {
+        self.gone.insert(server);
+        self.links.remove(&server);
+        self.heard.remove(&server);
+        self.forget_claimant(now, server, values);
+        self.forget_source(server);
+        self.forget_follower(server);
+    }
+
+    /// Says something to somebody who is not known to be dead.
+    pub(crate) fn say(&mut self, now: Duration, to: ServerId, message: Message) {
+        if self.gone.contains(&to) {
+            return;
+        }
+        let link = self.links.entry(to).or_default();
+        let frame = link.send(now, self.config.resend_after, message);
+        self.effects.push_back(Effect::Send { to, frame });
+    }
+
+    pub(crate) fn tell(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+
+    /// Somebody goes by an assignment that may be newer.
+    pub(crate) fn hear_version(&mut self, now: Duration, version: AssignmentVersion) {
+        if self.map.version() >= Some(version)
+            || self.learn.is_some_and(|(wanted, _)| wanted >= version)
+        {
+            return;
+        }
+        self.learn = Some((version, now + self.config.resend_after));
+        self.effects.push_back(Effect::Learn(version));
+    }
+
+    /// Notes a loss; those of one kind are reported together.
+    pub(crate) fn lose(
+        &mut self,
+        reason: LossReason,
+        extent: Extent,
+        ranges: Vec<Slice>,
+        keys: Vec<(KeyPoint, Bytes)>,
+    ) {
+        let Some(version) = self.map.version() else {
+            return;
+        };
+        let same = self
+            .losses
+            .iter_mut()
+            .find(|loss| (loss.reason, loss.extent, loss.version) == (reason, extent, version));
+        match same {
+            Some(loss) => {
+                loss.ranges.extend(ranges);
+                loss.keys.extend(keys);
+            }
+            None => self.losses.push(Loss {
+                reason,
+                extent,
+                version,
+                ranges,
+                keys,
+            }),
+        }
+    }
+
+    fn flush_losses(&mut self) {
+        for mut loss in std::mem::take(&mut self.losses) {
+            loss.ranges.sort_unstable();
+            loss.ranges = crate::ranges::joined(loss.ranges);
+            self.effects.push_back(Effect::Loss(loss));
+        }
+    }
+}

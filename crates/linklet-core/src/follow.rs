@@ -1,0 +1,600 @@
+//! The owner's side of its copies: who may have which, and what each of them
+//! was told.
+//!
+//! `held` is what a server may have a copy of: from before it is told to take
+//! one until after it has confirmed that it was dropped, or is dead. A strong
+//! commit waits for everybody who may hold its key, which is why any of their
+//! copies will do when the owner dies. Who holds what goes along when the
+//! authority moves.
+
+use crate::Replication;
+use crate::core::Core;
+use crate::message::{CopyOrder, Message, Operation};
+use crate::mutants::{self, Mutant};
+use crate::ranges::RangeSet;
+use crate::values::{Limit, Values};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// A server with copies.
+#[derive(Debug, Default)]
+pub(crate) struct Follower {
+    /// What it may have copies of.
+    pub(crate) held: RangeSet,
+    /// What it is known to have complete copies of.
+    synced: RangeSet,
+    /// Copies made by a former owner, which has to be told of the new one.
+    attach: RangeSet,
+    excluding: RangeSet,
+    /// The last order.
+    last: u64,
+    /// Not confirmed.
+    orders: VecDeque<(u64, Order)>,
+    /// Orders whose commits are not settled, by their numbers.
+    applies: BTreeMap<u64, u64>,
+    last_apply: u64,
+    settled: u64,
+}
+
+/// What an order was about.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Fill(RangeSet),
+    Attach(RangeSet),
+    Exclude(RangeSet),
+    Apply {
+        point: KeyPoint,
+        key: Bytes,
+        proposal: Option<u64>,
+    },
+}
+
+impl Follower {
+    /// Keys of a range that it may not have been told of.
+    pub(crate) fn unconfirmed(&self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
+        let keys = self.orders.iter().filter_map(|(_, order)| match order {
+            Order::Apply { point, key, .. } if ranges.has(*point) => Some((*point, key.clone())),
+            _ => None,
+        });
+        keys.collect()
+    }
+
+    /// Somebody else is the owner of these now.
+    pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
+        for &slice in ranges {
+            self.held.remove(slice);
+            self.synced.remove(slice);
+            self.attach.remove(slice);
+            self.excluding.remove(slice);
+            for (_, order) in &mut self.orders {
+                match order {
+                    Order::Fill(set) | Order::Attach(set) | Order::Exclude(set) => {
+                        set.remove(slice);
+                    }
+                    Order::Apply { .. } => {}
+                }
+            }
+        }
+    }
+
+    /// These commits are settled; returns the order up to which all are, if
+    /// that is news.
+    pub(crate) fn settled(&mut self, numbers: &[u64]) -> Option<u64> {
+        if self.applies.is_empty() && self.last_apply <= self.settled {
+            return None;
+        }
+        self.applies.retain(|_, number| !numbers.contains(number));
+        let first = self.applies.keys().next();
+        let upto = first.map_or(self.last_apply, |&first| first - 1);
+        (upto > self.settled).then(|| {
+            self.settled = upto;
+            upto
+        })
+    }
+}
+
+impl Core {
+    /// A server has, or may have, copies of this.
+    pub(crate) fn adopt_holder(&mut self, server: ServerId, slice: Slice) {
+        if server == self.me || self.gone.contains(&server) {
+            return;
+        }
+        let follower = self.followers.entry(server).or_default();
+        follower.held.add(slice);
+        follower.attach.add(slice);
+        self.follow_stale = true;
+        self.table_stale = true;
+    }
+
+    /// As before it was sent away.
+    pub(crate) fn hold_again(&mut self, server: ServerId, slice: Slice) {
+        self.adopt_holder(server, slice);
+    }
+
+    pub(crate) fn forget_follower(&mut self, server: ServerId) {
+        if self.followers.remove(&server).is_some() {
+            self.proposals.forget_server(server);
+            self.follow_stale = true;
+            self.table_stale = true;
+        }
+    }
+
+    /// Gives an order and notes it.
+    pub(crate) fn order(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        token: AssignmentVersion,
+        order: CopyOrder,
+        note: Order,
+    ) {
+        let follower = self.followers.entry(server).or_default();
+        follower.last += 1;
+        let id = follower.last;
+        if let Order::Apply {
+            proposal: Some(number),
+            ..
+        } = note
+        {
+            follower.applies.insert(id, number);
+        }
+        if matches!(note, Order::Apply { .. }) {
+            follower.last_apply = id;
+            self.settled_stale |= self.config.replication == Replication::Strong;
+        }
+        follower.orders.push_back((id, note));
+        self.say(now, server, Message::Copy { id, token, order });
+    }
+
+    /// What each server is to have copies of: by the assignment, of what is
+    /// owned here and stays here.
+    fn desired(&self) -> BTreeMap<ServerId, RangeSet> {
+        let mut desired: BTreeMap<ServerId, RangeSet> = BTreeMap::new();
+        let Some(map) = self.map.current() else {
+            return desired;
+        };
+        for assigned in map.slices() {
+            if assigned.servers.first() != Some(&self.me) {
+                continue;
+            }
+            for &server in &assigned.servers[1..] {
+                if !self.alive.contains(&server) {
+                    continue;
+                }
+                let set = desired.entry(server).or_default();
+                for (slice, _) in self.owned.within(assigned.slice) {
+                    set.add(slice);
+                    for (leaving, _) in self.leaving.within(slice) {
+                        set.remove(leaving);
+                    }
+                }
+            }
+        }
+        desired
+    }
+
+    /// Brings the copies to what they should be, as far as the window allows.
+    pub(crate) fn follow(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.config.replication == Replication::None {
+            return;
+        }
+        self.flush_touched(now, values);
+        if !std::mem::take(&mut self.follow_stale) {
+            return;
+        }
+        let attach: Vec<ServerId> = self
+            .followers
+            .iter()
+            .filter(|(_, follower)| !follower.attach.is_empty())
+            .map(|(&server, _)| server)
+            .collect();
+        for server in attach {
+            self.attach_server(now, server);
+        }
+        let desired = self.desired();
+        for (&server, ranges) in &desired {
+            self.fill_server(now, values, server, ranges);
+        }
+        self.exclude(now, &desired);
+    }
+
+    /// Cuts ranges by the tokens that they are owned with.
+    fn by_token(&self, ranges: &RangeSet) -> BTreeMap<AssignmentVersion, Vec<Slice>> {
+        let mut groups: BTreeMap<AssignmentVersion, Vec<Slice>> = BTreeMap::new();
+        for (slice, ()) in ranges.iter() {
+            for (slice, &token) in self.owned.within(slice) {
+                groups.entry(token).or_default().push(slice);
+            }
+        }
+        groups
+    }
+
+    pub(crate) fn attach_server(&mut self, now: Duration, server: ServerId) {
+        let Some(follower) = self.followers.get_mut(&server) else {
+            return;
+        };
+        let ranges = std::mem::take(&mut follower.attach);
+        for (token, ranges) in self.by_token(&ranges) {
+            let note = Order::Attach(RangeSet::of(ranges.iter().copied()));
+            let order = CopyOrder::Attach {
+                ranges: ranges.clone(),
+            };
+            self.order(now, server, token, order, note);
+            for slice in ranges {
+                self.tell_pending(now, server, slice, token);
+            }
+        }
+    }
+
+    /// Commits under way are told to a copy that is new to this owner.
+    fn tell_pending(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        slice: Slice,
+        token: AssignmentVersion,
+    ) {
+        if mutants::is(Mutant::PendingNotCopied) {
+            return;
+        }
+        for (number, point, key, operation) in self.proposals.within(slice) {
+            self.apply_at(now, server, number, point, &key, &operation, token);
+        }
+    }
+
+    fn fill_server(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        desired: &RangeSet,
+    ) {
+        let mut missing = Vec::new();
+        for (slice, ()) in desired.iter() {
+            match self.followers.get(&server) {
+                Some(follower) => missing.extend(follower.held.gaps(slice)),
+                None => missing.push(slice),
+            }
+        }
+        for (token, ranges) in self.by_token(&RangeSet::of(missing)) {
+            for slice in ranges {
+                if !self.fill_slice(now, values, server, slice, token) {
+                    // The rest once the window is open again.
+                    self.follow_stale = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends copies of a range in chunks; whether all of them.
+    fn fill_slice(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        mut slice: Slice,
+        token: AssignmentVersion,
+    ) -> bool {
+        loop {
+            let link = self.links.get(&server);
+            let on_the_way = link.map_or(0, |link| link.unconfirmed_bytes());
+            if on_the_way >= self.config.window_bytes {
+                return false;
+            }
+            let last = self.fill_part(now, values, server, slice, token);
+            match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
+                Some((_, rest)) if last < slice.last() => slice = rest,
+                _ => return true,
+            }
+        }
+    }
+
+    fn fill_part(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        slice: Slice,
+        token: AssignmentVersion,
+    ) -> KeyPoint {
+        let limit = Limit {
+            bytes: self.config.chunk_bytes,
+            entries: self.config.chunk_entries,
+        };
+        let scan = values.scan(slice, limit);
+        let last = scan.last.clamp(slice.start(), slice.last());
+        let part = Slice::spanning(slice.start(), last);
+        self.followers.entry(server).or_default().held.add(part);
+        self.table_stale = true;
+        let order = CopyOrder::Fill {
+            ranges: vec![part],
+            entries: scan.entries,
+        };
+        let note = Order::Fill(RangeSet::of([part]));
+        self.order(now, server, token, order, note);
+        self.tell_pending(now, server, part, token);
+        last
+    }
+
+    /// One key point to every server that is to have a copy and has none.
+    pub(crate) fn fill_point(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        point: KeyPoint,
+        token: AssignmentVersion,
+    ) {
+        let Some(map) = self.map.current() else {
+            return;
+        };
+        let servers = &map.slice_of(point).servers;
+        if servers.first() != Some(&self.me) {
+            return;
+        }
+        let held = |server: &ServerId| {
+            let follower = self.followers.get(server);
+            follower.is_some_and(|follower| follower.held.has(point))
+        };
+        let missing: Vec<ServerId> = servers[1..]
+            .iter()
+            .copied()
+            .filter(|server| self.alive.contains(server) && !held(server))
+            .collect();
+        for server in missing {
+            self.fill_part(now, values, server, Slice::of_point(point), token);
+        }
+    }
+
+    /// Copies that are not to be there any more are dropped once those that
+    /// are to be there are complete.
+    fn exclude(&mut self, now: Duration, desired: &BTreeMap<ServerId, RangeSet>) {
+        let Some(map) = self.map.current() else {
+            return;
+        };
+        let mut orders: Vec<(ServerId, RangeSet)> = Vec::new();
+        for (&server, follower) in &self.followers {
+            let mut extra = RangeSet::default();
+            for assigned in map.slices() {
+                if assigned.servers.first() != Some(&self.me) {
+                    continue;
+                }
+                for slice in follower.held.common(assigned.slice) {
+                    extra.add(slice);
+                }
+            }
+            let wanted = desired.get(&server).into_iter().flat_map(RangeSet::iter);
+            let under_way = follower.excluding.iter().chain(follower.attach.iter());
+            let stays = wanted.chain(under_way).chain(self.leaving_set());
+            for (slice, ()) in stays {
+                extra.remove(slice);
+            }
+            if !mutants::is(Mutant::ExcludedEarly) {
+                for (other, ranges) in desired.iter().filter(|(other, _)| **other != server) {
+                    for (slice, ()) in ranges.iter() {
+                        match self.followers.get(other) {
+                            Some(other) => other
+                                .synced
+                                .gaps(slice)
+                                .into_iter()
+                                .for_each(|gap| extra.remove(gap)),
+                            None => extra.remove(slice),
+                        }
+                    }
+                }
+            }
+            if !extra.is_empty() {
+                orders.push((server, extra));
+            }
+        }
+        for (server, extra) in orders {
+            for (token, ranges) in self.by_token(&extra) {
+                let set = RangeSet::of(ranges.iter().copied());
+                if let Some(follower) = self.followers.get_mut(&server) {
+                    for &slice in &ranges {
+                        follower.excluding.add(slice);
+                    }
+                }
+                let order = CopyOrder::Exclude { ranges };
+                self.order(now, server, token, order, Order::Exclude(set));
+            }
+        }
+    }
+
+    fn leaving_set(&self) -> impl Iterator<Item = (Slice, &())> {
+        self.leaving.iter().map(|(slice, _)| (slice, &()))
+    }
+
+    /// Eventual: tells the copies of what was committed, newest values only.
+    fn flush_touched(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.touched.is_empty() {
+            return;
+        }
+        for (point, key) in std::mem::take(&mut self.touched) {
+            let Some(&token) = self.owned.get(point) else {
+                continue;
+            };
+            let holders: Vec<ServerId> = self
+                .followers
+                .iter()
+                .filter(|(_, follower)| follower.held.has(point))
+                .map(|(&server, _)| server)
+                .collect();
+            if holders.is_empty() {
+                continue;
+            }
+            let operation = match values.get(point, &key) {
+                None => Some(Operation::Remove),
+                Some(entry) => entry.value.map(|value| Operation::Put {
+                    version: entry.version,
+                    value,
+                }),
+            };
+            for server in holders {
+                // An order waits for its turn behind the attachment.
+                self.attach_server(now, server);
+                match &operation {
+                    Some(operation) => {
+                        let order = CopyOrder::Apply {
+                            point,
+                            key: key.clone(),
+                            operation: operation.clone(),
+                        };
+                        let note = Order::Apply {
+                            point,
+                            key: key.clone(),
+                            proposal: None,
+                        };
+                        self.order(now, server, token, order, note);
+                    }
+                    None => {
+                        // It cannot be marshalled: better no copy than an old one.
+                        let slice = Slice::of_point(point);
+                        let order = CopyOrder::Exclude {
+                            ranges: vec![slice],
+                        };
+                        let note = Order::Exclude(RangeSet::of([slice]));
+                        self.order(now, server, token, order, note);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn hear_done(&mut self, from: ServerId, id: u64) {
+        let Some(follower) = self.followers.get_mut(&from) else {
+            return;
+        };
+        while let Some((_, order)) = follower.orders.pop_front_if(|(order, _)| *order <= id) {
+            match order {
+                Order::Fill(ranges) => {
+                    for (slice, ()) in ranges.iter() {
+                        follower.synced.add(slice);
+                    }
+                    self.follow_stale = true;
+                }
+                Order::Exclude(ranges) => {
+                    for (slice, ()) in ranges.iter() {
+                        follower.held.remove(slice);
+                        follower.synced.remove(slice);
+                        follower.excluding.remove(slice);
+                    }
+                    self.follow_stale = true;
+                    self.table_stale = true;
+                }
+                Order::Apply {
+                    proposal: Some(number),
+                    ..
+                } => self.proposals.confirm(number, from),
+                Order::Attach(_) | Order::Apply { .. } => {}
+            }
+        }
+    }
+
+    /// An order was refused: whoever has a copy there follows a newer owner.
+    /// It confirms nothing, so commits that wait for it are never settled.
+    pub(crate) fn hear_refused(
+        &mut self,
+        now: Duration,
+        from: ServerId,
+        id: u64,
+        newest: AssignmentVersion,
+    ) {
+        if let Some(follower) = self.followers.get_mut(&from) {
+            follower.orders.retain(|(order, _)| *order != id);
+        }
+        self.hear_version(now, newest);
+    }
+
+    pub(crate) fn hear_attached(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        id: u64,
+        missing: &[Slice],
+        unsettled: Vec<(KeyPoint, Bytes)>,
+    ) {
+        let Some(follower) = self.followers.get_mut(&from) else {
+            return;
+        };
+        let order = follower.orders.iter().find(|(order, _)| *order == id);
+        let Some((_, Order::Attach(ranges))) = order else {
+            return;
+        };
+        for (slice, ()) in ranges.clone().iter() {
+            follower.synced.add(slice);
+            for &gap in missing {
+                if let Some(gap) = gap.intersection(slice) {
+                    follower.held.remove(gap);
+                    follower.synced.remove(gap);
+                }
+            }
+        }
+        self.follow_stale = true;
+        // The owner's value is the one that counts, whatever the former owner
+        // was about to commit.
+        for (point, key) in unsettled {
+            let held = self.followers.get(&from);
+            if !held.is_some_and(|follower| follower.held.has(point)) {
+                continue;
+            }
+            self.agree(now, values, from, point, key);
+        }
+    }
+
+    /// Makes one copy of a key what it is here, behind all commits under way.
+    fn agree(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        point: KeyPoint,
+        key: Bytes,
+    ) {
+        let Some(&token) = self.owned.get(point) else {
+            return;
+        };
+        // Commits under way were told after the attachment, and decide.
+        if !self.proposals.apart(Slice::of_point(point)).1.is_empty() {
+            return;
+        }
+        let operation = match values.get(point, &key).and_then(|entry| {
+            entry.value.map(|value| Operation::Put {
+                version: entry.version,
+                value,
+            })
+        }) {
+            Some(put) => put,
+            None => Operation::Remove,
+        };
+        let order = CopyOrder::Apply {
+            point,
+            key: key.clone(),
+            operation,
+        };
+        let note = Order::Apply {
+            point,
+            key,
+            proposal: None,
+        };
+        self.order(now, server, token, order, note);
+    }
+
+    /// Who is known to have complete copies of everything that is owned here
+    /// and assigned to him: for tests and status pages.
+    pub fn synced(&self) -> BTreeSet<ServerId> {
+        let desired = self.desired();
+        let complete = |server: &ServerId, ranges: &RangeSet| {
+            let follower = self.followers.get(server);
+            follower.is_some_and(|f| ranges.iter().all(|(slice, ())| f.synced.covers(slice)))
+        };
+        desired
+            .iter()
+            .filter(|(server, ranges)| complete(server, ranges))
+            .map(|(&server, _)| server)
+            .collect()
+    }
+}

@@ -1,0 +1,397 @@
+//! The giver's side of a move: answering claims, and sending away values and
+//! with them the authority.
+//!
+//! The authority over a range is sent in the one message that has all of its
+//! values. So a receiver serves whatever it has got, the rest is still wholly
+//! here, and who claims after him asks both. Until a chunk is confirmed, this
+//! server keeps the values but neither serves them nor gives them to others.
+
+use crate::Replication;
+use crate::core::Core;
+use crate::effect::Effect;
+use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
+use crate::mutants::{self, Mutant};
+use crate::ranges::{RangeMap, RangeSet, common, in_order, joined, overlapping};
+use crate::values::{Limit, Values};
+use bytes::Bytes;
+use std::time::Duration;
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// A chunk that is not confirmed yet.
+#[derive(Debug)]
+pub(crate) struct Transit {
+    pub(crate) to: ServerId,
+    /// What was owned, with its tokens.
+    pub(crate) owned: RangeMap<AssignmentVersion>,
+    /// Who had copies of it.
+    held: Vec<(ServerId, Vec<Slice>)>,
+    unsettled: Vec<(KeyPoint, Bytes)>,
+}
+
+impl Transit {
+    pub(crate) fn has(&self, point: KeyPoint) -> bool {
+        self.owned.has(point)
+    }
+}
+
+impl Core {
+    pub(crate) fn hear_claim(&mut self, now: Duration, from: ServerId, mut claim: Claim) {
+        if !in_order(&claim.ranges) {
+            return;
+        }
+        let version = claim.version;
+        self.hear_version(now, version);
+        let heard = self.heard.entry(from).or_insert(version);
+        *heard = version.max(*heard);
+        let mut accepted = RangeSet::of(claim.ranges.iter().copied());
+        let mut refused = RangeSet::default();
+        for &slice in &claim.ranges {
+            // Somebody has claimed it by a newer assignment, or has it by one.
+            let fences = self.fence.within(slice).filter(|&(_, &f)| f > version);
+            let tokens = self.owned.within(slice).filter(|&(_, &t)| t >= version);
+            for (slice, _) in fences.chain(tokens) {
+                refused.add(slice);
+            }
+            // This server knows a newer map, by which it is somebody else's.
+            if let Some(map) = self.map.current().filter(|map| map.version() > version) {
+                for assigned in overlapping(map.slices(), slice) {
+                    if assigned.servers.first() != Some(&from)
+                        && let Some(part) = assigned.slice.intersection(slice)
+                    {
+                        refused.add(part);
+                    }
+                }
+            }
+        }
+        for slice in refused.slices() {
+            accepted.remove(slice);
+        }
+        // The promise: nothing of this is accepted by an older assignment.
+        for slice in accepted.slices() {
+            self.fence.insert(slice, version);
+            if !mutants::is(Mutant::PromiseForgotten) {
+                self.wanted.remove(slice);
+            }
+        }
+        self.wake_unwanted();
+        let ranges = accepted.slices();
+        let mut answer = ClaimAnswer {
+            claim: claim.id,
+            refused: refused.slices(),
+            newest: self.map.version().max(self.fence_max(&claim.ranges)),
+            ..ClaimAnswer::default()
+        };
+        let mut lost_touch = Vec::new();
+        let mut in_transit = RangeSet::default();
+        for &slice in &ranges {
+            let held = self.owned.within(slice).map(|(slice, _)| slice);
+            answer.held.extend(joined(held));
+            for transit in self.transit.values() {
+                for (slice, _) in transit.owned.within(slice) {
+                    in_transit.add(slice);
+                }
+            }
+            for (slice, copy) in self.copies.within(slice) {
+                answer.copies.push((slice, copy.token));
+                if !claim.alive.contains(&copy.owner) {
+                    lost_touch.push(slice);
+                }
+            }
+        }
+        answer.in_transit = in_transit.slices();
+        // The owner of these copies is dead: should it be mistaken about that,
+        // it gets nothing confirmed any more.
+        for slice in lost_touch {
+            self.raise_floor(slice, version);
+        }
+        claim.ranges = ranges;
+        self.claims.insert(from, claim);
+        self.urgent.remove(&from);
+        self.say(now, from, Message::ClaimAnswer(answer));
+        self.redirect_claims();
+    }
+
+    fn fence_max(&self, ranges: &[Slice]) -> Option<AssignmentVersion> {
+        let fences = ranges.iter().flat_map(|&slice| self.fence.within(slice));
+        fences.map(|(_, &fence)| fence).max()
+    }
+
+    /// Works out anew which parts of what is owned go to whom: to who has
+    /// claimed it by the newest assignment, unless this server knows of a
+    /// newer one that says otherwise.
+    pub(crate) fn redirect_claims(&mut self) {
+        let mut leaving: RangeMap<ServerId> = RangeMap::default();
+        let mut claims: Vec<(&ServerId, &Claim)> = self.claims.iter().collect();
+        claims.sort_by_key(|(_, claim)| claim.version);
+        for (&to, claim) in claims {
+            for &slice in &claim.ranges {
+                for (slice, _) in self.owned.within(slice) {
+                    leaving.insert(slice, to);
+                }
+            }
+        }
+        if let Some(map) = self.map.current().filter(|_| !leaving.is_empty()) {
+            for assigned in map.slices() {
+                let stays: Vec<Slice> = leaving
+                    .within(assigned.slice)
+                    .filter(|&(_, to)| {
+                        let older = |claim: &Claim| claim.version < map.version();
+                        assigned.servers.first() != Some(to)
+                            && self.claims.get(to).is_some_and(older)
+                    })
+                    .map(|(slice, _)| slice)
+                    .collect();
+                for slice in stays {
+                    leaving.remove(slice);
+                }
+            }
+        }
+        if leaving != self.leaving {
+            self.leaving = leaving;
+            self.table_stale = true;
+        }
+    }
+
+    pub(crate) fn hear_pull(&mut self, from: ServerId, claim: u64, points: Vec<KeyPoint>) {
+        if self.claims.get(&from).is_some_and(|c| c.id == claim) {
+            self.urgent.entry(from).or_default().extend(points);
+        }
+    }
+
+    /// Sends what has been claimed: what somebody waits for at once, the rest
+    /// in the order of the key space as the window and the rate allow. The
+    /// table that withdraws it is published before.
+    pub(crate) fn give(&mut self, now: Duration, values: &mut dyn Values) {
+        if self.leaving.is_empty() {
+            self.urgent.clear();
+            return;
+        }
+        let mut targets: Vec<ServerId> = self.leaving.iter().map(|(_, &to)| to).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        for to in targets {
+            if let Some(points) = self.urgent.remove(&to) {
+                let here = |point: &KeyPoint| self.leaving.get(*point) == Some(&to);
+                let points: Vec<KeyPoint> = points.into_iter().filter(here).collect();
+                let slices = points.iter().map(|&point| Slice::of_point(point));
+                let rest = self.give_ranges(now, values, to, slices.collect(), usize::MAX);
+                // Those with commits under way have to wait for them.
+                let rest = rest.into_iter().map(Slice::start).collect();
+                self.urgent.insert(to, rest);
+            }
+            loop {
+                let link = self.links.get(&to);
+                let on_the_way = link.map_or(0, |link| link.unconfirmed_bytes());
+                if now < self.give_at || on_the_way >= self.config.window_bytes {
+                    break;
+                }
+                let here = self.leaving.iter().filter(|&(_, at)| *at == to);
+                let slices: Vec<Slice> = here.map(|(slice, _)| slice).collect();
+                let before = self.chunks;
+                self.give_ranges(now, values, to, slices, self.config.chunk_bytes);
+                if self.chunks == before {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Sends one chunk of the beginning of these ranges; returns the points of
+    /// commits under way, which were left out.
+    fn give_ranges(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        to: ServerId,
+        ranges: Vec<Slice>,
+        bytes_max: usize,
+    ) -> Vec<Slice> {
+        let mut blocked = Vec::new();
+        let (mut sent, mut entries, mut bytes) = (Vec::new(), Vec::new(), 0usize);
+        'ranges: for slice in ranges {
+            let (free, waits) = self.proposals.apart(slice);
+            blocked.extend(waits);
+            for mut slice in free {
+                loop {
+                    if bytes >= bytes_max
+                        || (bytes_max != usize::MAX && entries.len() >= self.config.chunk_entries)
+                    {
+                        break 'ranges;
+                    }
+                    let limit = Limit {
+                        bytes: bytes_max - bytes,
+                        entries: self.config.chunk_entries,
+                    };
+                    let scan = values.scan(slice, limit);
+                    let last = scan.last.clamp(slice.start(), slice.last());
+                    for entry in &scan.entries {
+                        bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);
+                    }
+                    entries.extend(scan.entries);
+                    sent.push(Slice::spanning(slice.start(), last));
+                    match slice.split_before(KeyPoint(last.0.saturating_add(1))) {
+                        Some((_, rest)) if last < slice.last() => slice = rest,
+                        _ => break,
+                    }
+                }
+            }
+        }
+        if sent.is_empty() {
+            return blocked;
+        }
+        let rate = self.config.bytes_per_second;
+        if rate != u64::MAX && bytes_max != usize::MAX {
+            let spent = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            self.give_at = self.give_at.max(now) + spent;
+        }
+        let ranges = joined(sent);
+        let set = RangeSet::of(ranges.iter().copied());
+        let mut owned = RangeMap::default();
+        for &slice in &ranges {
+            for (slice, &token) in self.owned.within(slice) {
+                owned.insert(slice, token);
+            }
+        }
+        let mut holders = Vec::new();
+        let mut unsettled = Vec::new();
+        for (&server, follower) in &mut self.followers {
+            let held = common(&ranges, &follower.held);
+            if !held.is_empty() {
+                unsettled.extend(follower.unconfirmed(&set));
+                follower.let_go(&held);
+                holders.push((server, held));
+            }
+        }
+        self.touched.retain(|(point, key)| {
+            let stays = !set.has(*point);
+            if !stays {
+                unsettled.push((*point, key.clone()));
+            }
+            stays
+        });
+        unsettled.sort_unstable();
+        unsettled.dedup();
+        if self.config.replication != Replication::Eventual {
+            unsettled.clear();
+        }
+        for &slice in &ranges {
+            self.owned.remove(slice);
+            self.leaving.remove(slice);
+            if mutants::is(Mutant::ForgottenWhenSent) {
+                values.forget(slice);
+            }
+        }
+        self.chunks += 1;
+        let transit = Transit {
+            to,
+            owned,
+            held: holders.clone(),
+            unsettled: unsettled.clone(),
+        };
+        self.transit.insert(self.chunks, transit);
+        self.follow_stale = true;
+        let chunk = Chunk {
+            id: self.chunks,
+            kind: ChunkKind::Authority,
+            ranges,
+            entries,
+            holders,
+            unsettled,
+        };
+        self.say(now, to, Message::Chunk(chunk));
+        blocked
+    }
+
+    pub(crate) fn hear_taken(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        from: ServerId,
+        chunk: u64,
+    ) {
+        let Some(transit) = self.take_transit(from, chunk) else {
+            return;
+        };
+        let ranges = transit.owned.slices();
+        for &slice in &ranges {
+            values.forget(slice);
+        }
+        self.tell_claimants(now, &ranges);
+        if !ranges.is_empty() {
+            self.tell(Effect::Gave(ranges));
+        }
+    }
+
+    pub(crate) fn hear_not_taken(&mut self, from: ServerId, chunk: u64) {
+        let Some(transit) = self.take_transit(from, chunk) else {
+            return;
+        };
+        for (slice, &token) in transit.owned.iter() {
+            self.owned.insert(slice, token);
+            self.wanted.remove(slice);
+        }
+        for (server, ranges) in transit.held {
+            for slice in common(&ranges, &RangeSet::of(transit.owned.slices())) {
+                self.hold_again(server, slice);
+            }
+        }
+        self.touched.extend(transit.unsettled);
+        let back = transit.owned.slices();
+        self.table_stale = true;
+        self.follow_stale = true;
+        self.redirect_claims();
+        self.wake(&back);
+    }
+
+    fn take_transit(&mut self, to: ServerId, chunk: u64) -> Option<Transit> {
+        // Only whom it was sent to answers.
+        self.transit.get(&chunk).filter(|sent| sent.to == to)?;
+        self.transit.remove(&chunk)
+    }
+
+    /// Somebody else has got this, or this server has it again: what was sent
+    /// was taken, though the confirmation is not here yet.
+    pub(crate) fn resolve_transit(&mut self, slice: Slice) {
+        if mutants::is(Mutant::ForgottenWhenBack) {
+            return;
+        }
+        for transit in self.transit.values_mut() {
+            transit.owned.remove(slice);
+        }
+    }
+
+    /// What was said to be in transit has come to its end.
+    fn tell_claimants(&mut self, now: Duration, ranges: &[Slice]) {
+        let ended = RangeSet::of(ranges.iter().copied());
+        let news: Vec<(ServerId, u64, Vec<Slice>)> = self
+            .claims
+            .iter()
+            .map(|(&server, claim)| (server, claim.id, common(&claim.ranges, &ended)))
+            .filter(|(_, _, ranges)| !ranges.is_empty())
+            .collect();
+        for (server, claim, ranges) in news {
+            self.say(now, server, Message::Gone { claim, ranges });
+        }
+    }
+
+    /// Somebody who claimed is dead. What it had not confirmed is lost with
+    /// it: it may have served it.
+    pub(crate) fn forget_claimant(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        values: &mut dyn Values,
+    ) {
+        self.claims.remove(&server);
+        self.urgent.remove(&server);
+        let sent = self
+            .transit
+            .iter()
+            .filter(|(_, transit)| transit.to == server);
+        let sent: Vec<u64> = sent.map(|(&chunk, _)| chunk).collect();
+        for chunk in sent {
+            self.hear_taken(now, values, server, chunk);
+        }
+        self.redirect_claims();
+    }
+}

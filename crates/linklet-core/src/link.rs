@@ -1,0 +1,192 @@
+//! The link between two servers: what one says arrives at the other once and
+//! in order, for as long as both live.
+//!
+//! A server's id is one life, so numbers never start again on one link. What
+//! is not confirmed is sent again after a while, and after a broken
+//! connection; what arrives ahead of its turn is kept up to a bound.
+
+use crate::message::{Frame, Message};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Messages sent again at once.
+const RESEND_MAX: usize = 32;
+/// Messages kept that arrived ahead of their turn.
+const AHEAD_MAX: u64 = 256;
+
+#[derive(Debug)]
+struct Sent {
+    sequence: u64,
+    bytes: usize,
+    message: Message,
+}
+
+/// This server's end.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    sent: u64,
+    unconfirmed: VecDeque<Sent>,
+    unconfirmed_bytes: usize,
+    /// When to send again.
+    resend_at: Option<Duration>,
+    /// Everything up to this one has arrived.
+    arrived: u64,
+    ahead: BTreeMap<u64, Message>,
+    /// Something arrived, and the other does not know yet.
+    owes: bool,
+}
+
+impl Link {
+    /// Bytes on their way.
+    pub(crate) fn unconfirmed_bytes(&self) -> usize {
+        self.unconfirmed_bytes
+    }
+
+    /// Whether everything that was said has arrived.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unconfirmed.is_empty()
+    }
+
+    pub(crate) fn resend_at(&self) -> Option<Duration> {
+        self.resend_at
+    }
+
+    /// Takes a message; returns the frame to send.
+    pub(crate) fn send(&mut self, now: Duration, every: Duration, message: Message) -> Frame {
+        self.sent += 1;
+        let bytes = message.bytes();
+        self.unconfirmed_bytes += bytes;
+        self.unconfirmed.push_back(Sent {
+            sequence: self.sent,
+            bytes,
+            message: message.clone(),
+        });
+        self.resend_at.get_or_insert(now + every);
+        self.owes = false;
+        Frame {
+            sequence: self.sent,
+            confirmed: self.arrived,
+            message: Some(message),
+        }
+    }
+
+    /// Takes a frame. The messages whose turn has come are then fetched with
+    /// `next`.
+    pub(crate) fn receive(&mut self, now: Duration, every: Duration, frame: Frame) {
+        if frame.confirmed > self.sent {
+            // Said by nobody who had it from here.
+            return;
+        }
+        let before = self.unconfirmed.len();
+        while self
+            .unconfirmed
+            .front()
+            .is_some_and(|sent| sent.sequence <= frame.confirmed)
+        {
+            if let Some(sent) = self.unconfirmed.pop_front() {
+                self.unconfirmed_bytes -= sent.bytes;
+            }
+        }
+        if self.unconfirmed.len() != before {
+            self.resend_at = (!self.unconfirmed.is_empty()).then(|| now + every);
+        }
+        let Some(message) = frame.message else {
+            return;
+        };
+        self.owes = true;
+        if frame.sequence > self.arrived && frame.sequence <= self.arrived + AHEAD_MAX {
+            self.ahead.insert(frame.sequence, message);
+        }
+    }
+
+    /// The next message in order.
+    pub(crate) fn next(&mut self) -> Option<Message> {
+        let message = self.ahead.remove(&(self.arrived + 1))?;
+        self.arrived += 1;
+        Some(message)
+    }
+
+    /// A bare confirmation, if one is owed.
+    pub(crate) fn confirm(&mut self) -> Option<Frame> {
+        std::mem::take(&mut self.owes).then_some(Frame {
+            sequence: 0,
+            confirmed: self.arrived,
+            message: None,
+        })
+    }
+
+    /// What has to be sent again by now.
+    pub(crate) fn resend(&mut self, now: Duration, every: Duration) -> Vec<Frame> {
+        if self.resend_at.is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        self.resend_at = Some(now + every);
+        self.unconfirmed
+            .iter()
+            .take(RESEND_MAX)
+            .map(|sent| Frame {
+                sequence: sent.sequence,
+                confirmed: self.arrived,
+                message: Some(sent.message.clone()),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EVERY: Duration = Duration::from_millis(10);
+
+    proptest! {
+        /// Whatever is lost, repeated and reordered: once and in order.
+        #[test]
+        fn once_and_in_order(choices in prop::collection::vec(0u8..8, 0..400)) {
+            let mut now = Duration::ZERO;
+            let (mut a, mut b) = (Link::default(), Link::default());
+            let (mut there, mut back): (Vec<Frame>, Vec<Frame>) = Default::default();
+            let (mut said, mut heard) = (0, Vec::new());
+            let mut hear = |b: &mut Link, now, frame| {
+                b.receive(now, EVERY, frame);
+                while let Some(message) = b.next() {
+                    match message {
+                        Message::Taken { chunk } => heard.push(chunk),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            };
+            for choice in choices {
+                now += Duration::from_millis(1);
+                match choice {
+                    0 | 1 => {
+                        said += 1;
+                        there.push(a.send(now, EVERY, Message::Taken { chunk: said }));
+                    }
+                    2 if !there.is_empty() => { there.swap_remove(0); }
+                    3 if !there.is_empty() => {
+                        let frame = there[there.len() / 2].clone();
+                        hear(&mut b, now, frame);
+                    }
+                    4 | 5 if !there.is_empty() => {
+                        let frame = there.pop().unwrap();
+                        hear(&mut b, now, frame);
+                    }
+                    6 => back.extend(b.confirm()),
+                    _ => {
+                        there.extend(a.resend(now, EVERY));
+                        if let Some(frame) = back.pop() { a.receive(now, EVERY, frame); }
+                    }
+                }
+            }
+            for _ in 0..said + 2 {
+                now += EVERY;
+                for frame in a.resend(now, EVERY) { hear(&mut b, now, frame); }
+                if let Some(frame) = b.confirm() { a.receive(now, EVERY, frame); }
+            }
+            prop_assert_eq!(heard, (1..=said).collect::<Vec<_>>());
+            prop_assert!(a.is_settled() && a.unconfirmed_bytes() == 0);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Single safety rules, turned off: the simulator shows with these that each
+//! rule is needed. Compiled only with the feature `mutants`, never into the
+//! product; off unless switched on in the calling thread.
+
+#[cfg(feature = "mutants")]
+use std::cell::Cell;
+
+/// A rule that is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// A range is taken for ownerless though not everybody has answered.
+    NotEverybodyAsked,
+    /// Who has answered "nothing" accepts the authority afterwards all the same.
+    PromiseForgotten,
+    /// What has been sent is served on until it is confirmed.
+    ServedInTransit,
+    /// A server without a lease serves in strong mode.
+    LeaseIgnored,
+    /// A strong commit is acknowledged before the copies have confirmed.
+    AcknowledgedEarly,
+    /// A copy is read though it was changed by a commit not settled yet.
+    DirtyCopyRead,
+    /// Lost ranges are not reported.
+    LossUnreported,
+    /// Values are forgotten when they are sent, not when they are taken.
+    ForgottenWhenSent,
+    /// A late confirmation makes a server forget what has come back meanwhile.
+    ForgottenWhenBack,
+    /// A new copy does not hear of the commits under way.
+    PendingNotCopied,
+    /// A copy that became the owner serves commits that others may lack.
+    UnsettledServed,
+    /// A copy is dropped before its replacement is complete.
+    ExcludedEarly,
+    /// A new owner does not hear who has copies.
+    HoldersForgotten,
+}
+
+impl Mutant {
+    /// Every mutant.
+    pub const ALL: [Mutant; 13] = [
+        Mutant::NotEverybodyAsked,
+        Mutant::PromiseForgotten,
+        Mutant::ServedInTransit,
+        Mutant::LeaseIgnored,
+        Mutant::AcknowledgedEarly,
+        Mutant::DirtyCopyRead,
+        Mutant::LossUnreported,
+        Mutant::ForgottenWhenSent,
+        Mutant::ForgottenWhenBack,
+        Mutant::PendingNotCopied,
+        Mutant::UnsettledServed,
+        Mutant::ExcludedEarly,
+        Mutant::HoldersForgotten,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Makes every core that the calling thread enters break one rule, or none.
+#[cfg(feature = "mutants")]
+pub fn set(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
+
+/// Whether the calling thread breaks this rule.
+#[inline(always)]
+pub(crate) fn is(mutant: Mutant) -> bool {
+    #[cfg(feature = "mutants")]
+    return ACTIVE.get() == Some(mutant);
+    #[cfg(not(feature = "mutants"))]
+    {
+        let _ = mutant;
+        false
+    }
+}

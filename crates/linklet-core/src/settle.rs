@@ -1,0 +1,325 @@
+//! Strong commits: proposed, confirmed by every copy, settled.
+
+use crate::Replication;
+use crate::core::Core;
+use crate::effect::{Access, Commit, Decision, Effect, Request, Ticket, Uncertain};
+use crate::follow::{Follower, Order};
+use crate::message::{CopyOrder, Message, Operation};
+use crate::mutants::{self, Mutant};
+use crate::values::Values;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// One commit under way.
+#[derive(Debug)]
+struct Proposal {
+    /// Who waits; nobody for the last commits of a dead owner, which are
+    /// proposed again because copies may differ about them.
+    ticket: Option<Ticket>,
+    point: KeyPoint,
+    key: Bytes,
+    operation: Operation,
+    token: AssignmentVersion,
+    /// Servers that have not confirmed.
+    waits: BTreeSet<ServerId>,
+}
+
+/// All commits under way. Those of one key are settled in order.
+#[derive(Debug, Default)]
+pub(crate) struct Proposals {
+    last: u64,
+    pending: BTreeMap<u64, Proposal>,
+    by_key: BTreeMap<(KeyPoint, Bytes), VecDeque<u64>>,
+    /// Confirmed by everybody, as far as that was asked for.
+    ready: BTreeSet<u64>,
+    /// To be proposed again.
+    fresh: Vec<(KeyPoint, Bytes)>,
+    /// Keys that are not served before all copies agree about them; how many
+    /// at each point.
+    unsettled: BTreeMap<KeyPoint, usize>,
+}
+
+impl Proposals {
+    pub(crate) fn unsettle(&mut self, keys: Vec<(KeyPoint, Bytes)>) {
+        for (point, key) in keys {
+            *self.unsettled.entry(point).or_default() += 1;
+            self.fresh.push((point, key));
+        }
+    }
+
+    pub(crate) fn is_unsettled(&self, point: KeyPoint) -> bool {
+        self.unsettled.contains_key(&point) && !mutants::is(Mutant::UnsettledServed)
+    }
+
+    pub(crate) fn unsettled_points(&self) -> impl Iterator<Item = KeyPoint> {
+        self.unsettled.keys().copied()
+    }
+
+    /// A range without the points of commits under way, and these.
+    pub(crate) fn apart(&self, slice: Slice) -> (Vec<Slice>, Vec<Slice>) {
+        let mut blocked: Vec<Slice> = Vec::new();
+        let from = (slice.start(), Bytes::new());
+        for (point, _) in self.by_key.range(from..).map(|(key, _)| key) {
+            if *point > slice.last() {
+                break;
+            }
+            if blocked.last().is_none_or(|last| last.start() != *point) {
+                blocked.push(Slice::of_point(*point));
+            }
+        }
+        if blocked.is_empty() {
+            return (vec![slice], blocked);
+        }
+        let under_way = crate::ranges::RangeSet::of(blocked.iter().copied());
+        (under_way.gaps(slice), blocked)
+    }
+
+    /// The commits under way in a range: number, key and operation.
+    pub(crate) fn within(&self, slice: Slice) -> Vec<(u64, KeyPoint, Bytes, Operation)> {
+        let of = |number: &u64| {
+            let proposal = self.pending.get(number)?;
+            Some((
+                *number,
+                proposal.point,
+                proposal.key.clone(),
+                proposal.operation.clone(),
+            ))
+        };
+        let keys = self.by_key.range((slice.start(), Bytes::new())..);
+        let mut found: Vec<_> = keys
+            .take_while(|((point, _), _)| *point <= slice.last())
+            .flat_map(|(_, numbers)| numbers.iter().filter_map(of))
+            .collect();
+        found.sort_unstable_by_key(|(number, ..)| *number);
+        found
+    }
+
+    pub(crate) fn wait_for(&mut self, number: u64, server: ServerId) {
+        if let Some(proposal) = self.pending.get_mut(&number) {
+            proposal.waits.insert(server);
+            self.ready.remove(&number);
+        }
+    }
+
+    pub(crate) fn confirm(&mut self, number: u64, server: ServerId) {
+        if let Some(proposal) = self.pending.get_mut(&number)
+            && proposal.waits.remove(&server)
+            && proposal.waits.is_empty()
+        {
+            self.ready.insert(number);
+        }
+    }
+
+    pub(crate) fn forget_server(&mut self, server: ServerId) {
+        let numbers: Vec<u64> = self.pending.keys().copied().collect();
+        for number in numbers {
+            self.confirm(number, server);
+        }
+    }
+}
+
+impl Core {
+    /// A commit that is to be confirmed by every copy before it is seen.
+    /// [`Decision::Serve`] means that it is under way: [`Values::settle`] and
+    /// [`Effect::Settled`] follow, at once if there are no copies. Everything
+    /// else is as for [`Core::request`], and nothing was changed.
+    pub fn propose(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        request: &Request,
+        key: Bytes,
+        operation: Operation,
+    ) -> Decision {
+        let request = Request {
+            access: Access::Commit,
+            ..*request
+        };
+        let decision = self.decide(now, &request);
+        if let Decision::Serve { token } = decision {
+            let (ticket, point) = (Some(request.ticket), request.point);
+            if self.config.replication == Replication::Strong {
+                self.start(now, values, ticket, point, key, operation, token);
+            } else {
+                values.settle(request.ticket);
+                self.tell(Effect::Settled {
+                    ticket: request.ticket,
+                    result: Ok(Commit { token }),
+                });
+                self.touched(now, values, point, key);
+            }
+        }
+        self.run(now, values);
+        decision
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call in each of two places")]
+    fn start(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        ticket: Option<Ticket>,
+        point: KeyPoint,
+        key: Bytes,
+        operation: Operation,
+        token: AssignmentVersion,
+    ) {
+        // Servers that are to have a copy, and have none of this key yet, get
+        // one first: so that all that are alive and assigned confirm.
+        let holding = |follower: &Follower| follower.held.has(point);
+        let holders = self.followers.iter().filter(|(_, f)| holding(f));
+        for server in holders.map(|(&server, _)| server).collect::<Vec<_>>() {
+            self.attach_server(now, server);
+        }
+        self.fill_point(now, values, point, token);
+        let proposals = &mut self.proposals;
+        proposals.last += 1;
+        let number = proposals.last;
+        let queue = proposals.by_key.entry((point, key.clone())).or_default();
+        queue.push_back(number);
+        proposals.ready.insert(number);
+        let holders: Vec<ServerId> = self
+            .followers
+            .iter()
+            .filter(|(_, follower)| holding(follower))
+            .map(|(&server, _)| server)
+            .collect();
+        let proposal = Proposal {
+            ticket,
+            point,
+            key: key.clone(),
+            operation: operation.clone(),
+            token,
+            waits: BTreeSet::new(),
+        };
+        self.proposals.pending.insert(number, proposal);
+        for server in holders {
+            self.apply_at(now, server, number, point, &key, &operation, token);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one order")]
+    pub(crate) fn apply_at(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        number: u64,
+        point: KeyPoint,
+        key: &Bytes,
+        operation: &Operation,
+        token: AssignmentVersion,
+    ) {
+        if !mutants::is(Mutant::AcknowledgedEarly) {
+            self.proposals.wait_for(number, server);
+        }
+        let order = CopyOrder::Apply {
+            point,
+            key: key.clone(),
+            operation: operation.clone(),
+        };
+        let note = Order::Apply {
+            point,
+            key: key.clone(),
+            proposal: Some(number),
+        };
+        self.order(now, server, token, order, note);
+    }
+
+    /// The last commits of a dead owner are made those of all copies.
+    pub(crate) fn repropose(&mut self, now: Duration, values: &mut dyn Values) {
+        for (point, key) in std::mem::take(&mut self.proposals.fresh) {
+            let Some(&token) = self.owned.get(point) else {
+                self.settle_point(point);
+                continue;
+            };
+            let operation = match values.get(point, &key) {
+                Some(entry) => match entry.value {
+                    Some(value) => Operation::Put {
+                        version: entry.version,
+                        value,
+                    },
+                    None => Operation::Remove,
+                },
+                None => Operation::Remove,
+            };
+            self.table_stale = true;
+            self.start(now, values, None, point, key, operation, token);
+        }
+    }
+
+    fn settle_point(&mut self, point: KeyPoint) {
+        if let Some(count) = self.proposals.unsettled.get_mut(&point) {
+            *count -= 1;
+            if *count == 0 {
+                self.proposals.unsettled.remove(&point);
+                self.wake(&[Slice::of_point(point)]);
+                self.table_stale = true;
+            }
+        }
+    }
+
+    /// Settles what everybody has confirmed, while the lease holds.
+    pub(crate) fn settle(&mut self, now: Duration, values: &mut dyn Values) {
+        let quiet = self.proposals.ready.is_empty() && !self.settled_stale;
+        if quiet || !self.may_serve(now) {
+            return;
+        }
+        self.settled_stale = false;
+        let mut settled = Vec::new();
+        loop {
+            let proposals = &self.proposals;
+            let first = |number: &&u64| {
+                let proposal = proposals.pending.get(number);
+                let key = proposal.map(|p| (p.point, p.key.clone()));
+                let queue = key.and_then(|key| proposals.by_key.get(&key));
+                queue.and_then(VecDeque::front) == Some(*number)
+            };
+            let Some(&number) = proposals.ready.iter().find(first) else {
+                break;
+            };
+            self.proposals.ready.remove(&number);
+            let Some(proposal) = self.proposals.pending.remove(&number) else {
+                continue;
+            };
+            let key = (proposal.point, proposal.key);
+            if let Some(queue) = self.proposals.by_key.get_mut(&key) {
+                queue.pop_front();
+                if queue.is_empty() {
+                    self.proposals.by_key.remove(&key);
+                }
+            }
+            settled.push(number);
+            match proposal.ticket {
+                Some(ticket) => {
+                    values.settle(ticket);
+                    let token = proposal.token;
+                    self.tell(Effect::Settled {
+                        ticket,
+                        result: Ok(Commit { token }),
+                    });
+                }
+                None => self.settle_point(proposal.point),
+            }
+        }
+        let mut news = Vec::new();
+        for (&server, follower) in &mut self.followers {
+            news.extend(follower.settled(&settled).map(|id| (server, id)));
+        }
+        for (server, id) in news {
+            self.say(now, server, Message::Settled { id });
+        }
+    }
+
+    /// This server was replaced: nobody knows what becomes of these.
+    pub(crate) fn give_up_proposals(&mut self) {
+        let proposals = std::mem::take(&mut self.proposals);
+        for ticket in proposals.pending.into_values().filter_map(|p| p.ticket) {
+            self.tell(Effect::Settled {
+                ticket,
+                result: Err(Uncertain::Replaced),
+            });
+        }
+    }
+}
