@@ -1,0 +1,156 @@
+//! Connecting: checks, the slot, and where the stream begins.
+
+use super::RelayOptions;
+use crate::database::{Connection, DatabaseError};
+use crate::event::{Gap, GapReason, Scope};
+use crate::position::{History, Place};
+use crate::setup::{self, Slot, SlotState};
+use crate::snapshot::Snapshot;
+use pgwire_replication::{Lsn, ReplicationClient};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages between the connection and the relay.
+const BUFFER_EVENTS: usize = 1024;
+
+/// How often the database is told at most what may be forgotten.
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A stream that has begun.
+pub(super) struct Session {
+    pub(super) stream: ReplicationClient,
+    /// For snapshots.
+    pub(super) looks: Arc<Connection>,
+    /// For heartbeats, which wait for the disk.
+    pub(super) beats: Arc<Connection>,
+    pub(super) place: Place,
+    /// What to tell the sink before the stream.
+    pub(super) gap: Option<Gap>,
+    /// All transactions that it knows of have to be finished before there is
+    /// progress.
+    pub(super) gate: Option<Snapshot>,
+}
+
+pub(super) async fn open(
+    options: &RelayOptions,
+    temporary: &str,
+    former: Option<&Place>,
+    taken: u64,
+) -> Result<Session, DatabaseError> {
+    let database = &options.database;
+    let looks = database.connect().await?;
+    setup::check(database, &looks, &options.publication, &options.map).await?;
+    let (slot, kept) = match &options.slot {
+        Slot::Temporary => (temporary, false),
+        Slot::Persistent(slot) => (slot.as_str(), true),
+    };
+    let state = match kept {
+        true => setup::slot_state(database, &looks, slot).await?,
+        false => SlotState::Missing,
+    };
+    if state == SlotState::Lost {
+        setup::drop_slot(database, &looks, slot).await?;
+    }
+    let found = match state {
+        SlotState::At(position) => Some(position),
+        SlotState::Missing | SlotState::Lost => None,
+    };
+    // Within one history a stream goes on where the former one ended; the
+    // slot may be earlier, as it only knows what the sink has taken.
+    let resumed = former.map_or(0, |former| former.position);
+    let (mut stream, mut history) = gated(options, &looks, slot, found, resumed, taken).await?;
+    let changed = former.is_some_and(|former| former.history != history);
+    if changed {
+        // Positions of the former history mean nothing in this one.
+        drop(stream);
+        (stream, history) = gated(options, &looks, slot, found, 0, 0).await?;
+    }
+    let position = match found {
+        Some(found) if changed => found,
+        Some(found) => found.max(resumed),
+        None => {
+            tracing::info!(
+                slot,
+                "creating the slot; waits for transactions that are open"
+            );
+            setup::create_slot(database, &mut stream, slot, !kept).await?
+        }
+    };
+    let place = Place { history, position };
+    let reason = match (former, state) {
+        _ if changed => Some(GapReason::HistoryChanged),
+        (_, SlotState::Lost) => Some(GapReason::SlotLost),
+        (Some(_), SlotState::Missing) if kept => Some(GapReason::SlotLost),
+        (_, SlotState::Missing) => Some(GapReason::SlotNew),
+        _ => None,
+    };
+    let gap = reason.map(|reason| Gap {
+        from: resumed,
+        to: place.clone(),
+        reason,
+        tables: Vec::new(),
+        scope: Scope::All,
+    });
+    let gate = match gap {
+        Some(_) => Some(look(database, &looks).await?),
+        None => None,
+    };
+    let error = |e| database.replication_error(slot, &e);
+    stream.start().await.map_err(error)?;
+    stream.wait_started().await.map_err(error)?;
+    let beats = database.connect().await?;
+    Ok(Session {
+        stream,
+        looks: Arc::new(looks),
+        beats: Arc::new(beats),
+        place,
+        gap,
+        gate,
+    })
+}
+
+/// A replication connection that waits before its start, and whose server it
+/// is. `found`: where the slot is, if there is one.
+async fn gated(
+    options: &RelayOptions,
+    looks: &Connection,
+    slot: &str,
+    found: Option<u64>,
+    resumed: u64,
+    taken: u64,
+) -> Result<(ReplicationClient, History), DatabaseError> {
+    let database = &options.database;
+    let mut config = database
+        .replication(slot, &options.publication)
+        .with_buffer_size(BUFFER_EVENTS)
+        .with_status_interval(STATUS_INTERVAL);
+    if let Some(found) = found {
+        let start = found.max(resumed);
+        config = config
+            .with_start_lsn(Lsn(start))
+            .with_ack_lsn(Lsn(found.max(taken.min(start))));
+    }
+    let error = |e| database.replication_error(slot, &e);
+    let stream = ReplicationClient::connect_gated(config).await;
+    let mut stream = stream.map_err(error)?;
+    let identity = stream.identify_system().await.map_err(error)?;
+    let mut history = format!("{}/{}", identity.system_id, identity.timeline);
+    if options.restart_is_gap {
+        history = format!("{history}/{}", setup::started(database, looks).await?);
+    }
+    Ok((stream, History(history)))
+}
+
+/// Which transactions are visible now.
+pub(super) async fn look(
+    database: &crate::database::Database,
+    connection: &Connection,
+) -> Result<Snapshot, DatabaseError> {
+    let query = "SELECT pg_current_snapshot()::text";
+    let row = connection.client.query_one(query, &[]).await;
+    let row = row.map_err(|e| database.error(&e))?;
+    Snapshot::parse(row.get(0)).map_err(|e| DatabaseError::Nonsense {
+        database: database.to_string(),
+        cause: e.to_string(),
+    })
+}

@@ -1,0 +1,108 @@
+//! A relay as a server of its own: follows a database, serves subscribers.
+
+use crate::database::DatabaseError;
+use crate::hub::{Hub, HubOptions, HubStatus};
+use crate::relay::{Relay, RelayOptions, RelayStatus};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+/// Why a relay's server does not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The database is not there, or not as it has to be.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The listening socket does not work.
+    #[error("the relay's address: {0}")]
+    Listen(#[from] io::Error),
+    /// The server ended.
+    #[error("the relay's server ended: {0}")]
+    Server(String),
+}
+
+/// A relay that serves subscribers.
+#[derive(Debug)]
+pub struct RelayServer {
+    relay: Relay,
+    hub: Hub,
+    address: SocketAddr,
+    server: JoinHandle<Result<(), tonic::transport::Error>>,
+    stop: watch::Sender<bool>,
+}
+
+impl RelayServer {
+    /// Follows a database and serves whoever subscribes at this socket.
+    ///
+    /// # Errors
+    /// The database is not there or not set up, or the socket does not work.
+    pub async fn start(
+        options: RelayOptions,
+        hub: HubOptions,
+        listener: TcpListener,
+    ) -> Result<Self, ServeError> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let hub = Hub::new(hub);
+        let relay = Relay::start(options, hub.sink()).await?;
+        let (stop, mut stopped) = watch::channel(false);
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let service = hub.service();
+        let server = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.wait_for(|stopped| *stopped).await;
+            };
+            let server = Server::builder().add_service(service);
+            server.serve_with_incoming_shutdown(incoming, stopped).await
+        });
+        Ok(RelayServer {
+            relay,
+            hub,
+            address,
+            server,
+            stop,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How it and its subscribers are.
+    pub fn status(&self) -> (RelayStatus, HubStatus) {
+        (self.relay.status(), self.hub.status())
+    }
+
+    /// Returns when it cannot go on.
+    ///
+    /// # Errors
+    /// Why.
+    pub async fn ended(&mut self) -> Result<(), ServeError> {
+        tokio::select! {
+            ended = self.relay.ended() => Ok(ended?),
+            ended = &mut self.server => match ended {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(ServeError::Server(error.to_string())),
+                Err(error) => Err(ServeError::Server(error.to_string())),
+            },
+        }
+    }
+
+    /// Stops following; subscribers see the connection end, and go on where
+    /// they are when there is a relay again.
+    ///
+    /// # Errors
+    /// It had ended before.
+    pub async fn stop(self) -> Result<(), ServeError> {
+        let stopped = self.relay.stop().await;
+        self.stop.send_replace(true);
+        // Streams of subscribers have no end of their own.
+        self.server.abort();
+        Ok(stopped?)
+    }
+}

@@ -1,0 +1,46 @@
+//! Positions for read-your-writes: asked for after a commit, handed to whoever
+//! reads next.
+
+use crate::database::{Database, DatabaseError};
+use crate::position::parse_position;
+use tokio_postgres::Client;
+
+/// A position that every commit acknowledged before this call is at or before.
+/// To be called after the commit, on any connection to the same server; pass it
+/// on to `get_at_least`.
+///
+/// It is where the log is being written, other sessions' unfinished work
+/// included, so it is right whatever their `synchronous_commit`.
+///
+/// # Errors
+/// The server's, or it is a standby, which writes no log.
+pub async fn position_now(client: &Client) -> Result<u64, PositionNowError> {
+    let query = "SELECT pg_current_wal_insert_lsn()::text";
+    let row = client.query_one(query, &[]).await?;
+    let text: &str = row.get(0);
+    parse_position(text).map_err(|_| PositionNowError::Nonsense(text.into()))
+}
+
+/// The log's position cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum PositionNowError {
+    /// The server did not answer, or with an error.
+    #[error("asking for the log's position: {0}")]
+    Database(#[from] tokio_postgres::Error),
+    /// The answer has another form.
+    #[error("asking for the log's position: the answer was {0:?}")]
+    Nonsense(String),
+}
+
+impl PositionNowError {
+    /// The same as an error of this database.
+    pub fn of(self, database: &Database) -> DatabaseError {
+        match self {
+            PositionNowError::Database(error) => database.error(&error),
+            PositionNowError::Nonsense(_) => DatabaseError::Nonsense {
+                database: database.to_string(),
+                cause: self.to_string(),
+            },
+        }
+    }
+}

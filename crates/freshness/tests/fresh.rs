@@ -1,0 +1,273 @@
+//! The promise, end to end: a database that changes at random, a cache behind a
+//! relay in another process, and readers who check how old is what they get.
+
+mod support;
+
+use bytes::Bytes;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use support::Fixture;
+use tokio_postgres::Client;
+use trefoil_freshness::{
+    CacheOptions, Connection, FreshCache, SubscribeOptions, Subscription, position_now,
+};
+
+/// A relay in a process of its own; killed with the value.
+struct Process(Child);
+
+impl Process {
+    fn start(fixture: &Fixture, listen: &str) -> (Self, String) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_freshness-relay"))
+            .arg(fixture.server.address(&fixture.name))
+            .args(["changes", &fixture.name, listen, "item=item/{id}"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let out = child.stdout.take().expect("its output");
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("ready ").expect("an address");
+        (Process(child), address.into())
+    }
+
+    /// kill -9, and a new one at the same address.
+    fn replace(&mut self, fixture: &Fixture, address: &str) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ended");
+        *self = Process::start(fixture, address).0;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// When each version of each row was acknowledged.
+struct Truth {
+    begun: Instant,
+    /// For each row: its versions' acknowledgements, in nanoseconds.
+    rows: Vec<Mutex<Vec<u64>>>,
+}
+
+impl Truth {
+    fn new(rows: usize) -> Self {
+        Truth {
+            begun: Instant::now(),
+            rows: (0..rows).map(|_| Mutex::new(vec![0])).collect(),
+        }
+    }
+
+    fn acknowledged(&self, row: usize) {
+        let now = self.begun.elapsed().as_nanos() as u64;
+        self.rows[row].lock().expect("nobody panics here").push(now);
+    }
+
+    /// How out of date a version of a row was at a moment.
+    fn age(&self, row: usize, version: u64, at: Instant) -> Duration {
+        let at = at.duration_since(self.begun).as_nanos() as u64;
+        let versions = self.rows[row].lock().expect("nobody panics here");
+        let next = versions.get(version as usize + 1).copied();
+        Duration::from_nanos(at.saturating_sub(next.unwrap_or(u64::MAX)))
+    }
+}
+
+/// Numbers that look random.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(0x14057B7EF767814F);
+        ((self.0 >> 33) as usize) % end
+    }
+}
+
+const ROWS: usize = 2000;
+const STALE_MAX: Duration = Duration::from_millis(500);
+
+fn key(row: usize) -> Bytes {
+    format!("item/{row}").into()
+}
+
+async fn load(client: &Client, row: usize) -> Result<u64, tokio_postgres::Error> {
+    let query = "SELECT body::bigint FROM item WHERE id = $1";
+    let row = client.query_one(query, &[&(row as i64)]).await?;
+    Ok(row.get::<_, i64>(0) as u64)
+}
+
+/// Changes rows at random, a few in each transaction, until told to stop or so
+/// many are changed. Rows of one writer are its own, so versions count up.
+async fn write(client: &Client, truth: &Truth, own: (usize, usize), changes: &AtomicU64, max: u64) {
+    let mut chance = Chance(own.0 as u64 + 1);
+    let update = "UPDATE item SET body = (body::bigint + 1)::text WHERE id = ANY ($1)";
+    let update = client.prepare(update).await.expect("a statement");
+    while changes.load(Ordering::Relaxed) < max {
+        let mut rows: Vec<usize> = (0..1 + chance.below(8))
+            .map(|_| chance.below(ROWS / own.1) * own.1 + own.0)
+            .collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let ids: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
+        client.execute(&update, &[&ids]).await.expect("an update");
+        for &row in &rows {
+            truth.acknowledged(row);
+        }
+        changes.fetch_add(rows.len() as u64, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[derive(Default)]
+struct Reads {
+    reads: u64,
+    oldest: Duration,
+    stale: u64,
+    /// The same row, older than it was before: two loads at a time may end in
+    /// either order. Not promised, told.
+    backwards: u64,
+}
+
+async fn read(
+    cache: &FreshCache<u64>,
+    client: &Client,
+    truth: &Truth,
+    seed: u64,
+    done: &AtomicBool,
+) -> Reads {
+    let mut chance = Chance(seed);
+    let mut reads = Reads::default();
+    let mut seen = vec![0; ROWS];
+    while !done.load(Ordering::Relaxed) {
+        // A quarter of the reads goes to a few rows.
+        let rows = if chance.below(4) == 0 { 20 } else { ROWS };
+        let row = chance.below(rows);
+        let at = Instant::now();
+        let wanted = key(row);
+        let version = cache.get_or_load(&wanted, async || load(client, row).await);
+        let version = *version.await.expect("a row");
+        let age = truth.age(row, version, at);
+        reads.reads += 1;
+        reads.oldest = reads.oldest.max(age);
+        reads.stale += u64::from(age > STALE_MAX);
+        reads.backwards += u64::from(version < seen[row]);
+        seen[row] = version;
+        if reads.reads % 16 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    reads
+}
+
+/// 20,000 changes here; `FRESHNESS_CHANGES=100000` for more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_changes_while_reading_and_the_relay_is_killed() {
+    let changes_max = std::env::var("FRESHNESS_CHANGES");
+    let changes_max: u64 = changes_max.map_or(20_000, |text| text.parse().expect("a number"));
+    let fixture = Fixture::shared().await;
+    fixture.items().await;
+    fixture
+        .run(&format!(
+            "INSERT INTO item SELECT i, '0' FROM generate_series(0, {ROWS} - 1) i"
+        ))
+        .await;
+    let (mut process, address) = Process::start(&fixture, "127.0.0.1:0");
+    let cache = FreshCache::new(CacheOptions {
+        capacity: ROWS / 2,
+        stale_max: Some(STALE_MAX),
+        ..CacheOptions::default()
+    });
+    let mut options = SubscribeOptions::new(&format!("http://{address}"));
+    options.ping = Duration::from_millis(20);
+    let subscription = Subscription::start(options, cache.sink(|_, _| None), None);
+    support::until("the cache is followed", || cache.staleness().is_some()).await;
+
+    let truth = Arc::new(Truth::new(ROWS));
+    let (changes, done) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let mut writers = Vec::new();
+    for writer in 0..2 {
+        let (truth, changes) = (Arc::clone(&truth), Arc::clone(&changes));
+        let connection = fixture.connect().await;
+        writers.push(tokio::spawn(async move {
+            write(
+                &connection.client,
+                &truth,
+                (writer, 2),
+                &changes,
+                changes_max,
+            )
+            .await;
+        }));
+    }
+    let mut readers = Vec::new();
+    for seed in 0..2 {
+        let (cache, truth, done) = (cache.clone(), Arc::clone(&truth), Arc::clone(&done));
+        let connection: Connection = fixture.connect().await;
+        readers.push(tokio::spawn(async move {
+            read(&cache, &connection.client, &truth, 77 + seed, &done).await
+        }));
+    }
+    // Whatever is going on: a relay that is killed three times.
+    let mut kills = 0;
+    while !writers.iter().all(|writer| writer.is_finished()) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if changes.load(Ordering::Relaxed) > changes_max * (kills + 1) / 4 && kills < 3 {
+            process.replace(&fixture, &address);
+            kills += 1;
+        }
+    }
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    let connection = fixture.connect().await;
+    let position = position_now(&connection.client).await.expect("a position");
+    let reached = tokio::time::timeout(support::PATIENCE, cache.reached(position));
+    reached.await.expect("the stream catches up");
+    done.store(true, Ordering::Relaxed);
+    let mut total = Reads::default();
+    for reader in readers {
+        let reads = reader.await.expect("a reader");
+        total.reads += reads.reads;
+        total.stale += reads.stale;
+        total.backwards += reads.backwards;
+        total.oldest = total.oldest.max(reads.oldest);
+    }
+    let mut wrong = 0;
+    for row in 0..ROWS {
+        let kept = cache.get(&key(row));
+        let stored = load(&connection.client, row).await.expect("a row");
+        wrong += u64::from(kept.is_some_and(|kept| *kept != stored));
+    }
+    let delays = subscription.delays();
+    println!(
+        "{} changes, {} reads, {kills} kills: {} stale beyond {STALE_MAX:?}, {} backwards, \
+         {wrong} wrong at the end; oldest read {:?}; delivery p50 {} us, p99 {} us; {:?}",
+        changes.load(Ordering::Relaxed),
+        total.reads,
+        total.stale,
+        total.backwards,
+        total.oldest,
+        delays.value_at_quantile(0.5),
+        delays.value_at_quantile(0.99),
+        cache.counts(),
+    );
+    assert_eq!((total.stale, wrong, kills), (0, 0, 3));
+    let counts = cache.counts();
+    assert!(
+        counts.hits > counts.misses / 4 && counts.invalidated > 0,
+        "{counts:?}"
+    );
+    // It began again after each kill, and went on where it was.
+    assert_eq!(subscription.status().begun, 4);
+    assert_eq!(counts.sweeps, 1, "nothing was lost: {counts:?}");
+}
