@@ -5,6 +5,7 @@ pub mod compare;
 pub mod floor;
 pub mod gateway;
 pub mod hit_ratio;
+pub mod linked;
 pub mod load;
 pub mod look_aside;
 pub mod measure;

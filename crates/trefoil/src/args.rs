@@ -408,6 +408,8 @@ pub(crate) enum BenchCommand {
     },
     /// The front door beside memcached or redis, in turn in one run; starts everything itself
     Gateway(GatewayBenchArgs),
+    /// Objects linked into app servers beside remote caches; starts everything itself
+    Linked(LinkedBenchArgs),
     /// One thing done to a running cell while a load goes on
     Scenario(ScenarioArgs),
     /// Every figure that the documentation quotes, with a report and plots
@@ -555,6 +557,43 @@ pub(crate) struct GatewayBenchArgs {
     /// Bytes of values
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1024], value_name = "N[,N…]")]
     pub value_size: Vec<usize>,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct LinkedBenchArgs {
+    /// Folder for the report and plots
+    #[arg(long, default_value = "out/linked", value_name = "DIR")]
+    pub out: PathBuf,
+    /// Small and short: shows that everything works, not how well
+    #[arg(long)]
+    pub quick: bool,
+    /// Forms of the service to compare [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
+    pub variant: Vec<String>,
+    /// Bytes of objects, instead of the paper's cases
+    #[arg(long, value_delimiter = ',', value_name = "N[,N…]")]
+    pub size: Vec<usize>,
+    /// Percent of an object that a request uses, for each --size [default: 100]
+    #[arg(long, value_delimiter = ',', value_name = "N[,N…]", requires = "size")]
+    pub used: Vec<u32>,
+    /// Servers of each kind
+    #[arg(long, default_value_t = 2)]
+    pub servers: usize,
+    /// Runs of each form, in turn; medians are reported
+    #[arg(long)]
+    pub runs: Option<usize>,
+    /// Seconds of each run; more for large objects
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// All rates times this
+    #[arg(long, default_value_t = 1.0)]
+    pub rate: f64,
+    /// Everything on loopback, without namespaces and counts of bytes
+    #[arg(long)]
+    pub loopback: bool,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,

@@ -47,7 +47,7 @@ impl PeerKind {
 /// What it listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// A free port of 127.0.0.1.
+    /// A free port of an address of this machine.
     Tcp,
     /// A socket in a directory of its own.
     Unix,
@@ -66,6 +66,8 @@ pub struct PeerOptions {
     pub core: Option<usize>,
     /// Longest value it must take.
     pub value_len_max: usize,
+    /// The address of [`Transport::Tcp`].
+    pub listen: Ipv4Addr,
 }
 
 impl PeerOptions {
@@ -77,6 +79,7 @@ impl PeerOptions {
             memory_mib,
             core: None,
             value_len_max: 1 << 20,
+            listen: Ipv4Addr::LOCALHOST,
         }
     }
 }
@@ -116,7 +119,7 @@ impl PeerProcess {
             .map_err(start_error)?;
         let endpoint = match options.transport {
             Transport::Unix => Endpoint::Unix(dir.path().join("socket")),
-            Transport::Tcp => Endpoint::Tcp(free_port().map_err(start_error)?),
+            Transport::Tcp => Endpoint::Tcp(free_port(options.listen).map_err(start_error)?),
         };
         let output = dir.path().join("output");
         let file = File::create(&output).map_err(start_error)?;
@@ -244,8 +247,8 @@ fn version(kind: PeerKind) -> Result<String, PeerError> {
     Ok(number.unwrap_or("unknown").to_owned())
 }
 
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+fn free_port(listen: Ipv4Addr) -> io::Result<SocketAddr> {
+    TcpListener::bind((listen, 0))?.local_addr()
 }
 
 fn command(options: &PeerOptions, endpoint: &Endpoint, dir: &std::path::Path) -> Command {
@@ -279,7 +282,8 @@ fn command(options: &PeerOptions, endpoint: &Endpoint, dir: &std::path::Path) ->
             match endpoint {
                 Endpoint::Tcp(address) => {
                     let (ip, port) = (address.ip().to_string(), address.port().to_string());
-                    command.args(["--bind", &ip, "--port", &port]);
+                    // Protected mode refuses callers from other addresses.
+                    command.args(["--bind", &ip, "--port", &port, "--protected-mode", "no"]);
                 }
                 Endpoint::Unix(path) => {
                     command.args(["--port", "0", "--unixsocket"]).arg(path);

@@ -5,6 +5,7 @@ mod bars;
 mod canvas;
 mod curves;
 mod json;
+mod reductions;
 mod table;
 mod timeline;
 
@@ -14,6 +15,7 @@ pub use bars::LatencyBars;
 pub use canvas::{Plot, SavedPlot, save};
 pub use curves::{HitRatioCurves, HitRatioSeries};
 pub use json::write_json;
+pub use reductions::{ReductionCurves, ReductionSeries};
 pub use table::{Table, bytes, nanoseconds, rate, ratio};
 pub use timeline::{TimelineEvent, TimelinePlot, TimelineSeries};
 

@@ -1,6 +1,7 @@
 //! `bench`: the command line of `trefoil-bench`.
 
 mod gateway;
+mod linked;
 mod suite;
 
 use crate::args::{
@@ -37,6 +38,7 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::HitRatio(args) => hit_ratio(&args),
         BenchCommand::SizeShift { json } => size_shift(json),
         BenchCommand::Gateway(args) => gateway::run(&args),
+        BenchCommand::Linked(args) => linked::run(&args),
         BenchCommand::Scenario(args) => suite::scenario(&args),
         BenchCommand::All(args) => suite::all(args),
     }

@@ -1,0 +1,277 @@
+//! Form (b): books as objects in the app server itself, kept by a linked store.
+//! The assigner says which server has which keys; books move with them. A
+//! request for a book that another server has is redirected there.
+
+use super::{BookError, Books, Counters};
+use crate::database::Database;
+use crate::{calendar, domain};
+use address_book_contract::v1::address_books_client::AddressBooksClient;
+use address_book_contract::v1::{AddressBook, BusyRequest, ChangeRequest, Interval, StatsAnswer};
+use address_book_contract::{EncodedAnswer, client, endpoint};
+use prost::Message as _;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tonic::Status;
+use tonic::transport::Channel;
+use trefoil_linklet::{
+    Error, Linklet, Listener, Loaded, LoaderError, Marshal, MarshalError, Replication, StartError,
+    StateLoss,
+};
+
+/// The corpus that all servers of this service join.
+pub const CORPUS: &str = "address-book";
+
+/// Resident bytes of a contact with a phone and an address, about.
+const CONTACT_WEIGHT: usize = 400;
+const EVENT_WEIGHT: usize = 80;
+
+/// Tries of a change against others of the same book.
+const CHANGE_ATTEMPTS_MAX: usize = 10;
+
+/// Books in a linked store.
+pub struct LinkedBooks {
+    books: Linklet<AddressBook>,
+    database: Option<Database>,
+    counters: Counters,
+    losses: Arc<Losses>,
+    peers: Mutex<HashMap<String, AddressBooksClient<Channel>>>,
+}
+
+/// How to join.
+#[derive(Debug, Clone)]
+pub struct LinkedOptions {
+    /// The assigner, `host:port`.
+    pub assigner: String,
+    /// Where this server serves.
+    pub address: String,
+    /// Copies on other servers.
+    pub replication: Replication,
+    /// Bytes of books to keep.
+    pub memory: u64,
+}
+
+impl LinkedBooks {
+    /// Joins the service's servers. Books that are not in memory come from the
+    /// database; without one they live in the servers' memory only.
+    pub async fn join(
+        options: LinkedOptions,
+        database: Option<Database>,
+    ) -> Result<Self, StartError> {
+        let losses = Arc::new(Losses::default());
+        let mut builder = Linklet::builder(CORPUS, BookMarshal)
+            .replication(options.replication)
+            .memory(options.memory)
+            .listener(losses.clone());
+        if let Some(database) = database.clone() {
+            builder = builder.loader(move |key: Vec<u8>| {
+                let database = database.clone();
+                async move {
+                    let owner = String::from_utf8_lossy(&key);
+                    let book = database.load(&owner).await;
+                    let book = book.map_err(LoaderError::from_error)?;
+                    Ok(book.map(Loaded::from))
+                }
+            });
+        }
+        Ok(LinkedBooks {
+            books: builder.join(options.assigner, options.address).await?,
+            database,
+            counters: Counters::default(),
+            losses,
+            peers: Mutex::default(),
+        })
+    }
+
+    /// The linked store itself.
+    pub fn linklet(&self) -> &Linklet<AddressBook> {
+        &self.books
+    }
+
+    /// Uses a book where it is.
+    async fn read<R>(&self, owner: &str, read: impl Fn(&AddressBook) -> R) -> Result<R, BookError> {
+        let found = match self.database {
+            Some(_) => self.books.read_or_load(owner.as_bytes(), &read).await?,
+            None => self.books.read(owner.as_bytes(), &read).await?,
+        };
+        Ok(found.unwrap_or_else(|| read(&domain::empty(owner))))
+    }
+
+    /// Without a database: the book is changed where it is.
+    async fn change_in_memory(&self, change: ChangeRequest) -> Result<u64, BookError> {
+        let owner = change.owner.clone().into_bytes();
+        if change.whole {
+            let book = domain::replacement(change, domain::now_us());
+            let version = book.version;
+            self.books.insert(&owner, book).await?;
+            return Ok(version);
+        }
+        let mut change = Some(change);
+        let apply = |book: &mut AddressBook| {
+            let change = change.take().unwrap_or_default();
+            domain::apply(book, change, domain::now_us());
+            book.version
+        };
+        if let Some(version) = self.books.update(&owner, apply).await? {
+            return Ok(version);
+        }
+        // Nobody has written it yet.
+        let book = domain::replacement(change.take().unwrap_or_default(), domain::now_us());
+        let version = book.version;
+        self.books.insert(&owner, book).await?;
+        Ok(version)
+    }
+
+    /// First the database, which refuses what is not newer, then memory.
+    async fn change_in(
+        &self,
+        database: &Database,
+        change: ChangeRequest,
+    ) -> Result<u64, BookError> {
+        let owner = change.owner.clone();
+        for _ in 0..CHANGE_ATTEMPTS_MAX {
+            let held = self.books.get_or_load(owner.as_bytes()).await?;
+            let mut book = match &held {
+                Some(held) => AddressBook::clone(held),
+                None => domain::empty(&owner),
+            };
+            domain::apply(&mut book, change.clone(), domain::now_us());
+            let version = book.version;
+            if !database.save(&book).await? {
+                // What is in memory is behind: it is loaded anew.
+                self.books.remove(owner.as_bytes()).await?;
+                continue;
+            }
+            let Some(mut held) = held else {
+                self.books.insert(owner.as_bytes(), book).await?;
+                return Ok(version);
+            };
+            held.replace(book);
+            match self.books.commit(held).await {
+                Ok(_) => return Ok(version),
+                Err(refused) => match refused.error {
+                    // Changed meanwhile. The next try sees that.
+                    Error::Conflict => continue,
+                    error => return Err(error.into()),
+                },
+            }
+        }
+        Err(BookError::Contended {
+            owner,
+            attempts: CHANGE_ATTEMPTS_MAX,
+        })
+    }
+
+    /// Asks the server that has an owner's book.
+    async fn busy_elsewhere(
+        &self,
+        address: &str,
+        owner: &str,
+        within: Interval,
+    ) -> Result<Vec<Interval>, BookError> {
+        let request = BusyRequest {
+            owners: vec![owner.to_owned()],
+            within: Some(within),
+        };
+        let mut peer = self.peer(address)?;
+        Ok(peer.find_busy(request).await?.into_inner().busy)
+    }
+
+    fn peer(&self, address: &str) -> Result<AddressBooksClient<Channel>, BookError> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = peers.get(address) {
+            return Ok(peer.clone());
+        }
+        let endpoint = endpoint(address).map_err(|error| Status::unavailable(error.to_string()))?;
+        let peer = client(endpoint.connect_lazy());
+        peers.insert(address.to_owned(), peer.clone());
+        Ok(peer)
+    }
+}
+
+impl Books for LinkedBooks {
+    async fn lookup(&self, owner: &str, part: Range<usize>) -> Result<EncodedAnswer, BookError> {
+        self.read(owner, |book| domain::answer(book, part.clone()))
+            .await
+    }
+
+    async fn change(&self, change: ChangeRequest) -> Result<u64, BookError> {
+        match &self.database {
+            Some(database) => self.change_in(database, change).await,
+            None => self.change_in_memory(change).await,
+        }
+    }
+
+    async fn busy(&self, owners: &[String], within: Interval) -> Result<Vec<Interval>, BookError> {
+        let mut times = Vec::new();
+        for owner in owners {
+            let found = self.read(owner, |book| calendar::busy(book, within)).await;
+            times.extend(match found {
+                Ok(found) => found,
+                // Only the answer travels, not the calendar. A server that is
+                // asked about one person never passes it on.
+                Err(BookError::Linked(Error::NotMine(redirect))) if owners.len() > 1 => {
+                    let address = redirect.address.as_deref().unwrap_or_default();
+                    self.busy_elsewhere(address, owner, within).await?
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(calendar::merged(times))
+    }
+
+    fn add_stats(&self, stats: &mut StatsAnswer) {
+        self.counters.add_to(stats);
+        let held = self.books.stats();
+        stats.hits += held.hits;
+        stats.misses += held.misses;
+        stats.books += held.entries;
+        stats.book_bytes += held.bytes;
+        stats.losses += self.losses.count.load(Ordering::Relaxed);
+    }
+}
+
+/// How a book leaves the process: when it moves or is copied, and never else.
+#[derive(Debug, Clone, Copy)]
+struct BookMarshal;
+
+impl Marshal<AddressBook> for BookMarshal {
+    fn marshal(
+        &self,
+        _key: &[u8],
+        book: &AddressBook,
+        out: &mut Vec<u8>,
+    ) -> Result<(), MarshalError> {
+        book.encode(out)
+            .map_err(|error| MarshalError::new(error.to_string()))
+    }
+
+    fn unmarshal(&self, _key: &[u8], bytes: &[u8]) -> Result<AddressBook, MarshalError> {
+        AddressBook::decode(bytes).map_err(|error| MarshalError::new(error.to_string()))
+    }
+
+    fn weigh(&self, book: &AddressBook) -> usize {
+        size_of_val(book) + book.contacts.len() * CONTACT_WEIGHT + book.events.len() * EVENT_WEIGHT
+    }
+}
+
+/// Says on stderr what was lost. With a database nothing is gone for good: it
+/// is loaded again.
+#[derive(Debug, Default)]
+struct Losses {
+    count: AtomicU64,
+}
+
+impl Listener for Losses {
+    fn state_loss(&self, loss: &StateLoss) {
+        let count = loss.ranges.len() + loss.keys.len();
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
+        eprintln!(
+            "address-book: lost: {}, {} key ranges and {} keys",
+            loss.reason,
+            loss.ranges.len(),
+            loss.keys.len()
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Postgres behind the memory: one row for each book.
+//!
+//! A book is written only over an older version, so that a server whose memory
+//! is behind, or that has lost its keys to another, cannot undo a change.
+
+use address_book_contract::v1::AddressBook;
+use prost::Message as _;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use tokio_postgres::{Client, NoTls, Statement};
+
+const SCHEMA: &str = "create table if not exists books (
+    owner text primary key, version bigint not null, book bytea not null)";
+const LOAD: &str = "select book from books where owner = $1";
+const SAVE: &str = "insert into books (owner, version, book) values ($1, $2, $3)
+    on conflict (owner) do update set version = excluded.version, book = excluded.book
+    where books.version < excluded.version";
+
+/// Why the database did not do it. Never holds the URL, which may have a
+/// password.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// No connection, or a statement failed.
+    #[error("database: {}", told(.0))]
+    Postgres(#[from] tokio_postgres::Error),
+    /// A row that holds no book.
+    #[error("the database holds no book for {owner}: {source}")]
+    NoBook {
+        /// Whose.
+        owner: String,
+        /// What is wrong with it.
+        source: prost::DecodeError,
+    },
+}
+
+/// The library's words for an error leave out what the server said.
+fn told(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) => format!("{error}: {}", said.message()),
+        None => error.to_string(),
+    }
+}
+
+/// The books of all users.
+#[derive(Clone)]
+pub struct Database {
+    url: Arc<str>,
+    connection: Arc<Mutex<Option<Arc<Connection>>>>,
+}
+
+struct Connection {
+    client: Client,
+    load: Statement,
+    save: Statement,
+}
+
+impl Database {
+    /// Connects and makes the table if it is not there.
+    pub async fn connect(url: &str) -> Result<Self, DatabaseError> {
+        let database = Database {
+            url: url.into(),
+            connection: Arc::default(),
+        };
+        database.connection().await?;
+        Ok(database)
+    }
+
+    /// A user's book, if there is one.
+    pub async fn load(&self, owner: &str) -> Result<Option<AddressBook>, DatabaseError> {
+        let connection = self.connection().await?;
+        let row = connection
+            .client
+            .query_opt(&connection.load, &[&owner])
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let bytes: &[u8] = row.try_get(0)?;
+        let book = AddressBook::decode(bytes).map_err(|source| DatabaseError::NoBook {
+            owner: owner.to_owned(),
+            source,
+        })?;
+        Ok(Some(book))
+    }
+
+    /// Writes a book over an older one; says whether it was newer.
+    pub async fn save(&self, book: &AddressBook) -> Result<bool, DatabaseError> {
+        let connection = self.connection().await?;
+        let version = i64::try_from(book.version).unwrap_or(i64::MAX);
+        let bytes = book.encode_to_vec();
+        let written = connection
+            .client
+            .execute(&connection.save, &[&book.owner, &version, &bytes])
+            .await?;
+        Ok(written > 0)
+    }
+
+    /// The connection, made again if the last one is gone.
+    async fn connection(&self) -> Result<Arc<Connection>, DatabaseError> {
+        let mut kept = self.connection.lock().await;
+        if let Some(connection) = &*kept
+            && !connection.client.is_closed()
+        {
+            return Ok(connection.clone());
+        }
+        let (client, driver) = tokio_postgres::connect(&self.url, NoTls).await?;
+        // Ends when the client is dropped or the server closes; statements then
+        // fail and say so.
+        tokio::spawn(driver);
+        client.batch_execute(SCHEMA).await?;
+        let connection = Arc::new(Connection {
+            load: client.prepare(LOAD).await?,
+            save: client.prepare(SAVE).await?,
+            client,
+        });
+        *kept = Some(connection.clone());
+        Ok(connection)
+    }
+}

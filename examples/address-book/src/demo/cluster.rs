@@ -1,0 +1,73 @@
+//! The demonstration's processes: Postgres, an assigner and the servers.
+
+use crate::serve::{ServeError, io_error};
+use std::path::PathBuf;
+use std::process::Stdio;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+/// One of our own processes; killed with its value.
+pub(super) struct Process {
+    child: Child,
+    /// Where it serves.
+    pub(super) address: String,
+}
+
+#[derive(serde::Deserialize)]
+struct Ready {
+    address: String,
+}
+
+impl Process {
+    async fn start(arguments: &[String], postgres: Option<&str>) -> Result<Self, ServeError> {
+        let program: PathBuf =
+            std::env::current_exe().map_err(|source| io_error("find this program", source))?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if let Some(url) = postgres {
+            command.env("ADDRESS_BOOK_POSTGRES", url);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // The view has the screen; losses are counted.
+        command.stderr(Stdio::null()).kill_on_drop(true);
+        let name = arguments.join(" ");
+        let fail = |source| io_error(format!("start `{name}`"), source);
+        let mut child = command.spawn().map_err(fail)?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut line).await.map_err(fail)?;
+        }
+        let ready = line.strip_prefix("ready ");
+        match ready.and_then(|json| serde_json::from_str::<Ready>(json).ok()) {
+            Some(ready) => Ok(Process {
+                child,
+                address: ready.address,
+            }),
+            None => Err(fail(std::io::Error::other(format!("it said {line:?}")))),
+        }
+    }
+
+    pub(super) async fn assigner() -> Result<Self, ServeError> {
+        Process::start(&["assigner".to_owned()], None).await
+    }
+
+    pub(super) async fn server(assigner: &str, postgres: &str) -> Result<Self, ServeError> {
+        let arguments = ["serve", "--mode", "linked", "--assigner", assigner];
+        let arguments: Vec<String> = arguments.map(str::to_owned).into();
+        Process::start(&arguments, Some(postgres)).await
+    }
+
+    /// kill -9.
+    pub(super) async fn kill(&mut self) {
+        // It fails only if it is gone already.
+        let _ = self.child.kill().await;
+    }
+
+    /// SIGTERM, and waits until it has given its books away and ended.
+    pub(super) async fn drain(&mut self) {
+        if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait().await;
+    }
+}

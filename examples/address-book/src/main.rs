@@ -1,0 +1,33 @@
+//! The address book's command line.
+
+use address_book::assigner::{self, AssignerArgs};
+use address_book::serve::{self, ServeArgs, ServeError};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// A contacts and calendar service, in the forms that hot state can have
+#[derive(Parser, Debug)]
+#[command(version)]
+enum Command {
+    /// Run one server
+    Serve(ServeArgs),
+    /// Run an assigner for stateful servers on one machine
+    Assigner(AssignerArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Command::parse() {
+        Command::Serve(args) => serve::run(&args),
+        Command::Assigner(args) => assigner::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("address-book: {error}");
+            match error {
+                ServeError::Usage(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
