@@ -7,6 +7,7 @@
 
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
+use trefoil_layout::size_class::ClassCounts;
 
 /// A value that lies somewhere else until it is asked for, so that it is
 /// copied once: into the bytes that go out.
@@ -213,6 +214,8 @@ pub struct Totals {
     pub index_buckets: u64,
     /// Pages of small items held.
     pub data_pages: u64,
+    /// Items and events by size.
+    pub classes: ClassCounts,
 }
 
 /// The cell behind a door. One belongs to each event loop.
@@ -272,6 +275,10 @@ pub trait Keyspace {
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
     ) -> Result<u64, Fault>;
+
+    /// Waits a moment until all copies of what this keyspace has stored are where
+    /// they belong, so that totals count them, whoever asks for those.
+    fn settle(&mut self) {}
 
     /// Totals for reports.
     fn totals(&mut self) -> Result<Totals, Fault>;

@@ -78,7 +78,7 @@ pub struct Done<'a> {
     pub ending: Ending,
     /// On which key; empty if on none.
     pub key: &'a [u8],
-    /// Bytes of the value that was read or stored.
+    /// Bytes of the value that was read, stored, touched or removed.
     pub value_len: usize,
 }
 
@@ -87,6 +87,17 @@ pub struct Done<'a> {
 pub trait Observer {
     /// A command on one key was executed.
     fn done(&mut self, done: &Done<'_>);
+
+    /// Kinds of log lines that anybody watches, bits of [`WATCH_FETCHERS`] and its
+    /// like: what serves only them is done only then.
+    fn watched(&self) -> u8 {
+        0
+    }
+
+    /// Before a command that changes an item, if [`Observer::watched`] has
+    /// [`WATCH_FETCHERS`]: the item was looked up, and had a value of this length
+    /// if it was there. Counts for nothing but log lines.
+    fn looked_up(&mut self, _key: &[u8], _value_len: Option<usize>) {}
 
     /// Gives `(name, value)` of a group of statistics, in order: `""` is the
     /// general one, else memcached's `settings`, `items`, `slabs`, `sizes`,

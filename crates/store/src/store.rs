@@ -236,6 +236,7 @@ impl Store {
         }
         let mut slot = lock(&self.partitions[number].0);
         let outcome = Outcome::Rejected(Rejection::NoMemory);
+        slot.live.count_no_memory(mutation.entry.encoded_len());
         slot.live.after_mutation(&self.shared, kind, &outcome);
         Ack {
             epoch: slot.live.epoch(),

@@ -86,12 +86,25 @@ pub(crate) struct Notes {
     pub(crate) done: Vec<(Command, Ending, Vec<u8>, usize)>,
     pub(crate) requests: Vec<ServerRequest>,
     pub(crate) resets: usize,
+    /// Kinds of log lines that somebody wants.
+    pub(crate) watched: u8,
+    /// Lookups before changes, and how many commands were done before each.
+    pub(crate) lookups: Vec<(usize, Vec<u8>, Option<usize>)>,
 }
 
 impl Observer for Notes {
     fn done(&mut self, done: &Done<'_>) {
         let noted = (done.command, done.ending, done.key.to_vec(), done.value_len);
         self.done.push(noted);
+    }
+
+    fn watched(&self) -> u8 {
+        self.watched
+    }
+
+    fn looked_up(&mut self, key: &[u8], value_len: Option<usize>) {
+        self.lookups
+            .push((self.done.len(), key.to_vec(), value_len));
     }
 
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
@@ -220,7 +233,7 @@ impl<S: Session> Rig<S> {
             answers.append(&mut out);
             self.wants = driven.wants;
             match driven.wants {
-                Wants::Output => {}
+                Wants::Output | Wants::Turn => {}
                 Wants::Input(len) => {
                     self.asked_max = self.asked_max.max(len);
                     return answers;

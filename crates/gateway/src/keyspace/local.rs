@@ -238,6 +238,7 @@ impl Keyspace for LocalKeyspace {
             stored: stored(MutationKind::Set) + stored(MutationKind::Cas),
             index_buckets: stats.index_buckets,
             data_pages: stats.data_pages,
+            classes: stats.classes,
         })
     }
 

@@ -101,6 +101,10 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.keep_last_use();
     }
 
+    fn settle(&mut self) {
+        self.keyspace.settle();
+    }
+
     fn tend(&mut self) {
         self.keyspace.tend();
     }

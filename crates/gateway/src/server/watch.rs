@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trefoil_gateway_core::world::{Command, Done, Ending, WATCH_FETCHERS, WATCH_MUTATIONS};
+use trefoil_layout::size_class;
 
 /// Lines that wait for one loop at most; the rest is dropped and counted.
 const LINES_MAX: usize = 4096;
@@ -127,8 +128,7 @@ fn kind_of(done: &Done<'_>) -> Option<u8> {
     }
 }
 
-/// In the shape that memcached's readers know; what does not exist here (slab
-/// classes) is 0.
+/// In the shape that memcached's readers know.
 fn line(done: &Done<'_>, fd: i32, number: u64) -> String {
     let now = clock_gettime(ClockId::Realtime);
     let mut line = String::with_capacity(160);
@@ -170,7 +170,12 @@ fn line(done: &Done<'_>, fd: i32, number: u64) -> String {
         };
         let _ = write!(line, " cmd={command} ttl=0");
     }
-    let _ = writeln!(line, " clsid=0 cfd={fd} size={}", done.value_len);
+    // What was not found has no class.
+    let class = match (kind, done.ending) {
+        ("item_get", Ending::Miss) => 0,
+        _ => size_class::of_item(done.key.len(), done.value_len),
+    };
+    let _ = writeln!(line, " clsid={class} cfd={fd} size={}", done.value_len);
     line
 }
 
@@ -205,7 +210,7 @@ mod tests {
         let text = &lines[0].text;
         assert!(text.starts_with("ts="), "{text}");
         assert!(
-            text.ends_with("type=item_get key=a%20b status=found clsid=0 cfd=9 size=5\n"),
+            text.ends_with("type=item_get key=a%20b status=found clsid=1 cfd=9 size=5\n"),
             "{text}"
         );
         hub.want(1, 0);

@@ -94,6 +94,7 @@ impl Partition {
         }
         self.item_count += 1;
         self.entry_len += entry.pointer.len() as u64;
+        self.classes.came(entry.pointer.len());
     }
 
     fn insert_beside(&mut self, shared: &Shared, hash: KeyHash, entry: IndexEntry) {
@@ -196,6 +197,7 @@ impl Partition {
         self.item_count -= 1;
         self.uncount_flushed(entry.version);
         self.entry_len -= entry.pointer.len() as u64;
+        self.classes.went(entry.pointer.len());
         self.changes += 1;
         Some(entry)
     }
@@ -281,7 +283,7 @@ impl Partition {
         };
         self.raise_floor(entry.version, unless);
         self.free_data(shared, entry.pointer);
-        self.counts.removed(cause);
+        self.removed(cause, entry.pointer.len());
     }
 
     /// Every entry that stands, with its slot number.

@@ -76,7 +76,11 @@ pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
 /// `stats [group]`.
 pub(super) fn stats<K: Keyspace>(state: &mut State, words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
     let args = Args::<3>::of(words);
-    match args.first().copied().unwrap_or_default() {
+    let group = args.first().copied().unwrap_or_default();
+    if matches!(group, b"" | b"reset" | b"items" | b"slabs") {
+        desk.world.keyspace.settle();
+    }
+    match group {
         b"reset" => {
             desk.world.observer.reset();
             desk.answer(false, b"RESET");
