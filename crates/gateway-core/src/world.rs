@@ -134,8 +134,12 @@ pub enum ServerRequest {
     /// Stop, as on SIGTERM.
     Shutdown,
     /// Flush at this time in the future, in milliseconds since the Unix epoch
-    /// (a flush that is due at once goes to the keyspace).
+    /// (a flush that is due at once goes to the keyspace). It takes the place of
+    /// one that was put off before.
     FlushAt(u64),
+    /// No flush at a time in the future any more: one that was due at once has
+    /// taken its place.
+    FlushNoMore,
     /// How much the server logs (`verbosity`).
     Verbosity(u32),
 }

@@ -831,6 +831,24 @@ fn what_changes_an_item_looks_it_up_for_those_who_watch() {
 }
 
 #[test]
+fn a_flush_takes_the_place_of_one_that_was_put_off() {
+    let mut rig = rig();
+    rig.feed(b"flush_all 10\r\nflush_all\r\n");
+    let at_ms = rig.keyspace.inner.now_ms / 1000 * 1000;
+    let [
+        ServerRequest::FlushAt(put_off_ms),
+        ServerRequest::FlushNoMore,
+    ] = rig.notes.requests[..]
+    else {
+        panic!("{:?}", rig.notes.requests);
+    };
+    assert!(
+        (at_ms + 9000..at_ms + 11_000).contains(&put_off_ms),
+        "{put_off_ms}"
+    );
+}
+
+#[test]
 fn lists_of_a_class() {
     let mut rig = rig();
     rig.feed(

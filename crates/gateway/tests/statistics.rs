@@ -454,6 +454,35 @@ fn a_store_is_logged_behind_its_lookup() {
 }
 
 #[test]
+fn a_flush_that_was_put_off_is_overridden_by_one_at_once() {
+    let memcached = Memcached::start();
+    let front = Front::over(|_| {}, |_| memory());
+    let mut clients = [Client::connect(memcached.1), front.client()];
+    for command in ["set a 0 0 1\r\n1", "flush_all 2", "get a", "flush_all"] {
+        for client in &mut clients {
+            assert!(client.ask(command).len() < 4, "{command}");
+        }
+    }
+    // memcached's clock is of whole seconds: what is stored in the second of a
+    // flush may go with it.
+    std::thread::sleep(Duration::from_millis(1100));
+    for client in &mut clients {
+        client.ask("set b 0 0 1\r\n1");
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    let found = clients.each_mut().map(|client| client.ask("get a b"));
+    assert_eq!(found[0], ["VALUE b 0 1", "1", "END"]);
+    assert_eq!(found[0], found[1]);
+    // Alone it takes place.
+    for client in &mut clients {
+        client.ask("flush_all 1");
+    }
+    std::thread::sleep(Duration::from_millis(2200));
+    let found = clients.each_mut().map(|client| client.ask("get a b"));
+    assert_eq!((&found[0], &found[1]), (&vec!["END".to_owned()], &found[0]));
+}
+
+#[test]
 fn connections_and_bytes_are_counted_over_all_loops() {
     let front = Front::open(|_| {});
     let mut clients: Vec<Client> = (0..4).map(|_| front.client()).collect();

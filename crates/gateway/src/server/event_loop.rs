@@ -452,8 +452,19 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     }
 
     fn flush(&mut self, now_ms: u64) {
-        let at_ms = self.desk.shared.flush_at_ms.swap(0, Ordering::Relaxed);
-        if let Err(fault) = self.desk.keyspace.flush(at_ms.min(now_ms)) {
+        // Another connection may have put it off, or flushed by now.
+        let pending = &self.desk.shared.flush_at_ms;
+        let at_ms = pending.load(Ordering::Relaxed);
+        let is_due = at_ms != 0 && at_ms <= now_ms;
+        let relaxed = Ordering::Relaxed;
+        if !is_due
+            || pending
+                .compare_exchange(at_ms, 0, relaxed, relaxed)
+                .is_err()
+        {
+            return;
+        }
+        if let Err(fault) = self.desk.keyspace.flush(at_ms) {
             tracing::error!(%fault, "the flush that was put off has failed");
         }
     }

@@ -127,6 +127,7 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
                 // The first loop keeps the time.
                 self.shared.loops[0].wake();
             }
+            ServerRequest::FlushNoMore => self.shared.flush_at_ms.store(0, Ordering::Relaxed),
             ServerRequest::Verbosity(level) => {
                 tracing::debug!(level, "verbosity is chosen by RUST_LOG");
             }

@@ -20,6 +20,7 @@ pub(super) fn flush<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &m
         world.observer.request(ServerRequest::FlushAt(at_ms));
         Ok(())
     } else {
+        world.observer.request(ServerRequest::FlushNoMore);
         let at_ms = if expiration == 0 {
             world.now.unix_ms
         } else {

@@ -56,6 +56,7 @@ pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
         desk.world.observer.request(request);
         Ok(())
     } else {
+        desk.world.observer.request(ServerRequest::FlushNoMore);
         desk.world.keyspace.flush(now.unix_ms)
     };
     let ending = match flushed {
