@@ -28,6 +28,9 @@ const DEADLINE: Duration = Duration::from_secs(4);
 const QUORUM_PATIENCE: Duration = Duration::from_millis(400);
 /// How long totals wait for replicas that lag behind.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
+/// How long totals wait for backends that do not answer: the event loop waits,
+/// too.
+const STATS_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 /// First upper limit of the pause between two attempts; it doubles.
@@ -344,7 +347,7 @@ impl Keyspace for CellKeyspace {
         let mut processes = Vec::new();
         let mut answered = 0;
         let mut reason = None;
-        for backend in self.cell.stats() {
+        for backend in self.cell.stats_soon(STATS_PATIENCE) {
             let stats = match backend.stats {
                 Ok(stats) => stats,
                 Err(error) => {
