@@ -82,6 +82,23 @@ pub struct Done<'a> {
     pub value_len: usize,
 }
 
+/// A command that took long.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowCommand<'a> {
+    /// Counts from 0.
+    pub number: u64,
+    /// When it ended, in milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+    /// Its name in reports.
+    pub command: &'a str,
+    /// Its key, cut off and escaped.
+    pub key: &'a str,
+    /// Who sent it: `tcp:` and an address, or a socket's path.
+    pub client: &'a str,
+}
+
 /// Who listens to what commands do. One belongs to each event loop; its work
 /// per command must be small.
 pub trait Observer {
@@ -106,6 +123,13 @@ pub trait Observer {
     /// bytes, evictions) is among them: a session adds nothing of its own.
     /// `false` if there is no such group.
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool;
+
+    /// Shows the slow log, the newest command first, until `each` has seen enough
+    /// and returns `false`.
+    fn slow_log(&self, _each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {}
+
+    /// Forgets the slow log; numbers go on.
+    fn forget_slow(&mut self) {}
 
     /// Sets all counters to zero (`stats reset`).
     fn reset(&mut self);

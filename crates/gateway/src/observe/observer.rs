@@ -7,7 +7,7 @@ use super::slow::{self, SlowCommand};
 use crate::server::{LoopObserver, Protocol};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trefoil_gateway_core::world::{Command, Done, Observer, ServerRequest};
+use trefoil_gateway_core::world::{self, Command, Done, Observer, ServerRequest};
 use trefoil_hot::{HotKeys, Sample, Sampler};
 
 /// The observer of one loop.
@@ -111,6 +111,26 @@ impl Observer for Counting {
 
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
         report::report(&self.office, group, each)
+    }
+
+    fn slow_log(&self, each: &mut dyn FnMut(&world::SlowCommand<'_>) -> bool) {
+        for slow in self.office.slow.newest() {
+            let wants_more = each(&world::SlowCommand {
+                number: slow.number,
+                unix_ms: slow.unix_ms,
+                duration_us: slow.duration_ns / 1000,
+                command: slow.command,
+                key: &slow.key,
+                client: &slow.client,
+            });
+            if !wants_more {
+                return;
+            }
+        }
+    }
+
+    fn forget_slow(&mut self) {
+        self.office.slow.clear();
     }
 
     fn reset(&mut self) {

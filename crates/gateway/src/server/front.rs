@@ -4,7 +4,7 @@
 use super::options::Protocol;
 use super::shared::Shared;
 use std::sync::atomic::Ordering;
-use trefoil_gateway_core::world::{Command, Done, Ending, Observer, ServerRequest};
+use trefoil_gateway_core::world::{Command, Done, Ending, Observer, ServerRequest, SlowCommand};
 
 /// What an event loop tells whoever counts, beyond what sessions tell. One
 /// belongs to each loop. `watch`, `request` and `authenticate` never reach it:
@@ -104,6 +104,14 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
             return true;
         }
         self.observer.stats(group, each)
+    }
+
+    fn slow_log(&self, each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {
+        self.observer.slow_log(each);
+    }
+
+    fn forget_slow(&mut self) {
+        self.observer.forget_slow();
     }
 
     fn reset(&mut self) {
