@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "ResidentBytes",
         "Evictions",
         "MutationCount",
+        "SizeClassStats",
         "GatewayStats",
         "CommandStats",
         "DurationCount",

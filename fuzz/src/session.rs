@@ -74,6 +74,7 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
                     break;
                 }
                 Wants::Output => assert!(!out.is_empty() || driven.consumed > 0),
+                Wants::Turn => {}
                 Wants::Events => break,
                 Wants::Close => return,
             }

@@ -1,5 +1,6 @@
 //! A connection to a cell: its configuration, from which clients are made.
 
+use crate::census::Census;
 use crate::client::Client;
 use crate::error::ConnectError;
 use crate::options::Options;
@@ -14,7 +15,7 @@ use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
 
 /// How long establishing a connection may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A cell as its clients know it. Cheap to clone; shared by threads, each of
 /// which has a [`Client`] of its own.
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     config: RwLock<Arc<CellConfig>>,
     pub(crate) rpc: Arc<Rpc>,
     clients: AtomicUsize,
+    pub(crate) census: Arc<Census>,
 }
 
 impl Cell {
@@ -52,6 +54,7 @@ impl Cell {
                 config: RwLock::new(Arc::new(config)),
                 rpc,
                 clients: AtomicUsize::new(0),
+                census: Arc::default(),
             }),
         })
     }
@@ -71,31 +74,6 @@ impl Cell {
     pub fn client(&self, options: Options) -> Client {
         let number = self.inner.clients.fetch_add(1, Ordering::Relaxed);
         Client::new(self.inner.clone(), options, number)
-    }
-
-    /// Statistics of every backend process: an entry for each backend, with
-    /// the reason if it did not answer.
-    pub fn stats(&self) -> Vec<BackendStats> {
-        let config = self.config();
-        let answer = |number: u32| {
-            let client = self.inner.rpc.backend(&config, number)?;
-            let call = async move {
-                let mut client = client;
-                client
-                    .stats(v1::StatsRequest {})
-                    .await
-                    .map(|r| r.into_inner())
-            };
-            self.inner.rpc.wait(call, CONNECT_PATIENCE)
-        };
-        config
-            .backends
-            .iter()
-            .map(|b| BackendStats {
-                number: b.number,
-                stats: answer(b.number),
-            })
-            .collect()
     }
 
     /// Sets the memory bound of every process of the cell, in bytes.
@@ -167,14 +145,6 @@ impl Cell {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner
     }
-}
-
-/// What one backend's process says of itself.
-pub struct BackendStats {
-    /// Backend number.
-    pub number: u32,
-    /// Its statistics, or why there are none.
-    pub stats: Result<v1::StatsResponse, String>,
 }
 
 fn hot_keys(keys: Vec<v1::HotKey>, reports: f64) -> Vec<HotKey> {

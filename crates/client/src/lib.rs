@@ -23,6 +23,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `cell` | finds the cell, loads its configuration, makes clients |
+//! | `census` | what all backends say of themselves |
 //! | `client` | a thread's state: links, clock, counters |
 //! | `link` | one backend: shared memory if it can be, else RPC |
 //! | `get`, `get_many`, `mutate` | drivers of the machines |
@@ -33,6 +34,7 @@
 
 mod asynchronous;
 mod cell;
+mod census;
 mod client;
 mod error;
 mod flush;
@@ -48,7 +50,8 @@ mod time;
 mod wait;
 
 pub use asynchronous::{AsyncClient, OwnedHit, OwnedLookup};
-pub use cell::{BackendStats, Cell};
+pub use cell::Cell;
+pub use census::BackendStats;
 pub use client::{Client, Counters};
 pub use error::{ConnectError, Mutated, OpError};
 pub use flush::{FlushError, Flushed};

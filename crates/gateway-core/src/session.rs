@@ -21,6 +21,9 @@ pub enum Wants {
     /// That the output leaves: it has reached the limit, and the rest of the
     /// input (or of one command with a long answer) waits.
     Output,
+    /// That others have had their turn: there is more work than should be done
+    /// at once, and perhaps no output of it.
+    Turn,
     /// That the output leaves, and then the end of the connection.
     Close,
     /// That the output leaves, and then events: see `World::events`. Input

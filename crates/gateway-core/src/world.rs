@@ -78,8 +78,25 @@ pub struct Done<'a> {
     pub ending: Ending,
     /// On which key; empty if on none.
     pub key: &'a [u8],
-    /// Bytes of the value that was read or stored.
+    /// Bytes of the value that was read, stored, touched or removed.
     pub value_len: usize,
+}
+
+/// A command that took long.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowCommand<'a> {
+    /// Counts from 0.
+    pub number: u64,
+    /// When it ended, in milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+    /// Its name in reports.
+    pub command: &'a str,
+    /// Its key, cut off and escaped.
+    pub key: &'a str,
+    /// Who sent it: `tcp:` and an address, or a socket's path.
+    pub client: &'a str,
 }
 
 /// Who listens to what commands do. One belongs to each event loop; its work
@@ -88,6 +105,17 @@ pub trait Observer {
     /// A command on one key was executed.
     fn done(&mut self, done: &Done<'_>);
 
+    /// Kinds of log lines that anybody watches, bits of [`WATCH_FETCHERS`] and its
+    /// like: what serves only them is done only then.
+    fn watched(&self) -> u8 {
+        0
+    }
+
+    /// Before a command that changes an item, if [`Observer::watched`] has
+    /// [`WATCH_FETCHERS`]: the item was looked up, and had a value of this length
+    /// if it was there. Counts for nothing but log lines.
+    fn looked_up(&mut self, _key: &[u8], _value_len: Option<usize>) {}
+
     /// Gives `(name, value)` of a group of statistics, in order: `""` is the
     /// general one, else memcached's `settings`, `items`, `slabs`, `sizes`,
     /// `conns`, `detail on`, `detail off`, `detail dump` (name: a prefix; value:
@@ -95,6 +123,13 @@ pub trait Observer {
     /// bytes, evictions) is among them: a session adds nothing of its own.
     /// `false` if there is no such group.
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool;
+
+    /// Shows the slow log, the newest command first, until `each` has seen enough
+    /// and returns `false`.
+    fn slow_log(&self, _each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {}
+
+    /// Forgets the slow log; numbers go on.
+    fn forget_slow(&mut self) {}
 
     /// Sets all counters to zero (`stats reset`).
     fn reset(&mut self);
@@ -123,8 +158,12 @@ pub enum ServerRequest {
     /// Stop, as on SIGTERM.
     Shutdown,
     /// Flush at this time in the future, in milliseconds since the Unix epoch
-    /// (a flush that is due at once goes to the keyspace).
+    /// (a flush that is due at once goes to the keyspace). It takes the place of
+    /// one that was put off before.
     FlushAt(u64),
+    /// No flush at a time in the future any more: one that was due at once has
+    /// taken its place.
+    FlushNoMore,
     /// How much the server logs (`verbosity`).
     Verbosity(u32),
 }

@@ -10,7 +10,9 @@ use rig::random::Random;
 use trefoil_gateway_core::keyspace::Fault;
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::session::Wants;
-use trefoil_gateway_core::world::{Command, Ending, ServerRequest};
+use trefoil_gateway_core::world::{
+    Command, Ending, ServerRequest, WATCH_FETCHERS, WATCH_MUTATIONS,
+};
 use trefoil_layout::op::Rejection;
 
 type TextRig = Rig<MemcacheSession>;
@@ -787,6 +789,89 @@ fn watching() {
     // Commands still work, and then events come again.
     assert_eq!(rig.feed(b"mn\r\n"), b"MN\r\n");
     assert_eq!(rig.wants, Wants::Events);
+}
+
+#[test]
+fn what_changes_an_item_looks_it_up_for_those_who_watch() {
+    let commands: &[(&[u8], Option<usize>)] = &[
+        (b"set k 0 0 2\r\n10\r\n", None),
+        (b"add k 0 0 1\r\n1\r\n", Some(2)),
+        (b"append k 0 0 1\r\n0\r\n", Some(2)),
+        (b"incr k 5\r\n", Some(3)),
+        (b"decr k 5\r\n", Some(3)),
+        (b"cas k 0 0 1 7\r\n1\r\n", Some(3)),
+        (b"ms k 4\r\n1000\r\n", Some(3)),
+        (b"ma k\r\n", Some(4)),
+        (b"md k\r\n", Some(4)),
+        (b"replace k 0 0 1\r\n1\r\n", None),
+        (b"delete k\r\n", None),
+    ];
+    for watched in [0, WATCH_MUTATIONS, WATCH_FETCHERS] {
+        let mut rig = rig();
+        rig.notes.watched = watched;
+        for (command, _) in commands {
+            rig.feed(command);
+        }
+        let found = commands.iter().enumerate();
+        let lookups: Vec<_> = found
+            .map(|(before, (_, found))| (before, b"k".to_vec(), *found))
+            .collect();
+        let expected = if watched == WATCH_FETCHERS {
+            lookups
+        } else {
+            Vec::new()
+        };
+        assert_eq!(rig.notes.lookups, expected);
+    }
+    // What only reads has one line of its own.
+    let mut rig = rig();
+    rig.notes.watched = WATCH_FETCHERS;
+    rig.feed(b"get k\r\nmg k v\r\ntouch k 1\r\ngat 1 k\r\n");
+    assert!(rig.notes.lookups.is_empty());
+}
+
+#[test]
+fn a_flush_takes_the_place_of_one_that_was_put_off() {
+    let mut rig = rig();
+    rig.feed(b"flush_all 10\r\nflush_all\r\n");
+    let at_ms = rig.keyspace.inner.now_ms / 1000 * 1000;
+    let [
+        ServerRequest::FlushAt(put_off_ms),
+        ServerRequest::FlushNoMore,
+    ] = rig.notes.requests[..]
+    else {
+        panic!("{:?}", rig.notes.requests);
+    };
+    assert!(
+        (at_ms + 9000..at_ms + 11_000).contains(&put_off_ms),
+        "{put_off_ms}"
+    );
+}
+
+#[test]
+fn lists_of_a_class() {
+    let mut rig = rig();
+    rig.feed(
+        format!(
+            "set a 0 0 2\r\nhi\r\nset b 0 0 66560\r\n{}\r\n",
+            "x".repeat(66560)
+        )
+        .as_bytes(),
+    );
+    let keys = |answer: Vec<u8>| -> Vec<u8> {
+        let lines = answer.split(|byte| *byte == b'\n');
+        lines
+            .filter_map(|line| line.strip_prefix(b"key=")?.first().copied())
+            .collect()
+    };
+    assert_eq!(keys(rig.feed(b"lru_crawler metadump all\r\n")), b"ab");
+    assert_eq!(keys(rig.feed(b"lru_crawler metadump 1\r\n")), b"a");
+    assert_eq!(keys(rig.feed(b"lru_crawler metadump 31,5\r\n")), b"b");
+    assert_eq!(rig.feed(b"lru_crawler metadump 2\r\n"), b"END\r\n");
+    let cached = |class: u32| format!("stats cachedump {class} 0\r\n").into_bytes();
+    assert!(rig.feed(&cached(31)).starts_with(b"ITEM b [66560 b; "));
+    assert!(rig.feed(&cached(1)).starts_with(b"ITEM a [2 b; "));
+    assert_eq!(rig.feed(&cached(30)), b"END\r\n");
 }
 
 #[test]

@@ -35,6 +35,23 @@ fn ask(rig: &mut Rig<RespSession>, line: &str) -> String {
 }
 
 #[test]
+fn the_slow_log() {
+    let mut rig = rig();
+    assert_eq!(ask(&mut rig, "SLOWLOG LEN"), ":0\r\n");
+    assert_eq!(ask(&mut rig, "SLOWLOG GET"), "*0\r\n");
+    rig.notes.slow = (0..12).rev().collect();
+    assert_eq!(ask(&mut rig, "SLOWLOG LEN"), ":12\r\n");
+    let one = "*6\r\n:11\r\n:5\r\n:7\r\n*2\r\n$3\r\nget\r\n$8\r\nsome key\r\n\
+               $11\r\n127.0.0.1:9\r\n$0\r\n\r\n";
+    assert_eq!(ask(&mut rig, "SLOWLOG GET 1"), format!("*1\r\n{one}"));
+    assert_eq!(ask(&mut rig, "SLOWLOG GET 0"), "*0\r\n");
+    assert!(ask(&mut rig, "SLOWLOG GET").starts_with(&format!("*10\r\n{one}")));
+    assert!(ask(&mut rig, "SLOWLOG GET -1").starts_with(&format!("*12\r\n{one}")));
+    assert_eq!(ask(&mut rig, "SLOWLOG RESET"), "+OK\r\n");
+    assert_eq!(ask(&mut rig, "SLOWLOG LEN"), ":0\r\n");
+}
+
+#[test]
 fn nothing_goes_before_authentication() {
     let mut rig = rig();
     rig.settings.authentication = true;
@@ -376,9 +393,9 @@ fn reports_are_whole() {
             "allkeys-lru"
         ]
     );
-    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":49\r\n");
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 49);
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 49);
+    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":50\r\n");
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 50);
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 50);
     assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
     assert_eq!(
         bulks(&ask(&mut rig, "COMMAND DOCS get")),

@@ -395,6 +395,26 @@ fn uses_are_told_where_they_are_known() {
 }
 
 #[test]
+fn totals_do_not_wait_for_a_backend_that_is_silent() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let cell = TestCell::start_with_silence(Mode::R32, silent.local_addr().unwrap());
+    let mut keyspace = cell.keyspace();
+    let item = NewItem {
+        value: b"value",
+        ..NewItem::default()
+    };
+    for key in 0..10 {
+        keyspace.set(&key_of(key), &item).unwrap();
+    }
+    let begin = std::time::Instant::now();
+    let totals = keyspace.totals().unwrap();
+    let took = begin.elapsed();
+    // The two that answer hold all; the third is taken to hold as much.
+    assert_eq!(totals.items, 10);
+    assert!(took < std::time::Duration::from_millis(1000), "{took:?}");
+}
+
+#[test]
 fn what_the_cell_refuses_is_a_fault() {
     let mut cell = TestCell::start(Mode::R1);
     let mut local = cell.local();

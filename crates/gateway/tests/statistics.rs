@@ -1,20 +1,26 @@
 //! What a front door counts: beside Debian's memcached, and what has no
 //! counterpart there.
 
+#[path = "support/cell.rs"]
+mod cell;
+
+use cell::TestCell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trefoil_backend::Reporter as _;
-use trefoil_gateway::observe::{Endpoint, METRICS, Observatory, ObserveOptions};
+use trefoil_cell::Mode;
+use trefoil_gateway::observe::{Endpoint, METRICS, Observatory, ObserveOptions, TotalsSource};
 use trefoil_gateway::server::{Door, DoorAddress, Doors, Gateway, GatewayOptions, Protocol};
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
 };
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_layout::Version;
+use trefoil_layout::size_class::ClassCounts;
 
 /// A front door over a keyspace in memory.
 struct Front {
@@ -24,12 +30,28 @@ struct Front {
 
 impl Front {
     fn open(change: impl FnOnce(&mut ObserveOptions)) -> Front {
+        Front::with(2, change, |_| Shaky(memory()))
+    }
+
+    /// With one event loop.
+    fn over<K: Keyspace + Send + 'static>(
+        change: impl FnOnce(&mut ObserveOptions),
+        keyspace: impl Fn(usize) -> K,
+    ) -> Front {
+        Front::with(1, change, keyspace)
+    }
+
+    fn with<K: Keyspace + Send + 'static>(
+        thread_count: usize,
+        change: impl FnOnce(&mut ObserveOptions),
+        keyspace: impl Fn(usize) -> K,
+    ) -> Front {
         let mut options = GatewayOptions::new(vec![Door {
             protocol: Protocol::Memcached,
             address: "127.0.0.1:0".parse().unwrap(),
             tls: None,
         }]);
-        options.thread_count = 2;
+        options.thread_count = thread_count;
         options.version = "1.6.18";
         let doors = Doors::open(&options).unwrap();
         let mut observed = ObserveOptions::of(&options, &doors);
@@ -38,7 +60,7 @@ impl Front {
         let gateway = Gateway::start_with(
             options,
             doors,
-            |index| observatory.counted(index, Shaky(memory())),
+            |index| observatory.counted(index, keyspace(index)),
             |index| observatory.observer(index),
             |_, _| MemcacheSession::new(),
         )
@@ -119,6 +141,108 @@ impl Keyspace for Shaky {
     }
 }
 
+/// A keyspace that evicts an item whenever it is asked, while that is watched.
+struct Evicting(MemoryKeyspace, bool);
+
+impl Keyspace for Evicting {
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        self.0.get(key, access, with)
+    }
+
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+        self.0.set(key, item)
+    }
+
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+        self.0.update(key, decide)
+    }
+
+    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+        self.0.flush(at_ms)
+    }
+
+    fn list(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Fault> {
+        self.0.list(cursor, count, each)
+    }
+
+    fn totals(&mut self) -> Result<Totals, Fault> {
+        self.0.totals()
+    }
+
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.0.set_memory_limit(bytes)
+    }
+
+    fn value_len_max(&self) -> usize {
+        self.0.value_len_max()
+    }
+
+    fn watch_evictions(&mut self, wanted: bool) {
+        self.1 = wanted;
+    }
+
+    fn take_evicted(&mut self, each: &mut dyn FnMut(&Evicted<'_>)) -> u64 {
+        if self.1 {
+            each(&Evicted {
+                key: b"a key",
+                key_len: 5,
+                value_len: 66_560,
+                expiry_ms: 0,
+                seen: Seen {
+                    hit_before: true,
+                    idle_s: 9,
+                },
+            });
+        }
+        0
+    }
+}
+
+#[test]
+fn evictions_are_logged_for_those_who_watch() {
+    let front = Front::over(|_| {}, |_| Evicting(memory(), false));
+    let (mut watcher, mut other) = (front.client(), front.client());
+    let ask = watcher.0.get_mut();
+    ask.write_all(b"watch evictions\r\n").unwrap();
+    assert_eq!(watcher.line(), "OK");
+    // Whoever evicts, and if nobody asks for anything.
+    for _ in 0..3 {
+        let line = watcher.line();
+        let (stamp, line) = line.split_once(" type=").unwrap();
+        assert!(
+            stamp.starts_with("ts=") && stamp.contains(" gid="),
+            "{stamp}"
+        );
+        assert_eq!(
+            line,
+            "eviction key=a%20key fetch=yes ttl=-1 la=9 clsid=31 size=66560"
+        );
+    }
+    drop(watcher);
+    let closed = |client: &mut Client| client.stat("", "curr_connections") == "1";
+    while !closed(&mut other) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A watcher of something else sees none.
+    let mut watcher = front.client();
+    let ask = watcher.0.get_mut();
+    ask.write_all(b"watch fetchers\r\n").unwrap();
+    assert_eq!(watcher.line(), "OK");
+    std::thread::sleep(Duration::from_millis(250));
+    other.ask("get k");
+    assert!(watcher.line().contains("type=item_get key=k "));
+}
+
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -142,6 +266,12 @@ impl Client {
             }
             lines.push(line.trim_end().to_owned());
         }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
     }
 
     fn stats(&mut self, group: &str) -> Vec<(String, String)> {
@@ -273,7 +403,10 @@ fn every_name_that_memcached_has_is_there_in_its_order() {
     let memcached = Memcached::start();
     let front = Front::open(|options| {
         options.totals = Some(Arc::new(|| {
+            let mut classes = ClassCounts::default();
+            classes.came(64);
             Some(Totals {
+                classes,
                 items: 3,
                 entry_bytes: 300,
                 limit_bytes: 1 << 20,
@@ -299,6 +432,156 @@ fn every_name_that_memcached_has_is_there_in_its_order() {
     assert_eq!(ours.stat("settings", "domain_socket"), "NULL");
     assert_eq!(ours.stat("", "limit_maxbytes"), "1048576");
     assert_eq!(ours.ask("stats nonsense"), theirs.ask("stats nonsense"));
+}
+
+#[test]
+fn items_are_counted_in_memcacheds_classes() {
+    let memcached = Memcached::start();
+    let cell = TestCell::start(Mode::R32);
+    let local = TestCell::start(Mode::R1);
+    let reports = [
+        Mutex::new(Box::new(cell.keyspace()) as Box<dyn Keyspace + Send>),
+        Mutex::new(Box::new(local.local())),
+    ];
+    let [of_cell, of_local] = reports.map(|reports| {
+        let totals: TotalsSource = Arc::new(move || reports.lock().unwrap().totals().ok());
+        Some(totals)
+    });
+    let fronts = [
+        Front::over(|options| options.totals = of_cell, |_| cell.keyspace()),
+        Front::over(|options| options.totals = of_local, |_| local.local()),
+    ];
+    let mut theirs = Client::connect(memcached.1);
+    let mut ours = fronts.each_ref().map(Front::client);
+    let long = "v".repeat(67_000);
+    let script = [
+        "set a 0 0 1\r\n1",
+        "set b 0 0 40\r\n0123456789012345678901234567890123456789",
+        &format!("set c 0 0 {}\r\n{long}", long.len()),
+        "append c 0 0 3\r\nabc",
+        "get a b c",
+        "get c",
+        "incr a 1",
+        "touch c 100",
+        "gat 100 b",
+        "cas c 0 0 1 9\r\n1",
+        "delete c",
+        "delete c",
+        "set c 0 0 3\r\nabc",
+    ];
+    for command in script {
+        let expected = theirs.ask(command);
+        for client in &mut ours {
+            assert_eq!(client.ask(command), expected, "{command:.20}");
+        }
+    }
+    // What was done to which class; a refused CAS counts for the class of the
+    // item there, of the value here.
+    let slabs = theirs.stats("slabs");
+    let known = |stats: &[(String, String)]| -> Vec<(String, String)> {
+        let is_same = |(name, value): &&(String, String)| {
+            let names = ["chunk_size", "chunks_per_page", "_hits", "cmd_set"];
+            names.iter().any(|end| name.ends_with(end)) && value != "0"
+        };
+        stats.iter().filter(is_same).cloned().collect()
+    };
+    assert!(known(&slabs).len() > 6, "{slabs:?}");
+    for client in &mut ours {
+        assert_eq!(known(&client.stats("slabs")), known(&slabs));
+        for class in [1, 2] {
+            let name = format!("items:{class}:number");
+            assert_eq!(client.stat("items", &name), theirs.stat("items", &name));
+        }
+        assert!(client.stat("slabs", "active_slabs").parse::<u32>().unwrap() >= 2);
+    }
+}
+
+#[test]
+fn what_has_expired_and_what_a_class_lost_is_counted() {
+    let local = TestCell::start(Mode::R1);
+    let reports = Mutex::new(local.local());
+    let front = Front::over(
+        |options| options.totals = Some(Arc::new(move || reports.lock().unwrap().totals().ok())),
+        |_| local.local(),
+    );
+    let mut client = front.client();
+    let long = "v".repeat(67_000);
+    // Expired as it comes, and replaced at once.
+    client.ask(&format!("set a 0 -1 {}\r\n{long}", long.len()));
+    client.ask(&format!("set a 0 0 {}\r\n{long}", long.len()));
+    assert_eq!(client.stat("items", "items:31:reclaimed"), "1");
+    assert_eq!(client.stat("items", "items:31:number"), "1");
+    let requested = client.stat("items", "items:31:mem_requested");
+    client.ask("delete a");
+    assert_eq!(client.stats("items"), []);
+    client.ask(&format!("set a 0 0 {}\r\n{long}", long.len()));
+    assert_eq!(client.stat("items", "items:31:mem_requested"), requested);
+    client.ask("stats reset");
+    assert_eq!(client.stat("items", "items:31:reclaimed"), "0");
+}
+
+#[test]
+fn a_store_is_logged_behind_its_lookup() {
+    let memcached = Memcached::start();
+    let front = Front::open(|_| {});
+    let shown = [memcached.1, front.address()].map(|address| {
+        let (mut watcher, mut client) = (Client::connect(address), Client::connect(address));
+        watcher
+            .0
+            .get_mut()
+            .write_all(b"watch fetchers mutations\r\n")
+            .unwrap();
+        let mut lines = vec![watcher.line()];
+        // One connection: all of it is done by one loop's keyspace.
+        for command in [
+            "set k 0 0 2\r\nhi",
+            "get k",
+            "set k 0 0 40\r\n0123456789012345678901234567890123456789",
+            "get none",
+        ] {
+            client.ask(command);
+        }
+        for _ in 0..6 {
+            let line = watcher.line();
+            let words = line.split(' ').filter(|word| {
+                !["ts=", "gid=", "cfd="]
+                    .iter()
+                    .any(|name| word.starts_with(name))
+            });
+            lines.push(words.collect::<Vec<_>>().join(" "));
+        }
+        lines
+    });
+    assert_eq!(shown[0], shown[1]);
+}
+
+#[test]
+fn a_flush_that_was_put_off_is_overridden_by_one_at_once() {
+    let memcached = Memcached::start();
+    let front = Front::over(|_| {}, |_| memory());
+    let mut clients = [Client::connect(memcached.1), front.client()];
+    for command in ["set a 0 0 1\r\n1", "flush_all 2", "get a", "flush_all"] {
+        for client in &mut clients {
+            assert!(client.ask(command).len() < 4, "{command}");
+        }
+    }
+    // memcached's clock is of whole seconds: what is stored in the second of a
+    // flush may go with it.
+    std::thread::sleep(Duration::from_millis(1100));
+    for client in &mut clients {
+        client.ask("set b 0 0 1\r\n1");
+    }
+    std::thread::sleep(Duration::from_millis(2500));
+    let found = clients.each_mut().map(|client| client.ask("get a b"));
+    assert_eq!(found[0], ["VALUE b 0 1", "1", "END"]);
+    assert_eq!(found[0], found[1]);
+    // Alone it takes place.
+    for client in &mut clients {
+        client.ask("flush_all 1");
+    }
+    std::thread::sleep(Duration::from_millis(2200));
+    let found = clients.each_mut().map(|client| client.ask("get a b"));
+    assert_eq!((&found[0], &found[1]), (&vec!["END".to_owned()], &found[0]));
 }
 
 #[test]

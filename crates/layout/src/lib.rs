@@ -16,6 +16,7 @@
 //! | [`hello`] | the greeting on a backend's Unix socket |
 //! | [`ring`] | one client's request and answer rings |
 //! | [`message`] | requests and answers, as bytes |
+//! | [`size_class`] | classes of items by size, in which statistics are told |
 //! | [`op`] | the vocabulary of mutations, lookups and their answers |
 //!
 //! Shared words are reached through [`words::Words`], so that the same code
@@ -33,6 +34,7 @@ pub mod limits;
 pub mod message;
 pub mod op;
 pub mod ring;
+pub mod size_class;
 pub mod version;
 pub mod words;
 

@@ -2,6 +2,7 @@
 
 use crate::partition::Cause;
 use trefoil_layout::op::{Action, Outcome, Rejection};
+use trefoil_layout::size_class::ClassCounts;
 
 /// Kinds of mutations, in the order of the tables here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ pub struct Counts {
     pub evicted_capacity: u64,
     /// Evictions because four buckets and the side table were full.
     pub evicted_associativity: u64,
-    /// Items removed after their time.
+    /// Items removed or replaced after their time.
     pub expired: u64,
     /// Items removed because a flush made them invisible.
     pub flushed: u64,
@@ -177,4 +178,6 @@ pub struct StoreStats {
     pub runs: u64,
     /// Events.
     pub counts: Counts,
+    /// Items and events by size.
+    pub classes: ClassCounts,
 }

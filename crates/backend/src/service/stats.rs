@@ -6,6 +6,7 @@ use crate::process::{Cpu, Resident};
 use crate::state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trefoil_hot::HotKey;
+use trefoil_layout::size_class::{ClassCount, ClassCounts};
 use trefoil_rpc::v1;
 use trefoil_store::{Counts, MutationKind, OutcomeCounts};
 
@@ -105,7 +106,23 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         mutations: mutations(counts),
         lease_left_ms: member.lease_left().as_millis() as u64,
         lease_ms: LEASE.as_millis() as u64,
+        size_classes: size_classes(&stats.classes),
     }
+}
+
+fn size_classes(classes: &ClassCounts) -> Vec<v1::SizeClassStats> {
+    let used = classes
+        .iter()
+        .filter(|(_, count)| **count != ClassCount::default());
+    let message = |(number, count): (usize, &ClassCount)| v1::SizeClassStats {
+        number: number as u32,
+        items: count.items,
+        entry_bytes: count.entry_bytes,
+        evicted: count.evicted,
+        expired: count.expired,
+        no_memory: count.no_memory,
+    };
+    used.map(message).collect()
 }
 
 fn mutations(counts: &Counts) -> Vec<v1::MutationCount> {

@@ -2,8 +2,9 @@
 
 use super::number::{parse_u64, put_u64};
 use crate::keyspace::{
-    Decision, Fault, Item, Keyspace, NewItem, Updated, cas_is_older, cas_unique_of,
+    Access, Decision, Fault, Item, Keyspace, NewItem, Updated, cas_is_older, cas_unique_of,
 };
+use crate::world::{WATCH_FETCHERS, World};
 use trefoil_layout::data::{ITEM_STALE, ITEM_WIN_GIVEN};
 use trefoil_layout::op::Rejection;
 
@@ -61,6 +62,27 @@ pub(super) enum Outcome {
     Exists,
     /// There is nothing to compare with.
     NotFound,
+}
+
+/// memcached looks an item up before it changes it, and has a log line for that:
+/// this is for those who watch.
+#[inline]
+pub(super) fn log_lookup<K: Keyspace>(world: &mut World<'_, K>, key: &[u8]) {
+    if world.observer.watched() & WATCH_FETCHERS != 0 {
+        log_lookup_now(world, key);
+    }
+}
+
+#[cold]
+fn log_lookup_now<K: Keyspace>(world: &mut World<'_, K>, key: &[u8]) {
+    let mut value_len = None;
+    let read = world.keyspace.get(key, Access::Peek, &mut |item| {
+        value_len = item.map(|item| item.value.len());
+    });
+    // The command itself answers a fault.
+    if read.is_ok() {
+        world.observer.looked_up(key, value_len);
+    }
 }
 
 /// Stores a value.
@@ -192,13 +214,17 @@ pub(super) fn erase_outdated<K: Keyspace>(keyspace: &mut K, key: &[u8]) {
     let _ = erase(keyspace, key);
 }
 
-/// Removes an item; whether there was one.
-pub(super) fn erase<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<bool, Fault> {
+/// Removes an item; the length of its value if there was one.
+pub(super) fn erase<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<Option<usize>, Fault> {
+    let mut value_len = 0;
     let updated = keyspace.update(key, &mut |item, _| match item {
-        Some(_) => Decision::Erase,
+        Some(item) => {
+            value_len = item.value.len();
+            Decision::Erase
+        }
         None => Decision::Keep,
     })?;
-    Ok(updated == Updated::Erased)
+    Ok((updated == Updated::Erased).then_some(value_len))
 }
 
 /// The same item again, its value copied to `scratch`. It keeps its CAS

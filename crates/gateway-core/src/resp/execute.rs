@@ -4,7 +4,9 @@ use super::gather::{ARGUMENTS_MAX, Arguments, Refusal};
 use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
-use super::{RespSession, Step, connection, count, describe, expire, read, scan, server, write};
+use super::{
+    RespSession, Step, connection, count, describe, expire, read, scan, server, slow_log, write,
+};
 use crate::keyspace::{Fault, Keyspace};
 use crate::world::{Command, Done, Ending, World};
 use trefoil_layout::limits::KEY_LEN_MAX;
@@ -205,6 +207,7 @@ impl RespSession {
             }
             Id::Info => server::info(&mut call),
             Id::Config => server::config(&mut call),
+            Id::SlowLog => slow_log::slow_log(&mut call),
             Id::DbSize => server::db_size(&mut call),
             Id::FlushAll | Id::FlushDb => server::flush(&mut call),
             Id::Time => server::time(&mut call),

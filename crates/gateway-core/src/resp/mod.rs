@@ -12,6 +12,7 @@
 //! | expiry | any 64-bit time | no later than in the year 10889; later ones become that |
 //! | TTL of a value stored elsewhere | – | memcached's expiry of the same item |
 //! | INFO, CONFIG GET, COMMAND, CLIENT INFO and LIST | about Redis | about this server, in the same form |
+//! | SLOWLOG | arguments of slow commands | kind of command and key; no HELP |
 //! | CLIENT SETINFO, NO-TOUCH | of Redis 7.2 | taken, because clients send it |
 //! | more than 1,024 arguments to a command that does not take many keys | taken | refused with an error |
 //! | SCAN's MATCH over 1,024 bytes | taken | refused with an error |
@@ -30,7 +31,7 @@
 //! | `many` | commands of many keys, executed as they come |
 //! | `read`, `write`, `count`, `expire` | commands of one key |
 //! | `scan`, `glob` | SCAN and patterns |
-//! | `connection`, `server`, `describe` | commands about the rest |
+//! | `connection`, `server`, `describe`, `slow_log` | commands about the rest |
 
 mod connection;
 mod count;
@@ -45,6 +46,7 @@ mod read;
 mod reply;
 mod scan;
 mod server;
+mod slow_log;
 mod table;
 mod write;
 

@@ -13,7 +13,7 @@ use trefoil_gateway_core::keyspace::{
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Now, Observer, ServerRequest, Settings, World,
+    Command, Done, Ending, Now, Observer, ServerRequest, Settings, SlowCommand, World,
 };
 use trefoil_layout::Version;
 
@@ -86,12 +86,43 @@ pub(crate) struct Notes {
     pub(crate) done: Vec<(Command, Ending, Vec<u8>, usize)>,
     pub(crate) requests: Vec<ServerRequest>,
     pub(crate) resets: usize,
+    /// Numbers of slow commands, the newest first.
+    pub(crate) slow: Vec<u64>,
+    /// Kinds of log lines that somebody wants.
+    pub(crate) watched: u8,
+    /// Lookups before changes, and how many commands were done before each.
+    pub(crate) lookups: Vec<(usize, Vec<u8>, Option<usize>)>,
 }
 
 impl Observer for Notes {
     fn done(&mut self, done: &Done<'_>) {
         let noted = (done.command, done.ending, done.key.to_vec(), done.value_len);
         self.done.push(noted);
+    }
+
+    fn slow_log(&self, each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {
+        let slow = |number: &u64| SlowCommand {
+            number: *number,
+            unix_ms: 5_900,
+            duration_us: 7,
+            command: "get",
+            key: "some key",
+            client: "tcp:127.0.0.1:9",
+        };
+        let _ = self.slow.iter().all(|number| each(&slow(number)));
+    }
+
+    fn forget_slow(&mut self) {
+        self.slow.clear();
+    }
+
+    fn watched(&self) -> u8 {
+        self.watched
+    }
+
+    fn looked_up(&mut self, key: &[u8], value_len: Option<usize>) {
+        self.lookups
+            .push((self.done.len(), key.to_vec(), value_len));
     }
 
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
@@ -220,7 +251,7 @@ impl<S: Session> Rig<S> {
             answers.append(&mut out);
             self.wants = driven.wants;
             match driven.wants {
-                Wants::Output => {}
+                Wants::Output | Wants::Turn => {}
                 Wants::Input(len) => {
                     self.asked_max = self.asked_max.max(len);
                     return answers;

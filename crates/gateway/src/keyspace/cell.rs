@@ -28,6 +28,9 @@ const DEADLINE: Duration = Duration::from_secs(4);
 const QUORUM_PATIENCE: Duration = Duration::from_millis(400);
 /// How long totals wait for replicas that lag behind.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
+/// How long totals wait for backends that do not answer: the event loop waits,
+/// too.
+const STATS_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 /// First upper limit of the pause between two attempts; it doubles.
@@ -334,14 +337,17 @@ impl Keyspace for CellKeyspace {
         listed.map_err(|error| Fault::Unavailable(error.to_string()))
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
-        // What this connection has stored is to be counted wherever it goes.
+    fn settle(&mut self) {
         self.client.settle(SETTLE_PATIENCE);
+    }
+
+    fn totals(&mut self) -> Result<Totals, Fault> {
+        self.settle();
         let mut totals = Totals::default();
         let mut processes = Vec::new();
         let mut answered = 0;
         let mut reason = None;
-        for backend in self.cell.stats() {
+        for backend in self.cell.stats_soon(STATS_PATIENCE) {
             let stats = match backend.stats {
                 Ok(stats) => stats,
                 Err(error) => {
@@ -368,6 +374,15 @@ impl Keyspace for CellKeyspace {
                     of.outcome == "applied" && matches!(of.kind.as_str(), "set" | "cas")
                 });
                 totals.stored += applied.map(|of| of.count).sum::<u64>();
+                for class in &member.size_classes {
+                    if let Some(sum) = totals.classes.get_mut(class.number as usize) {
+                        sum.items += class.items;
+                        sum.entry_bytes += class.entry_bytes;
+                        sum.evicted += class.evicted;
+                        sum.expired += class.expired;
+                        sum.no_memory += class.no_memory;
+                    }
+                }
             }
         }
         match reason {
@@ -380,12 +395,24 @@ impl Keyspace for CellKeyspace {
                     config.backends.len() as u64,
                     config.mode.copy_count() as u64,
                 );
+                let once = |sum: &mut u64| *sum = (*sum * all).div_ceil(answered.max(1) * copies);
                 for sum in [
                     &mut totals.items,
                     &mut totals.entry_bytes,
                     &mut totals.stored,
                 ] {
-                    *sum = (*sum * all).div_ceil(answered.max(1) * copies);
+                    once(sum);
+                }
+                for class in totals.classes.iter_mut() {
+                    for sum in [
+                        &mut class.items,
+                        &mut class.entry_bytes,
+                        &mut class.evicted,
+                        &mut class.expired,
+                        &mut class.no_memory,
+                    ] {
+                        once(sum);
+                    }
                 }
                 Ok(totals)
             }

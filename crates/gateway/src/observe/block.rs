@@ -3,7 +3,8 @@
 use super::histogram::{Durations, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 use trefoil_gateway_core::keyspace::Fault;
-use trefoil_gateway_core::world::{Command, Ending};
+use trefoil_gateway_core::world::{Command, Done, Ending};
+use trefoil_layout::size_class::{self, SIZE_CLASS_MAX};
 
 /// Commands, in the order of the tables here, with their names in reports.
 pub(super) const COMMANDS: [(Command, &str); 10] = [
@@ -27,6 +28,55 @@ pub(super) const ENDINGS: [(Ending, &str); 5] = [
     (Ending::ClientError, "client_error"),
     (Ending::ServerError, "server_error"),
 ];
+
+/// What is counted by the size of the item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClassEvent {
+    GetHit,
+    Store,
+    DeleteHit,
+    IncrHit,
+    DecrHit,
+    CasHit,
+    CasBadValue,
+    TouchHit,
+}
+
+const CLASS_EVENT_COUNT: usize = 8;
+
+/// The same, by command and ending.
+const CLASS_COUNTED: [[&[ClassEvent]; ENDINGS.len()]; COMMANDS.len()] = {
+    use ClassEvent::{CasBadValue, CasHit, DecrHit, DeleteHit, GetHit, IncrHit, Store, TouchHit};
+    const NONE: &[ClassEvent] = &[];
+    [
+        [&[GetHit], NONE, NONE, NONE, NONE],
+        [&[TouchHit], NONE, NONE, NONE, NONE],
+        [&[TouchHit], NONE, NONE, NONE, NONE],
+        [&[Store], &[Store], &[Store], NONE, NONE],
+        [
+            &[Store, CasHit],
+            &[Store],
+            &[Store, CasBadValue],
+            NONE,
+            NONE,
+        ],
+        [&[DeleteHit], NONE, NONE, NONE, NONE],
+        [&[IncrHit], NONE, NONE, NONE, NONE],
+        [&[DecrHit], NONE, NONE, NONE, NONE],
+        [NONE; ENDINGS.len()],
+        [NONE; ENDINGS.len()],
+    ]
+};
+
+/// Counters by class.
+#[derive(Clone, Debug)]
+struct Classes<C>([[C; CLASS_EVENT_COUNT]; SIZE_CLASS_MAX + 1]);
+
+impl<C: Default> Default for Classes<C> {
+    fn default() -> Self {
+        Classes(std::array::from_fn(|_| Default::default()))
+    }
+}
 
 /// Why operations had no result.
 pub(super) const FAULTS: [&str; 6] = [
@@ -91,6 +141,7 @@ macro_rules! plain_counters {
         #[repr(align(128))]
         pub(super) struct Block {
             done: [[AtomicU64; ENDINGS.len()]; COMMANDS.len()],
+            classes: Classes<AtomicU64>,
             took: [Histogram; COMMANDS.len()],
             faults: [AtomicU64; FAULTS.len()],
             $($(#[$doc])* pub(super) $name: AtomicU64,)*
@@ -100,6 +151,7 @@ macro_rules! plain_counters {
         #[derive(Clone, Debug, Default)]
         pub(super) struct Sums {
             done: [[u64; ENDINGS.len()]; COMMANDS.len()],
+            classes: Classes<u64>,
             pub(super) took: [Durations; COMMANDS.len()],
             pub(super) faults: [u64; FAULTS.len()],
             $($(#[$doc])* pub(super) $name: u64,)*
@@ -108,6 +160,9 @@ macro_rules! plain_counters {
         impl Block {
             pub(super) fn add_to(&self, sums: &mut Sums) {
                 for (sums, counters) in sums.done.iter_mut().zip(&self.done) {
+                    add(sums, counters);
+                }
+                for (sums, counters) in sums.classes.0.iter_mut().zip(&self.classes.0) {
                     add(sums, counters);
                 }
                 for (sum, histogram) in sums.took.iter_mut().zip(&self.took) {
@@ -122,13 +177,12 @@ macro_rules! plain_counters {
             /// What has happened since `earlier`. Durations are left whole.
             pub(super) fn since(&self, earlier: &Sums) -> Sums {
                 let mut sums = self.clone();
-                let before = earlier.done.as_flattened();
-                for (sum, before) in sums.done.as_flattened_mut().iter_mut().zip(before) {
-                    *sum = sum.saturating_sub(*before);
-                }
-                for (sum, before) in sums.faults.iter_mut().zip(&earlier.faults) {
-                    *sum = sum.saturating_sub(*before);
-                }
+                subtract(sums.done.as_flattened_mut(), earlier.done.as_flattened());
+                subtract(
+                    sums.classes.0.as_flattened_mut(),
+                    earlier.classes.0.as_flattened(),
+                );
+                subtract(&mut sums.faults, &earlier.faults);
                 $(sums.$name = sums.$name.saturating_sub(earlier.$name);)*
                 sums
             }
@@ -159,6 +213,12 @@ plain_counters! {
     slow,
 }
 
+fn subtract(sums: &mut [u64], before: &[u64]) {
+    for (sum, before) in sums.iter_mut().zip(before) {
+        *sum = sum.saturating_sub(*before);
+    }
+}
+
 fn add(sums: &mut [u64], counters: &[AtomicU64]) {
     for (sum, counter) in sums.iter_mut().zip(counters) {
         *sum += counter.load(Ordering::Relaxed);
@@ -167,10 +227,17 @@ fn add(sums: &mut [u64], counters: &[AtomicU64]) {
 
 impl Block {
     #[inline]
-    pub(super) fn done(&self, command: Command, ending: Ending, ns: u64) {
-        let command = command_index(command);
-        bump(&self.done[command][ending_index(ending)], 1);
+    pub(super) fn done(&self, done: &Done<'_>, ns: u64) {
+        let command = command_index(done.command);
+        bump(&self.done[command][ending_index(done.ending)], 1);
         self.took[command].record(ns);
+        let in_class = &CLASS_COUNTED[command][ending_index(done.ending)];
+        if !in_class.is_empty() {
+            let class = size_class::of_item(done.key.len(), done.value_len);
+            for event in *in_class {
+                bump(&self.classes.0[class][*event as usize], 1);
+            }
+        }
     }
 
     /// Another thread may count faults beside the loop.
@@ -182,6 +249,16 @@ impl Block {
 impl Sums {
     pub(super) fn of(&self, command: Command, ending: Ending) -> u64 {
         self.done[command_index(command)][ending_index(ending)]
+    }
+
+    /// Events on items of a class.
+    pub(super) fn of_class(&self, class: usize, event: ClassEvent) -> u64 {
+        self.classes.0[class][event as usize]
+    }
+
+    /// All events on items of a class.
+    pub(super) fn all_of_class(&self, class: usize) -> u64 {
+        self.classes.0[class].iter().sum()
     }
 
     /// However they ended.
@@ -214,9 +291,15 @@ mod tests {
     #[test]
     fn sums_are_over_all_loops_and_since_a_reset() {
         let blocks = [Block::default(), Block::default()];
+        let done = |ending, value_len| Done {
+            command: Command::Get,
+            ending,
+            key: b"key",
+            value_len,
+        };
         for block in &blocks {
-            block.done(Command::Get, Ending::Hit, 500);
-            block.done(Command::Get, Ending::Miss, 500);
+            block.done(&done(Ending::Hit, 5), 500);
+            block.done(&done(Ending::Miss, 0), 500);
             bump(&block.bytes_read, 7);
         }
         let sum = || {
@@ -227,8 +310,11 @@ mod tests {
         let before = sum();
         assert_eq!((before.all(Command::Get), before.bytes_read), (4, 14));
         assert_eq!(before.took[0].count(), 4);
-        blocks[1].done(Command::Get, Ending::Hit, 500);
+        assert_eq!(before.of_class(1, ClassEvent::GetHit), 2);
+        blocks[1].done(&done(Ending::Hit, 66_560), 500);
         let since = sum().since(&before);
+        let of_class = |class| since.of_class(class, ClassEvent::GetHit);
+        assert_eq!((of_class(1), of_class(31)), (0, 1));
         assert_eq!(since.of(Command::Get, Ending::Hit), 1);
         assert_eq!(
             (since.of(Command::Get, Ending::Miss), since.bytes_read),

@@ -171,6 +171,11 @@ impl Observatory {
         ] {
             *counter = counter.saturating_sub(before);
         }
+        totals.classes.zip(&before.totals.classes, |class, before| {
+            class.evicted = class.evicted.saturating_sub(before.evicted);
+            class.expired = class.expired.saturating_sub(before.expired);
+            class.no_memory = class.no_memory.saturating_sub(before.no_memory);
+        });
         // Connections are open whether or not somebody looks away.
         let mut since = sums.since(&before.sums);
         since.closed = since.opened.saturating_sub(sums.connections());

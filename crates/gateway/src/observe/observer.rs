@@ -7,7 +7,7 @@ use super::slow::{self, SlowCommand};
 use crate::server::{LoopObserver, Protocol};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trefoil_gateway_core::world::{Done, Observer, ServerRequest};
+use trefoil_gateway_core::world::{self, Command, Done, Observer, ServerRequest};
 use trefoil_hot::{HotKeys, Sample, Sampler};
 
 /// The observer of one loop.
@@ -90,13 +90,16 @@ impl Observer for Counting {
         let now = self.clock.raw();
         let ns = self.clock.delta_as_nanos(self.began, now);
         self.began = now;
-        self.block.done(done.command, done.ending, ns);
+        self.block.done(done, ns);
         if ns >= self.slow_ns {
             self.note_slow(done, ns);
         }
         if !done.key.is_empty() {
             let office = &self.office;
-            let bytes = done.value_len as u64;
+            let bytes = match done.command {
+                Command::Touch | Command::Delete => 0,
+                _ => done.value_len as u64,
+            };
             if let Some(sample) = self.sampler.tick(bytes, || office.now_s()) {
                 self.note_hot(done.key, sample);
             }
@@ -108,6 +111,26 @@ impl Observer for Counting {
 
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
         report::report(&self.office, group, each)
+    }
+
+    fn slow_log(&self, each: &mut dyn FnMut(&world::SlowCommand<'_>) -> bool) {
+        for slow in self.office.slow.newest() {
+            let wants_more = each(&world::SlowCommand {
+                number: slow.number,
+                unix_ms: slow.unix_ms,
+                duration_us: slow.duration_ns / 1000,
+                command: slow.command,
+                key: &slow.key,
+                client: &slow.client,
+            });
+            if !wants_more {
+                return;
+            }
+        }
+    }
+
+    fn forget_slow(&mut self) {
+        self.office.slow.clear();
     }
 
     fn reset(&mut self) {

@@ -5,7 +5,7 @@
 //! here (slab classes, LRU segments, its worker's buffers) is 0 or what says
 //! that it is off; `docs/memcached.md` lists those.
 
-use super::block::Sums;
+use super::block::{ClassEvent, Sums};
 use super::observatory::Observatory;
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,6 +16,7 @@ use trefoil_gateway_core::world::Command::{
 };
 use trefoil_gateway_core::world::Ending::{Hit, Miss, Refused};
 use trefoil_layout::IndexEntry;
+use trefoil_layout::size_class::{self, ClassCount};
 
 /// Keys that `stats topkeys` shows of either order.
 const TOP_COUNT: usize = 20;
@@ -258,77 +259,84 @@ fn settings(office: &Observatory, lines: &mut Lines<'_>) {
     lines.put("slow_threshold_us", slow);
 }
 
-/// What the one class's chunk size is rounded up to.
-const CHUNK_LEN: u64 = 64;
-
-/// Bytes of all items, each with its entry in the index.
-fn item_bytes(totals: &Totals) -> u64 {
-    totals.entry_bytes + totals.items * size_of::<IndexEntry>() as u64
+/// Bytes of a class's items, each with its entry in the index.
+fn requested(class: &ClassCount) -> u64 {
+    class.entry_bytes + class.items * size_of::<IndexEntry>() as u64
 }
 
-/// As if there were one class of items.
 fn items(totals: &Totals, lines: &mut Lines<'_>) {
-    if totals.items == 0 {
-        return;
+    for (number, class) in totals.classes.iter() {
+        if class.items == 0 {
+            continue;
+        }
+        for (name, value) in [
+            ("number", class.items),
+            ("number_hot", class.items),
+            ("number_warm", 0),
+            ("number_cold", 0),
+            ("age_hot", 0),
+            ("age_warm", 0),
+            ("age", 0),
+            ("mem_requested", requested(class)),
+            ("evicted", class.evicted),
+            ("evicted_nonzero", 0),
+            ("evicted_time", 0),
+            ("outofmemory", class.no_memory),
+            ("tailrepairs", 0),
+            ("reclaimed", class.expired),
+            ("expired_unfetched", 0),
+            ("evicted_unfetched", 0),
+            ("evicted_active", 0),
+            ("crawler_reclaimed", class.expired),
+            ("crawler_items_checked", 0),
+            ("lrutail_reflocked", 0),
+            ("moves_to_cold", 0),
+            ("moves_to_warm", 0),
+            ("moves_within_lru", 0),
+            ("direct_reclaims", 0),
+            ("hits_to_hot", 0),
+            ("hits_to_warm", 0),
+            ("hits_to_cold", 0),
+            ("hits_to_temp", 0),
+        ] {
+            lines.put(&format!("items:{number}:{name}"), value);
+        }
     }
-    lines.put("items:1:number", totals.items);
-    lines.put("items:1:number_hot", totals.items);
-    lines.zeros(&[
-        "items:1:number_warm",
-        "items:1:number_cold",
-        "items:1:age_hot",
-        "items:1:age_warm",
-        "items:1:age",
-    ]);
-    lines.put("items:1:mem_requested", item_bytes(totals));
-    lines.put("items:1:evicted", totals.evictions);
-    lines.zeros(&["items:1:evicted_nonzero", "items:1:evicted_time"]);
-    lines.put("items:1:outofmemory", totals.out_of_memory);
-    lines.put("items:1:tailrepairs", 0);
-    lines.put("items:1:reclaimed", totals.expired);
-    lines.zeros(&[
-        "items:1:expired_unfetched",
-        "items:1:evicted_unfetched",
-        "items:1:evicted_active",
-    ]);
-    lines.put("items:1:crawler_reclaimed", totals.expired);
-    lines.zeros(&[
-        "items:1:crawler_items_checked",
-        "items:1:lrutail_reflocked",
-        "items:1:moves_to_cold",
-        "items:1:moves_to_warm",
-        "items:1:moves_within_lru",
-        "items:1:direct_reclaims",
-        "items:1:hits_to_hot",
-        "items:1:hits_to_warm",
-        "items:1:hits_to_cold",
-        "items:1:hits_to_temp",
-    ]);
 }
 
-/// The same class, by bytes.
+/// The same classes, by chunks. A cell cuts its memory otherwise: as many chunks
+/// are shown as there are items.
 fn slabs((sums, totals): &(Sums, Totals), lines: &mut Lines<'_>) {
-    if let Some(each) = item_bytes(totals).checked_div(totals.items) {
-        let each = each.next_multiple_of(CHUNK_LEN);
-        lines.put("1:chunk_size", each);
-        lines.put("1:chunks_per_page", (64 << 10) / each.max(1));
-        lines.put("1:total_pages", totals.data_pages);
-        lines.put("1:total_chunks", totals.items);
-        lines.put("1:used_chunks", totals.items);
-        lines.zeros(&["1:free_chunks", "1:free_chunks_end"]);
-        lines.put("1:get_hits", sums.of(Get, Hit));
-        lines.put("1:cmd_set", stores(sums));
-        lines.put("1:delete_hits", sums.of(Delete, Hit));
-        lines.put("1:incr_hits", sums.of(Incr, Hit));
-        lines.put("1:decr_hits", sums.of(Decr, Hit));
-        lines.put("1:cas_hits", sums.of(Cas, Hit));
-        lines.put("1:cas_badval", sums.of(Cas, Refused));
-        lines.put(
-            "1:touch_hits",
-            sums.of(Touch, Hit) + sums.of(GetAndTouch, Hit),
-        );
+    let mut active = 0;
+    for (number, class) in totals.classes.iter() {
+        // Whatever a class was ever asked is told of.
+        if class.items + class.evicted + class.expired + sums.all_of_class(number) == 0 {
+            continue;
+        }
+        active += 1;
+        let (chunk_len, page_len) = (size_class::chunk_len(number), size_class::CLASS_PAGE_LEN);
+        let event = |event| sums.of_class(number, event);
+        for (name, value) in [
+            ("chunk_size", chunk_len),
+            ("chunks_per_page", page_len / chunk_len),
+            ("total_pages", requested(class).div_ceil(page_len)),
+            ("total_chunks", class.items),
+            ("used_chunks", class.items),
+            ("free_chunks", 0),
+            ("free_chunks_end", 0),
+            ("get_hits", event(ClassEvent::GetHit)),
+            ("cmd_set", event(ClassEvent::Store)),
+            ("delete_hits", event(ClassEvent::DeleteHit)),
+            ("incr_hits", event(ClassEvent::IncrHit)),
+            ("decr_hits", event(ClassEvent::DecrHit)),
+            ("cas_hits", event(ClassEvent::CasHit)),
+            ("cas_badval", event(ClassEvent::CasBadValue)),
+            ("touch_hits", event(ClassEvent::TouchHit)),
+        ] {
+            lines.put(&format!("{number}:{name}"), value);
+        }
     }
-    lines.put("active_slabs", u64::from(totals.items > 0));
+    lines.put("active_slabs", active);
     lines.put("total_malloced", totals.used_bytes);
 }
 

@@ -288,7 +288,7 @@ impl<S: Session> Connection<S> {
                     Phase::Open
                 }
                 Wants::Events => Phase::Open,
-                Wants::Output => Phase::Paused,
+                Wants::Output | Wants::Turn => Phase::Paused,
                 Wants::Close => Phase::Closing,
             };
             if let Err(fate) = self.answer(desk) {

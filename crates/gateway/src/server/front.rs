@@ -3,7 +3,8 @@
 
 use super::options::Protocol;
 use super::shared::Shared;
-use trefoil_gateway_core::world::{Done, Observer, ServerRequest};
+use std::sync::atomic::Ordering;
+use trefoil_gateway_core::world::{Command, Done, Ending, Observer, ServerRequest, SlowCommand};
 
 /// What an event loop tells whoever counts, beyond what sessions tell. One
 /// belongs to each loop. `watch`, `request` and `authenticate` never reach it:
@@ -58,6 +59,18 @@ pub(super) struct Front<'a, O> {
     pub(super) now_s: u32,
 }
 
+impl<O> Front<'_, O> {
+    /// Posts a log line to those who watch.
+    #[cold]
+    fn publish(&self, done: &Done<'_>) {
+        self.shared.hub.publish(done, self.fd, |index| {
+            if index != self.index {
+                self.shared.loops[index].wake();
+            }
+        });
+    }
+}
+
 impl<O: LoopObserver> Observer for Front<'_, O> {
     #[inline]
     fn done(&mut self, done: &Done<'_>) {
@@ -67,12 +80,22 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
                 .client(&self.shared.table.peer(self.connection));
         }
         if self.shared.hub.kinds() != 0 {
-            self.shared.hub.publish(done, self.fd, |index| {
-                if index != self.index {
-                    self.shared.loops[index].wake();
-                }
-            });
+            self.publish(done);
         }
+    }
+
+    #[inline]
+    fn watched(&self) -> u8 {
+        self.shared.hub.kinds()
+    }
+
+    fn looked_up(&mut self, key: &[u8], value_len: Option<usize>) {
+        self.publish(&Done {
+            command: Command::Get,
+            ending: value_len.map_or(Ending::Miss, |_| Ending::Hit),
+            key,
+            value_len: value_len.unwrap_or(0),
+        });
     }
 
     fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
@@ -81,6 +104,14 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
             return true;
         }
         self.observer.stats(group, each)
+    }
+
+    fn slow_log(&self, each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {
+        self.observer.slow_log(each);
+    }
+
+    fn forget_slow(&mut self) {
+        self.observer.forget_slow();
     }
 
     fn reset(&mut self) {
@@ -100,11 +131,11 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
                 }
             }
             ServerRequest::FlushAt(at_ms) => {
-                let relaxed = std::sync::atomic::Ordering::Relaxed;
-                self.shared.flush_at_ms.store(at_ms, relaxed);
+                self.shared.flush_at_ms.store(at_ms, Ordering::Relaxed);
                 // The first loop keeps the time.
                 self.shared.loops[0].wake();
             }
+            ServerRequest::FlushNoMore => self.shared.flush_at_ms.store(0, Ordering::Relaxed),
             ServerRequest::Verbosity(level) => {
                 tracing::debug!(level, "verbosity is chosen by RUST_LOG");
             }

@@ -1,10 +1,13 @@
 //! A cell in this process.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tempfile::TempDir;
 use trefoil_backend::{ListenOptions, Listeners, LocalStore, Server, ServerOptions};
-use trefoil_cell::{BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode};
+use trefoil_cell::{
+    BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode, RpcAddress,
+};
 use trefoil_client::Cell;
 use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, LocalKeyspace};
 use trefoil_layout::{KeyHasher, Version};
@@ -19,6 +22,16 @@ pub struct TestCell {
 impl TestCell {
     /// All backends of a cell, as one server.
     pub fn start(mode: Mode) -> TestCell {
+        TestCell::start_but(mode, None)
+    }
+
+    /// The same with the last backend missing: at its address somebody else takes
+    /// connections, and never answers.
+    pub fn start_with_silence(mode: Mode, silent: SocketAddr) -> TestCell {
+        TestCell::start_but(mode, Some(silent))
+    }
+
+    fn start_but(mode: Mode, silent: Option<SocketAddr>) -> TestCell {
         let home = tempfile::tempdir().unwrap();
         let listen = ListenOptions {
             unix: Some(home.path().join("rpc")),
@@ -26,12 +39,23 @@ impl TestCell {
             ..ListenOptions::default()
         };
         let listeners = Listeners::bind(&listen).unwrap();
-        let backend = |number| BackendConfig {
-            number,
-            addresses: listeners.rpc_addresses(),
-            fabric_socket: listen.fabric.clone(),
-        };
         let count = mode.copy_count() as u32;
+        let served = count - u32::from(silent.is_some());
+        let backend = |number| match silent {
+            Some(silent) if number == served => BackendConfig {
+                number,
+                addresses: vec![RpcAddress::Tcp {
+                    host: silent.ip().to_string(),
+                    port: silent.port(),
+                }],
+                fabric_socket: None,
+            },
+            _ => BackendConfig {
+                number,
+                addresses: listeners.rpc_addresses(),
+                fabric_socket: listen.fabric.clone(),
+            },
+        };
         let config = CellConfig {
             config_id: 1,
             cell: "test".to_owned(),
@@ -45,7 +69,7 @@ impl TestCell {
         };
         let store = Arc::new(EmbeddedStore::new());
         store.compare_and_swap(None, &config).unwrap();
-        let mut options = ServerOptions::new(store, (0..count).collect());
+        let mut options = ServerOptions::new(store, (0..served).collect());
         options.huge_pages = false;
         let address = CellAddress::Servers(listeners.rpc_addresses()).to_string();
         TestCell {

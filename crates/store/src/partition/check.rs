@@ -29,10 +29,14 @@ impl Partition {
         self.check_headers(shared, &mut wrong);
         let mut buffer = WordBuffer::default();
         let mut offsets = HashSet::new();
+        let mut classes = self.classes;
         let (mut count, mut len, mut in_pages) = (0, 0, 0);
         self.for_each_entry(shared, |number, entry| {
             count += 1;
             len += entry.pointer.len() as u64;
+            let class = classes.of_entry_mut(entry.pointer.len());
+            class.items = class.items.wrapping_sub(1);
+            class.entry_bytes = class.entry_bytes.wrapping_sub(entry.pointer.len() as u64);
             if !offsets.insert(entry.pointer.offset()) {
                 wrong.push(format!("two entries point at {:?}", entry.pointer));
             }
@@ -60,6 +64,10 @@ impl Partition {
         };
         equal("items", count, self.item_count);
         equal("entry bytes", len, self.entry_len);
+        for (class, left) in classes.iter() {
+            equal(&format!("items of class {class}"), 0, left.items);
+            equal(&format!("bytes of class {class}"), 0, left.entry_bytes);
+        }
         equal("slots in use", in_pages, self.slab.used_slots());
         equal(
             "items of the policy",

@@ -53,6 +53,7 @@ use crate::{budget::Kind, config::StoreError};
 use std::sync::atomic::Ordering;
 use trefoil_layout::data::DataHead;
 use trefoil_layout::op::Outcome;
+use trefoil_layout::size_class::ClassCounts;
 use trefoil_layout::words::Words;
 use trefoil_layout::{KeyHash, Pointer, Version, control};
 use trefoil_region::WordBuffer;
@@ -118,6 +119,7 @@ pub(crate) struct Partition {
     crawl: expire::Crawl,
     last_use: LastUse,
     counts: Counts,
+    classes: ClassCounts,
     scratch: WordBuffer,
     /// Bytes that it holds.
     scratch_len: usize,
@@ -170,6 +172,7 @@ impl Partition {
             crawl: expire::Crawl::default(),
             last_use: LastUse::default(),
             counts: Counts::default(),
+            classes: ClassCounts::default(),
             scratch: WordBuffer::default(),
             scratch_len: 0,
             in_use: Vec::new(),
@@ -236,6 +239,12 @@ impl Partition {
         stats.index_buckets += self.index.bucket_count();
         stats.data_pages += self.slab.page_count() as u64;
         stats.counts.add(&self.counts);
+        stats.classes.add(&self.classes);
+    }
+
+    /// Counts an entry of `len` bytes that was refused for lack of memory.
+    pub(crate) fn count_no_memory(&mut self, len: usize) {
+        self.classes.of_entry_mut(len).no_memory += 1;
     }
 
     /// Counts a lookup by message.
@@ -265,6 +274,18 @@ impl Partition {
         let excess = shared.budget.excess();
         if excess > 0 {
             self.shed(shared, excess.min(SHED_LEN), SHED_EVICTIONS);
+        }
+    }
+
+    /// Counts an entry of `len` bytes that is gone, or has been replaced, without
+    /// its owner's having asked.
+    fn removed(&mut self, cause: Cause, len: usize) {
+        self.counts.removed(cause);
+        let class = self.classes.of_entry_mut(len);
+        match cause {
+            Cause::Capacity | Cause::Associativity => class.evicted += 1,
+            Cause::Expired => class.expired += 1,
+            Cause::Flushed | Cause::SameTag => {}
         }
     }
 

@@ -81,7 +81,7 @@ impl Partition {
                         self.policy.access(number);
                         return Ok(Outcome::Applied);
                     }
-                    self.install(shared, hash, found, mutation, effort)?;
+                    self.install(shared, now, hash, found, mutation, effort)?;
                 }
             }
             Action::Cas(expected) => {
@@ -99,7 +99,7 @@ impl Partition {
                 if !applies {
                     return Ok(Outcome::Mismatch { present, bound });
                 }
-                self.install(shared, hash, found, mutation, effort)?;
+                self.install(shared, now, hash, found, mutation, effort)?;
             }
         }
         Ok(Outcome::Applied)
@@ -116,7 +116,7 @@ impl Partition {
         if let Some((number, entry)) = found {
             if !Self::is_key(shared, entry.pointer, mutation.entry.key) {
                 self.raise_floor(entry.version, Mutant::EvictionForgotten);
-                self.counts.removed(Cause::SameTag);
+                self.removed(Cause::SameTag, entry.pointer.len());
             }
             self.policy.remove(number);
             self.detach(shared, number);
@@ -131,6 +131,7 @@ impl Partition {
     fn install(
         &mut self,
         shared: &Shared,
+        now: Now,
         hash: KeyHash,
         found: Option<(u32, IndexEntry)>,
         mutation: &Mutation<'_>,
@@ -160,13 +161,18 @@ impl Partition {
         match found {
             Some((number, old)) => {
                 let same_key = Self::is_key(shared, old.pointer, mutation.entry.key);
+                let expired = Self::head_at(shared, old.pointer.offset()).is_expired(now.unix_ms());
                 self.overwrite(shared, number, mutation.version, pointer);
                 if !same_key {
                     self.raise_floor(old.version, Mutant::EvictionForgotten);
-                    self.counts.removed(Cause::SameTag);
+                    self.removed(Cause::SameTag, old.pointer.len());
+                } else if expired {
+                    self.removed(Cause::Expired, old.pointer.len());
                 }
                 self.entry_len += pointer.len() as u64;
                 self.entry_len -= old.pointer.len() as u64;
+                self.classes.came(pointer.len());
+                self.classes.went(old.pointer.len());
                 self.uncount_flushed(old.version);
                 self.policy.overwritten(number);
                 self.last_use.forget(number);

@@ -19,9 +19,13 @@ pub(super) fn flush<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &m
     let flushed = if at_ms > world.now.unix_ms {
         world.observer.request(ServerRequest::FlushAt(at_ms));
         Ok(())
-    } else if expiration == 0 {
-        world.keyspace.flush(world.now.unix_ms)
     } else {
+        world.observer.request(ServerRequest::FlushNoMore);
+        let at_ms = if expiration == 0 {
+            world.now.unix_ms
+        } else {
+            at_ms
+        };
         world.keyspace.flush(at_ms)
     };
     let ending = match flushed {
@@ -71,6 +75,7 @@ fn put_stat(out: &mut Vec<u8>, header: &Header, name: &str, value: &str) {
 pub(super) fn stat<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &mut World<'_, K>) {
     let start = out.len();
     let header = &frame.header;
+    world.keyspace.settle();
     let observer = &mut *world.observer;
     let known = match frame.key {
         // memcached compares no further than the word.

@@ -22,6 +22,7 @@ pub(super) fn count<K: Keyspace>(
     let expiration = be_u32(&frame.extras[16..]);
     let expiry_ms = expiry_ms(i64::from(expiration), world.now);
     let cas = frame.header.cas;
+    mutate::log_lookup(world, frame.key);
     let mut number = 0;
     let mut found = false;
     let mut kept = Status::NotFound;

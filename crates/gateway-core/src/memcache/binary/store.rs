@@ -59,6 +59,7 @@ pub(super) fn store<K: Keyspace>(
         value_len_max: value_len_max(world),
     };
     let header = &frame.header;
+    mutate::log_lookup(world, frame.key);
     let ending = match mutate::store(world.keyspace, &storing) {
         Ok(Outcome::Stored { unique, .. }) => {
             if !frame.quiet {
@@ -83,16 +84,22 @@ pub(super) fn store<K: Keyspace>(
 /// Delete, of a certain CAS unique if one is given.
 pub(super) fn delete<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &mut World<'_, K>) {
     let (header, cas) = (&frame.header, frame.header.cas);
+    mutate::log_lookup(world, frame.key);
     let mut kept = Outcome::NotFound;
+    let mut value_len = 0;
     let erased: Result<Updated, Fault> = world.keyspace.update(frame.key, &mut |item, _| {
         kept = Outcome::NotFound;
+        value_len = 0;
         match item {
             None => Decision::Keep,
             Some(item) if cas != 0 && item.cas_unique() != cas => {
                 kept = Outcome::Exists;
                 Decision::Keep
             }
-            Some(_) => Decision::Erase,
+            Some(item) => {
+                value_len = item.value.len();
+                Decision::Erase
+            }
         }
     });
     let ending = match erased {
@@ -112,7 +119,7 @@ pub(super) fn delete<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &
             Ending::ServerError
         }
     };
-    done(world, Command::Delete, ending, frame.key, 0);
+    done(world, Command::Delete, ending, frame.key, value_len);
 }
 
 /// A value over the limit. A set removes what it should have replaced.

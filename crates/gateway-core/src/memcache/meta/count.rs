@@ -40,11 +40,14 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut 
         Some(_) => return desk.answer(false, b"CLIENT_ERROR invalid mode for ma M token"),
     };
     let key = flags.key.bytes();
+    mutate::log_lookup(desk.world, key);
     let mut kept = Ending::Miss;
     let mut counted = Counted::default();
+    let mut value_len = 0;
     let updated = desk.world.keyspace.update(key, &mut |item, scratch| {
         kept = Ending::Miss;
         counted = Counted::default();
+        value_len = 0;
         let Some(item) = item else {
             if flags.vivify_expiry_ms.is_none() {
                 return Decision::Keep;
@@ -52,6 +55,7 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut 
             counted.number = flags.initial;
             counted.is_new = true;
             put_u64(scratch, flags.initial);
+            value_len = scratch.len();
             return Decision::Store(NewItem {
                 value: scratch,
                 expiry_ms: last_expiry_ms(&flags, 0, true),
@@ -69,6 +73,7 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut 
             return Decision::Keep;
         };
         counted.number = number;
+        value_len = scratch.len();
         counted.expiry_ms = item.expiry_ms;
         Decision::Store(NewItem {
             item_flags: mutate::flags_counted(item, scratch.len()),
@@ -106,7 +111,7 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut 
         Err(fault) => put_count_fault(desk.out, &fault),
     }
     let command = if up { Command::Incr } else { Command::Decr };
-    desk.done(command, ending, key, 0);
+    desk.done(command, ending, key, value_len);
 }
 
 /// The expiry that the flags leave, the later one deciding.

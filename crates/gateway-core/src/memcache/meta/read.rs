@@ -14,6 +14,7 @@ use crate::memcache::text::{BAD_FORMAT, Desk};
 use crate::world::{Command, Ending, Now};
 use std::io::Write;
 use trefoil_layout::data::{DATA_HEADER_LEN, ITEM_STALE, ITEM_WIN_GIVEN};
+use trefoil_layout::size_class;
 
 /// What an answer tells of an item.
 struct Shown<'a> {
@@ -305,10 +306,11 @@ fn put_debug(out: &mut Vec<u8>, key: &Key<'_>, item: &Item<'_>, now: Now) {
     // Writing to a vector does not fail.
     let _ = write!(
         out,
-        " exp={exp} la={} cas={} fetch={} cls=1 size={}\r\n",
+        " exp={exp} la={} cas={} fetch={} cls={} size={}\r\n",
         item.seen.idle_s,
         item.cas_unique(),
         if item.seen.hit_before { "yes" } else { "no" },
+        size_class::of_item(key.bytes().len(), item.value.len()),
         DATA_HEADER_LEN + key.bytes().len() + item.value.len(),
     );
 }

@@ -96,6 +96,7 @@ pub(in crate::memcache) fn set<K: Keyspace>(
         vivify_expiry_ms: flags.vivify_expiry_ms,
         value_len_max,
     };
+    mutate::log_lookup(desk.world, key);
     let stored = mutate::store(desk.world.keyspace, &storing);
     let ending = ending(mode, stored.as_ref().ok());
     match stored {
@@ -151,12 +152,16 @@ pub(in crate::memcache) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk
         Err(error) => return desk.answer(false, flags_error(error)),
     };
     let key = flags.key.bytes();
+    mutate::log_lookup(desk.world, key);
     let mut kept = Ending::Miss;
+    let mut value_len = 0;
     let updated = desk.world.keyspace.update(key, &mut |item, scratch| {
         kept = Ending::Miss;
+        value_len = 0;
         let Some(item) = item else {
             return Decision::Keep;
         };
+        value_len = item.value.len();
         let unique = item.cas_unique();
         if flags.compare.is_some_and(|compare| compare != unique) {
             kept = Ending::Refused;
@@ -200,5 +205,5 @@ pub(in crate::memcache) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk
         flags.put_repeated(desk.out);
         desk.out.extend_from_slice(b"\r\n");
     }
-    desk.done(Command::Delete, ending, key, 0);
+    desk.done(Command::Delete, ending, key, value_len);
 }

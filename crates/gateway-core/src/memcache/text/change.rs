@@ -38,6 +38,7 @@ pub(super) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) 
         desk.answer(noreply, BAD_FORMAT);
         return;
     }
+    mutate::log_lookup(desk.world, key);
     let erased = mutate::erase(desk.world.keyspace, key);
     found(Command::Delete, key, erased, b"DELETED", noreply, desk);
 }
@@ -60,31 +61,36 @@ pub(super) fn touch<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
         return;
     };
     let expiry_ms = expiry_ms(seconds, desk.world.now);
-    let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |_| {});
+    let mut value_len = 0;
+    let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |item| {
+        value_len = item.value.len();
+    });
+    let touched = touched.map(|touched| touched.then_some(value_len));
     found(Command::Touch, key, touched, b"TOUCHED", noreply, desk);
 }
 
-/// Answers a command that needs the item and nothing else.
+/// Answers a command that needs the item and nothing else; `found` is the length
+/// of its value.
 fn found<K: Keyspace>(
     command: Command,
     key: &[u8],
-    found: Result<bool, Fault>,
+    found: Result<Option<usize>, Fault>,
     word: &[u8],
     noreply: bool,
     desk: &mut Desk<'_, '_, K>,
 ) {
-    let ending = match found {
-        Ok(true) => Ending::Hit,
-        Ok(false) => Ending::Miss,
-        Err(_) => Ending::ServerError,
+    let (ending, value_len) = match found {
+        Ok(Some(value_len)) => (Ending::Hit, value_len),
+        Ok(None) => (Ending::Miss, 0),
+        Err(_) => (Ending::ServerError, 0),
     };
     match found {
-        Ok(true) => desk.answer(noreply, word),
-        Ok(false) => desk.answer(noreply, b"NOT_FOUND"),
+        Ok(Some(_)) => desk.answer(noreply, word),
+        Ok(None) => desk.answer(noreply, b"NOT_FOUND"),
         Err(_) if noreply => {}
         Err(fault) => put_fault(desk.out, &fault),
     }
-    desk.done(command, ending, key, 0);
+    desk.done(command, ending, key, value_len);
 }
 
 /// `incr|decr <key> <delta> [noreply]`.
@@ -104,6 +110,7 @@ pub(super) fn count<K: Keyspace>(up: bool, words: Words<'_>, desk: &mut Desk<'_,
         desk.answer(noreply, b"CLIENT_ERROR invalid numeric delta argument");
         return;
     };
+    mutate::log_lookup(desk.world, key);
     let mut number = 0;
     let mut kept = Ending::Miss;
     let mut value_len = 0;

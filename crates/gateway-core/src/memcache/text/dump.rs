@@ -1,8 +1,8 @@
 //! Lists of all items: `lru_crawler metadump`, `lru_crawler mgdump`,
 //! `stats cachedump`. They leave in pieces, as the client takes them.
 //!
-//! There are no slab classes here: all items are of class 1, so that tools
-//! which ask for one class after the other see each item once.
+//! Items have a class by their size (`layout::size_class`), so that tools which
+//! ask for one class after the other see each item once.
 
 use super::tuning::{BAD_CLASS, CLASS_COUNT_MAX, are_classes};
 use super::{BAD_FORMAT, Desk, State, Step};
@@ -13,9 +13,7 @@ use crate::memcache::mutate::put_fault;
 use crate::memcache::number::{parse_u32, put_u64};
 use crate::world::Now;
 use std::io::Write;
-
-/// The class that all items are of.
-const CLASS: u32 = 1;
+use trefoil_layout::size_class;
 
 /// Items that are looked at in one piece of work.
 const STEP_COUNT: usize = 64;
@@ -28,6 +26,8 @@ const CACHEDUMP_LEN_MAX: usize = 2 << 20;
 pub(in crate::memcache) struct Dump {
     kind: Kind,
     cursor: u64,
+    /// A bit for each class that is listed.
+    classes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,15 +65,15 @@ fn begin<K: Keyspace>(state: &mut State, classes: &[u8], kind: Kind, desk: &mut 
         desk.answer(false, BAD_CLASS);
         return;
     }
-    let asked = everything
-        || classes
-            .split(|&byte| byte == b',')
-            .any(|class| parse_u32(class) == Some(CLASS));
-    if asked {
-        *state = State::Dump(Dump { kind, cursor: 0 });
-    } else {
-        desk.answer(false, kind.end());
-    }
+    let named = classes
+        .split(|&byte| byte == b',')
+        .filter_map(parse_u32)
+        .fold(0, |bits, class| bits | 1 << class);
+    *state = State::Dump(Dump {
+        kind,
+        cursor: 0,
+        classes: if everything { u64::MAX } else { named },
+    });
 }
 
 /// `stats cachedump <class> <count>`; a count of 0 is all.
@@ -98,11 +98,11 @@ pub(super) fn cachedump<K: Keyspace>(
         count_left: if count == 0 { u32::MAX } else { count },
         len_left: CACHEDUMP_LEN_MAX,
     };
-    if class == CLASS {
-        *state = State::Dump(Dump { kind, cursor: 0 });
-    } else {
-        desk.answer(false, kind.end());
-    }
+    *state = State::Dump(Dump {
+        kind,
+        cursor: 0,
+        classes: 1 << class,
+    });
 }
 
 /// Lists more items.
@@ -119,7 +119,8 @@ pub(super) fn resume<K: Keyspace>(
         .keyspace
         .list(dump.cursor, STEP_COUNT, &mut |item| {
             // Other protocols have longer keys; no client could use them here.
-            if item.key.len() <= KEY_LEN_MAX {
+            let is_wanted = dump.classes & 1 << size_class::of_entry(item.entry_len) != 0;
+            if is_wanted && item.key.len() <= KEY_LEN_MAX {
                 put_item(out, kind, item, now);
             }
         });
@@ -128,7 +129,14 @@ pub(super) fn resume<K: Keyspace>(
         Kind::Cache { count_left: 0, .. } | Kind::Cache { len_left: 0, .. }
     );
     *state = match listed {
-        Ok(cursor) if cursor != 0 && !is_full => State::Dump(Dump { cursor, ..dump }),
+        Ok(cursor) if cursor != 0 && !is_full => {
+            *state = State::Dump(Dump { cursor, ..dump });
+            // Many steps may list nothing: others get their turn in between.
+            return match dump.classes {
+                u64::MAX => Step::Done(0),
+                _ => Step::Turn,
+            };
+        }
         Ok(_) => {
             desk.answer(false, dump.kind.end());
             State::Command
@@ -213,7 +221,7 @@ fn put_meta(out: &mut Vec<u8>, item: &ListedItem<'_>, now: Now) {
     } else {
         b" fetch=no cls="
     });
-    put_u64(out, u64::from(CLASS));
+    put_u64(out, size_class::of_entry(item.entry_len) as u64);
     out.extend_from_slice(b" size=");
     put_u64(out, item.entry_len as u64);
     out.extend_from_slice(b" flags=");

@@ -74,6 +74,8 @@ pub(super) enum Step {
     Input(usize),
     /// This much is done with, and the output is full.
     Output(usize),
+    /// There is more to do, after others have had their turn.
+    Turn,
     /// This much is done with, and the connection is to be closed.
     Close(usize),
 }
@@ -253,6 +255,7 @@ impl Session for TextSession {
                     consumed += len;
                     break Wants::Output;
                 }
+                Step::Turn => break Wants::Turn,
                 Step::Close(len) => {
                     consumed += len;
                     break Wants::Close;

@@ -56,6 +56,7 @@ pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
         desk.world.observer.request(request);
         Ok(())
     } else {
+        desk.world.observer.request(ServerRequest::FlushNoMore);
         desk.world.keyspace.flush(now.unix_ms)
     };
     let ending = match flushed {
@@ -76,7 +77,11 @@ pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
 /// `stats [group]`.
 pub(super) fn stats<K: Keyspace>(state: &mut State, words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
     let args = Args::<3>::of(words);
-    match args.first().copied().unwrap_or_default() {
+    let group = args.first().copied().unwrap_or_default();
+    if matches!(group, b"" | b"reset" | b"items" | b"slabs") {
+        desk.world.keyspace.settle();
+    }
+    match group {
         b"reset" => {
             desk.world.observer.reset();
             desk.answer(false, b"RESET");

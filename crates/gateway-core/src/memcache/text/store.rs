@@ -125,6 +125,7 @@ pub(super) fn store<K: Keyspace>(
         vivify_expiry_ms: None,
         value_len_max,
     };
+    mutate::log_lookup(desk.world, key);
     let stored = mutate::store(desk.world.keyspace, &storing);
     let ending = ending(mode, stored.as_ref().ok());
     match stored {
