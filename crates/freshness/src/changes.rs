@@ -23,7 +23,7 @@ use crate::pgoutput::{Message, Old, Relation, Tuple};
 use crate::position::{History, Place};
 use crate::row::{Row, Unknown};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Bytes of refreshes that a transaction may hold back.
 const REFRESH_BYTES_MAX: usize = 4 << 20;
@@ -92,6 +92,8 @@ struct Transaction {
     refreshes: Vec<(Bytes, Option<Bytes>)>,
     at: HashMap<Bytes, usize>,
     refresh_bytes: usize,
+    /// Tables of which everything has been declared out of date already.
+    gone: HashSet<String>,
 }
 
 impl Changes {
@@ -167,6 +169,7 @@ impl Changes {
             refreshes: Vec::new(),
             at: HashMap::new(),
             refresh_bytes: 0,
+            gone: HashSet::new(),
         });
         Ok(())
     }
@@ -288,6 +291,13 @@ impl Changes {
                 for (_, value) in held.filter(|(key, _)| scope.covers(key)) {
                     *value = None;
                 }
+                let told = transaction.gone.len();
+                transaction.gone.extend(tables.iter().cloned());
+                if transaction.gone.len() == told {
+                    // Once for each table is enough: until the commit, nothing
+                    // of it is stored.
+                    return;
+                }
                 transaction.position
             }
             None => self.end,
@@ -331,5 +341,117 @@ impl Transaction {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keymap::TableMap;
+    use crate::pgoutput::{Column, Value};
+
+    const ITEM: u32 = 7;
+
+    fn changes() -> Changes {
+        let map = TableMap::template("item/{id}").expect("a template");
+        let body = |row: &Row<'_>| Ok(row.get("body")?.cloned());
+        let mut changes = Changes::new(KeyMap::new().table("item", map.refreshing(body)));
+        changes.begin(&Place {
+            history: History("h".into()),
+            position: 100,
+        });
+        changes
+    }
+
+    fn item() -> Message {
+        let column = |name: &str, identity| Column {
+            name: name.into(),
+            identity,
+            type_id: 25,
+            type_modifier: -1,
+        };
+        Message::Relation(Relation {
+            id: ITEM,
+            schema: "public".into(),
+            name: "item".into(),
+            columns: vec![column("id", true), column("body", false)],
+        })
+    }
+
+    fn begin(commit: u64) -> Message {
+        Message::Begin { commit, xid: 5 }
+    }
+
+    fn insert(body: Vec<u8>) -> Message {
+        let id = Value::Text(Bytes::from_static(b"1"));
+        Message::Insert {
+            relation: ITEM,
+            new: vec![id, Value::Text(body.into())],
+        }
+    }
+
+    fn run(messages: Vec<Message>) -> Result<Vec<Event>, StreamError> {
+        let (mut changes, mut events) = (changes(), Vec::new());
+        for message in messages {
+            changes.handle(message, &mut events)?;
+        }
+        Ok(events)
+    }
+
+    #[test]
+    fn what_breaks_the_protocol() {
+        use StreamError::{Backwards, Nested, Outside, Undescribed};
+        let commit = |end| Message::Commit { end };
+        let truncate = || Message::Truncate {
+            relations: vec![ITEM],
+        };
+        let cases = [
+            (vec![begin(100), begin(101)], Nested),
+            (vec![commit(101)], Outside),
+            (vec![item(), insert(vec![])], Outside),
+            (vec![item(), truncate()], Outside),
+            (vec![begin(100), insert(vec![])], Undescribed(ITEM)),
+            (vec![begin(100), truncate()], Undescribed(ITEM)),
+            (vec![begin(99)], Backwards { from: 100, to: 99 }),
+            (
+                vec![begin(100), commit(100)],
+                Backwards { from: 101, to: 100 },
+            ),
+        ];
+        for (messages, expected) in cases {
+            let shown = format!("{messages:?}");
+            assert_eq!(run(messages), Err(expected), "{shown}");
+        }
+    }
+
+    #[test]
+    fn refreshes_wait_for_the_commit_and_their_memory_is_bounded() {
+        let large = vec![b'x'; REFRESH_BYTES_MAX - 100];
+        let held = vec![
+            item(),
+            begin(100),
+            insert(b"a".to_vec()),
+            insert(b"b".to_vec()),
+        ];
+        assert_eq!(run(held.clone()), Ok(vec![]));
+        let ended = run([held, vec![Message::Commit { end: 110 }]].concat());
+        let refresh = Event::Refresh {
+            key: Bytes::from_static(b"item/1"),
+            value: Bytes::from_static(b"b"),
+            position: 101,
+        };
+        assert_eq!(ended, Ok(vec![refresh]));
+        let too_much = run(vec![
+            item(),
+            begin(100),
+            insert(large.clone()),
+            insert(large),
+            Message::Commit { end: 110 },
+        ]);
+        let invalidate = Event::Invalidate {
+            key: Bytes::from_static(b"item/1"),
+            position: 101,
+        };
+        assert_eq!(too_much, Ok(vec![invalidate]));
     }
 }

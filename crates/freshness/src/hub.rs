@@ -36,7 +36,7 @@ impl Default for HubOptions {
     fn default() -> Self {
         HubOptions {
             log_bytes: 64 << 20,
-            linger: Duration::from_secs(10),
+            linger: Duration::from_secs(5),
             subscribers_max: 10_000,
         }
     }

@@ -382,7 +382,11 @@ fn run(rules: Rules, steps: &[Step]) -> Result<Model, String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig {
+        cases: 20_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn nothing_out_of_date_is_kept(steps in prop::collection::vec(step(), 1..60)) {

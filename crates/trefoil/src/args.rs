@@ -221,7 +221,7 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub memory: ByteSize,
     /// How long the database keeps changes after they were told, in case that the relay is killed
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
     pub linger: Duration,
     /// Count a restart of the database as a gap (for sessions with synchronous_commit = off)
     #[arg(long)]

@@ -1,6 +1,5 @@
 //! Against real servers of its own: Postgres, relays, subscribers.
 
-mod fresh;
 mod hub;
 mod notify;
 mod relay;
