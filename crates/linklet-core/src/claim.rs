@@ -181,8 +181,7 @@ impl Core {
             for &slice in ranges {
                 answer.busy.remove(slice);
                 answer.held.remove(slice);
-                answer.copies.remove(slice);
-                // Also what it was to recover: it has no copy of it after all.
+                // What it was to recover: it has no copy of it after all.
                 let asked = mine.recovering.within(slice);
                 let of_it: Vec<Slice> = asked
                     .filter(|&(_, server)| *server == from)
@@ -190,6 +189,7 @@ impl Core {
                     .collect();
                 for slice in of_it {
                     mine.recovering.remove(slice);
+                    answer.copies.remove(slice);
                 }
             }
         }
@@ -401,6 +401,7 @@ impl Core {
             }
             values.forget(slice);
         }
+        let mut intact = RangeSet::of(chunk.ranges.iter().copied());
         for entry in chunk.entries {
             let (point, key) = (entry.point, entry.key.clone());
             let reason = if entry.value.is_none() {
@@ -413,6 +414,8 @@ impl Core {
                 }
             };
             self.lose(reason, Extent::All, Vec::new(), vec![(point, key)]);
+            // Reported once: by name, not with its range.
+            intact.remove(Slice::of_point(point));
         }
         let version = self.claim.as_ref().map_or(version, |claim| claim.version);
         match chunk.kind {
@@ -431,7 +434,7 @@ impl Core {
             }
             ChunkKind::Recovered => {
                 if self.config.replication == Replication::Eventual {
-                    for &slice in &chunk.ranges {
+                    for slice in intact.slices() {
                         self.lose_range(slice, Extent::LastCommits);
                     }
                 }

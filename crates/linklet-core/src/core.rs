@@ -370,8 +370,9 @@ impl Core {
     }
 
     /// This server is about to stop: [`Effect::Drained`] says when nothing is
-    /// left here. The coordination has to be told, too, so that it assigns
-    /// everything to others.
+    /// left here. To be called once the coordination is known to have taken
+    /// note, and the assignment of that time or a later one was learned: an
+    /// older one may lack what was given to this server meanwhile.
     pub fn drain(&mut self, now: Duration, values: &mut dyn Values) {
         self.draining = true;
         self.run(now, values);
@@ -502,6 +503,14 @@ impl Core {
         if *self.table != table {
             self.table = Arc::new(table);
             values.publish(Arc::clone(&self.table));
+        }
+    }
+
+    /// The coordination has ended this server's membership: as if a view
+    /// without it had been learned. [`Effect::Replaced`] follows.
+    pub fn expire(&mut self, values: &mut dyn Values) {
+        if !self.replaced {
+            self.retire(values);
         }
     }
 
