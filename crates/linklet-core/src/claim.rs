@@ -136,6 +136,11 @@ impl Core {
         if let Some(newest) = answer.newest {
             self.hear_version(now, newest);
         }
+        if let Some((farewell, awaited)) = &mut self.farewell
+            && *farewell == answer.claim
+        {
+            awaited.remove(&from);
+        }
         let Some(claim) = self.claim.as_mut().filter(|claim| claim.id == answer.claim) else {
             return;
         };
