@@ -22,6 +22,8 @@ pub(crate) struct View {
     pub(crate) number: u64,
     pub(crate) assignment: Arc<Assignment>,
     pub(crate) alive: BTreeSet<ServerId>,
+    /// Those of them that are known to be about to stop.
+    pub(crate) draining: BTreeSet<ServerId>,
 }
 
 const CAPACITY: Capacity = Capacity {
@@ -176,7 +178,13 @@ impl Coordination {
         let known = known.as_ref();
         let same_map = known.is_some_and(|view| view.assignment.version() == version);
         let alive: BTreeSet<ServerId> = self.members.keys().copied().collect();
-        if same_map && known.is_some_and(|view| view.alive == alive) {
+        let draining = self.members.iter();
+        let draining: BTreeSet<ServerId> = draining
+            .filter(|(_, (_, state))| *state == MemberState::Draining)
+            .map(|(&server, _)| server)
+            .collect();
+        let same = |view: &Arc<View>| view.alive == alive && view.draining == draining;
+        if same_map && known.is_some_and(same) {
             return;
         }
         let assignment = match known.filter(|_| same_map) {
@@ -194,6 +202,7 @@ impl Coordination {
             number,
             assignment,
             alive,
+            draining,
         }));
     }
 

@@ -29,6 +29,7 @@ pub(crate) enum Event {
     Renew(usize),
     /// To a server: a renewed lease until then on its clock, and the view.
     Told(usize, Option<Duration>, Arc<View>),
+    Ended(usize),
     CallerTold(usize, Arc<Assignment>),
     Act(usize),
     Timeout(usize),
@@ -215,6 +216,7 @@ impl World<'_> {
             | Event::Again(at, _)
             | Event::Tick(at)
             | Event::Renew(at)
+            | Event::Ended(at)
             | Event::Told(at, ..) => Some(*at),
             _ => None,
         }
@@ -260,6 +262,11 @@ impl World<'_> {
                 Ok(())
             }
             Event::Told(at, lease, view) => self.told(at, lease, &view),
+            Event::Ended(at) => {
+                let server = &mut self.servers[at];
+                server.core.expire(&mut server.memory);
+                self.pump(at)
+            }
             Event::CallerTold(at, map) => {
                 self.callers[at].learn(&map);
                 Ok(())
@@ -289,7 +296,10 @@ impl World<'_> {
                 self.parted.remove(&(a, b));
                 Ok(())
             }
-            Event::Calm => self.calm_down(),
+            Event::Calm => {
+                self.calm_down();
+                Ok(())
+            }
             Event::Freeze => {
                 self.coordination.freeze();
                 Ok(())
@@ -400,7 +410,11 @@ impl World<'_> {
             && !self.coordination.is_down(self.now)
         {
             let delay = self.delay();
-            let lease = member.then_some(believed);
+            if !member {
+                self.after(delay, Event::Ended(at));
+                return;
+            }
+            let lease = Some(believed);
             self.after(delay, Event::Told(at, lease, view));
         }
     }
@@ -417,6 +431,9 @@ impl World<'_> {
             let (core, memory) = (&mut server.core, &mut server.memory);
             core.learn(clock, memory, &view.assignment, &view.alive);
             server.learn(&view.assignment);
+            if view.draining.contains(&server.id) {
+                server.core.drain(clock, &mut server.memory);
+            }
         }
         if let Some(until) = lease {
             server.lease_until = server.lease_until.max(until);
@@ -531,11 +548,6 @@ impl World<'_> {
             6 if self.staying() > 2 => {
                 trace!(self, "{id} drains");
                 self.servers[at].draining = true;
-                let server = &mut self.servers[at];
-                let clock = server.clock(self.now);
-                if !server.paused {
-                    server.core.drain(clock, &mut server.memory);
-                }
             }
             7 => {
                 let length = self.rng.micros(200_000, 2_500_000);
@@ -573,7 +585,7 @@ impl World<'_> {
     }
 
     /// Nothing goes wrong any more.
-    fn calm_down(&mut self) -> Result<(), Broken> {
+    fn calm_down(&mut self) {
         trace!(self, "calm");
         self.calm = true;
         self.profile.lost = 0;
@@ -584,17 +596,10 @@ impl World<'_> {
         for at in 0..self.servers.len() {
             self.servers[at].cut = false;
             self.resume(at);
-            let server = &mut self.servers[at];
-            if server.draining && server.is_up() {
-                let clock = server.clock(self.now);
-                server.core.drain(clock, &mut server.memory);
-                self.pump(at)?;
-            }
         }
         while self.staying() < 2 {
             self.start_server();
         }
-        Ok(())
     }
 
     fn drained(&mut self, at: usize) {

@@ -38,8 +38,10 @@ pub struct Core {
     lease_until: Option<Duration>,
     lease_lapsed: bool,
     pub(crate) replaced: bool,
-    draining: bool,
-    drained: bool,
+    pub(crate) draining: bool,
+    pub(crate) drained: bool,
+    /// The claim of nothing that ends all others, and who has not answered.
+    pub(crate) farewell: Option<(u64, BTreeSet<ServerId>)>,
 
     pub(crate) links: BTreeMap<ServerId, Link>,
     /// Dead for ever.
@@ -118,6 +120,7 @@ impl Core {
             replaced: false,
             draining: false,
             drained: false,
+            farewell: None,
             links: BTreeMap::new(),
             gone: BTreeSet::new(),
             heard: BTreeMap::new(),
@@ -370,8 +373,9 @@ impl Core {
     }
 
     /// This server is about to stop: [`Effect::Drained`] says when nothing is
-    /// left here. The coordination has to be told, too, so that it assigns
-    /// everything to others.
+    /// left here. To be called once the coordination is known to have taken
+    /// note, and the assignment of that time or a later one was learned: an
+    /// older one may lack what was given to this server meanwhile.
     pub fn drain(&mut self, now: Duration, values: &mut dyn Values) {
         self.draining = true;
         self.run(now, values);
@@ -430,24 +434,7 @@ impl Core {
         self.give(now, values);
         self.publish(values);
         self.flush_losses();
-        let listed = || {
-            let map = self.map.current()?;
-            let mut slices = map.slices().iter();
-            Some(slices.any(|assigned| assigned.servers.contains(&self.me)))
-        };
-        if self.draining
-            && !self.drained
-            && self.owned.is_empty()
-            && self.transit.is_empty()
-            && self.wanted.is_empty()
-            && self.links.values().all(Link::is_settled)
-            // Also those of dead owners: they may be all that is left.
-            && self.copies.is_empty()
-            && listed() == Some(false)
-        {
-            self.drained = true;
-            self.effects.push_back(Effect::Drained);
-        }
+        self.look_whether_drained(now);
     }
 
     /// Publishes the table if something in it has changed.
@@ -505,6 +492,14 @@ impl Core {
         }
     }
 
+    /// The coordination has ended this server's membership: as if a view
+    /// without it had been learned. [`Effect::Replaced`] follows.
+    pub fn expire(&mut self, values: &mut dyn Values) {
+        if !self.replaced {
+            self.retire(values);
+        }
+    }
+
     /// The others take this server for dead.
     fn retire(&mut self, values: &mut dyn Values) {
         self.replaced = true;
@@ -550,6 +545,9 @@ impl Core {
         self.forget_claimant(now, server, values);
         self.forget_source(server);
         self.forget_follower(server);
+        if let Some((_, awaited)) = &mut self.farewell {
+            awaited.remove(&server);
+        }
     }
 
     /// Says something to somebody who is not known to be dead.

@@ -26,6 +26,7 @@ mod codec;
 mod config;
 mod copies;
 mod core;
+mod drain;
 mod effect;
 mod follow;
 mod give;
