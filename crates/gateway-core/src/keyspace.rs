@@ -191,6 +191,21 @@ pub struct ListedItem<'a> {
     pub seen: Seen,
 }
 
+/// An item that was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted<'a> {
+    /// Its key; of a long one the beginning.
+    pub key: &'a [u8],
+    /// Bytes of the whole key.
+    pub key_len: usize,
+    /// Bytes of its value.
+    pub value_len: usize,
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// When it was last used.
+    pub seen: Seen,
+}
+
 /// Totals of the cell, or of the backend behind this door.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -293,6 +308,15 @@ pub trait Keyspace {
     /// [`Seen::idle_s`] counts from the last write otherwise. It takes memory, so
     /// it is for the first command that wants to know.
     fn keep_last_use(&mut self) {}
+
+    /// Whether evictions are to be kept for [`Keyspace::take_evicted`].
+    fn watch_evictions(&mut self, _wanted: bool) {}
+
+    /// Shows what was evicted since the last time, where that is known, and
+    /// returns how many more there were.
+    fn take_evicted(&mut self, _each: &mut dyn FnMut(&Evicted<'_>)) -> u64 {
+        0
+    }
 
     /// Does what was put off (reports of touches, for one). Called when an
     /// event loop has served everybody and is about to sleep, and about once a

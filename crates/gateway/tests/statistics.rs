@@ -15,7 +15,7 @@ use trefoil_cell::Mode;
 use trefoil_gateway::observe::{Endpoint, METRICS, Observatory, ObserveOptions, TotalsSource};
 use trefoil_gateway::server::{Door, DoorAddress, Doors, Gateway, GatewayOptions, Protocol};
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
 };
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::memory::MemoryKeyspace;
@@ -139,6 +139,108 @@ impl Keyspace for Shaky {
     fn value_len_max(&self) -> usize {
         self.0.value_len_max()
     }
+}
+
+/// A keyspace that evicts an item whenever it is asked, while that is watched.
+struct Evicting(MemoryKeyspace, bool);
+
+impl Keyspace for Evicting {
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        self.0.get(key, access, with)
+    }
+
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+        self.0.set(key, item)
+    }
+
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+        self.0.update(key, decide)
+    }
+
+    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+        self.0.flush(at_ms)
+    }
+
+    fn list(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Fault> {
+        self.0.list(cursor, count, each)
+    }
+
+    fn totals(&mut self) -> Result<Totals, Fault> {
+        self.0.totals()
+    }
+
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.0.set_memory_limit(bytes)
+    }
+
+    fn value_len_max(&self) -> usize {
+        self.0.value_len_max()
+    }
+
+    fn watch_evictions(&mut self, wanted: bool) {
+        self.1 = wanted;
+    }
+
+    fn take_evicted(&mut self, each: &mut dyn FnMut(&Evicted<'_>)) -> u64 {
+        if self.1 {
+            each(&Evicted {
+                key: b"a key",
+                key_len: 5,
+                value_len: 66_560,
+                expiry_ms: 0,
+                seen: Seen {
+                    hit_before: true,
+                    idle_s: 9,
+                },
+            });
+        }
+        0
+    }
+}
+
+#[test]
+fn evictions_are_logged_for_those_who_watch() {
+    let front = Front::over(|_| {}, |_| Evicting(memory(), false));
+    let (mut watcher, mut other) = (front.client(), front.client());
+    let ask = watcher.0.get_mut();
+    ask.write_all(b"watch evictions\r\n").unwrap();
+    assert_eq!(watcher.line(), "OK");
+    // Whoever evicts, and if nobody asks for anything.
+    for _ in 0..3 {
+        let line = watcher.line();
+        let (stamp, line) = line.split_once(" type=").unwrap();
+        assert!(
+            stamp.starts_with("ts=") && stamp.contains(" gid="),
+            "{stamp}"
+        );
+        assert_eq!(
+            line,
+            "eviction key=a%20key fetch=yes ttl=-1 la=9 clsid=31 size=66560"
+        );
+    }
+    drop(watcher);
+    let closed = |client: &mut Client| client.stat("", "curr_connections") == "1";
+    while !closed(&mut other) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A watcher of something else sees none.
+    let mut watcher = front.client();
+    let ask = watcher.0.get_mut();
+    ask.write_all(b"watch fetchers\r\n").unwrap();
+    assert_eq!(watcher.line(), "OK");
+    std::thread::sleep(Duration::from_millis(250));
+    other.ask("get k");
+    assert!(watcher.line().contains("type=item_get key=k "));
 }
 
 struct Client(BufReader<TcpStream>);

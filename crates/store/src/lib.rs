@@ -19,6 +19,7 @@
 mod budget;
 mod classes;
 mod config;
+mod evictions;
 mod index;
 mod inspect;
 mod list;
@@ -52,6 +53,7 @@ mod tombstones;
 mod uses;
 
 pub use config::{Now, StoreConfig, StoreError};
+pub use evictions::Evicted;
 pub use list::{ListedItem, Position};
 pub use maintain::Maintained;
 pub use partition::{CheckError, StoredItem};

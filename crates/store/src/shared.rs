@@ -7,6 +7,7 @@
 use crate::budget::Budget;
 use crate::classes::Classes;
 use crate::config::StoreConfig;
+use crate::evictions::Evictions;
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) config: StoreConfig,
     pub(crate) regions: Regions,
     pub(crate) classes: Classes,
+    pub(crate) evictions: Evictions,
     pub(crate) budget: Budget,
     pub(crate) page_table: PageTable,
     pub(crate) pool: Mutex<PagePool>,

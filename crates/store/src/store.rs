@@ -3,6 +3,7 @@
 use crate::budget::Budget;
 use crate::classes::Classes;
 use crate::config::{Now, StoreConfig, StoreError};
+use crate::evictions::Evictions;
 use crate::partition::{Effort, Found as FoundHere, Partition};
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
@@ -68,6 +69,7 @@ impl Store {
         let data_frame = regions.data.frame_len();
         let shared = Shared {
             classes: Classes::new(page_len as usize),
+            evictions: Evictions::default(),
             budget: Budget::new(config.memory_limit),
             page_table: PageTable::new(pages_len / page_len),
             pool: Mutex::new(PagePool::new(page_len, pages_len, data_frame)),

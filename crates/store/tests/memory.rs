@@ -52,6 +52,46 @@ fn resident_bytes_stay_below_the_limit() {
     assert!(stats.resident.total() > limit * 9 / 10, "{stats:?}");
 }
 
+#[test]
+fn evictions_are_told_to_those_who_watch() {
+    let limit = 8 * MIB;
+    let store = memfd(limit, limit, 2);
+    let key_of = |n: u64| format!("key-{n}-{}", "k".repeat(300)).into_bytes();
+    let fill = |from: u64| {
+        for n in from..from + 3000 {
+            applied(&store, &key_of(n), &vec![1; 3000 + (n % 7) as usize], n);
+        }
+    };
+    fill(1);
+    let before = store.stats().counts.evicted_capacity;
+    assert!(before > 0);
+    assert_eq!(store.take_evicted(), (Vec::new(), 0), "nobody watches");
+    store.watch_evictions(true);
+    fill(3001);
+    let (told, lost) = store.take_evicted();
+    let evicted = store.stats().counts.evicted_capacity - before;
+    assert_eq!((told.len() as u64, lost), (evicted, 0));
+    for item in &told {
+        // Versions count nanoseconds from a whole second.
+        let n = item.version.time_ns % 1_000_000_000;
+        assert_eq!(item.key[..], key_of(n)[..250], "{n}");
+        assert_eq!(item.key_len, key_of(n).len());
+        assert_eq!(item.value_len, 3000 + (n % 7) as usize);
+        assert!(get(&store, &key_of(n)).is_none());
+    }
+    store.watch_evictions(false);
+    fill(6001);
+    assert_eq!(store.take_evicted(), (Vec::new(), 0));
+    // Memory for what nobody takes is bounded.
+    store.watch_evictions(true);
+    fill(9001);
+    fill(12_001);
+    let (told, lost) = store.take_evicted();
+    assert_eq!(told.len(), 4096);
+    assert!(lost > 500, "{lost}");
+    store.check().unwrap();
+}
+
 /// Fills with values of one size until full, then replays a cyclic-free random
 /// key choice and returns the share of hits (a miss is filled).
 fn hit_ratio(store: &Store, len: usize, keys: u64, rounds: u64, n: &mut u64, salt: u64) -> f64 {

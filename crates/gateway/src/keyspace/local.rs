@@ -5,8 +5,8 @@
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Decision, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
-    ValueSource,
+    Access, Decide, Decision, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals,
+    Updated, ValueSource,
 };
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
@@ -253,6 +253,28 @@ impl Keyspace for LocalKeyspace {
         self.local.store().config().value_len_max
     }
 
+    fn watch_evictions(&mut self, wanted: bool) {
+        self.local.store().watch_evictions(wanted);
+    }
+
+    fn take_evicted(&mut self, each: &mut dyn FnMut(&Evicted<'_>)) -> u64 {
+        let now_s = self.local.now().unix_ms() / 1000;
+        let (all, lost) = self.local.store().take_evicted();
+        for evicted in &all {
+            each(&Evicted {
+                key: &evicted.key,
+                key_len: evicted.key_len,
+                value_len: evicted.value_len,
+                expiry_ms: evicted.expiry_ms,
+                seen: Seen {
+                    hit_before: evicted.hit_before,
+                    idle_s: idle_s(now_s, evicted.version, evicted.last_use_s),
+                },
+            });
+        }
+        lost
+    }
+
     fn keep_last_use(&mut self) {
         // Once for each loop: it takes every partition's lock.
         if !std::mem::replace(&mut self.keeps_last_use, true) {
@@ -269,8 +291,6 @@ impl StoredValue<'_> {
     fn item(&self, now: Now) -> Item<'_> {
         let stored = self.0;
         let now_s = now.unix_ms() / 1000;
-        let written_s = stored.version.time_ns / 1_000_000_000;
-        let used_s = stored.last_use_s.map_or(0, u64::from).max(written_s);
         Item {
             value: self,
             version: stored.version,
@@ -280,10 +300,18 @@ impl StoredValue<'_> {
             unique: stored.unique,
             seen: Seen {
                 hit_before: stored.hit_before,
-                idle_s: now_s.saturating_sub(used_s) as u32,
+                idle_s: idle_s(now_s, stored.version, stored.last_use_s),
             },
         }
     }
+}
+
+/// Seconds since an item was last read, as far as that is known, or written.
+#[inline]
+fn idle_s(now_s: u64, version: Version, last_use_s: Option<u32>) -> u32 {
+    let written_s = version.time_ns / 1_000_000_000;
+    let used_s = last_use_s.map_or(0, u64::from).max(written_s);
+    now_s.saturating_sub(used_s) as u32
 }
 
 impl ValueSource for StoredValue<'_> {

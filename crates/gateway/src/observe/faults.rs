@@ -4,7 +4,7 @@
 use super::block::Block;
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
 };
 use trefoil_layout::Version;
 
@@ -103,6 +103,14 @@ impl<K: Keyspace> Keyspace for Counted<K> {
 
     fn settle(&mut self) {
         self.keyspace.settle();
+    }
+
+    fn watch_evictions(&mut self, wanted: bool) {
+        self.keyspace.watch_evictions(wanted);
+    }
+
+    fn take_evicted(&mut self, each: &mut dyn FnMut(&Evicted<'_>)) -> u64 {
+        self.keyspace.take_evicted(each)
     }
 
     fn tend(&mut self) {

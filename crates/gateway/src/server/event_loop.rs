@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::Session;
-use trefoil_gateway_core::world::Settings;
+use trefoil_gateway_core::world::{Settings, WATCH_EVICTIONS};
 
 /// Makes a session for a new connection.
 pub(super) type OpenSession<S> = fn(Protocol, &Settings) -> S;
@@ -44,6 +44,9 @@ const HANDSHAKE_NS: u64 = 10_000_000_000;
 const FAREWELL_NS: u64 = 1_000_000_000;
 /// A loop that is never idle tends its keyspace so often.
 const TEND_NS: u64 = 1_000_000_000;
+/// While evictions are watched, those are looked for so often that no command of
+/// this loop has caused.
+const EVICTIONS_NS: u64 = 100_000_000;
 
 /// See the module.
 pub(super) struct EventLoop<K, O, S> {
@@ -65,6 +68,8 @@ pub(super) struct EventLoop<K, O, S> {
     tended_at: u64,
     /// Something was done since the keyspace was tended.
     is_untended: bool,
+    /// Somebody watched evictions in the last round.
+    tells_evictions: bool,
 }
 
 impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
@@ -96,6 +101,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             stop_at: None,
             tended_at: 0,
             is_untended: false,
+            tells_evictions: false,
         })
     }
 
@@ -148,7 +154,14 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         if self.is_untended {
             self.tend(now_ns);
         }
-        let due = [self.accept_at, self.sweep_at, self.stop_at, self.flush_at()];
+        let evictions_at = self.tells_evictions.then_some(now_ns + EVICTIONS_NS);
+        let due = [
+            self.accept_at,
+            self.sweep_at,
+            self.stop_at,
+            self.flush_at(),
+            evictions_at,
+        ];
         let due = due.into_iter().flatten().min()?;
         // Rounded up, or the loop would be woken a moment too early.
         let wait_ns = due.saturating_sub(now_ns).next_multiple_of(1_000_000);
@@ -370,6 +383,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         let now = self.desk.clock.last();
         let now_ns = now.monotonic_ns;
         let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now_ns);
+        if self.desk.shared.hub.kinds() & WATCH_EVICTIONS != 0 || self.tells_evictions {
+            self.tell_evictions();
+        }
         if self.desk.shared.hub.mailbox(self.desk.index).is_wanted() {
             self.deliver_lines();
         }
@@ -394,6 +410,32 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.is_untended = false;
         self.tended_at = now_ns;
         self.desk.keyspace.tend();
+    }
+
+    /// Makes lines of what was evicted, by this loop's commands or by anybody,
+    /// while somebody watches.
+    fn tell_evictions(&mut self) {
+        let Desk {
+            keyspace,
+            shared,
+            clock,
+            index: own,
+            ..
+        } = &mut self.desk;
+        let is_wanted = shared.hub.kinds() & WATCH_EVICTIONS != 0;
+        self.tells_evictions = is_wanted;
+        // Another loop may have taken the last watcher for gone just now.
+        keyspace.watch_evictions(is_wanted);
+        let now_ms = clock.last().unix_ms;
+        let mut posted = |index: usize| {
+            if index != *own {
+                shared.loops[index].wake();
+            }
+        };
+        let lost = keyspace.take_evicted(&mut |evicted| {
+            shared.hub.publish_evicted(evicted, now_ms, &mut posted);
+        });
+        shared.hub.dropped(WATCH_EVICTIONS, lost);
     }
 
     fn deliver_lines(&mut self) {

@@ -8,7 +8,10 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use trefoil_gateway_core::world::{Command, Done, Ending, WATCH_FETCHERS, WATCH_MUTATIONS};
+use trefoil_gateway_core::keyspace::Evicted;
+use trefoil_gateway_core::world::{
+    Command, Done, Ending, WATCH_EVICTIONS, WATCH_FETCHERS, WATCH_MUTATIONS,
+};
 use trefoil_layout::size_class;
 
 /// Lines that wait for one loop at most; the rest is dropped and counted.
@@ -96,10 +99,51 @@ impl Hub {
         if self.kinds() & kind == 0 {
             return;
         }
+        let mut text = self.begin();
+        put_done(&mut text, done, fd);
+        self.post(kind, text, &mut posted);
+    }
+
+    /// Posts the line of an eviction.
+    pub(super) fn publish_evicted(
+        &self,
+        evicted: &Evicted<'_>,
+        now_ms: u64,
+        posted: &mut dyn FnMut(usize),
+    ) {
+        let mut text = self.begin();
+        put_evicted(&mut text, evicted, now_ms);
+        self.post(WATCH_EVICTIONS, text, posted);
+    }
+
+    /// Lines of this kind were lost before they were made.
+    pub(super) fn dropped(&self, kind: u8, count: u64) {
+        if count == 0 {
+            return;
+        }
+        for mailbox in &self.mailboxes {
+            if mailbox.kinds.load(Ordering::Relaxed) & kind != 0 {
+                let mut waiting = mailbox.lines.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting.dropped += count;
+            }
+        }
+    }
+
+    /// The beginning of every line: when, and which.
+    fn begin(&self) -> String {
         let number = self.numbered.fetch_add(1, Ordering::Relaxed);
+        let now = clock_gettime(ClockId::Realtime);
+        let micros = now.tv_nsec / 1000;
+        let mut text = String::with_capacity(160);
+        // Writing to a string cannot fail.
+        let _ = write!(text, "ts={}.{micros:06} gid={number} type=", now.tv_sec);
+        text
+    }
+
+    fn post(&self, kind: u8, text: String, posted: &mut dyn FnMut(usize)) {
         let line = Line {
             kinds: kind,
-            text: line(done, fd, number).into(),
+            text: text.into(),
         };
         for (index, mailbox) in self.mailboxes.iter().enumerate() {
             if mailbox.kinds.load(Ordering::Relaxed) & kind == 0 {
@@ -128,13 +172,8 @@ fn kind_of(done: &Done<'_>) -> Option<u8> {
     }
 }
 
-/// In the shape that memcached's readers know.
-fn line(done: &Done<'_>, fd: i32, number: u64) -> String {
-    let now = clock_gettime(ClockId::Realtime);
-    let mut line = String::with_capacity(160);
-    let micros = now.tv_nsec / 1000;
-    // Writing to a string cannot fail.
-    let _ = write!(line, "ts={}.{micros:06} gid={number} type=", now.tv_sec);
+/// Appends what was done, in the shape that memcached's readers know.
+fn put_done(line: &mut String, done: &Done<'_>, fd: i32) {
     let status = match (done.command, done.ending) {
         (Command::Get | Command::GetAndTouch | Command::Touch, Ending::Hit) => "found",
         (Command::Delete, Ending::Hit) => "deleted",
@@ -149,17 +188,9 @@ fn line(done: &Done<'_>, fd: i32, number: u64) -> String {
         Command::Delete => "deleted",
         _ => "item_store",
     };
+    // Writing to a string cannot fail.
     let _ = write!(line, "{kind} key=");
-    for byte in done.key.iter().take(KEY_SHOWN_MAX) {
-        match byte {
-            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'_' | b'.' | b'~' => {
-                line.push(char::from(*byte));
-            }
-            byte => {
-                let _ = write!(line, "%{byte:02X}");
-            }
-        }
-    }
+    put_key(line, done.key);
     let _ = write!(line, " status={status}");
     if kind == "item_store" {
         let command = match done.command {
@@ -176,7 +207,36 @@ fn line(done: &Done<'_>, fd: i32, number: u64) -> String {
         _ => size_class::of_item(done.key.len(), done.value_len),
     };
     let _ = writeln!(line, " clsid={class} cfd={fd} size={}", done.value_len);
-    line
+}
+
+fn put_key(line: &mut String, key: &[u8]) {
+    for byte in key.iter().take(KEY_SHOWN_MAX) {
+        match byte {
+            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'_' | b'.' | b'~' => {
+                line.push(char::from(*byte));
+            }
+            byte => {
+                let _ = write!(line, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+fn put_evicted(line: &mut String, evicted: &Evicted<'_>, now_ms: u64) {
+    line.push_str("eviction key=");
+    put_key(line, evicted.key);
+    let fetched = if evicted.seen.hit_before { "yes" } else { "no" };
+    let ttl_s = match evicted.expiry_ms {
+        0 => -1,
+        expiry_ms => (expiry_ms.saturating_sub(now_ms) / 1000) as i64,
+    };
+    let _ = writeln!(
+        line,
+        " fetch={fetched} ttl={ttl_s} la={} clsid={} size={}",
+        evicted.seen.idle_s,
+        size_class::of_item(evicted.key_len, evicted.value_len),
+        evicted.value_len,
+    );
 }
 
 #[cfg(test)]

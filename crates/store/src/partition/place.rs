@@ -2,6 +2,7 @@
 //! keep readers' misses one-sided.
 
 use super::{Cause, Partition};
+use crate::evictions::Evicted;
 use crate::index::{Vacancy, bucket_and_slot, slot_number};
 use crate::mutants::{self, Mutant};
 use crate::policy::Policy;
@@ -282,8 +283,40 @@ impl Partition {
             _ => Mutant::EvictionForgotten,
         };
         self.raise_floor(entry.version, unless);
+        if shared.evictions.is_watched() && matches!(cause, Cause::Capacity | Cause::Associativity)
+        {
+            self.tell_evicted(shared, number, entry);
+        }
         self.free_data(shared, entry.pointer);
         self.removed(cause, entry.pointer.len());
+    }
+
+    /// Tells those who watch of the policy's latest victim, which stood at
+    /// `number`.
+    #[cold]
+    fn tell_evicted(&mut self, shared: &Shared, number: u32, entry: IndexEntry) {
+        let head = Self::head_at(shared, entry.pointer.offset());
+        let key_at = entry.pointer.offset() + head.key_at as u64;
+        let Some(key) = shared
+            .data()
+            .slice(key_at, head.key_len.next_multiple_of(8))
+        else {
+            return;
+        };
+        self.scratch.fill_from(key);
+        let evicted = Evicted {
+            key: Box::default(),
+            key_len: head.key_len,
+            value_len: head.value_len,
+            version: entry.version,
+            expiry_ms: head.expiry_ms,
+            hit_before: self.policy.victim_was_accessed(),
+            last_use_s: self.last_use.get(number),
+        };
+        shared
+            .evictions
+            .tell(&self.scratch.bytes()[..head.key_len], evicted);
+        self.trim_scratch(shared);
     }
 
     /// Every entry that stands, with its slot number.

@@ -28,6 +28,8 @@ const PASS_OVER_MAX: usize = 64;
 pub struct Noted {
     policy: AnyPolicy,
     notes: Vec<u8>,
+    /// Whether the latest victim was accessed since it was written.
+    victim_was_accessed: bool,
 }
 
 impl Noted {
@@ -36,6 +38,7 @@ impl Noted {
         Noted {
             policy: super::new(kind, slot_count),
             notes: vec![0; slot_count as usize],
+            victim_was_accessed: false,
         }
     }
 
@@ -64,6 +67,11 @@ impl Noted {
     pub fn was_accessed(&self, slot: u32) -> bool {
         let note = self.notes.get(slot as usize);
         note.is_some_and(|note| note & WAS_ACCESSED != 0)
+    }
+
+    /// Whether the item that was evicted last was accessed since it was written.
+    pub fn victim_was_accessed(&self) -> bool {
+        self.victim_was_accessed
     }
 
     /// Tells the policy what was noted of `slot`; `false` if nothing was.
@@ -154,6 +162,7 @@ impl Policy for Noted {
     }
 
     fn evict(&mut self, slot: u32, identity: u64) {
+        self.victim_was_accessed = self.was_accessed(slot);
         self.policy.evict(slot, identity);
         self.forget(slot);
     }
@@ -167,6 +176,7 @@ impl Policy for Noted {
             self.settle(slot);
         }
         let victim = self.policy.victim_among(slots, identity_of)?;
+        self.victim_was_accessed = self.was_accessed(victim);
         self.forget(victim);
         Some(victim)
     }
