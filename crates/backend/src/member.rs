@@ -10,7 +10,7 @@ use trefoil_fabric::clock::monotonic_ns;
 use trefoil_fabric::{AnswerSink, ClientId, Service};
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::message::{Request, TOUCH_SLOT_COUNT_MAX};
-use trefoil_layout::op::{Ack, Found, LookupAnswer, Mutation, Outcome, Rejection};
+use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Mutation, Outcome, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_store::{ReloadError, Store};
 
@@ -96,6 +96,13 @@ impl Member {
             };
         }
         self.store.lookup(clock::now(), key, into)
+    }
+
+    /// How an item was used.
+    pub(crate) fn item_use(&self, config_id: Option<u32>, key: &[u8]) -> Option<ItemUse> {
+        self.is_mine(config_id, key)
+            .then(|| self.store.item_use(clock::now(), key))
+            .flatten()
     }
 
     /// Takes a report of touches.
@@ -185,6 +192,7 @@ impl Service for Member {
                 let numbers = slots.copy_to(&mut numbers);
                 self.touch(usize::from(partition), window_id, numbers);
             }
+            Request::Use { key } => answer.item_use(self.item_use(None, key)),
             Request::Ping => answer.pong(),
         }
     }

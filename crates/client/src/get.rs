@@ -328,7 +328,7 @@ impl Client {
                 }
                 return;
             }
-            Event::Ack(_) | Event::Gone(..) => {
+            Event::Ack(_) | Event::Use(_) | Event::Gone(..) => {
                 return get.handle_failure(replica, Failure::Connection);
             }
         };

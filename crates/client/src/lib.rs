@@ -27,6 +27,7 @@
 //! | `client` | a thread's state: links, clock, counters |
 //! | `link` | one backend: shared memory if it can be, else RPC |
 //! | `get`, `get_many`, `mutate` | drivers of the machines |
+//! | `item_use` | how an item was used |
 //! | `flush`, `list` | of the whole cell, by RPC |
 //! | `wait` | answers of rings and calls |
 //! | `rpc` | channels and their runtime |
@@ -40,6 +41,7 @@ mod error;
 mod flush;
 mod get;
 mod get_many;
+mod item_use;
 mod link;
 mod list;
 mod mutate;
@@ -56,6 +58,7 @@ pub use client::{Client, Counters};
 pub use error::{ConnectError, Mutated, OpError};
 pub use flush::{FlushError, Flushed};
 pub use get::{Hit, Lookup, Miss};
+pub use item_use::ItemUses;
 pub use list::ListError;
 pub use mutate::{FillTicket, SetOptions};
 pub use options::{Carrier, Options};

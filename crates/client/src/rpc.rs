@@ -24,6 +24,7 @@ pub(crate) struct Completion {
 pub(crate) enum CallAnswer {
     Lookup(Result<v1::LookupResponse, tonic::Status>),
     Mutate(Result<v1::MutateResponse, tonic::Status>),
+    Use(Result<v1::UseResponse, tonic::Status>),
 }
 
 /// Channels to every server of a cell; shared by the clients of a process.

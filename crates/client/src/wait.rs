@@ -11,8 +11,9 @@ use trefoil_fabric::RequestId;
 use trefoil_fabric::shm::wait_any;
 use trefoil_layout::Version;
 use trefoil_layout::message::{Answer, ErrorCode};
-use trefoil_layout::op::{Ack, Found, LookupAnswer, Rejection};
+use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Rejection};
 use trefoil_region::WordBuffer;
+use trefoil_rpc::v1;
 
 /// Where rings and calls are both outstanding, neither is slept on longer.
 const MIXED_WAIT: Duration = Duration::from_micros(200);
@@ -45,6 +46,8 @@ pub(crate) enum Event {
         epoch: u32,
         rejection: Rejection,
     },
+    /// How the item was used.
+    Use(Option<ItemUse>),
     /// The answer does not fit a message: ask by RPC.
     TooLarge,
     /// No answer will come.
@@ -178,6 +181,7 @@ fn ring_answer(answer: Answer<'_>, bytes: &mut WordBuffer) -> Event {
     match answer {
         Answer::Ack(ack) => Event::Ack(ack),
         Answer::Lookup(answer) => lookup_event(answer, bytes),
+        Answer::Use(found) => Event::Use(found),
         Answer::Error(ErrorCode::TooLarge) => Event::TooLarge,
         Answer::Error(ErrorCode::Malformed) => {
             Event::Gone(SendFailure::NotSent, ErrorCode::Malformed.to_string())
@@ -221,8 +225,19 @@ fn call_answer(answer: CallAnswer, bytes: &mut WordBuffer) -> Event {
             Ok(ack) => Event::Ack(ack),
             Err(error) => Event::Gone(SendFailure::Lost, error.to_string()),
         },
-        CallAnswer::Lookup(Err(status)) | CallAnswer::Mutate(Err(status)) => lost(&status),
+        CallAnswer::Use(Ok(response)) => Event::Use(response.found.and_then(decode_use)),
+        CallAnswer::Lookup(Err(status))
+        | CallAnswer::Mutate(Err(status))
+        | CallAnswer::Use(Err(status)) => lost(&status),
     }
+}
+
+fn decode_use(found: v1::ItemUse) -> Option<ItemUse> {
+    Some(ItemUse {
+        version: trefoil_rpc::decode_version(found.version?),
+        hit_before: found.hit_before,
+        last_use_s: found.last_use_s,
+    })
 }
 
 /// Whether no connection stood on which the call could have gone out, or the

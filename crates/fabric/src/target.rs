@@ -3,7 +3,7 @@
 use trefoil_layout::message::{
     ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, MESSAGE_LEN_MAX, Request,
 };
-use trefoil_layout::op::{Ack, LookupAnswer};
+use trefoil_layout::op::{Ack, ItemUse, LookupAnswer};
 use trefoil_region::WordBuffer;
 
 /// One connection of one client, for the life of the target.
@@ -63,6 +63,11 @@ impl<'a> AnswerSink<'a> {
             &mut self.answered,
             &Answer::Lookup(answer),
         );
+    }
+
+    /// Answers a question for an item's use.
+    pub fn item_use(&mut self, found: Option<ItemUse>) {
+        self.put(&Answer::Use(found));
     }
 
     /// Refuses the request.

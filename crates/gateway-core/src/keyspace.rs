@@ -58,7 +58,7 @@ pub struct Item<'a> {
     pub expiry_ms: u64,
     /// CAS unique that its writer supplied.
     pub unique: Option<u64>,
-    /// As it was *before* this read.
+    /// As it was *before* this read; exact in [`Keyspace::get_seen`] only.
     pub seen: Seen,
 }
 
@@ -242,6 +242,17 @@ pub trait Keyspace {
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Fault>;
+
+    /// [`Keyspace::get`] for those who look at [`Item::seen`]: what the cell knows
+    /// of it may have to be asked for first.
+    fn get_seen(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        self.get(key, access, with)
+    }
 
     /// Reads many items, calling `each` once for every key in order, with
     /// memory latencies overlapped where the keyspace can. Stops early when

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_cell::Mode;
-use trefoil_gateway_core::keyspace::{Access, Decision, Fault, Item, Keyspace, NewItem, Updated};
+use trefoil_gateway_core::keyspace::{
+    self, Access, Decision, Fault, Item, Keyspace, NewItem, Updated,
+};
 use trefoil_gateway_core::memory::MemoryKeyspace;
 
 /// Long enough ago for every clock, and far enough in the future for a test.
@@ -357,41 +359,55 @@ fn local_clients_and_others_see_one_another() {
     assert_eq!(value(&mut other, b"counter"), b"1500");
 }
 
-#[test]
-fn uses_are_told_where_they_are_known() {
-    let cell = TestCell::start(Mode::R1);
-    let mut keyspace = cell.local();
-    let hit_before = |keyspace: &mut trefoil_gateway::keyspace::LocalKeyspace, access| {
-        let mut hit = None;
-        let get = keyspace.get(b"key", access, &mut |item| {
-            hit = item.map(|item| item.seen.hit_before);
-        });
-        get.unwrap();
-        hit.unwrap()
-    };
+fn seen_before<K: Keyspace>(keyspace: &mut K, access: Access) -> keyspace::Seen {
+    let mut seen = None;
+    let get = keyspace.get_seen(b"key", access, &mut |item| {
+        seen = item.map(|item| item.seen);
+    });
+    get.unwrap();
+    seen.unwrap()
+}
+
+fn tells_uses<K: Keyspace>(keyspace: &mut K) {
+    let hit_before = |keyspace: &mut K, access| seen_before(keyspace, access).hit_before;
     let item = NewItem {
         value: b"value",
         ..NewItem::default()
     };
     keyspace.set(b"key", &item).unwrap();
-    assert!(!hit_before(&mut keyspace, Access::Peek));
-    assert!(!hit_before(&mut keyspace, Access::Use), "a peek is no hit");
-    assert!(hit_before(&mut keyspace, Access::Peek));
+    assert!(!hit_before(keyspace, Access::Peek));
+    assert!(!hit_before(keyspace, Access::Use), "a peek is no hit");
+    for _ in 0..200 {
+        assert!(hit_before(keyspace, Access::Peek));
+    }
     keyspace.set(b"key", &item).unwrap();
-    assert!(!hit_before(&mut keyspace, Access::Use), "a new value");
+    assert!(!hit_before(keyspace, Access::Peek), "a new value");
+    // A plain read, whose report may still wait, and a write behind it.
+    keyspace.get(b"key", Access::Use, &mut |_| {}).unwrap();
+    assert!(hit_before(keyspace, Access::Peek), "a plain read");
+    keyspace.get(b"key", Access::Use, &mut |_| {}).unwrap();
+    keyspace.set(b"key", &item).unwrap();
+    assert!(!hit_before(keyspace, Access::Peek), "a new value");
 
-    let idle_s = |keyspace: &mut trefoil_gateway::keyspace::LocalKeyspace, access| {
-        let mut idle = None;
-        let get = keyspace.get(b"key", access, &mut |item| {
-            idle = item.map(|item| item.seen.idle_s);
-        });
-        get.unwrap();
-        idle.unwrap()
-    };
     keyspace.keep_last_use();
     std::thread::sleep(std::time::Duration::from_millis(2100));
-    assert!(idle_s(&mut keyspace, Access::Use) >= 2);
-    assert!(idle_s(&mut keyspace, Access::Peek) <= 1);
+    assert!(seen_before(keyspace, Access::Use).idle_s >= 2);
+    assert!(seen_before(keyspace, Access::Peek).idle_s <= 1);
+}
+
+#[test]
+fn uses_are_told_by_the_local_store() {
+    tells_uses(&mut TestCell::start(Mode::R1).local());
+}
+
+#[test]
+fn uses_are_told_by_a_cell_of_one_copy() {
+    tells_uses(&mut TestCell::start(Mode::R1).keyspace());
+}
+
+#[test]
+fn uses_are_told_by_a_replicated_cell() {
+    tells_uses(&mut TestCell::start(Mode::R32).keyspace());
 }
 
 #[test]

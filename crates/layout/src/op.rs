@@ -135,6 +135,18 @@ pub struct LookupAnswer<'a> {
     pub found: Found<'a>,
 }
 
+/// What a replica knows of the use of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemUse {
+    /// The mutation that wrote the item.
+    pub version: Version,
+    /// It was read since then, as far as this replica was told.
+    pub hit_before: bool,
+    /// When it was last read, in seconds since the Unix epoch; 0 is not since it
+    /// was written, or not known.
+    pub last_use_s: u32,
+}
+
 /// What a lookup by message found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found<'a> {

@@ -6,9 +6,10 @@ use crate::partition::StoredItem;
 use crate::shared::lock;
 use crate::stats::MutationKind;
 use crate::store::Store;
+use std::sync::atomic::Ordering;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::KEY_LEN_MAX;
-use trefoil_layout::op::{Ack, Action, Mutation, Outcome, Rejection};
+use trefoil_layout::op::{Ack, Action, ItemUse, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, Version, control};
 
 /// Keys between two steps of the same key in [`Store::read_many`].
@@ -95,6 +96,23 @@ impl Store {
         }
     }
 
+    /// How `key`'s item was used, by reads here and by those that clients have
+    /// reported. Times are kept from the first question on, at four bytes for
+    /// each slot.
+    pub fn item_use(&self, now: Now, key: &[u8]) -> Option<ItemUse> {
+        if !self.keeps_last_use.swap(true, Ordering::Relaxed) {
+            self.keep_last_use();
+        }
+        let item_use = |stored: Option<&StoredItem<'_>>| {
+            stored.map(|stored| ItemUse {
+                version: stored.version,
+                hit_before: stored.hit_before,
+                last_use_s: stored.last_use_s.unwrap_or(0),
+            })
+        };
+        self.read(now, key, Access::Peek, item_use).ok().flatten()
+    }
+
     /// Removes `key`'s item iff exactly `expected` is there.
     pub fn erase_if(&self, now: Now, key: &[u8], expected: Version, version: Version) -> Ack {
         let mutation = Mutation {
@@ -140,8 +158,8 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the time of every read by this process from now on, at four bytes
-    /// for each slot.
+    /// Keeps the time of every read from now on, as this process sees it or
+    /// clients report it, at four bytes for each slot.
     pub fn keep_last_use(&self) {
         for cell in &self.partitions {
             lock(&cell.0).live.keep_last_use();

@@ -43,6 +43,8 @@ pub struct Store {
     pub(crate) shared: Shared,
     pub(crate) partitions: Box<[Cell]>,
     pub(crate) revoked: AtomicBool,
+    /// Whether somebody has asked how items are used.
+    pub(crate) keeps_last_use: AtomicBool,
 }
 
 impl Store {
@@ -103,6 +105,7 @@ impl Store {
             shared,
             partitions: partitions.into_boxed_slice(),
             revoked: AtomicBool::new(false),
+            keeps_last_use: AtomicBool::new(false),
         };
         if store.shared.budget.available() < 2 * page_len {
             return Err(StoreError::LimitTooSmall {

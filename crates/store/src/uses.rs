@@ -15,6 +15,11 @@ impl LastUse {
         self.kept = true;
     }
 
+    /// Whether times are kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
     /// The item in `slot` was read.
     #[inline]
     pub(crate) fn note(&mut self, slot: u32, now_s: u32, slot_count: u32) {

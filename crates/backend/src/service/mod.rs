@@ -146,6 +146,23 @@ impl Trefoil for RpcService {
         Ok(Response::new(response))
     }
 
+    async fn r#use(
+        &self,
+        request: Request<v1::UseRequest>,
+    ) -> Result<Response<v1::UseResponse>, Status> {
+        self.count(&self.state.counters.rpc_lookups);
+        let request = request.get_ref();
+        let member = self.member(request.backend)?;
+        let found = member.item_use(Some(request.config_id), &request.key);
+        Ok(Response::new(v1::UseResponse {
+            found: found.map(|found| v1::ItemUse {
+                version: Some(trefoil_rpc::encode_version(found.version)),
+                hit_before: found.hit_before,
+                last_use_s: found.last_use_s,
+            }),
+        }))
+    }
+
     async fn touch(
         &self,
         request: Request<v1::TouchRequest>,

@@ -82,6 +82,7 @@ impl Service for Backend {
                     found,
                 }
             }),
+            Request::Use { .. } => answer.item_use(None),
             Request::Touch { slots, .. } => {
                 let mut room = [0; TOUCH_SLOT_COUNT_MAX];
                 let slots = slots.copy_to(&mut room);

@@ -16,7 +16,7 @@ use trefoil_gateway_core::keyspace::{
     ValueSource,
 };
 use trefoil_layout::Version;
-use trefoil_layout::op::{Expected, Rejection};
+use trefoil_layout::op::{Expected, ItemUse, Rejection};
 
 /// Patience with one operation: a value of megabytes goes to three replicas by
 /// RPC, on a machine that may be busy.
@@ -31,6 +31,8 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 /// How long totals wait for backends that do not answer: the event loop waits,
 /// too.
 const STATS_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a read waits for what replicas know of an item's use.
+const USES_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 /// First upper limit of the pause between two attempts; it doubles.
@@ -72,6 +74,9 @@ pub struct CellKeyspace {
     update_patience: Duration,
     jitter: u64,
     scratch: Vec<u8>,
+    /// Somebody has asked how items are used: reads are reported before the next
+    /// write, lest they count for what it stores.
+    tells_uses: bool,
 }
 
 /// What one attempt of an update came to.
@@ -91,6 +96,7 @@ impl CellKeyspace {
             update_patience: options.update_patience,
             jitter: random_bits() | 1,
             scratch: Vec::new(),
+            tells_uses: false,
         }
     }
 
@@ -182,6 +188,13 @@ impl CellKeyspace {
         Ok(())
     }
 
+    /// Reports what was read, before something is written, if anybody cares.
+    fn report_uses(&mut self) {
+        if self.tells_uses {
+            self.client.flush_touches();
+        }
+    }
+
     /// Waits for less than `limit_ns`, differently from other contenders.
     fn pause(&mut self, limit_ns: u64) {
         // Marsaglia's xorshift.
@@ -244,6 +257,23 @@ impl Keyspace for CellKeyspace {
         hand_out(found, |item| with(item))
     }
 
+    fn get_seen(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        self.tells_uses = true;
+        let uses = self.client.item_uses(key, USES_PATIENCE).map_err(fault)?;
+        self.get(key, access, &mut |item| match item {
+            None => with(None),
+            Some(item) => with(Some(&Item {
+                seen: seen_by(&uses, item.version),
+                ..*item
+            })),
+        })
+    }
+
     fn get_many(
         &mut self,
         keys: &[&[u8]],
@@ -284,6 +314,7 @@ impl Keyspace for CellKeyspace {
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
         self.check_len(item)?;
+        self.report_uses();
         match self.client.set(key, item.value, options(item)) {
             Ok(Mutated::Stored { version }) => Ok(version),
             Ok(Mutated::Superseded { .. } | Mutated::Exists { .. }) => Err(Fault::Contended),
@@ -292,6 +323,7 @@ impl Keyspace for CellKeyspace {
     }
 
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+        self.report_uses();
         let mut scratch = std::mem::take(&mut self.scratch);
         let updated = self.update_with(key, decide, &mut scratch);
         if scratch.capacity() <= SCRATCH_LEN_MAX {
@@ -474,14 +506,23 @@ impl ValueSource for HitValue<'_> {
     }
 }
 
-/// Readers of a cell leave no trace that other readers could see: an item
-/// counts as never hit, and as idle since it was written.
+/// Reads leave no trace that other readers could see without asking for it: an
+/// item counts as never hit, and as idle since it was written.
 fn unknown(version: Version) -> Seen {
+    seen_by(&[], version)
+}
+
+/// What replicas say of the use of an item, all together.
+fn seen_by(uses: &[Option<ItemUse>], version: Version) -> Seen {
+    let of_version = |found: &&ItemUse| found.version == version;
+    let uses = || uses.iter().flatten().filter(of_version);
+    let written_s = version.time_ns / 1_000_000_000;
+    let used_s = uses().map(|found| u64::from(found.last_use_s)).max();
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_s = since.map_or(0, |since| since.as_secs());
     Seen {
-        hit_before: false,
-        idle_s: now_s.saturating_sub(version.time_ns / 1_000_000_000) as u32,
+        hit_before: uses().any(|found| found.hit_before),
+        idle_s: now_s.saturating_sub(used_s.unwrap_or(0).max(written_s)) as u32,
     }
 }
 

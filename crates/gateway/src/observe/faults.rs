@@ -42,6 +42,16 @@ impl<K: Keyspace> Keyspace for Counted<K> {
     }
 
     #[inline]
+    fn get_seen(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Fault> {
+        let result = self.keyspace.get_seen(key, access, with);
+        self.note(result)
+    }
+
     fn get_many(
         &mut self,
         keys: &[&[u8]],

@@ -17,6 +17,13 @@
 //! | 32 | 4 | data length | 1 only |
 //! | 40 | | data entry | as it lies in the data region, checksum included |
 //!
+//! | offset | bytes | use answer | |
+//! |---|---|---|---|
+//! | 9 | 1 | found | 1 present, 2 absent |
+//! | 10 | 1 | hit before | 1 if the item was read since it was written |
+//! | 12 | 4 | last use | seconds since the Unix epoch; 0 not known |
+//! | 16 | 16 | version | 1 only |
+//!
 //! | offset | bytes | error | |
 //! |---|---|---|---|
 //! | 9 | 1 | code | see [`ErrorCode`] |
@@ -25,13 +32,19 @@ use super::{
     AT_DETAIL, AT_ID, AT_KIND, AT_REJECTION, Fields, HEAD_LEN, MessageError, exact, kind, put_head,
     put_u32, put_version,
 };
-use crate::op::{Ack, Found, LookupAnswer, Outcome};
+use crate::op::{Ack, Found, ItemUse, LookupAnswer, Outcome};
 
 /// Bytes of an acknowledgement.
 pub const ACK_LEN: usize = 48;
 /// Bytes of a lookup answer before its data.
 pub const LOOKUP_ANSWER_HEAD_LEN: usize = 40;
 
+/// Bytes of an answer about an item's use.
+pub const USE_ANSWER_LEN: usize = 32;
+
+const AT_HIT_BEFORE: usize = 10;
+const AT_LAST_USE: usize = 12;
+const AT_USE_VERSION: usize = 16;
 const AT_EPOCH: usize = 12;
 const AT_BOUND: usize = 16;
 const AT_PRESENT: usize = 32;
@@ -44,6 +57,9 @@ const _: () = {
     assert!(AT_BOUND == HEAD_LEN && AT_PRESENT == AT_BOUND + 16 && AT_PRESENT + 16 == ACK_LEN);
     assert!(AT_FOUND_VERSION == HEAD_LEN && AT_DATA_LEN == AT_FOUND_VERSION + 16);
     assert!(AT_DATA_LEN + 8 == LOOKUP_ANSWER_HEAD_LEN);
+    assert!(AT_HIT_BEFORE == AT_DETAIL + 1 && AT_LAST_USE == AT_HIT_BEFORE + 2);
+    assert!(AT_USE_VERSION == AT_LAST_USE + 4 && AT_USE_VERSION == HEAD_LEN);
+    assert!(AT_USE_VERSION + 16 == USE_ANSWER_LEN);
 };
 
 /// What a backend answers.
@@ -53,6 +69,9 @@ pub enum Answer<'a> {
     Ack(Ack),
     /// To a lookup.
     Lookup(LookupAnswer<'a>),
+    /// To a question for an item's use; nothing where there is no item or the key
+    /// is not this backend's.
+    Use(Option<ItemUse>),
     /// To a ping.
     Pong,
     /// The request was not executed.
@@ -95,6 +114,7 @@ impl Answer<'_> {
                 Found::Present { data, .. } => LOOKUP_ANSWER_HEAD_LEN + data.len(),
                 Found::Absent | Found::Rejected(_) => LOOKUP_ANSWER_HEAD_LEN,
             },
+            Answer::Use(_) => USE_ANSWER_LEN,
             Answer::Pong | Answer::Error(_) => HEAD_LEN,
         }
     }
@@ -143,6 +163,15 @@ impl Answer<'_> {
                     }
                 }
             }
+            Answer::Use(found) => {
+                put_head(out, USE_ANSWER_LEN, id, kind::USE_ANSWER);
+                out[AT_DETAIL] = if found.is_some() { 1 } else { 2 };
+                if let Some(found) = found {
+                    out[AT_HIT_BEFORE] = u8::from(found.hit_before);
+                    put_u32(out, AT_LAST_USE, found.last_use_s);
+                    put_version(out, AT_USE_VERSION, found.version);
+                }
+            }
             Answer::Pong => put_head(out, HEAD_LEN, id, kind::PONG),
             Answer::Error(code) => {
                 put_head(out, HEAD_LEN, id, kind::ERROR);
@@ -159,6 +188,7 @@ pub fn parse_answer(bytes: &[u8]) -> Result<(u64, Answer<'_>), MessageError> {
     let answer = match bytes[AT_KIND] {
         kind::ACK => parse_ack(bytes)?,
         kind::LOOKUP_ANSWER => parse_lookup_answer(bytes)?,
+        kind::USE_ANSWER => parse_use_answer(bytes)?,
         kind::PONG => {
             exact(bytes.len(), HEAD_LEN as u32)?;
             head.zero(AT_DETAIL, 7)?;
@@ -208,6 +238,30 @@ fn parse_ack(bytes: &[u8]) -> Result<Answer<'_>, MessageError> {
         epoch: head.u32(AT_EPOCH),
         outcome,
     }))
+}
+
+fn parse_use_answer(bytes: &[u8]) -> Result<Answer<'_>, MessageError> {
+    exact(bytes.len(), USE_ANSWER_LEN as u32)?;
+    let head = Fields::new(bytes, USE_ANSWER_LEN)?;
+    head.zero(AT_HIT_BEFORE + 1, 1)?;
+    let found = match (bytes[AT_DETAIL], bytes[AT_HIT_BEFORE]) {
+        (1, hit_before @ (0 | 1)) => Some(ItemUse {
+            version: head.version(AT_USE_VERSION),
+            hit_before: hit_before == 1,
+            last_use_s: head.u32(AT_LAST_USE),
+        }),
+        (1, _) => {
+            return Err(MessageError::Field {
+                offset: AT_HIT_BEFORE,
+            });
+        }
+        (2, _) => {
+            head.zero(AT_HIT_BEFORE, USE_ANSWER_LEN - AT_HIT_BEFORE)?;
+            None
+        }
+        _ => return Err(MessageError::Field { offset: AT_DETAIL }),
+    };
+    Ok(Answer::Use(found))
 }
 
 fn parse_lookup_answer(bytes: &[u8]) -> Result<Answer<'_>, MessageError> {

@@ -9,7 +9,7 @@
 //! | offset | bytes | head | why |
 //! |---|---|---|---|
 //! | 0 | 8 | request id | chosen by the initiator, repeated by the answer |
-//! | 8 | 1 | kind | 1 mutate, 2 lookup, 3 touch, 4 ping; 129 ack, 130 lookup answer, 131 pong, 132 error |
+//! | 8 | 1 | kind | 1 mutate, 2 lookup, 3 touch, 4 ping, 5 use; 129 ack, 130 lookup answer, 131 pong, 132 error, 133 use answer |
 //! | 9 | 7 | by kind | the tables of the private modules `request` and `answer` |
 //!
 //! Parsing judges the form only. Whether a key is empty, an expiry in range
@@ -21,7 +21,9 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, parse_answer};
+pub use answer::{
+    ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, USE_ANSWER_LEN, parse_answer,
+};
 pub use request::{
     MUTATE_HEAD_LEN, Request, Slots, TOUCH_HEAD_LEN, TOUCH_SLOT_COUNT_MAX, parse_request,
 };
@@ -49,10 +51,12 @@ mod kind {
     pub(super) const LOOKUP: u8 = 2;
     pub(super) const TOUCH: u8 = 3;
     pub(super) const PING: u8 = 4;
+    pub(super) const USE: u8 = 5;
     pub(super) const ACK: u8 = 129;
     pub(super) const LOOKUP_ANSWER: u8 = 130;
     pub(super) const PONG: u8 = 131;
     pub(super) const ERROR: u8 = 132;
+    pub(super) const USE_ANSWER: u8 = 133;
 }
 
 /// Bytes that are not a message.

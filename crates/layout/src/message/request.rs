@@ -14,7 +14,7 @@
 //! | 68 | 4 | value length | |
 //! | 72 | | key, value | |
 //!
-//! | offset | bytes | lookup | |
+//! | offset | bytes | lookup, use | |
 //! |---|---|---|---|
 //! | 12 | 4 | key length | |
 //! | 16 | | key | |
@@ -139,6 +139,11 @@ pub enum Request<'a> {
         /// The full key.
         key: &'a [u8],
     },
+    /// How the item of a key was used. Answered by [`Answer::Use`].
+    Use {
+        /// The full key.
+        key: &'a [u8],
+    },
     /// These items were read. Never answered.
     Touch {
         /// Partition of the backend.
@@ -157,7 +162,7 @@ impl Request<'_> {
     pub fn encoded_len(&self) -> usize {
         match self {
             Request::Mutate(m) => MUTATE_HEAD_LEN + m.entry.key.len() + m.entry.value.len(),
-            Request::Lookup { key } => HEAD_LEN + key.len(),
+            Request::Lookup { key } | Request::Use { key } => HEAD_LEN + key.len(),
             Request::Touch { slots, .. } => TOUCH_HEAD_LEN + 4 * slots.count(),
             Request::Ping => HEAD_LEN,
         }
@@ -171,11 +176,8 @@ impl Request<'_> {
         let out = &mut out[..self.encoded_len()];
         match self {
             Request::Mutate(m) => encode_mutation(m, id, out),
-            Request::Lookup { key } => {
-                put_head(out, HEAD_LEN, id, kind::LOOKUP);
-                put_u32(out, AT_LOOKUP_KEY_LEN, key.len() as u32);
-                out[HEAD_LEN..].copy_from_slice(key);
-            }
+            Request::Lookup { key } => encode_key(kind::LOOKUP, key, id, out),
+            Request::Use { key } => encode_key(kind::USE, key, id, out),
             Request::Touch {
                 partition,
                 window_id,
@@ -193,6 +195,12 @@ impl Request<'_> {
             Request::Ping => put_head(out, HEAD_LEN, id, kind::PING),
         }
     }
+}
+
+fn encode_key(kind: u8, key: &[u8], id: u64, out: &mut [u8]) {
+    put_head(out, HEAD_LEN, id, kind);
+    put_u32(out, AT_LOOKUP_KEY_LEN, key.len() as u32);
+    out[HEAD_LEN..].copy_from_slice(key);
 }
 
 fn encode_mutation(m: &Mutation<'_>, id: u64, out: &mut [u8]) {
@@ -228,11 +236,14 @@ pub fn parse_request(bytes: &[u8]) -> Result<(u64, Request<'_>), MessageError> {
     let id = head.u64(AT_ID);
     let request = match bytes[AT_KIND] {
         kind::MUTATE => parse_mutation(bytes)?,
-        kind::LOOKUP => {
+        kind @ (kind::LOOKUP | kind::USE) => {
             head.zero(AT_DETAIL, 3)?;
             let key = &bytes[HEAD_LEN..];
             exact(key.len(), head.u32(AT_LOOKUP_KEY_LEN))?;
-            Request::Lookup { key }
+            match kind {
+                kind::LOOKUP => Request::Lookup { key },
+                _ => Request::Use { key },
+            }
         }
         kind::TOUCH => {
             let head = Fields::new(bytes, TOUCH_HEAD_LEN)?;

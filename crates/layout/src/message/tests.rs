@@ -1,6 +1,6 @@
 use super::*;
 use crate::data::DataEntry;
-use crate::op::{Ack, Action, Expected, Found, LookupAnswer, Mutation, Outcome};
+use crate::op::{Ack, Action, Expected, Found, ItemUse, LookupAnswer, Mutation, Outcome};
 use proptest::prelude::*;
 
 fn version() -> impl Strategy<Value = Version> {
@@ -83,6 +83,10 @@ proptest! {
         let bytes = encoded(&Request::Lookup { key: &key }, id);
         let Ok((_, Request::Lookup { key: parsed })) = parse_request(&bytes) else { panic!() };
         prop_assert_eq!(parsed, &key[..]);
+
+        let bytes = encoded(&Request::Use { key: &key }, id);
+        let Ok((_, Request::Use { key: parsed })) = parse_request(&bytes) else { panic!() };
+        prop_assert_eq!(parsed, &key[..]);
     }
 
     #[test]
@@ -100,6 +104,8 @@ proptest! {
             lookup(Found::Present { version, data: &data }),
             lookup(Found::Absent),
             lookup(Found::Rejected(Rejection::ALL[rejection])),
+            Answer::Use(None),
+            Answer::Use(Some(ItemUse { version, hit_before: epoch % 2 == 0, last_use_s: epoch })),
             Answer::Pong,
             Answer::Error(ErrorCode::TooLarge),
         ];

@@ -81,6 +81,7 @@ impl Partition {
     pub(crate) fn crawl(&mut self, shared: &Shared, now: Now, slot_count: u32) -> u64 {
         self.write_what_is_unwritten(shared);
         let now_ms = now.unix_ms();
+        self.now_s = (now_ms / 1000) as u32;
         let Some(first) = self.crawl.cursor.or_else(|| {
             let due = self.crawl.due_ms != 0 && self.crawl.due_ms <= now_ms;
             (due && now_ms >= self.crawl.ended_ms + PASS_PAUSE_MS).then_some(0)

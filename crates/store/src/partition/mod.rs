@@ -118,6 +118,9 @@ pub(crate) struct Partition {
     changes: u64,
     crawl: expire::Crawl,
     last_use: LastUse,
+    /// The time of the last maintenance, in seconds since the Unix epoch: what
+    /// is reported without a time happened about then.
+    now_s: u32,
     counts: Counts,
     classes: ClassCounts,
     scratch: WordBuffer,
@@ -171,6 +174,7 @@ impl Partition {
             changes: 0,
             crawl: expire::Crawl::default(),
             last_use: LastUse::default(),
+            now_s: 0,
             counts: Counts::default(),
             classes: ClassCounts::default(),
             scratch: WordBuffer::default(),
@@ -218,6 +222,12 @@ impl Partition {
     pub(crate) fn touch(&mut self, window_id: u64, slots: &[u32]) {
         if window_id == self.index.window.window_id {
             self.policy.note(slots);
+            if self.last_use.is_kept() {
+                let slot_count = self.index.slot_count();
+                for slot in slots.iter().filter(|slot| **slot < slot_count) {
+                    self.last_use.note(*slot, self.now_s, slot_count);
+                }
+            }
             self.counts.touches += slots.len() as u64;
         }
     }

@@ -32,8 +32,8 @@ pub struct StoredItem<'a> {
     /// It was read since it was written, as far as this process has seen or
     /// clients have reported.
     pub hit_before: bool,
-    /// When it was last read by this process, in seconds since the Unix epoch;
-    /// see [`crate::Store::keep_last_use`].
+    /// When it was last read, by this process or as clients have reported, in
+    /// seconds since the Unix epoch; see [`crate::Store::keep_last_use`].
     pub last_use_s: Option<u32>,
     /// Bytes that its data entry takes in memory.
     pub entry_len: usize,

@@ -106,6 +106,15 @@ fn find<K: Keyspace>(
     let key = flags.key.bytes();
     let mut value_len = None;
     let mut writes = flags.expiry_ms.is_some();
+    let wants_seen = flags
+        .words
+        .iter()
+        .any(|word| matches!(word[0], b'h' | b'l'));
+    let mut seen = None;
+    if writes && wants_seen {
+        let note = &mut |item: Option<&Item<'_>>| seen = item.map(|item| item.seen);
+        desk.world.keyspace.get_seen(key, Access::Peek, note)?;
+    }
     if !writes {
         // Nearly always nothing changes, and a read is enough.
         let access = if flags.no_bump {
@@ -114,16 +123,20 @@ fn find<K: Keyspace>(
             Access::Use
         };
         let out = &mut *desk.out;
-        desk.world
-            .keyspace
-            .get(key, access, &mut |item| match item {
-                Some(item) => {
-                    let after = put_item(out, flags, &Shown::of(item), now);
-                    value_len = Some(item.value.len());
-                    writes = after.item_flags != item.item_flags;
-                }
-                None => writes = flags.vivify_expiry_ms.is_some(),
-            })?;
+        let show = &mut |item: Option<&Item<'_>>| match item {
+            Some(item) => {
+                let after = put_item(out, flags, &Shown::of(item), now);
+                seen = Some(item.seen);
+                value_len = Some(item.value.len());
+                writes = after.item_flags != item.item_flags;
+            }
+            None => writes = flags.vivify_expiry_ms.is_some(),
+        };
+        let keyspace = &mut *desk.world.keyspace;
+        match wants_seen {
+            true => keyspace.get_seen(key, access, show)?,
+            false => keyspace.get(key, access, show)?,
+        }
     }
     if !writes {
         return Ok(value_len);
@@ -148,7 +161,11 @@ fn find<K: Keyspace>(
                 }
             };
         };
-        let after = put_item(out, flags, &Shown::of(item), now);
+        let shown = Shown {
+            seen: seen.unwrap_or(item.seen),
+            ..Shown::of(item)
+        };
+        let after = put_item(out, flags, &shown, now);
         value_len = Some(item.value.len());
         if after.item_flags == item.item_flags && after.expiry_ms == item.expiry_ms {
             return Decision::Keep;
@@ -285,7 +302,7 @@ pub(in crate::memcache) fn debug<K: Keyspace>(words: Words<'_>, desk: &mut Desk<
     let read = desk
         .world
         .keyspace
-        .get(key.bytes(), Access::Peek, &mut |item| match item {
+        .get_seen(key.bytes(), Access::Peek, &mut |item| match item {
             None => out.extend_from_slice(b"EN\r\n"),
             Some(item) => put_debug(out, &key, item, now),
         });
