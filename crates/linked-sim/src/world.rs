@@ -2,7 +2,9 @@
 
 use crate::callers::{Attempt, Caller, Outcome};
 use crate::coordination::{Coordination, View};
-use crate::profile::{DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE};
+use crate::profile::{
+    DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE,
+};
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::stats::Stats;
@@ -467,10 +469,20 @@ impl World<'_> {
             let map: Vec<String> = slices
                 .map(|assigned| {
                     let servers = assigned.servers.iter().map(|server| server.0);
-                    format!("{:x}:{:?}", assigned.slice.start().0 >> 48, servers.collect::<Vec<_>>())
+                    format!(
+                        "{:x}:{:?}",
+                        assigned.slice.start().0 >> 48,
+                        servers.collect::<Vec<_>>()
+                    )
                 })
                 .collect();
-            trace!(self, "{}: {} alive {:?}", view.assignment.version(), map.join(" "), view.alive);
+            trace!(
+                self,
+                "{}: {} alive {:?}",
+                view.assignment.version(),
+                map.join(" "),
+                view.alive
+            );
         }
         for at in 0..self.servers.len() {
             if self.servers[at].is_up() && !self.servers[at].cut {
@@ -639,12 +651,7 @@ impl World<'_> {
 
     /// A server has become the owner of ranges: compares its values with the
     /// truth, and the differences with what was reported.
-    fn check_gained(
-        &mut self,
-        at: usize,
-        gained: &[Slice],
-        losses: &[Loss],
-    ) -> Result<(), Broken> {
+    fn check_gained(&mut self, at: usize, gained: &[Slice], losses: &[Loss]) -> Result<(), Broken> {
         for key in 0..self.truth.keys.len() {
             let truth = &self.truth.keys[key];
             let point = truth.point;
@@ -699,8 +706,7 @@ impl World<'_> {
                 );
                 return Err((Property::Reported, message));
             }
-            let strong =
-                self.profile.replication == trefoil_linklet_core::Replication::Strong;
+            let strong = self.profile.replication == trefoil_linklet_core::Replication::Strong;
             if strong
                 && expected.is_some()
                 && truth.copies >= 2
