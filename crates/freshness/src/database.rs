@@ -184,12 +184,13 @@ pub enum DatabaseError {
 impl DatabaseError {
     /// Whether trying again later may help without anybody doing anything.
     pub fn passes(&self) -> bool {
-        use DatabaseError::{Nonsense, Server, SlotBusy, SlotLost, Unreachable};
+        use DatabaseError::{Nonsense, Server, SlotBusy, SlotLost, TooMany, Unreachable};
         matches!(
             self,
             Unreachable { .. }
                 | SlotBusy { .. }
                 | SlotLost { .. }
+                | TooMany { .. }
                 | Server { .. }
                 | Nonsense { .. }
         )

@@ -215,7 +215,8 @@ impl Sampled for Compared {
     }
 }
 
-/// 20,000 changes here; `FRESHNESS_CHANGES=100000` for more.
+/// 20,000 changes here; for more: `FRESHNESS_CHANGES=100000 cargo test --release
+/// -p trefoil-freshness --test fresh -- --nocapture`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_changes_while_reading_and_the_relay_is_killed() {
     let changes_max = std::env::var("FRESHNESS_CHANGES");
@@ -294,6 +295,7 @@ async fn random_changes_while_reading_and_the_relay_is_killed() {
     let position = position_now(&connection.client).await.expect("a position");
     let reached = tokio::time::timeout(support::PATIENCE, cache.reached(position));
     reached.await.expect("the stream catches up");
+    support::until("something was compared", || sampler.samples().same > 0).await;
     course.done.store(true, Ordering::Relaxed);
     let mut total = Reads::default();
     for reader in readers {

@@ -11,7 +11,7 @@ use trefoil_freshness::{
 };
 
 /// How long something may take that is going to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A database of its own, in a server that tests of one process share.
 pub(crate) struct Fixture {
