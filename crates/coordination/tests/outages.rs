@@ -48,18 +48,23 @@ impl Installation {
     }
 
     async fn join(&self, count: u16) -> Vec<Session> {
+        let address = self.address();
         let mut sessions = Vec::new();
         for port in 1..=count {
-            let options = JoinOptions {
-                timeout: support::PATIENCE,
-                ..JoinOptions::default()
-            };
-            let address = self.address();
-            let joined = Session::join_with(&address, CORPUS, server(port), options).await;
-            sessions.push(joined.unwrap());
+            sessions.push(join(&address, port).await);
         }
         sessions
     }
+}
+
+async fn join(address: &str, port: u16) -> Session {
+    let options = JoinOptions {
+        timeout: support::PATIENCE,
+        ..JoinOptions::default()
+    };
+    Session::join_with(address, CORPUS, server(port), options)
+        .await
+        .unwrap()
 }
 
 fn ids(sessions: &[Session]) -> Vec<ServerId> {
@@ -146,12 +151,7 @@ async fn an_etcd_with_old_data_is_found_out_and_freezes_the_map() {
     installation.etcd.save(&copy);
 
     // What the copy does not know: another server, and the death of one.
-    let third = server(3);
-    sessions.push(
-        Session::join(&installation.address(), CORPUS, third)
-            .await
-            .unwrap(),
-    );
+    sessions.push(join(&installation.address(), 3).await);
     drop(sessions.remove(0));
     let view = assigned_to(sessions[0].view(), &ids(&sessions)).await;
     let seen = view.assignment.version();
@@ -164,9 +164,7 @@ async fn an_etcd_with_old_data_is_found_out_and_freezes_the_map() {
     let fresh = AssignerProcess::start("assigner_process", &installation.etcd.address());
     let watcher_address = fresh.address.to_string();
     let watcher = Watcher::open(&watcher_address, CORPUS).await.unwrap();
-    let rejoined = Session::join(&watcher_address, CORPUS, server(9))
-        .await
-        .unwrap();
+    let rejoined = join(&watcher_address, 9).await;
     assert_eq!(
         rejoined.learn(view.assignment.clone()),
         trefoil_sharder::Learned::Adopted
@@ -220,12 +218,7 @@ async fn sessions_that_live_through_a_restore_are_told_and_keep_their_map() {
     let copy = installation._folder.path().join("copy");
     installation.etcd.save(&copy);
     let mut all = sessions.clone();
-    let third = server(3);
-    all.push(
-        Session::join(&installation.address(), CORPUS, third)
-            .await
-            .unwrap(),
-    );
+    all.push(join(&installation.address(), 3).await);
     drop(sessions);
     let dead = all.remove(0);
     let gone = dead.server_id();
@@ -259,9 +252,7 @@ async fn an_assigner_that_stops_in_order_is_succeeded_at_once() {
         .await
         .unwrap();
     let hosts = [first.address()];
-    let session = Session::join(&hosts[0].to_string(), CORPUS, server(1))
-        .await
-        .unwrap();
+    let session = join(&hosts[0].to_string(), 1).await;
     leader(&hosts, CORPUS).await;
     let second = trefoil_coordination::AssignerServer::start(any, &store, fast())
         .await

@@ -23,7 +23,7 @@ fn options(replicas: usize) -> NodeOptions {
     NodeOptions {
         lease: Duration::from_millis(800),
         step_every: Duration::from_millis(100),
-        gather: Duration::from_millis(300),
+        gather: Duration::from_millis(800),
         slices_per_server: 4,
         balance: BalanceConfig {
             replicas_min: replicas,
@@ -37,17 +37,18 @@ fn options(replicas: usize) -> NodeOptions {
 impl World {
     async fn new(replicas: usize) -> Self {
         let coordinator = LocalCoordinator::with(options(replicas)).unwrap();
-        let mut servers = Vec::new();
+        let servers = vec![
+            TestServer::start("first").await,
+            TestServer::start("second").await,
+        ];
         let mut sessions = Vec::new();
-        for name in ["first", "second"] {
-            let server = TestServer::start(name).await;
+        for server in &servers {
             let capacity = Capacity {
                 cpu: 1.0,
                 bytes: 1 << 30,
             };
             let info = ServerInfo::new(server.address.to_string(), capacity);
             sessions.push(coordinator.join("c", info).await.unwrap());
-            servers.push(server);
         }
         let router = Router::new(coordinator.watcher("c").await.unwrap());
         let mut view = router.view();

@@ -19,7 +19,7 @@ pub(crate) fn fast() -> NodeOptions {
         lease: Duration::from_millis(1_000),
         leader_lease: Duration::from_secs(2),
         step_every: Duration::from_millis(100),
-        gather: Duration::from_millis(300),
+        gather: Duration::from_millis(800),
         slices_per_server: 8,
         ..NodeOptions::default()
     }
