@@ -288,7 +288,11 @@ impl World<'_> {
             }
             _ => server.core.request(clock, &mut server.memory, &request),
         };
-        trace!(self, "server {} decides about {number}: {decision:?}", at + 1);
+        trace!(
+            self,
+            "server {} decides about {number}: {decision:?}",
+            at + 1
+        );
         match decision {
             Decision::Serve { .. } if commits => {}
             Decision::Serve { token } => self.read(at, number, token)?,

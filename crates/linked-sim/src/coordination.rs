@@ -105,7 +105,11 @@ impl Coordination {
 
     /// From now on only dead servers' slices move.
     pub(crate) fn freeze(&mut self) {
-        if self.assigner.configure(config(self.replicas, Freeze::OnlyDead)).is_err() {
+        if self
+            .assigner
+            .configure(config(self.replicas, Freeze::OnlyDead))
+            .is_err()
+        {
             unreachable!("the same thresholds");
         }
     }
@@ -261,9 +265,7 @@ impl Coordination {
         }
         let current = self.view.as_ref().map(|view| Arc::clone(&view.assignment));
         let next = match &current {
-            None => {
-                Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas)
-            }
+            None => Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas),
             Some(current) => {
                 let mut slices = current.slices().to_vec();
                 if !calm && rng.chance(250) {

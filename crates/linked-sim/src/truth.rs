@@ -72,7 +72,10 @@ impl Truth {
 
     /// How many writes took effect.
     pub(crate) fn commits(&self) -> u64 {
-        let done = self.writes.iter().filter(|(_, _, fate)| *fate == Fate::Done);
+        let done = self
+            .writes
+            .iter()
+            .filter(|(_, _, fate)| *fate == Fate::Done);
         done.count() as u64
     }
 

@@ -2,7 +2,9 @@
 
 use crate::callers::{Attempt, Caller, Outcome};
 use crate::coordination::{Coordination, View};
-use crate::profile::{DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE};
+use crate::profile::{
+    DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE,
+};
 use crate::rng::Rng;
 use crate::server::Server;
 use crate::stats::Stats;
@@ -21,7 +23,7 @@ pub(crate) type Trace<'a> = Option<&'a mut dyn FnMut(&str)>;
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    Frame(usize, ServerId, Frame),
+    Frame(usize, ServerId, Box<Frame>),
     Request(usize, usize),
     Again(usize, Ticket),
     Reply(usize, Outcome),
@@ -48,7 +50,8 @@ pub(crate) enum Event {
 struct Queued {
     at: Duration,
     number: u64,
-    event: Event,
+    /// Where the event lies.
+    slot: usize,
 }
 
 impl PartialEq for Queued {
@@ -74,6 +77,8 @@ pub(crate) struct World<'a> {
     pub(crate) rng: Rng,
     pub(crate) now: Duration,
     queue: BinaryHeap<Queued>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
     numbers: u64,
     pub(crate) servers: Vec<Server>,
     pub(crate) coordination: Coordination,
@@ -108,6 +113,8 @@ pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Resul
         rng,
         now: Duration::ZERO,
         queue: BinaryHeap::new(),
+        events: Vec::new(),
+        free: Vec::new(),
         numbers: 0,
         servers: Vec::new(),
         deferred: Vec::new(),
@@ -178,10 +185,18 @@ impl World<'_> {
 
     pub(crate) fn after(&mut self, delay: Duration, event: Event) {
         self.numbers += 1;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.events.push(None);
+                self.events.len() - 1
+            }
+        };
+        self.events[slot] = Some(event);
         self.queue.push(Queued {
             at: self.now + delay,
             number: self.numbers,
-            event,
+            slot,
         });
     }
 
@@ -203,7 +218,10 @@ impl World<'_> {
             }
             self.now = queued.at;
             self.stats.events += 1;
-            self.step(queued.event)?;
+            self.free.push(queued.slot);
+            if let Some(event) = self.events[queued.slot].take() {
+                self.step(event)?;
+            }
         }
         self.check_end()
     }
@@ -246,7 +264,7 @@ impl World<'_> {
             Event::Frame(at, from, frame) => {
                 let server = &mut self.servers[at];
                 let clock = server.clock(self.now);
-                server.core.receive(clock, &mut server.memory, from, frame);
+                server.core.receive(clock, &mut server.memory, from, *frame);
                 self.pump(at)
             }
             Event::Request(at, attempt) => self.serve(at, attempt),
@@ -388,10 +406,10 @@ impl World<'_> {
         }
         if self.rng.chance(self.profile.repeated) {
             let delay = self.delay();
-            self.after(delay, Event::Frame(index, from, frame.clone()));
+            self.after(delay, Event::Frame(index, from, Box::new(frame.clone())));
         }
         let delay = self.delay();
-        self.after(delay, Event::Frame(index, from, frame));
+        self.after(delay, Event::Frame(index, from, Box::new(frame)));
     }
 
     fn renew(&mut self, at: usize) {
@@ -467,10 +485,20 @@ impl World<'_> {
             let map: Vec<String> = slices
                 .map(|assigned| {
                     let servers = assigned.servers.iter().map(|server| server.0);
-                    format!("{:x}:{:?}", assigned.slice.start().0 >> 48, servers.collect::<Vec<_>>())
+                    format!(
+                        "{:x}:{:?}",
+                        assigned.slice.start().0 >> 48,
+                        servers.collect::<Vec<_>>()
+                    )
                 })
                 .collect();
-            trace!(self, "{}: {} alive {:?}", view.assignment.version(), map.join(" "), view.alive);
+            trace!(
+                self,
+                "{}: {} alive {:?}",
+                view.assignment.version(),
+                map.join(" "),
+                view.alive
+            );
         }
         for at in 0..self.servers.len() {
             if self.servers[at].is_up() && !self.servers[at].cut {
@@ -639,12 +667,7 @@ impl World<'_> {
 
     /// A server has become the owner of ranges: compares its values with the
     /// truth, and the differences with what was reported.
-    fn check_gained(
-        &mut self,
-        at: usize,
-        gained: &[Slice],
-        losses: &[Loss],
-    ) -> Result<(), Broken> {
+    fn check_gained(&mut self, at: usize, gained: &[Slice], losses: &[Loss]) -> Result<(), Broken> {
         for key in 0..self.truth.keys.len() {
             let truth = &self.truth.keys[key];
             let point = truth.point;
@@ -699,8 +722,7 @@ impl World<'_> {
                 );
                 return Err((Property::Reported, message));
             }
-            let strong =
-                self.profile.replication == trefoil_linklet_core::Replication::Strong;
+            let strong = self.profile.replication == trefoil_linklet_core::Replication::Strong;
             if strong
                 && expected.is_some()
                 && truth.copies >= 2

@@ -518,8 +518,11 @@ mod tests {
                 order
             }),
             id().prop_map(|id| Message::CopyDone { id }),
-            (id(), version(), slices())
-                .prop_map(|(id, newest, ranges)| Message::CopyRefused { id, newest, ranges }),
+            (id(), version(), slices()).prop_map(|(id, newest, ranges)| Message::CopyRefused {
+                id,
+                newest,
+                ranges
+            }),
             (id(), slices(), keys()).prop_map(|(id, missing, unsettled)| Message::Attached {
                 id,
                 missing,

@@ -50,7 +50,10 @@ impl Core {
             }
             self.farewell = Some((self.claim_ids, self.alive.clone()));
         }
-        let answered = self.farewell.as_ref().is_some_and(|(_, awaited)| awaited.is_empty());
+        let answered = self
+            .farewell
+            .as_ref()
+            .is_some_and(|(_, awaited)| awaited.is_empty());
         if answered && self.links.values().all(Link::is_settled) {
             self.drained = true;
             self.tell(Effect::Drained);
