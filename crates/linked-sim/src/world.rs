@@ -23,7 +23,7 @@ pub(crate) type Trace<'a> = Option<&'a mut dyn FnMut(&str)>;
 
 #[derive(Debug)]
 pub(crate) enum Event {
-    Frame(usize, ServerId, Frame),
+    Frame(usize, ServerId, Box<Frame>),
     Request(usize, usize),
     Again(usize, Ticket),
     Reply(usize, Outcome),
@@ -50,7 +50,8 @@ pub(crate) enum Event {
 struct Queued {
     at: Duration,
     number: u64,
-    event: Event,
+    /// Where the event lies.
+    slot: usize,
 }
 
 impl PartialEq for Queued {
@@ -76,6 +77,8 @@ pub(crate) struct World<'a> {
     pub(crate) rng: Rng,
     pub(crate) now: Duration,
     queue: BinaryHeap<Queued>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
     numbers: u64,
     pub(crate) servers: Vec<Server>,
     pub(crate) coordination: Coordination,
@@ -110,6 +113,8 @@ pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Resul
         rng,
         now: Duration::ZERO,
         queue: BinaryHeap::new(),
+        events: Vec::new(),
+        free: Vec::new(),
         numbers: 0,
         servers: Vec::new(),
         deferred: Vec::new(),
@@ -180,10 +185,18 @@ impl World<'_> {
 
     pub(crate) fn after(&mut self, delay: Duration, event: Event) {
         self.numbers += 1;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.events.push(None);
+                self.events.len() - 1
+            }
+        };
+        self.events[slot] = Some(event);
         self.queue.push(Queued {
             at: self.now + delay,
             number: self.numbers,
-            event,
+            slot,
         });
     }
 
@@ -205,7 +218,10 @@ impl World<'_> {
             }
             self.now = queued.at;
             self.stats.events += 1;
-            self.step(queued.event)?;
+            self.free.push(queued.slot);
+            if let Some(event) = self.events[queued.slot].take() {
+                self.step(event)?;
+            }
         }
         self.check_end()
     }
@@ -248,7 +264,7 @@ impl World<'_> {
             Event::Frame(at, from, frame) => {
                 let server = &mut self.servers[at];
                 let clock = server.clock(self.now);
-                server.core.receive(clock, &mut server.memory, from, frame);
+                server.core.receive(clock, &mut server.memory, from, *frame);
                 self.pump(at)
             }
             Event::Request(at, attempt) => self.serve(at, attempt),
@@ -390,10 +406,10 @@ impl World<'_> {
         }
         if self.rng.chance(self.profile.repeated) {
             let delay = self.delay();
-            self.after(delay, Event::Frame(index, from, frame.clone()));
+            self.after(delay, Event::Frame(index, from, Box::new(frame.clone())));
         }
         let delay = self.delay();
-        self.after(delay, Event::Frame(index, from, frame));
+        self.after(delay, Event::Frame(index, from, Box::new(frame)));
     }
 
     fn renew(&mut self, at: usize) {

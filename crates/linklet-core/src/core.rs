@@ -298,9 +298,6 @@ impl Core {
             self.hear(now, values, from, message);
         }
         self.run(now, values);
-        if let Some(frame) = self.links.get_mut(&from).and_then(Link::confirm) {
-            self.effects.push_back(Effect::Send { to: from, frame });
-        }
     }
 
     fn hear(&mut self, now: Duration, values: &mut dyn Values, from: ServerId, message: Message) {
@@ -339,7 +336,8 @@ impl Core {
         self.look_at_lease(now);
         let every = self.config.resend_after;
         for (&to, link) in &mut self.links {
-            for frame in link.resend(now, every) {
+            let again = link.resend(now, every);
+            for frame in again.into_iter().chain(link.confirm(now)) {
                 self.effects.push_back(Effect::Send { to, frame });
             }
         }
@@ -360,7 +358,7 @@ impl Core {
         let give = held_back.then_some(self.give_at);
         self.links
             .values()
-            .filter_map(Link::resend_at)
+            .filter_map(Link::next_tick)
             .chain(lapse)
             .chain(give)
             .chain(self.learn.map(|(_, at)| at))
