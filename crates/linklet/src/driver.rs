@@ -208,10 +208,10 @@ pub(crate) async fn leave<V: Send + Sync + 'static>(inner: &Inner<V>) {
     let session = inner.life().as_ref().map(|life| life.session.clone());
     let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
     inner.store.table.publish(&nothing);
-    if let Some(session) = session {
-        if let Err(error) = session.leave().await {
-            tracing::warn!(%error, "the assigner was not told: the lease has to run out");
-        }
+    if let Some(session) = session
+        && let Err(error) = session.leave().await
+    {
+        tracing::warn!(%error, "the assigner was not told: the lease has to run out");
     }
 }
 

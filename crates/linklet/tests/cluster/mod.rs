@@ -158,7 +158,7 @@ impl Cluster {
                 self.redirects.fetch_add(1, Ordering::Relaxed);
                 let to = redirect.to.and_then(|to| self.linklets.get(&to));
                 let to = to.ok_or(Error::NotMine(redirect.clone()))?;
-                act(to.knowing(redirect.version)).await
+                act(to.redirected(redirect.version)).await
             }
             other => other,
         }
