@@ -14,8 +14,8 @@
 //! All forms of the service run at once and are measured in turn, so that a
 //! machine's slow minute falls on all alike. CPU is summed over all server
 //! processes; bytes are those that hosts send each other. A change replaces the
-//! part of the object that is used; where that is all of it, a stateless server
-//! need not read the old one and doesn't.
+//! contacts that are used and leaves the rest of the object as it is: a
+//! stateless server reads, modifies and writes.
 
 mod call;
 mod deploy;
@@ -71,6 +71,11 @@ pub struct LinkedOptions {
     pub seconds: f64,
     /// All rates times this.
     pub rate_factor: f64,
+    /// Most objects of one size.
+    pub objects_count_max: u64,
+    /// Changes of whole objects overwrite them unread, where they otherwise are
+    /// read, modified and written.
+    pub overwrites: bool,
     /// Everything on loopback, without namespaces and counts of bytes.
     pub loopback: bool,
 }
@@ -91,6 +96,8 @@ impl LinkedOptions {
             runs: 5,
             seconds: 2.0,
             rate_factor: 1.0,
+            objects_count_max: OBJECTS_COUNT_MAX,
+            overwrites: false,
             loopback: false,
         }
     }
@@ -100,6 +107,7 @@ impl LinkedOptions {
         self.cases = vec![(1_000, 100), (10_000, 10)];
         self.runs = 1;
         self.seconds = 0.3;
+        self.objects_count_max = 200;
         self
     }
 }
@@ -158,8 +166,9 @@ pub fn linked(
     for &(object_len, used_percent) in &options.cases {
         let set = ObjectSet {
             object_len,
-            objects_count: objects_count(object_len),
+            objects_count: objects_count(object_len).min(options.objects_count_max),
             used_percent,
+            overwrites: options.overwrites,
         };
         let load = Load {
             set,

@@ -86,8 +86,12 @@ impl Callers {
             };
             let may_pass = matches!(
                 refused.code(),
-                Code::Unavailable | Code::FailedPrecondition | Code::Cancelled | Code::Unknown
-                    | Code::DeadlineExceeded | Code::Aborted
+                Code::Unavailable
+                    | Code::FailedPrecondition
+                    | Code::Cancelled
+                    | Code::Unknown
+                    | Code::DeadlineExceeded
+                    | Code::Aborted
             );
             if !may_pass || begin.elapsed() > PATIENCE {
                 return (Err(refused), effort);
@@ -112,7 +116,9 @@ impl Callers {
             }
         };
         let late = |_| Status::deadline_exceeded(format!("no answer from {address}"));
-        tokio::time::timeout(TRY_WITHIN, answer).await.map_err(late)?
+        tokio::time::timeout(TRY_WITHIN, answer)
+            .await
+            .map_err(late)?
     }
 
     fn owner_of(&self, key: &str) -> Option<String> {

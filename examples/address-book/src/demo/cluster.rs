@@ -35,7 +35,10 @@ impl Process {
         let mut child = command.spawn().map_err(fail)?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
-            BufReader::new(out).read_line(&mut line).await.map_err(fail)?;
+            BufReader::new(out)
+                .read_line(&mut line)
+                .await
+                .map_err(fail)?;
         }
         let ready = line.strip_prefix("ready ");
         match ready.and_then(|json| serde_json::from_str::<Ready>(json).ok()) {
@@ -65,7 +68,11 @@ impl Process {
 
     /// SIGTERM, and waits until it has given its books away and ended.
     pub(super) async fn drain(&mut self) {
-        if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) {
+        if let Some(pid) = self
+            .child
+            .id()
+            .and_then(|id| rustix::process::Pid::from_raw(id as i32))
+        {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let _ = self.child.wait().await;

@@ -44,7 +44,9 @@ pub struct DemoArgs {
 /// Runs it.
 pub fn run(args: &DemoArgs) -> Result<(), ServeError> {
     if !(args.rate > 0.0 && args.rate <= 100_000.0) {
-        return Err(ServeError::Usage("--rate has to be above 0, and below 100000"));
+        return Err(ServeError::Usage(
+            "--rate has to be above 0, and below 100000",
+        ));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -147,14 +149,18 @@ impl Stage {
     /// kill -9 of a server; how long until others have its keys.
     async fn kill(&mut self) -> Result<(), ServeError> {
         let mut killed = self.servers.remove(1);
-        self.act(&format!("kill -9 of the server at {}", killed.address)).await;
+        self.act(&format!("kill -9 of the server at {}", killed.address))
+            .await;
         let begin = Instant::now();
         killed.kill().await;
         lock(&self.picture).set_down(&killed.address);
         let address = killed.address.clone();
         let mut view = self.view.clone();
         let is_free = |view: &Arc<View>| !owns_some(view, &address);
-        if tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(is_free)).await.is_err() {
+        if tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(is_free))
+            .await
+            .is_err()
+        {
             lock(&self.picture).event("its keys have found nobody");
             return Ok(());
         }
@@ -174,13 +180,16 @@ impl Stage {
     /// SIGTERM: the server gives its books away, then ends.
     async fn stop_one(&mut self) {
         let mut server = self.servers.remove(0);
-        self.act(&format!("SIGTERM to the server at {}", server.address)).await;
+        self.act(&format!("SIGTERM to the server at {}", server.address))
+            .await;
         let begin = Instant::now();
         server.drain().await;
         let mut picture = lock(&self.picture);
         picture.set_down(&server.address);
         let took = begin.elapsed().as_secs_f64();
-        picture.event(format!("it has given its books away and ended after {took:.1} s"));
+        picture.event(format!(
+            "it has given its books away and ended after {took:.1} s"
+        ));
     }
 
     /// Waits until every server has keys.
@@ -188,7 +197,10 @@ impl Stage {
         let mut view = self.view.clone();
         let all = |view: &Arc<View>| {
             view.is_assigned()
-                && self.servers.iter().all(|server| owns_some(view, &server.address))
+                && self
+                    .servers
+                    .iter()
+                    .all(|server| owns_some(view, &server.address))
         };
         match tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(all)).await {
             Ok(Ok(_)) => Ok(()),
@@ -230,7 +242,10 @@ impl Stage {
 fn owns_some(view: &View, address: &str) -> bool {
     let mut slices = view.assignment.slices().iter();
     slices.any(|slice| {
-        let owner = slice.servers.first().and_then(|owner| view.servers.get(owner));
+        let owner = slice
+            .servers
+            .first()
+            .and_then(|owner| view.servers.get(owner));
         owner.is_some_and(|server| server.address == address)
     })
 }
