@@ -18,6 +18,8 @@ use trefoil_sharder::{MemberState, Slice};
 
 /// The lease and the clock are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// And not more often, whatever the protocol waits for.
+const LOOK_SOONEST: Duration = Duration::from_millis(1);
 const REJOIN_EVERY: Duration = Duration::from_millis(500);
 
 /// How sessions are made.
@@ -101,7 +103,7 @@ enum Ended {
 async fn one_life<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>, session: &Session) -> Ended {
     let mut view = session.view();
     // What is known already is news here.
-    view.mark_changed();
+    let mut news = true;
     let mut status = session.status();
     loop {
         let (wake_at, store) = {
@@ -118,7 +120,7 @@ async fn one_life<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>, session: &Ses
             let Some(life) = guard.as_mut() else {
                 return Ended::Left;
             };
-            if view.has_changed().unwrap_or(false) {
+            if std::mem::take(&mut news) {
                 let now = Arc::clone(&view.borrow_and_update());
                 life.learn(&now);
             }
@@ -130,12 +132,13 @@ async fn one_life<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>, session: &Ses
             show_progress(&inner, life);
             let next = life.next_tick();
             let now = inner.store.clock();
-            let wait = next.map_or(LOOK_EVERY, |at| at.saturating_sub(now).min(LOOK_EVERY));
+            let wait = next.map_or(LOOK_EVERY, |at| at.saturating_sub(now));
+            let wait = wait.clamp(LOOK_SOONEST, LOOK_EVERY);
             drop(guard);
             (Instant::now() + wait, Arc::clone(&inner.store))
         };
         tokio::select! {
-            _ = view.changed() => {}
+            _ = view.changed() => news = true,
             _ = status.changed() => {}
             () = store.errand.notified() => {}
             () = sleep_until(wake_at) => {}
@@ -205,10 +208,10 @@ pub(crate) async fn leave<V: Send + Sync + 'static>(inner: &Inner<V>) {
     let session = inner.life().as_ref().map(|life| life.session.clone());
     let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
     inner.store.table.publish(&nothing);
-    if let Some(session) = session {
-        if let Err(error) = session.leave().await {
-            tracing::warn!(%error, "the assigner was not told: the lease has to run out");
-        }
+    if let Some(session) = session
+        && let Err(error) = session.leave().await
+    {
+        tracing::warn!(%error, "the assigner was not told: the lease has to run out");
     }
 }
 

@@ -3,8 +3,10 @@
 use crate::loader::LoaderError;
 use crate::marshal::MarshalError;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
-use trefoil_sharder::{AssignmentVersion, ServerId};
+use tonic::{Code, Status};
+use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 
 /// Somebody else serves the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct Redirect {
     /// By which assignment. A caller that knows an older one learns this one,
     /// or sends the request to `to`, and is not redirected again.
     pub version: Option<AssignmentVersion>,
+    /// The newest assignment that this server knows, if the caller's is older.
+    pub assignment: Option<Arc<Assignment>>,
 }
 
 impl fmt::Display for Redirect {
@@ -77,6 +81,30 @@ pub enum Error {
     /// The key is not here, and there is no loader.
     #[error("there is no loader for keys that are not in memory")]
     NoLoader,
+}
+
+/// For tonic handlers: `?` answers with the right status. A redirect is one
+/// that routers follow.
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::NotMine(redirect) => {
+                return trefoil_router::Redirect {
+                    to: redirect.to,
+                    address: redirect.address.clone(),
+                    version: redirect.version,
+                    assignment: redirect.assignment.as_deref().cloned(),
+                }
+                .status();
+            }
+            Error::Moving { .. } | Error::NoLease | Error::NotMember => Code::Unavailable,
+            Error::NoRoom { .. } => Code::ResourceExhausted,
+            Error::Conflict => Code::FailedPrecondition,
+            Error::Uncertain => Code::Unknown,
+            Error::Marshal(_) | Error::Load(_) | Error::NoLoader => Code::Internal,
+        };
+        Status::new(code, error.to_string())
+    }
 }
 
 /// A commit that was not carried out, with the object: it is the caller's to

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use trefoil_coordination::View;
 use trefoil_linklet_core::Config;
+use trefoil_router::Routed;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// What a load comes to, for everybody who waited for it: the value, and the
@@ -34,6 +35,8 @@ pub struct Linklet<V> {
 pub(crate) struct Call {
     /// The assignment that the caller goes by.
     pub(crate) known: Option<AssignmentVersion>,
+    /// It was redirected here, and is not to be redirected again.
+    pub(crate) redirected: bool,
     /// How long it may wait for a key that is being moved here.
     pub(crate) patience: Duration,
 }
@@ -122,16 +125,22 @@ impl<V: Send + Sync + 'static> Inner<V> {
     pub(crate) fn redirect(
         &self,
         life: &Life<V>,
+        known: Option<AssignmentVersion>,
         to: Option<ServerId>,
         version: Option<AssignmentVersion>,
     ) -> Error {
         crate::stats::Counters::one(&self.store.counters.redirects);
         let view = life.session.view();
         let address = to.and_then(|to| Some(view.borrow().servers.get(&to)?.address.clone()));
+        let newest = life.core().assignment();
+        let assignment = newest
+            .filter(|assignment| known < Some(assignment.version()))
+            .map(|assignment| Arc::new(assignment.clone()));
         Error::NotMine(Redirect {
             to,
             address,
             version,
+            assignment,
         })
     }
 }
@@ -143,6 +152,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             tasks: Arc::new(Tasks(tasks)),
             call: Call {
                 known: None,
+                redirected: false,
                 patience,
             },
         }
@@ -175,12 +185,39 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         linklet
     }
 
+    /// For a caller that was redirected here: is not sent on again while there
+    /// is time to learn who has the key.
+    #[must_use]
+    pub fn redirected(&self, version: Option<AssignmentVersion>) -> Self {
+        let mut linklet = self.knowing(version);
+        linklet.call.redirected = true;
+        linklet
+    }
+
+    /// For a call with this metadata: see [`Routed`].
+    #[must_use]
+    pub fn routed(&self, metadata: &tonic::metadata::MetadataMap) -> Self {
+        match Routed::of(metadata) {
+            Some(routed) if routed.redirected => self.redirected(routed.version),
+            Some(routed) => self.knowing(routed.version),
+            None => self.clone(),
+        }
+    }
+
     /// Waits this long at most for keys that are being moved here.
     #[must_use]
     pub fn patient(&self, patience: Duration) -> Self {
         let mut linklet = self.clone();
         linklet.call.patience = patience;
         linklet
+    }
+
+    /// Runs a request for a key and counts all of its CPU time as the load of
+    /// the key's slice, instead of that of single operations: what a request
+    /// costs beyond them moves with its key, too.
+    pub async fn metered<F: Future>(&self, key: &[u8], request: F) -> F::Output {
+        let meters = &self.inner.store.meters;
+        meters.metered(self.point(key), request).await
     }
 
     /// The corpus.

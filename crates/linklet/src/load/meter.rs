@@ -2,7 +2,9 @@
 
 use super::spikes::{Spike, Spikes};
 use rustix::time::{ClockId, clock_gettime};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
@@ -61,6 +63,24 @@ pub(crate) struct Meters {
 
 thread_local! {
     static SAMPLER: RefCell<Sampler> = RefCell::new(Sampler::new(seed()));
+    /// Whether what runs on this thread is already being measured, or not, as
+    /// a part of something larger.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What runs until it is dropped is a part of something larger.
+struct Inside(bool);
+
+impl Inside {
+    fn enter() -> Self {
+        Inside(INSIDE.replace(true))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
 }
 
 /// Tells the threads' samplers apart.
@@ -109,6 +129,9 @@ impl Meters {
     /// Begins to measure an operation, if it is one of those that are.
     #[inline]
     pub(crate) fn probe(&self) -> Option<Probe> {
+        if INSIDE.get() {
+            return None;
+        }
         let sample = SAMPLER.with(|sampler| {
             // A closure of the application may come back here.
             sampler
@@ -120,6 +143,29 @@ impl Meters {
             weight: sample.ops as u64,
             began_ns: thread_cpu_ns(),
         })
+    }
+
+    /// Measures a future as a whole, and nothing inside it.
+    pub(crate) async fn metered<F: Future>(&self, point: KeyPoint, future: F) -> F::Output {
+        let probe = self.probe();
+        let sampled = probe.is_some();
+        let mut future = pin!(future);
+        let mut ns = 0;
+        let output = poll_fn(|context| {
+            let _inside = Inside::enter();
+            if !sampled {
+                return future.as_mut().poll(context);
+            }
+            let began_ns = thread_cpu_ns();
+            let polled = future.as_mut().poll(context);
+            ns += thread_cpu_ns().saturating_sub(began_ns);
+            polled
+        })
+        .await;
+        if let Some(probe) = probe {
+            self.count(point, Cost::Shared, ns * probe.weight, probe.weight);
+        }
+        output
     }
 
     /// Counts what a probe has measured.
@@ -268,6 +314,23 @@ mod tests {
         assert_eq!(report.slices.len(), 3);
         assert_eq!(report.slices[2].load.requests, 0.5);
         assert_eq!(report.slices[0].load.requests, 0.0);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_measured_as_a_whole() {
+        let meters = Meters::new(Instant::now());
+        meters.follow(vec![Slice::ALL], Instant::now());
+        let inside = meters.metered(KeyPoint(1), async {
+            let probe = meters.probe();
+            tokio::task::yield_now().await;
+            probe.is_some() || meters.probe().is_some()
+        });
+        assert!(!inside.await);
+        assert!(meters.probe().is_some(), "outside again");
+        let later = Instant::now() + Duration::from_secs(1);
+        let report = meters.report(ServerId(1), AssignmentVersion::first_of(1), later, |_| 0);
+        let requests = report.slices[0].load.requests;
+        assert!((0.9..=1.1).contains(&requests), "{requests}");
     }
 
     #[test]

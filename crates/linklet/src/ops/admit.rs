@@ -80,22 +80,31 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         Counters::one(&inner.store.counters.asked);
         let mut wait = Wait::new(self.call().patience);
         loop {
-            let woken = {
+            let pause = {
                 let mut guard = inner.life();
                 let life = guard.as_mut().ok_or(Error::NotMember)?;
                 let request = self.request(life, key, access);
                 let decision = life.drive(|core, now, values| core.request(now, values, &request));
-                match self.decided(life, decision)? {
-                    Some(gate) => {
+                match self.decided(life, decision) {
+                    Ok(Some(gate)) => {
                         // The protocol's lock is held, so that the key stays
                         // this server's until it is done.
                         let mut visit = inner.store.table.visit(key);
                         return Ok(act(&mut visit, gate));
                     }
-                    None => Woken::new(inner, life, request.ticket),
+                    Ok(None) => Pause::Woken(Woken::new(inner, life, request.ticket)),
+                    Err(error) => self.again(error)?,
                 }
             };
-            wait.until(woken).await?;
+            wait.until(pause).await?;
+        }
+    }
+
+    /// Whether a request that is sent on elsewhere is to be tried again here.
+    pub(crate) fn again(&self, error: Error) -> Result<Pause<'_, V>, Error> {
+        match error {
+            Error::NotMine(_) if self.call().redirected => Ok(Pause::Again(error)),
+            error => Err(error),
         }
     }
 
@@ -124,7 +133,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             })),
             Decision::ServeCopy => Ok(Some(Gate::Copy)),
             Decision::Wait => Ok(None),
-            Decision::Redirect { to, version } => Err(self.inner().redirect(life, to, version)),
+            Decision::Redirect { to, version } => {
+                Err(self.inner().redirect(life, self.call().known, to, version))
+            }
             Decision::Refused(Refused::NoLease) => Err(Error::NoLease),
             Decision::Refused(Refused::Replaced) => Err(Error::NotMember),
         }
@@ -145,19 +156,38 @@ impl Wait {
         }
     }
 
-    /// Waits to be woken. If the membership ends meanwhile, the next attempt
-    /// says so.
+    /// Waits until it is worth another attempt. If the membership ends
+    /// meanwhile, that attempt says so.
     pub(crate) async fn until<V: Send + Sync + 'static>(
         &mut self,
-        mut woken: Woken<'_, V>,
+        pause: Pause<'_, V>,
     ) -> Result<(), Error> {
-        match timeout_at(self.deadline, &mut woken.woken).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::Moving {
-                waited: self.patience,
-            }),
+        match pause {
+            Pause::Woken(mut woken) => match timeout_at(self.deadline, &mut woken.woken).await {
+                Ok(_) => Ok(()),
+                Err(_) => Err(Error::Moving {
+                    waited: self.patience,
+                }),
+            },
+            Pause::Again(error) if Instant::now() + LEARN_EVERY >= self.deadline => Err(error),
+            Pause::Again(_) => {
+                tokio::time::sleep(LEARN_EVERY).await;
+                Ok(())
+            }
         }
     }
+}
+
+/// A request that may not be redirected again looks this often whether the
+/// servers have agreed on who has the key.
+const LEARN_EVERY: Duration = Duration::from_millis(5);
+
+/// What an attempt has to wait for.
+pub(crate) enum Pause<'a, V: Send + Sync + 'static> {
+    /// The protocol's word.
+    Woken(Woken<'a, V>),
+    /// A newer map; with what to answer if there is none in time.
+    Again(Error),
 }
 
 /// A request that the protocol remembers; forgotten with it.

@@ -1,6 +1,6 @@
 //! Commits that replicas confirm before anybody sees them.
 
-use super::admit::{Gate, Wait, Woken};
+use super::admit::{Gate, Pause, Wait, Woken};
 use super::write::Plan;
 use crate::error::Error;
 use crate::life::{Life, Settlement};
@@ -20,7 +20,7 @@ enum Step<'a, V: Send + Sync + 'static, R> {
     /// Nothing had to be changed.
     Done(AssignmentVersion, R),
     /// The key is on its way here.
-    Wait(Woken<'a, V>),
+    Wait(Pause<'a, V>),
     /// It is under way to the replicas.
     Proposed(oneshot::Receiver<Settlement>, R),
 }
@@ -45,7 +45,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         loop {
             match self.look_and_propose(key, &mut plan)? {
                 Step::Done(token, result) => return Ok((token, result)),
-                Step::Wait(woken) => wait.until(woken).await?,
+                Step::Wait(pause) => wait.until(pause).await?,
                 Step::Proposed(settled, result) => {
                     return match settled.await {
                         Ok(Ok(commit)) => Ok((commit.token, result)),
@@ -69,10 +69,14 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let life = guard.as_mut().ok_or(Error::NotMember)?;
         let request = self.request(life, key, Access::Commit);
         let decision = life.drive(|core, now, values| core.request(now, values, &request));
-        let token = match self.decided(life, decision)? {
-            Some(Gate::Owned { token, .. }) => token,
-            Some(Gate::Copy) => return Err(Error::NotMember),
-            None => return Ok(Step::Wait(Woken::new(inner, life, request.ticket))),
+        let token = match self.decided(life, decision) {
+            Ok(Some(Gate::Owned { token, .. })) => token,
+            Ok(Some(Gate::Copy)) => return Err(Error::NotMember),
+            Ok(None) => {
+                let woken = Woken::new(inner, life, request.ticket);
+                return Ok(Step::Wait(Pause::Woken(woken)));
+            }
+            Err(error) => return Ok(Step::Wait(self.again(error)?)),
         };
         let plan = plan.take().expect("it is used when the loop ends");
         let (plan, result) = plan(inner.store.table.visit(key).get());

@@ -42,11 +42,37 @@ impl Dice {
     }
 }
 
-/// Takes one entry out; `None` if there is none.
+/// The oldest entry seen so far.
+struct Candidate {
+    age: u64,
+    part: usize,
+    key: Arc<[u8]>,
+    hash: KeyHash,
+}
+
+/// Takes one entry out; `None` if there is none that may go.
 pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<Entry<V>> {
+    loop {
+        let victim = choose(parts, dice, now)?;
+        let key = Key {
+            bytes: &victim.key,
+            hash: victim.hash,
+        };
+        let mut part = lock(&parts[victim.part]);
+        // It may have been taken, or withdrawn from this server, meanwhile;
+        // then any other will do.
+        if evictable(part.rules.status(key.point()))
+            && let Some(entry) = part.take(key)
+        {
+            return Some(entry);
+        }
+    }
+}
+
+fn choose<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<Candidate> {
     let start = dice.roll() as usize % parts.len();
     let mut seen = 0;
-    let mut oldest: Option<(u64, usize, u64, Arc<[u8]>, u64)> = None;
+    let mut oldest: Option<Candidate> = None;
     for step in 0..parts.len() {
         let index = (start + step) % parts.len();
         let part = lock(&parts[index]);
@@ -54,22 +80,21 @@ pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<
         if len == 0 {
             continue;
         }
-        let first = dice.roll() as usize;
+        let first = dice.roll() as usize % len;
         for i in 0..SAMPLE_PER_PART.min(len) {
-            let entry = part.at((first.wrapping_add(i)) % len);
+            let entry = part.at((first + i) % len);
             if !evictable(part.rules.status(KeyPoint(entry.hash.place))) {
                 continue;
             }
             let idle = u64::from(now.wrapping_sub(entry.used_at));
             let age = if entry.reused { idle } else { 2 * idle + 1 };
-            if oldest.as_ref().is_none_or(|(oldest, ..)| age > *oldest) {
-                oldest = Some((
+            if oldest.as_ref().is_none_or(|oldest| age > oldest.age) {
+                oldest = Some(Candidate {
                     age,
-                    index,
-                    entry.hash.tag,
-                    Arc::clone(&entry.key),
-                    entry.hash.place,
-                ));
+                    part: index,
+                    key: Arc::clone(&entry.key),
+                    hash: entry.hash,
+                });
             }
             seen += 1;
         }
@@ -77,20 +102,7 @@ pub(super) fn one<V>(parts: &[Mutex<Part<V>>], dice: &Dice, now: u32) -> Option<
             break;
         }
     }
-    let (_, index, tag, key, place) = oldest?;
-    let victim = Key {
-        bytes: &key,
-        hash: KeyHash { place, tag },
-    };
-    // It may have been taken, or withdrawn from this server, meanwhile; then
-    // any other will do.
-    let taken = {
-        let mut part = lock(&parts[index]);
-        evictable(part.rules.status(victim.point()))
-            .then(|| part.take(victim))
-            .flatten()
-    };
-    taken.or_else(|| one(parts, dice, now))
+    oldest
 }
 
 /// Whether the rules leave a key to this server's threads. A copy is not: its

@@ -68,6 +68,7 @@ impl Cluster {
         count: usize,
         replication: Replication,
     ) -> Self {
+        log();
         let watcher = coordinator.watcher(CORPUS).await.unwrap();
         let mut cluster = Cluster {
             coordinator,
@@ -122,8 +123,12 @@ impl Cluster {
             }
             assert!(
                 Instant::now() < deadline,
-                "not settled: {:?}",
-                view.version()
+                "not settled: {:?}; {:?}",
+                view.version(),
+                self.linklets
+                    .iter()
+                    .map(|(id, linklet)| (*id, linklet.version(), linklet.owned().len()))
+                    .collect::<Vec<_>>()
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -153,7 +158,7 @@ impl Cluster {
                 self.redirects.fetch_add(1, Ordering::Relaxed);
                 let to = redirect.to.and_then(|to| self.linklets.get(&to));
                 let to = to.ok_or(Error::NotMine(redirect.clone()))?;
-                act(to.knowing(redirect.version)).await
+                act(to.redirected(redirect.version)).await
             }
             other => other,
         }
@@ -182,4 +187,12 @@ impl Cluster {
 
 pub(crate) fn name(n: u64) -> Vec<u8> {
     format!("session {n}").into_bytes()
+}
+
+/// What the crates log, where `RUST_LOG` asks for it.
+fn log() {
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init();
 }
