@@ -1,6 +1,9 @@
 //! What the tests share: short leases, servers, waiting.
 #![allow(dead_code)] // Not every test needs everything.
 
+pub(crate) mod etcd;
+pub(crate) mod processes;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
