@@ -3,5 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-cargo build --release --locked --quiet -p address-book
+cargo build --release --locked --quiet -p address-book -p trefoil
 exec target/release/address-book demo "$@"

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tonic::Code;
 use tonic::transport::Channel;
+use trefoil_coordination::{AssignerServer, NodeOptions, StoreAddress};
 
 /// A process that is killed with its value.
 struct Running {
@@ -34,7 +35,9 @@ fn address_book(arguments: &[&str]) -> Running {
     let mut line = String::new();
     let out = child.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
-    let json = line.strip_prefix("ready ").unwrap_or_else(|| panic!("{line:?}"));
+    let json = line
+        .strip_prefix("ready ")
+        .unwrap_or_else(|| panic!("{line:?}"));
     let ready: serde_json::Value = serde_json::from_str(json).unwrap();
     let address = ready["address"].as_str().unwrap().to_owned();
     Running { child, address }
@@ -45,7 +48,9 @@ fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
     let address = free.local_addr().unwrap();
     drop(free);
     let mut command = Command::new(program);
-    command.args([port_flag, &address.port().to_string()]).args(more);
+    command
+        .args([port_flag, &address.port().to_string()])
+        .args(more);
     let child = command.stdout(Stdio::null()).spawn().unwrap();
     let running = Running {
         child,
@@ -53,7 +58,10 @@ fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
     };
     let begin = Instant::now();
     while TcpStream::connect(address).is_err() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{program} is not up");
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "{program} is not up"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     running
@@ -94,8 +102,17 @@ async fn behaves(mut books: AddressBooksClient<Channel>) {
     assert_eq!((nothing.version, nothing.contacts.len()), (0, 0));
 
     let all = sample_book(1, 1_000).contacts;
-    let first = books.change(whole("ada", 1)).await.unwrap().into_inner().version;
-    let found = books.lookup(lookup(0, u32::MAX)).await.unwrap().into_inner();
+    let first = books
+        .change(whole("ada", 1))
+        .await
+        .unwrap()
+        .into_inner()
+        .version;
+    let found = books
+        .lookup(lookup(0, u32::MAX))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!((found.version, &found.contacts), (first, &all));
     let part = books.lookup(lookup(2, 3)).await.unwrap().into_inner();
     assert_eq!(part.contacts, all[2..5]);
@@ -111,14 +128,19 @@ async fn behaves(mut books: AddressBooksClient<Channel>) {
     assert!(second > first);
     let changed = books.lookup(lookup(0, 3)).await.unwrap().into_inner();
     assert_eq!(changed.version, second);
-    assert_eq!(changed.contacts, [all[0].clone(), other[0].clone(), all[2].clone()]);
+    assert_eq!(
+        changed.contacts,
+        [all[0].clone(), other[0].clone(), all[2].clone()]
+    );
 
     books.change(busy("ada", 60, 120)).await.unwrap();
     books.change(busy("grace", 100, 180)).await.unwrap();
     books.change(busy("edsger", 230, 300)).await.unwrap();
     let slots = books
         .find_free_slots(FreeSlotsRequest {
-            owners: ["ada", "grace", "edsger", "nobody"].map(str::to_owned).into(),
+            owners: ["ada", "grace", "edsger", "nobody"]
+                .map(str::to_owned)
+                .into(),
             within: Some(Interval {
                 begin_min: 0,
                 end_min: 240,
@@ -127,10 +149,17 @@ async fn behaves(mut books: AddressBooksClient<Channel>) {
         })
         .await;
     let free = slots.unwrap().into_inner().free;
-    let free: Vec<_> = free.iter().map(|time| (time.begin_min, time.end_min)).collect();
+    let free: Vec<_> = free
+        .iter()
+        .map(|time| (time.begin_min, time.end_min))
+        .collect();
     assert_eq!(free, [(0, 60), (180, 230)]);
     // Contacts are still there beside the calendar.
-    let found = books.lookup(lookup(0, u32::MAX)).await.unwrap().into_inner();
+    let found = books
+        .lookup(lookup(0, u32::MAX))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(found.contacts.len(), all.len());
 
     let refused = books.lookup(LookupRequest::default()).await.unwrap_err();
@@ -142,7 +171,13 @@ async fn behaves(mut books: AddressBooksClient<Channel>) {
 #[tokio::test]
 async fn stateless_with_memcached() {
     let memcached = cache("memcached", "-p", &["-l", "127.0.0.1", "-u", "root"]);
-    let server = address_book(&["serve", "--mode", "memcached", "--stores", &memcached.address]);
+    let server = address_book(&[
+        "serve",
+        "--mode",
+        "memcached",
+        "--stores",
+        &memcached.address,
+    ]);
     behaves(connect(&server).await).await;
 }
 
@@ -156,15 +191,21 @@ async fn stateless_with_redis() {
 #[tokio::test]
 async fn stateless_with_stores_that_understand_books() {
     let stores = [(); 3].map(|()| address_book(&["serve", "--mode", "store"]));
-    let addresses = stores.each_ref().map(|store| store.address.clone()).join(",");
+    let addresses = stores
+        .each_ref()
+        .map(|store| store.address.clone())
+        .join(",");
     let server = address_book(&["serve", "--mode", "front", "--stores", &addresses]);
     behaves(connect(&server).await).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stateful() {
-    let assigner = address_book(&["assigner"]);
-    let server = address_book(&["serve", "--mode", "linked", "--assigner", &assigner.address]);
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let assigner = AssignerServer::start(listen, &StoreAddress::Memory, NodeOptions::default());
+    let assigner = assigner.await.unwrap();
+    let address = assigner.address().to_string();
+    let server = address_book(&["serve", "--mode", "linked", "--assigner", &address]);
     behaves(connect(&server).await).await;
 }
 
@@ -172,7 +213,8 @@ async fn stateful() {
 async fn concurrent_changes_through_memcached_lose_nothing() {
     let memcached = cache("memcached", "-p", &["-l", "127.0.0.1", "-u", "root"]);
     let stores = &memcached.address;
-    let servers = [(); 2].map(|()| address_book(&["serve", "--mode", "memcached", "--stores", stores]));
+    let servers =
+        [(); 2].map(|()| address_book(&["serve", "--mode", "memcached", "--stores", stores]));
     let mut books = connect(&servers[0]).await;
     books.change(whole("ada", 1)).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
@@ -199,7 +241,12 @@ async fn concurrent_changes_through_memcached_lose_nothing() {
         }),
         minutes: 1,
     };
-    let free = books.find_free_slots(request).await.unwrap().into_inner().free;
+    let free = books
+        .find_free_slots(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .free;
     assert_eq!(free.len(), 20);
 }
 

@@ -55,6 +55,8 @@ const OBJECTS_COUNT_MAX: u64 = 20_000;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct LinkedOptions {
+    /// This program.
+    pub program: PathBuf,
     /// The address book's program.
     pub service: PathBuf,
     /// Forms of the service.
@@ -88,6 +90,7 @@ impl LinkedOptions {
         let mut cases: Vec<_> = sizes.map(|len| (len, 100)).into();
         cases.extend([(10_000, 50), (10_000, 10)]);
         LinkedOptions {
+            program: program.to_owned(),
             service: program.with_file_name("address-book"),
             variants: Variant::ALL.to_vec(),
             cases,

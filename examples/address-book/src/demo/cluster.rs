@@ -19,10 +19,12 @@ struct Ready {
 }
 
 impl Process {
-    async fn start(arguments: &[String], postgres: Option<&str>) -> Result<Self, ServeError> {
-        let program: PathBuf =
-            std::env::current_exe().map_err(|source| io_error("find this program", source))?;
-        let mut command = Command::new(program);
+    async fn start(
+        program: PathBuf,
+        arguments: &[&str],
+        postgres: Option<&str>,
+    ) -> Result<Self, ServeError> {
+        let mut command = Command::new(&program);
         command.args(arguments);
         if let Some(url) = postgres {
             command.env("ADDRESS_BOOK_POSTGRES", url);
@@ -30,7 +32,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // The view has the screen; losses are counted.
         command.stderr(Stdio::null()).kill_on_drop(true);
-        let name = arguments.join(" ");
+        let name = format!("{} {}", program.display(), arguments.join(" "));
         let fail = |source| io_error(format!("start `{name}`"), source);
         let mut child = command.spawn().map_err(fail)?;
         let mut line = String::new();
@@ -50,14 +52,15 @@ impl Process {
         }
     }
 
+    /// `trefoil assigner`, whose program is beside this one.
     pub(super) async fn assigner() -> Result<Self, ServeError> {
-        Process::start(&["assigner".to_owned()], None).await
+        let program = this_program()?.with_file_name("trefoil");
+        Process::start(program, &["assigner", "--listen", "127.0.0.1:0"], None).await
     }
 
     pub(super) async fn server(assigner: &str, postgres: &str) -> Result<Self, ServeError> {
         let arguments = ["serve", "--mode", "linked", "--assigner", assigner];
-        let arguments: Vec<String> = arguments.map(str::to_owned).into();
-        Process::start(&arguments, Some(postgres)).await
+        Process::start(this_program()?, &arguments, Some(postgres)).await
     }
 
     /// kill -9.
@@ -77,4 +80,8 @@ impl Process {
         }
         let _ = self.child.wait().await;
     }
+}
+
+fn this_program() -> Result<PathBuf, ServeError> {
+    std::env::current_exe().map_err(|source| io_error("find this program", source))
 }

@@ -9,25 +9,29 @@ mod picture;
 mod screen;
 
 use crate::books::CORPUS;
-use crate::serve::{ServeError, io_error};
+use crate::serve::{ServeError, io_error, stopped};
 use address_book_contract::v1::StatsRequest;
-use caller::Callers;
+use address_book_contract::v1::address_books_client::AddressBooksClient;
+use address_book_contract::{client, endpoint};
 use cluster::Process;
 use load::{BOOKS_COUNT, Load};
 use picture::Picture;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tonic::transport::Channel;
 use trefoil_coordination::{View, Watcher};
 use trefoil_freshness::throwaway::Throwaway;
+use trefoil_router::Router;
 
 const SERVERS_COUNT: usize = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ASSIGNED_WITHIN: Duration = Duration::from_secs(20);
-/// Places of the map that tell whether the keys are shared out.
+/// Between two lines where there is no terminal.
 const LINES_EVERY: Duration = Duration::from_secs(2);
 
 /// Settings of the demonstration.
@@ -80,8 +84,7 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
         servers.push(server);
     }
     let watcher = Watcher::open(&assigner.address, CORPUS).await?;
-    let callers = Arc::new(Callers::new(watcher.view()));
-    let load = Load::new(callers.clone());
+    let load = Load::new(Router::new(watcher.clone()));
     let mut stage = Stage {
         picture: picture.clone(),
         view: watcher.view(),
@@ -93,7 +96,7 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
     stage.assigned().await?;
     println!("storing {BOOKS_COUNT} books");
     load.fill().await;
-    let looking = tokio::spawn(look(picture.clone(), watcher.view(), load.clone(), callers));
+    let looking = tokio::spawn(look(picture.clone(), watcher.view(), load.clone()));
     let is_terminal = std::io::stdout().is_terminal() && !args.plain;
     let (over, is_over) = std::sync::mpsc::channel();
     let shown = picture.clone();
@@ -102,9 +105,10 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
         false => show_lines(&shown, &is_over),
     });
     let sending = tokio::spawn(load.clone().run(args.rate));
+    let stopped = stopped()?;
     let played = tokio::select! {
         played = stage.play() => played,
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = stopped => Ok(()),
     };
     load.end();
     let _ = sending.await;
@@ -227,11 +231,10 @@ impl Stage {
             tally.longest.as_secs_f64()
         );
         println!(
-            "books found in memory {:.2} %; {:.2} of the key space moved; {} redirects, {} retries",
+            "books found in memory {:.2} %; {:.2} of the key space moved; {} requests were sent again",
             picture.hit_percent(),
             picture.moved,
-            tally.redirects,
-            tally.retries
+            tally.repeated
         );
         if let Some(error) = &tally.first_error {
             println!("first error: {error}");
@@ -259,12 +262,8 @@ fn lock(picture: &Mutex<Picture>) -> MutexGuard<'_, Picture> {
 }
 
 /// Keeps the picture up to date.
-async fn look(
-    picture: Arc<Mutex<Picture>>,
-    view: watch::Receiver<Arc<View>>,
-    load: Arc<Load>,
-    callers: Arc<Callers>,
-) {
+async fn look(picture: Arc<Mutex<Picture>>, view: watch::Receiver<Arc<View>>, load: Arc<Load>) {
+    let mut clients: HashMap<String, AddressBooksClient<Channel>> = HashMap::new();
     let mut last = Instant::now();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -278,10 +277,12 @@ async fn look(
         let elapsed = last.elapsed();
         last = Instant::now();
         for address in up {
-            let Ok(mut client) = callers.client(&address) else {
+            let Ok(endpoint) = endpoint(&address) else {
                 continue;
             };
-            let asked = tokio::time::timeout(LOOK_EVERY, client.stats(StatsRequest {})).await;
+            let server = clients.entry(address.clone());
+            let server = server.or_insert_with(|| client(endpoint.connect_lazy()));
+            let asked = tokio::time::timeout(LOOK_EVERY, server.stats(StatsRequest {})).await;
             if let Ok(Ok(stats)) = asked {
                 lock(&picture).see_stats(&address, stats.into_inner(), elapsed);
             }
