@@ -91,10 +91,15 @@ impl LinkedBooks {
     }
 
     /// Uses a book where it is.
-    async fn read<R>(&self, owner: &str, read: impl Fn(&AddressBook) -> R) -> Result<R, BookError> {
+    async fn read<R>(
+        &self,
+        books: &Linklet<AddressBook>,
+        owner: &str,
+        read: impl Fn(&AddressBook) -> R,
+    ) -> Result<R, BookError> {
         let found = match self.database {
-            Some(_) => self.books.read_or_load(owner.as_bytes(), &read).await?,
-            None => self.books.read(owner.as_bytes(), &read).await?,
+            Some(_) => books.read_or_load(owner.as_bytes(), &read).await?,
+            None => books.read(owner.as_bytes(), &read).await?,
         };
         Ok(found.unwrap_or_else(|| read(&domain::empty(owner))))
     }

@@ -35,7 +35,11 @@ pub trait Books: Send + Sync + 'static {
     ) -> impl Future<Output = Result<EncodedAnswer, BookError>> + Send;
 
     /// Makes a change and gives the book's new version.
-    fn change(&self, change: ChangeRequest) -> impl Future<Output = Result<u64, BookError>> + Send;
+    fn change(
+        &self,
+        sent: &MetadataMap,
+        change: ChangeRequest,
+    ) -> impl Future<Output = Result<u64, BookError>> + Send;
 
     /// When any of these people is busy: merged, within `within`.
     fn busy(
