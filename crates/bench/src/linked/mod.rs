@@ -47,7 +47,7 @@ use report::Run;
 
 /// The paper's share of reads.
 const LOOKUP_SHARE: f64 = 0.8;
-const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_UP_SECONDS_MAX: f64 = 0.3;
 /// Bytes of all objects of one size together: beyond any processor cache.
 const OBJECTS_LEN: usize = 48 << 20;
 const OBJECTS_COUNT_MAX: u64 = 20_000;
@@ -177,7 +177,7 @@ pub fn linked(
             set,
             rate: rate(object_len) * options.rate_factor,
             lookup_share: LOOKUP_SHARE,
-            warm_up: WARM_UP,
+            warm_up: Duration::from_secs_f64((options.seconds / 4.0).min(WARM_UP_SECONDS_MAX)),
             measured: Duration::from_secs_f64(run_seconds(options, object_len)),
             seed: 0,
         };
