@@ -11,5 +11,7 @@ stage "tests of every crate" cargo test --release --workspace --locked --quiet
 stage "simulator, 100,000 seeds" target/release/trefoil sim --seed 1 --seeds 100000
 stage "simulator, a mutant for each safety rule" \
   cargo test --release --locked --quiet -p trefoil-sim --features mutants --test mutants
+stage "linked store beside caches, quick" \
+  target/release/trefoil bench linked --quick --out target/linked-quick
 stage "real clients, and memcached's own tests" scripts/clients.sh serve gateway
 stages_report

@@ -593,6 +593,9 @@ pub(crate) struct LinkedBenchArgs {
     /// All rates times this
     #[arg(long, default_value_t = 1.0)]
     pub rate: f64,
+    /// Changes of whole objects overwrite them unread
+    #[arg(long)]
+    pub overwrite: bool,
     /// Everything on loopback, without namespaces and counts of bytes
     #[arg(long)]
     pub loopback: bool,

@@ -114,3 +114,20 @@ fn seeds_are_simulated_and_one_is_replayed() {
     let replay = run(&["sim", "--seed", "7"]);
     assert!(text(&replay.stdout).contains("seed 7"));
 }
+
+#[test]
+fn comparisons_of_the_linked_store_that_make_no_sense_are_usage_errors() {
+    for wrong in [
+        &["--variant", "abacus"][..],
+        &["--size", "5"],
+        &["--size", "1000", "--used", "0"],
+        &["--used", "50"],
+        &["--servers", "0"],
+        &["--rate", "0"],
+    ] {
+        let output = run(&[&["bench", "linked"], wrong].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {said}");
+        assert!(!said.is_empty(), "{wrong:?}");
+    }
+}

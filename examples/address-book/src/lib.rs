@@ -25,13 +25,13 @@
 //! | `cache` | memcached and redis, as `cached` uses them |
 //! | `database` | Postgres behind all of them |
 //! | `service`, `serve` | requests in, answers out; a server's life |
-//! | `assigner` | an assigner for one machine |
+//! | `demo` | the stateful form at work, with a kill, a hot key and a view |
 
-pub mod assigner;
 pub mod books;
 pub mod cache;
 pub mod calendar;
 pub mod database;
+pub mod demo;
 pub mod domain;
 pub mod serve;
 pub mod service;

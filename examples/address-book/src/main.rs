@@ -1,6 +1,6 @@
 //! The address book's command line.
 
-use address_book::assigner::{self, AssignerArgs};
+use address_book::demo::{self, DemoArgs};
 use address_book::serve::{self, ServeArgs, ServeError};
 use clap::Parser;
 use std::process::ExitCode;
@@ -11,14 +11,14 @@ use std::process::ExitCode;
 enum Command {
     /// Run one server
     Serve(ServeArgs),
-    /// Run an assigner for stateful servers on one machine
-    Assigner(AssignerArgs),
+    /// Five stateful servers under load: a hot key, a kill, a newcomer, an orderly stop
+    Demo(DemoArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Serve(args) => serve::run(&args),
-        Command::Assigner(args) => assigner::run(&args),
+        Command::Demo(args) => demo::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,10 +36,12 @@ impl<B: Books> AddressBooks for Service<B> {
         &self,
         request: Request<LookupRequest>,
     ) -> Result<Response<EncodedAnswer>, Status> {
-        let request = request.into_inner();
+        let (sent, _, request) = request.into_parts();
         domain::check_owner(&request.owner).map_err(BookError::from)?;
         self.lookups.fetch_add(1, Ordering::Relaxed);
-        let answer = self.books.lookup(&request.owner, domain::part(&request));
+        let answer = self
+            .books
+            .lookup(&sent, &request.owner, domain::part(&request));
         Ok(Response::new(answer.await?))
     }
 
@@ -47,10 +49,10 @@ impl<B: Books> AddressBooks for Service<B> {
         &self,
         request: Request<ChangeRequest>,
     ) -> Result<Response<ChangeAnswer>, Status> {
-        let request = request.into_inner();
+        let (sent, _, request) = request.into_parts();
         domain::check_change(&request).map_err(BookError::from)?;
         self.changes.fetch_add(1, Ordering::Relaxed);
-        let version = self.books.change(request).await?;
+        let version = self.books.change(&sent, request).await?;
         Ok(Response::new(ChangeAnswer { version }))
     }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::LinkedBenchError;
 use super::network::{Host, Network, any_port};
-use super::placement::Directory;
+use super::placement::{CORPUS, Directory};
 use super::process::Process;
 use super::{LinkedOptions, Variant};
 use crate::peer::{Endpoint, PeerKind, PeerOptions, PeerProcess};
@@ -123,9 +123,9 @@ impl Deployment {
         host: &Host,
         replicas: usize,
     ) -> Result<String, LinkedBenchError> {
-        let mut command = Command::new(&options.service);
-        command.args(["assigner", "--listen", &any_port(host)]);
-        command.args(["--replicas", &replicas.to_string()]);
+        let mut command = Command::new(&options.program);
+        command.args(["assigner", "--insecure", "--listen", &any_port(host)]);
+        command.args(["--corpus", &format!("{CORPUS}:{replicas}..{replicas}")]);
         let mut assigner = Process::start("assigner", host, &mut command)?;
         let address = assigner.await_ready()?.to_owned();
         self.assigner = Some(assigner);

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use address_book_contract::v1::{ChangeAnswer, LookupAnswer, LookupRequest};
-use address_book_contract::{SERVER_METADATA, owner, sample_book};
+use address_book_contract::{owner, sample_book};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use prost::Message as _;
@@ -25,6 +25,7 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::task::LocalSet;
 use tonic::Status;
+use trefoil_router::Redirect;
 
 use super::call::{CHANGE, Caller, LOOKUP};
 use super::error::LinkedBenchError;
@@ -232,9 +233,8 @@ impl Callers {
             }
             Err(status) => status,
         };
-        let address = refused.metadata().get(SERVER_METADATA);
-        let address = address.and_then(|address| address.to_str().ok());
-        match address.and_then(|address| self.placement.index_of(address)) {
+        let redirect = Redirect::of(&refused).and_then(|redirect| redirect.address);
+        match redirect.and_then(|address| self.placement.index_of(&address)) {
             Some(other) => Ok(Answer {
                 bytes: self.callers[other].clone().call(path, message).await?,
                 is_redirected: true,

@@ -14,8 +14,8 @@
 //! All forms of the service run at once and are measured in turn, so that a
 //! machine's slow minute falls on all alike. CPU is summed over all server
 //! processes; bytes are those that hosts send each other. A change replaces the
-//! part of the object that is used; where that is all of it, a stateless server
-//! need not read the old one and doesn't.
+//! contacts that are used and leaves the rest of the object as it is: a
+//! stateless server reads, modifies and writes.
 
 mod call;
 mod deploy;
@@ -47,7 +47,7 @@ use report::Run;
 
 /// The paper's share of reads.
 const LOOKUP_SHARE: f64 = 0.8;
-const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_UP_SECONDS_MAX: f64 = 0.3;
 /// Bytes of all objects of one size together: beyond any processor cache.
 const OBJECTS_LEN: usize = 48 << 20;
 const OBJECTS_COUNT_MAX: u64 = 20_000;
@@ -55,6 +55,8 @@ const OBJECTS_COUNT_MAX: u64 = 20_000;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct LinkedOptions {
+    /// This program.
+    pub program: PathBuf,
     /// The address book's program.
     pub service: PathBuf,
     /// Forms of the service.
@@ -71,6 +73,11 @@ pub struct LinkedOptions {
     pub seconds: f64,
     /// All rates times this.
     pub rate_factor: f64,
+    /// Most objects of one size.
+    pub objects_count_max: u64,
+    /// Changes of whole objects overwrite them unread, where they otherwise are
+    /// read, modified and written.
+    pub overwrites: bool,
     /// Everything on loopback, without namespaces and counts of bytes.
     pub loopback: bool,
 }
@@ -83,6 +90,7 @@ impl LinkedOptions {
         let mut cases: Vec<_> = sizes.map(|len| (len, 100)).into();
         cases.extend([(10_000, 50), (10_000, 10)]);
         LinkedOptions {
+            program: program.to_owned(),
             service: program.with_file_name("address-book"),
             variants: Variant::ALL.to_vec(),
             cases,
@@ -91,6 +99,8 @@ impl LinkedOptions {
             runs: 5,
             seconds: 2.0,
             rate_factor: 1.0,
+            objects_count_max: OBJECTS_COUNT_MAX,
+            overwrites: false,
             loopback: false,
         }
     }
@@ -100,6 +110,7 @@ impl LinkedOptions {
         self.cases = vec![(1_000, 100), (10_000, 10)];
         self.runs = 1;
         self.seconds = 0.3;
+        self.objects_count_max = 200;
         self
     }
 }
@@ -158,14 +169,15 @@ pub fn linked(
     for &(object_len, used_percent) in &options.cases {
         let set = ObjectSet {
             object_len,
-            objects_count: objects_count(object_len),
+            objects_count: objects_count(object_len).min(options.objects_count_max),
             used_percent,
+            overwrites: options.overwrites,
         };
         let load = Load {
             set,
             rate: rate(object_len) * options.rate_factor,
             lookup_share: LOOKUP_SHARE,
-            warm_up: WARM_UP,
+            warm_up: Duration::from_secs_f64((options.seconds / 4.0).min(WARM_UP_SECONDS_MAX)),
             measured: Duration::from_secs_f64(run_seconds(options, object_len)),
             seed: 0,
         };

@@ -19,6 +19,10 @@ pub struct ObjectSet {
     /// Percent of an object's contacts that a request is about: 100 means no
     /// overread.
     pub used_percent: u32,
+    /// Whether a change of all contacts may overwrite the object without having
+    /// read it. Otherwise the rest of it stays, as a calendar beside the
+    /// contacts has to: a stateless server reads, modifies and writes.
+    pub overwrites: bool,
 }
 
 /// One request, ready to be sent.
@@ -102,7 +106,7 @@ impl Requests {
         };
         ChangeRequest {
             owner: owner(number),
-            whole,
+            whole: whole && self.set.overwrites,
             first,
             contacts,
             events: Vec::new(),
@@ -152,6 +156,7 @@ mod tests {
                 object_len,
                 objects_count: 50,
                 used_percent,
+                overwrites: used_percent == 50,
             };
             let mut requests = Requests::new(set, 0.8, 5);
             let mut lookups_count = 0;
@@ -167,7 +172,7 @@ mod tests {
                         object_len < 1_000 || (share - wanted).abs() < 0.05,
                         "{share}"
                     );
-                    assert_eq!(change.whole, used_percent == 100);
+                    assert!(!change.whole);
                     continue;
                 }
                 lookups_count += 1;

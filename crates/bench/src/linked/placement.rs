@@ -13,7 +13,7 @@ use trefoil_sharder::KeyPoint;
 use super::error::LinkedBenchError;
 
 /// The corpus of the address book's stateful servers.
-const CORPUS: &str = "address-book";
+pub(super) const CORPUS: &str = "address-book";
 const ASSIGNED_WITHIN: Duration = Duration::from_secs(20);
 
 /// How servers are found, as a deployment says it.

@@ -439,6 +439,7 @@ mod tests {
                 object_len: 10_000,
                 objects_count: 5,
                 used_percent: 100,
+                overwrites: false,
             },
             rate: 5.0,
             lookup_share: 0.8,

@@ -83,6 +83,7 @@ fn options(args: &LinkedBenchArgs) -> Result<LinkedOptions, Failure> {
         }
     }
     options.rate_factor = args.rate;
+    options.overwrites = args.overwrite;
     options.loopback = args.loopback;
     Ok(options)
 }

@@ -8,10 +8,6 @@ use tonic::transport::{Channel, Endpoint, Error};
 /// Longest message, in bytes: the largest book of the benchmarks, many times.
 pub const MESSAGE_LEN_MAX: usize = 16 << 20;
 
-/// With the status FAILED_PRECONDITION: which server has the book, `host:port`.
-/// A caller sends the request there, once.
-pub const SERVER_METADATA: &str = "address-book-server";
-
 /// HTTP/2 flow control: a book of a megabyte does not wait for window updates.
 const STREAM_WINDOW_LEN: u32 = 4 << 20;
 const CONNECTION_WINDOW_LEN: u32 = 16 << 20;

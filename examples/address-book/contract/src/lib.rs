@@ -10,6 +10,6 @@ mod generated;
 mod sample;
 
 pub use answer::EncodedAnswer;
-pub use connect::{MESSAGE_LEN_MAX, SERVER_METADATA, client, endpoint, service};
+pub use connect::{MESSAGE_LEN_MAX, client, endpoint, service};
 pub use generated::{server, v1};
 pub use sample::{owner, sample_book};

@@ -10,6 +10,7 @@ use address_book_contract::v1::{AddressBook, ChangeRequest, Interval, StatsAnswe
 use bytes::Bytes;
 use prost::Message as _;
 use std::ops::Range;
+use tonic::metadata::MetadataMap;
 
 /// Tries of a change against others of the same book.
 const CHANGE_ATTEMPTS_MAX: usize = 10;
@@ -56,12 +57,17 @@ impl<C: Cache> CachedBooks<C> {
 }
 
 impl<C: Cache> Books for CachedBooks<C> {
-    async fn lookup(&self, owner: &str, part: Range<usize>) -> Result<EncodedAnswer, BookError> {
+    async fn lookup(
+        &self,
+        _sent: &MetadataMap,
+        owner: &str,
+        part: Range<usize>,
+    ) -> Result<EncodedAnswer, BookError> {
         let (book, _) = self.fetch(owner).await?;
         Ok(domain::answer(&book, part))
     }
 
-    async fn change(&self, change: ChangeRequest) -> Result<u64, BookError> {
+    async fn change(&self, _sent: &MetadataMap, change: ChangeRequest) -> Result<u64, BookError> {
         let owner = change.owner.clone();
         if change.whole && self.database.is_none() {
             // Nothing of the old book is needed.

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use trefoil_linklet::{
     Error, Linklet, Listener, Loaded, LoaderError, Marshal, MarshalError, Replication, StartError,
@@ -90,21 +91,29 @@ impl LinkedBooks {
     }
 
     /// Uses a book where it is.
-    async fn read<R>(&self, owner: &str, read: impl Fn(&AddressBook) -> R) -> Result<R, BookError> {
+    async fn read<R>(
+        &self,
+        books: &Linklet<AddressBook>,
+        owner: &str,
+        read: impl Fn(&AddressBook) -> R,
+    ) -> Result<R, BookError> {
         let found = match self.database {
-            Some(_) => self.books.read_or_load(owner.as_bytes(), &read).await?,
-            None => self.books.read(owner.as_bytes(), &read).await?,
+            Some(_) => books.read_or_load(owner.as_bytes(), &read).await?,
+            None => books.read(owner.as_bytes(), &read).await?,
         };
         Ok(found.unwrap_or_else(|| read(&domain::empty(owner))))
     }
 
     /// Without a database: the book is changed where it is.
-    async fn change_in_memory(&self, change: ChangeRequest) -> Result<u64, BookError> {
+    async fn change_in_memory(
+        books: &Linklet<AddressBook>,
+        change: ChangeRequest,
+    ) -> Result<u64, BookError> {
         let owner = change.owner.clone().into_bytes();
         if change.whole {
             let book = domain::replacement(change, domain::now_us());
             let version = book.version;
-            self.books.insert(&owner, book).await?;
+            books.insert(&owner, book).await?;
             return Ok(version);
         }
         let mut change = Some(change);
@@ -113,25 +122,25 @@ impl LinkedBooks {
             domain::apply(book, change, domain::now_us());
             book.version
         };
-        if let Some(version) = self.books.update(&owner, apply).await? {
+        if let Some(version) = books.update(&owner, apply).await? {
             return Ok(version);
         }
         // Nobody has written it yet.
         let book = domain::replacement(change.take().unwrap_or_default(), domain::now_us());
         let version = book.version;
-        self.books.insert(&owner, book).await?;
+        books.insert(&owner, book).await?;
         Ok(version)
     }
 
     /// First the database, which refuses what is not newer, then memory.
     async fn change_in(
-        &self,
+        books: &Linklet<AddressBook>,
         database: &Database,
         change: ChangeRequest,
     ) -> Result<u64, BookError> {
         let owner = change.owner.clone();
         for _ in 0..CHANGE_ATTEMPTS_MAX {
-            let held = self.books.get_or_load(owner.as_bytes()).await?;
+            let held = books.get_or_load(owner.as_bytes()).await?;
             let mut book = match &held {
                 Some(held) => AddressBook::clone(held),
                 None => domain::empty(&owner),
@@ -140,15 +149,15 @@ impl LinkedBooks {
             let version = book.version;
             if !database.save(&book).await? {
                 // What is in memory is behind: it is loaded anew.
-                self.books.remove(owner.as_bytes()).await?;
+                books.remove(owner.as_bytes()).await?;
                 continue;
             }
             let Some(mut held) = held else {
-                self.books.insert(owner.as_bytes(), book).await?;
+                books.insert(owner.as_bytes(), book).await?;
                 return Ok(version);
             };
             held.replace(book);
-            match self.books.commit(held).await {
+            match books.commit(held).await {
                 Ok(_) => return Ok(version),
                 Err(refused) => match refused.error {
                     // Changed meanwhile. The next try sees that.
@@ -191,22 +200,31 @@ impl LinkedBooks {
 }
 
 impl Books for LinkedBooks {
-    async fn lookup(&self, owner: &str, part: Range<usize>) -> Result<EncodedAnswer, BookError> {
-        self.read(owner, |book| domain::answer(book, part.clone()))
+    async fn lookup(
+        &self,
+        sent: &MetadataMap,
+        owner: &str,
+        part: Range<usize>,
+    ) -> Result<EncodedAnswer, BookError> {
+        let books = self.books.routed(sent);
+        self.read(&books, owner, |book| domain::answer(book, part.clone()))
             .await
     }
 
-    async fn change(&self, change: ChangeRequest) -> Result<u64, BookError> {
+    async fn change(&self, sent: &MetadataMap, change: ChangeRequest) -> Result<u64, BookError> {
+        let books = self.books.routed(sent);
         match &self.database {
-            Some(database) => self.change_in(database, change).await,
-            None => self.change_in_memory(change).await,
+            Some(database) => Self::change_in(&books, database, change).await,
+            None => Self::change_in_memory(&books, change).await,
         }
     }
 
     async fn busy(&self, owners: &[String], within: Interval) -> Result<Vec<Interval>, BookError> {
         let mut times = Vec::new();
         for owner in owners {
-            let found = self.read(owner, |book| calendar::busy(book, within)).await;
+            let found = self
+                .read(&self.books, owner, |book| calendar::busy(book, within))
+                .await;
             times.extend(match found {
                 Ok(found) => found,
                 // Only the answer travels, not the calendar. A server that is

@@ -12,6 +12,7 @@ use address_book_contract::v1::{AddressBook, ChangeRequest, Interval, StatsAnswe
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tonic::metadata::MetadataMap;
 use trefoil_layout::hash::KeyHasher;
 
 const SHARDS_COUNT: usize = 64;
@@ -69,12 +70,17 @@ impl LocalBooks {
 }
 
 impl Books for LocalBooks {
-    async fn lookup(&self, owner: &str, part: Range<usize>) -> Result<EncodedAnswer, BookError> {
+    async fn lookup(
+        &self,
+        _sent: &MetadataMap,
+        owner: &str,
+        part: Range<usize>,
+    ) -> Result<EncodedAnswer, BookError> {
         self.read(owner, |book| domain::answer(book, part.clone()))
             .await
     }
 
-    async fn change(&self, change: ChangeRequest) -> Result<u64, BookError> {
+    async fn change(&self, _sent: &MetadataMap, change: ChangeRequest) -> Result<u64, BookError> {
         let owner = change.owner.clone();
         let Some(database) = &self.database else {
             let mut shard = self.shard(&owner);

@@ -15,24 +15,31 @@ pub use remote::RemoteBooks;
 use crate::cache::CacheError;
 use crate::database::DatabaseError;
 use crate::domain::RequestError;
+use address_book_contract::EncodedAnswer;
 use address_book_contract::v1::{ChangeRequest, Interval, StatsAnswer};
-use address_book_contract::{EncodedAnswer, SERVER_METADATA};
 use std::future::Future;
 use std::ops::Range;
+use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use trefoil_layout::hash::KeyHasher;
 
-/// Books, wherever they are. Requests have been checked.
+/// Books, wherever they are. Requests have been checked. `sent` is what came
+/// beside a request: a router says there by which map it goes.
 pub trait Books: Send + Sync + 'static {
     /// Contacts of a book by position; of a book that nobody wrote, none.
     fn lookup(
         &self,
+        sent: &MetadataMap,
         owner: &str,
         part: Range<usize>,
     ) -> impl Future<Output = Result<EncodedAnswer, BookError>> + Send;
 
     /// Makes a change and gives the book's new version.
-    fn change(&self, change: ChangeRequest) -> impl Future<Output = Result<u64, BookError>> + Send;
+    fn change(
+        &self,
+        sent: &MetadataMap,
+        change: ChangeRequest,
+    ) -> impl Future<Output = Result<u64, BookError>> + Send;
 
     /// When any of these people is busy: merged, within `within`.
     fn busy(
@@ -94,24 +101,12 @@ impl From<BookError> for Status {
             BookError::Request(_) => Code::InvalidArgument,
             BookError::Contended { .. } => Code::Aborted,
             BookError::NoBook { .. } => Code::DataLoss,
-            BookError::Linked(trefoil_linklet::Error::NotMine(to)) => {
-                return redirected(&error, to.address.as_deref());
-            }
-            BookError::Cache(_) | BookError::Database(_) | BookError::Linked(_) => {
-                Code::Unavailable
-            }
+            // With everything that a router needs to follow a redirect.
+            BookError::Linked(error) => return Status::from(error.clone()),
+            BookError::Cache(_) | BookError::Database(_) => Code::Unavailable,
         };
         Status::new(code, error.to_string())
     }
-}
-
-/// The caller is told where to go.
-fn redirected(error: &BookError, address: Option<&str>) -> Status {
-    let mut status = Status::new(Code::FailedPrecondition, error.to_string());
-    if let Some(address) = address.and_then(|address| address.parse().ok()) {
-        status.metadata_mut().insert(SERVER_METADATA, address);
-    }
-    status
 }
 
 /// Which of `count` servers has a key, where nobody moves any.

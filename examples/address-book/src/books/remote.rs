@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use tokio::task::JoinSet;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Error};
 use trefoil_layout::hash::KeyHasher;
 
@@ -37,7 +38,12 @@ impl RemoteBooks {
 }
 
 impl Books for RemoteBooks {
-    async fn lookup(&self, owner: &str, part: Range<usize>) -> Result<EncodedAnswer, BookError> {
+    async fn lookup(
+        &self,
+        _sent: &MetadataMap,
+        owner: &str,
+        part: Range<usize>,
+    ) -> Result<EncodedAnswer, BookError> {
         let request = LookupRequest {
             owner: owner.to_owned(),
             first: u32::try_from(part.start).unwrap_or(u32::MAX),
@@ -49,7 +55,7 @@ impl Books for RemoteBooks {
         Ok(answer.into())
     }
 
-    async fn change(&self, change: ChangeRequest) -> Result<u64, BookError> {
+    async fn change(&self, _sent: &MetadataMap, change: ChangeRequest) -> Result<u64, BookError> {
         let mut store = self.store(&change.owner);
         Ok(store.change(change).await?.into_inner().version)
     }

@@ -19,10 +19,12 @@ struct Ready {
 }
 
 impl Process {
-    async fn start(arguments: &[String], postgres: Option<&str>) -> Result<Self, ServeError> {
-        let program: PathBuf =
-            std::env::current_exe().map_err(|source| io_error("find this program", source))?;
-        let mut command = Command::new(program);
+    async fn start(
+        program: PathBuf,
+        arguments: &[&str],
+        postgres: Option<&str>,
+    ) -> Result<Self, ServeError> {
+        let mut command = Command::new(&program);
         command.args(arguments);
         if let Some(url) = postgres {
             command.env("ADDRESS_BOOK_POSTGRES", url);
@@ -30,12 +32,15 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // The view has the screen; losses are counted.
         command.stderr(Stdio::null()).kill_on_drop(true);
-        let name = arguments.join(" ");
+        let name = format!("{} {}", program.display(), arguments.join(" "));
         let fail = |source| io_error(format!("start `{name}`"), source);
         let mut child = command.spawn().map_err(fail)?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
-            BufReader::new(out).read_line(&mut line).await.map_err(fail)?;
+            BufReader::new(out)
+                .read_line(&mut line)
+                .await
+                .map_err(fail)?;
         }
         let ready = line.strip_prefix("ready ");
         match ready.and_then(|json| serde_json::from_str::<Ready>(json).ok()) {
@@ -47,14 +52,15 @@ impl Process {
         }
     }
 
+    /// `trefoil assigner`, whose program is beside this one.
     pub(super) async fn assigner() -> Result<Self, ServeError> {
-        Process::start(&["assigner".to_owned()], None).await
+        let program = this_program()?.with_file_name("trefoil");
+        Process::start(program, &["assigner", "--listen", "127.0.0.1:0"], None).await
     }
 
     pub(super) async fn server(assigner: &str, postgres: &str) -> Result<Self, ServeError> {
         let arguments = ["serve", "--mode", "linked", "--assigner", assigner];
-        let arguments: Vec<String> = arguments.map(str::to_owned).into();
-        Process::start(&arguments, Some(postgres)).await
+        Process::start(this_program()?, &arguments, Some(postgres)).await
     }
 
     /// kill -9.
@@ -65,9 +71,17 @@ impl Process {
 
     /// SIGTERM, and waits until it has given its books away and ended.
     pub(super) async fn drain(&mut self) {
-        if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32)) {
+        if let Some(pid) = self
+            .child
+            .id()
+            .and_then(|id| rustix::process::Pid::from_raw(id as i32))
+        {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let _ = self.child.wait().await;
     }
+}
+
+fn this_program() -> Result<PathBuf, ServeError> {
+    std::env::current_exe().map_err(|source| io_error("find this program", source))
 }

@@ -1,7 +1,7 @@
 //! The demonstration's load: requests at a steady rate, whatever became of
 //! those before. A hot key takes its share of them while it is on.
 
-use super::caller::{Call, Callers};
+use super::caller::{Call, call};
 use address_book_contract::v1::{ChangeRequest, LookupRequest};
 use address_book_contract::{owner, sample_book};
 use hdrhistogram::Histogram;
@@ -10,6 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use trefoil_router::Router;
 
 /// Users with a book.
 pub(super) const BOOKS_COUNT: u64 = 3_000;
@@ -26,8 +27,8 @@ const LATENCY_US_MAX: u64 = 60_000_000;
 pub(super) struct Tally {
     pub(super) answered: u64,
     pub(super) failed: u64,
-    pub(super) redirects: u64,
-    pub(super) retries: u64,
+    /// Requests sent beyond the first: redirects and tries again.
+    pub(super) repeated: u64,
     pub(super) longest: Duration,
     /// Of the last second or so: emptied by who shows it.
     pub(super) recent_us: Histogram<u64>,
@@ -45,8 +46,7 @@ impl Tally {
         Tally {
             answered: 0,
             failed: 0,
-            redirects: 0,
-            retries: 0,
+            repeated: 0,
             longest: Duration::ZERO,
             recent_us: empty(),
             all_us: empty(),
@@ -57,16 +57,16 @@ impl Tally {
 
 /// A load that runs.
 pub(super) struct Load {
-    callers: Arc<Callers>,
+    router: Router,
     tally: Mutex<Tally>,
     pub(super) is_hot: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl Load {
-    pub(super) fn new(callers: Arc<Callers>) -> Arc<Self> {
+    pub(super) fn new(router: Router) -> Arc<Self> {
         Arc::new(Load {
-            callers,
+            router,
             tally: Mutex::new(Tally::new()),
             is_hot: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -90,15 +90,15 @@ impl Load {
             }
             let load = self.clone();
             tasks.spawn(async move {
-                let call = Call::Change(ChangeRequest {
+                let whole = Call::Change(ChangeRequest {
                     owner: owner(number),
                     whole: true,
                     contacts: sample_book(number, BOOK_LEN).contacts,
                     ..ChangeRequest::default()
                 });
-                let (result, _) = load.callers.call(&call).await;
-                if let Err(status) = result {
-                    load.tally().first_error.get_or_insert(status.to_string());
+                let (result, _) = call(&load.router, &whole).await;
+                if let Err(error) = result {
+                    load.tally().first_error.get_or_insert(error);
                 }
             });
         }
@@ -116,19 +116,18 @@ impl Load {
             let due = (begin.elapsed().as_secs_f64() * rate) as u64;
             while sent < due {
                 sent += 1;
-                let call = self.next(&mut rng);
-                tokio::spawn(self.clone().one(call));
+                let next = self.next(&mut rng);
+                tokio::spawn(self.clone().one(next));
             }
         }
     }
 
-    async fn one(self: Arc<Self>, call: Call) {
+    async fn one(self: Arc<Self>, next: Call) {
         let begin = Instant::now();
-        let (result, effort) = self.callers.call(&call).await;
+        let (result, sent) = call(&self.router, &next).await;
         let took = begin.elapsed();
         let mut tally = self.tally();
-        tally.redirects += effort.redirects;
-        tally.retries += effort.retries;
+        tally.repeated += sent.saturating_sub(1);
         match result {
             Ok(()) => {
                 tally.answered += 1;
@@ -137,9 +136,9 @@ impl Load {
                 tally.recent_us.saturating_record(us);
                 tally.all_us.saturating_record(us);
             }
-            Err(status) => {
+            Err(error) => {
                 tally.failed += 1;
-                tally.first_error.get_or_insert(status.to_string());
+                tally.first_error.get_or_insert(error);
             }
         }
     }

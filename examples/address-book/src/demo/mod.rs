@@ -9,25 +9,29 @@ mod picture;
 mod screen;
 
 use crate::books::CORPUS;
-use crate::serve::{ServeError, io_error};
+use crate::serve::{ServeError, io_error, stopped};
 use address_book_contract::v1::StatsRequest;
-use caller::Callers;
+use address_book_contract::v1::address_books_client::AddressBooksClient;
+use address_book_contract::{client, endpoint};
 use cluster::Process;
 use load::{BOOKS_COUNT, Load};
 use picture::Picture;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use std::collections::HashMap;
 use std::io::IsTerminal as _;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tonic::transport::Channel;
 use trefoil_coordination::{View, Watcher};
 use trefoil_freshness::throwaway::Throwaway;
+use trefoil_router::Router;
 
 const SERVERS_COUNT: usize = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ASSIGNED_WITHIN: Duration = Duration::from_secs(20);
-/// Places of the map that tell whether the keys are shared out.
+/// Between two lines where there is no terminal.
 const LINES_EVERY: Duration = Duration::from_secs(2);
 
 /// Settings of the demonstration.
@@ -44,7 +48,9 @@ pub struct DemoArgs {
 /// Runs it.
 pub fn run(args: &DemoArgs) -> Result<(), ServeError> {
     if !(args.rate > 0.0 && args.rate <= 100_000.0) {
-        return Err(ServeError::Usage("--rate has to be above 0, and below 100000"));
+        return Err(ServeError::Usage(
+            "--rate has to be above 0, and below 100000",
+        ));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -78,8 +84,7 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
         servers.push(server);
     }
     let watcher = Watcher::open(&assigner.address, CORPUS).await?;
-    let callers = Arc::new(Callers::new(watcher.view()));
-    let load = Load::new(callers.clone());
+    let load = Load::new(Router::new(watcher.clone()));
     let mut stage = Stage {
         picture: picture.clone(),
         view: watcher.view(),
@@ -91,7 +96,7 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
     stage.assigned().await?;
     println!("storing {BOOKS_COUNT} books");
     load.fill().await;
-    let looking = tokio::spawn(look(picture.clone(), watcher.view(), load.clone(), callers));
+    let looking = tokio::spawn(look(picture.clone(), watcher.view(), load.clone()));
     let is_terminal = std::io::stdout().is_terminal() && !args.plain;
     let (over, is_over) = std::sync::mpsc::channel();
     let shown = picture.clone();
@@ -100,9 +105,10 @@ async fn demo(args: &DemoArgs) -> Result<(), ServeError> {
         false => show_lines(&shown, &is_over),
     });
     let sending = tokio::spawn(load.clone().run(args.rate));
+    let stopped = stopped()?;
     let played = tokio::select! {
         played = stage.play() => played,
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = stopped => Ok(()),
     };
     load.end();
     let _ = sending.await;
@@ -147,14 +153,18 @@ impl Stage {
     /// kill -9 of a server; how long until others have its keys.
     async fn kill(&mut self) -> Result<(), ServeError> {
         let mut killed = self.servers.remove(1);
-        self.act(&format!("kill -9 of the server at {}", killed.address)).await;
+        self.act(&format!("kill -9 of the server at {}", killed.address))
+            .await;
         let begin = Instant::now();
         killed.kill().await;
         lock(&self.picture).set_down(&killed.address);
         let address = killed.address.clone();
         let mut view = self.view.clone();
         let is_free = |view: &Arc<View>| !owns_some(view, &address);
-        if tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(is_free)).await.is_err() {
+        if tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(is_free))
+            .await
+            .is_err()
+        {
             lock(&self.picture).event("its keys have found nobody");
             return Ok(());
         }
@@ -174,13 +184,16 @@ impl Stage {
     /// SIGTERM: the server gives its books away, then ends.
     async fn stop_one(&mut self) {
         let mut server = self.servers.remove(0);
-        self.act(&format!("SIGTERM to the server at {}", server.address)).await;
+        self.act(&format!("SIGTERM to the server at {}", server.address))
+            .await;
         let begin = Instant::now();
         server.drain().await;
         let mut picture = lock(&self.picture);
         picture.set_down(&server.address);
         let took = begin.elapsed().as_secs_f64();
-        picture.event(format!("it has given its books away and ended after {took:.1} s"));
+        picture.event(format!(
+            "it has given its books away and ended after {took:.1} s"
+        ));
     }
 
     /// Waits until every server has keys.
@@ -188,7 +201,10 @@ impl Stage {
         let mut view = self.view.clone();
         let all = |view: &Arc<View>| {
             view.is_assigned()
-                && self.servers.iter().all(|server| owns_some(view, &server.address))
+                && self
+                    .servers
+                    .iter()
+                    .all(|server| owns_some(view, &server.address))
         };
         match tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(all)).await {
             Ok(Ok(_)) => Ok(()),
@@ -215,11 +231,10 @@ impl Stage {
             tally.longest.as_secs_f64()
         );
         println!(
-            "books found in memory {:.2} %; {:.2} of the key space moved; {} redirects, {} retries",
+            "books found in memory {:.2} %; {:.2} of the key space moved; {} requests were sent again",
             picture.hit_percent(),
             picture.moved,
-            tally.redirects,
-            tally.retries
+            tally.repeated
         );
         if let Some(error) = &tally.first_error {
             println!("first error: {error}");
@@ -230,7 +245,10 @@ impl Stage {
 fn owns_some(view: &View, address: &str) -> bool {
     let mut slices = view.assignment.slices().iter();
     slices.any(|slice| {
-        let owner = slice.servers.first().and_then(|owner| view.servers.get(owner));
+        let owner = slice
+            .servers
+            .first()
+            .and_then(|owner| view.servers.get(owner));
         owner.is_some_and(|server| server.address == address)
     })
 }
@@ -244,12 +262,8 @@ fn lock(picture: &Mutex<Picture>) -> MutexGuard<'_, Picture> {
 }
 
 /// Keeps the picture up to date.
-async fn look(
-    picture: Arc<Mutex<Picture>>,
-    view: watch::Receiver<Arc<View>>,
-    load: Arc<Load>,
-    callers: Arc<Callers>,
-) {
+async fn look(picture: Arc<Mutex<Picture>>, view: watch::Receiver<Arc<View>>, load: Arc<Load>) {
+    let mut clients: HashMap<String, AddressBooksClient<Channel>> = HashMap::new();
     let mut last = Instant::now();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -263,10 +277,12 @@ async fn look(
         let elapsed = last.elapsed();
         last = Instant::now();
         for address in up {
-            let Ok(mut client) = callers.client(&address) else {
+            let Ok(endpoint) = endpoint(&address) else {
                 continue;
             };
-            let asked = tokio::time::timeout(LOOK_EVERY, client.stats(StatsRequest {})).await;
+            let server = clients.entry(address.clone());
+            let server = server.or_insert_with(|| client(endpoint.connect_lazy()));
+            let asked = tokio::time::timeout(LOOK_EVERY, server.stats(StatsRequest {})).await;
             if let Ok(Ok(stats)) = asked {
                 lock(&picture).see_stats(&address, stats.into_inner(), elapsed);
             }

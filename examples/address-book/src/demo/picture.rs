@@ -111,11 +111,20 @@ impl Picture {
             let server = view.servers.get(owner)?;
             letters.get(server.address.as_str()).copied()
         };
-        let map: Vec<char> = (0..MAP_LEN).map(|place| letter_at(place).unwrap_or('·')).collect();
-        let changed = self.map.iter().zip(&map).filter(|(old, new)| **old != '·' && old != new);
+        let map: Vec<char> = (0..MAP_LEN)
+            .map(|place| letter_at(place).unwrap_or('·'))
+            .collect();
+        let changed = self
+            .map
+            .iter()
+            .zip(&map)
+            .filter(|(old, new)| **old != '·' && old != new);
         self.moved += changed.count() as f64 / MAP_LEN as f64;
         for server in &mut self.servers {
-            let owned = map.iter().filter(|letter| **letter == server.letter).count();
+            let owned = map
+                .iter()
+                .filter(|letter| **letter == server.letter)
+                .count();
             server.share = 100.0 * owned as f64 / MAP_LEN as f64;
         }
         self.map = map;
@@ -125,7 +134,11 @@ impl Picture {
 
     /// A server's counters, `elapsed` after those before.
     pub(super) fn see_stats(&mut self, address: &str, stats: StatsAnswer, elapsed: Duration) {
-        for server in self.servers.iter_mut().filter(|s| s.is_up && s.address == address) {
+        for server in self
+            .servers
+            .iter_mut()
+            .filter(|s| s.is_up && s.address == address)
+        {
             let requests = |stats: &StatsAnswer| stats.lookups + stats.changes;
             let done = requests(&stats).saturating_sub(requests(&server.stats));
             server.rate = done as f64 / elapsed.as_secs_f64().max(0.01);
@@ -145,7 +158,10 @@ impl Picture {
     /// Percent of requests whose book was in memory, dead servers included.
     pub(super) fn hit_percent(&self) -> f64 {
         let sum = |count: fn(&StatsAnswer) -> u64| {
-            self.servers.iter().map(|server| count(&server.stats)).sum::<u64>() as f64
+            self.servers
+                .iter()
+                .map(|server| count(&server.stats))
+                .sum::<u64>() as f64
         };
         let (hits, misses) = (sum(|stats| stats.hits), sum(|stats| stats.misses));
         100.0 * hits / (hits + misses).max(1.0)
@@ -176,7 +192,10 @@ mod tests {
     #[test]
     fn rates_and_hits_come_from_counters() {
         let mut picture = Picture::new();
-        assert_eq!((picture.add_server("a:1"), picture.add_server("b:2")), ('A', 'B'));
+        assert_eq!(
+            (picture.add_server("a:1"), picture.add_server("b:2")),
+            ('A', 'B')
+        );
         let stats = |lookups, hits, misses| StatsAnswer {
             lookups,
             hits,

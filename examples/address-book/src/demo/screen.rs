@@ -44,8 +44,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture) {
         picture.failed,
         if picture.is_hot { "   HOT KEY" } else { "" },
     );
-    frame.render_widget(Paragraph::new(head).block(Block::bordered().title("address book")), rows[0]);
-    let map = picture.map.iter().map(|&letter| Span::styled(letter.to_string(), style(letter)));
+    frame.render_widget(
+        Paragraph::new(head).block(Block::bordered().title("address book")),
+        rows[0],
+    );
+    let map = picture
+        .map
+        .iter()
+        .map(|&letter| Span::styled(letter.to_string(), style(letter)));
     let title = format!(
         "key space: {} slices, version {}, moved {:.2} of it",
         picture.slices, picture.version, picture.moved
@@ -66,16 +72,24 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture) {
         .style(style(server.letter))
     });
     let widths = [24, 6, 10, 10, 8, 12, 8].map(Constraint::Length);
-    let heads = ["server", "", "keys", "requests", "books", "memory", "losses"];
+    let heads = [
+        "server", "", "keys", "requests", "books", "memory", "losses",
+    ];
     let table = Table::new(servers, widths)
         .header(Row::new(heads))
         .block(Block::bordered());
     frame.render_widget(table, rows[2]);
     let shown = rows[3].height.saturating_sub(2) as usize;
-    let events = picture.events.iter().skip(picture.events.len().saturating_sub(shown));
+    let events = picture
+        .events
+        .iter()
+        .skip(picture.events.len().saturating_sub(shown));
     let events = events.map(|(second, what)| Line::from(format!("{second:>3} s  {what}")));
     let events = Paragraph::new(events.collect::<Vec<_>>());
-    frame.render_widget(events.block(Block::bordered().title("what happened")), rows[3]);
+    frame.render_widget(
+        events.block(Block::bordered().title("what happened")),
+        rows[3],
+    );
 }
 
 #[cfg(test)]
@@ -95,7 +109,10 @@ mod tests {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             terminal.draw(|frame| draw(frame, &picture)).unwrap();
             let text = terminal.backend().to_string();
-            assert!(height < 20 || text.contains("a server was killed"), "{text}");
+            assert!(
+                height < 20 || text.contains("a server was killed"),
+                "{text}"
+            );
         }
     }
 }
