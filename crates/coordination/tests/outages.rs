@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use support::etcd::Etcd;
 use support::processes::{AssignerProcess, leader, serve_if_ordered, status};
-use support::{assigned_to, eventually, fast, server};
+use support::{assigned_to, eventually, fast, replaced, server};
 use trefoil_coordination::{AssignerClient, JoinOptions, Session, Status, Watcher};
 use trefoil_sharder::ServerId;
 
@@ -152,8 +152,10 @@ async fn an_etcd_with_old_data_is_found_out_and_freezes_the_map() {
 
     // What the copy does not know: another server, and the death of one.
     sessions.push(join(&installation.address(), 3).await);
-    drop(sessions.remove(0));
-    let view = assigned_to(sessions[0].view(), &ids(&sessions)).await;
+    let dead = sessions.remove(0);
+    let gone = dead.server_id();
+    drop(dead);
+    let view = replaced(sessions[0].view(), gone).await;
     let seen = view.assignment.version();
 
     installation.etcd.kill();
@@ -223,8 +225,7 @@ async fn sessions_that_live_through_a_restore_are_told_and_keep_their_map() {
     let dead = all.remove(0);
     let gone = dead.server_id();
     drop(dead);
-    let view = assigned_to(all[0].view(), &ids(&all)).await;
-    assert!(view.is_gone(gone));
+    let view = replaced(all[0].view(), gone).await;
 
     installation.etcd.kill();
     installation.etcd.restore(&copy);

@@ -59,6 +59,16 @@ pub(crate) async fn assigned_to(
     panic!("the slices did not come to {ids:?}: {:?}", latest.borrow());
 }
 
+/// Waits until a server is no member and has no slice.
+pub(crate) async fn replaced(mut view: watch::Receiver<Arc<View>>, id: ServerId) -> Arc<View> {
+    let is_replaced = |view: &Arc<View>| {
+        let slices = view.assignment.slices();
+        view.is_gone(id) && slices.iter().all(|slice| !slice.servers.contains(&id))
+    };
+    let found = tokio::time::timeout(PATIENCE, view.wait_for(is_replaced)).await;
+    Arc::clone(&found.expect("it is replaced").expect("the session lives"))
+}
+
 /// Waits for something.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
