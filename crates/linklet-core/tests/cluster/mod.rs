@@ -11,12 +11,12 @@ use trefoil_linklet_core::{
 use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
 /// Where a key lies: the first 32 in the lower half of the key space.
-pub fn at(key: u64) -> KeyPoint {
+pub(crate) fn at(key: u64) -> KeyPoint {
     KeyPoint(key << 58)
 }
 
 /// A key's bytes.
-pub fn name(key: u64) -> Bytes {
+pub(crate) fn name(key: u64) -> Bytes {
     Bytes::from(format!("key {key}"))
 }
 
@@ -85,20 +85,20 @@ impl Values for Memory {
     }
 }
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     now: Duration,
     servers: BTreeMap<u64, (Core, Memory)>,
     alive: BTreeSet<ServerId>,
     map: Option<Assignment>,
     frames: Vec<(ServerId, ServerId, Frame)>,
     /// Everything that was not a frame, and whose it was.
-    pub effects: Vec<(u64, Effect)>,
+    pub(crate) effects: Vec<(u64, Effect)>,
     tickets: u64,
     puts: BTreeMap<Ticket, u64>,
 }
 
 impl Cluster {
-    pub fn new(config: Config, servers: &[u64]) -> Self {
+    pub(crate) fn new(config: Config, servers: &[u64]) -> Self {
         let core = |id: u64| Core::new(ServerId(id), config.clone()).expect("a good configuration");
         let mut cluster = Cluster {
             now: Duration::from_secs(1),
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// A new map: the key space in equal slices with these servers.
-    pub fn assign(&mut self, slices: &[&[u64]]) {
+    pub(crate) fn assign(&mut self, slices: &[&[u64]]) {
         let version = match &self.map {
             None => AssignmentVersion::first_of(1),
             Some(map) => map.version().next(),
@@ -160,12 +160,12 @@ impl Cluster {
         }
     }
 
-    pub fn version(&self) -> Option<AssignmentVersion> {
+    pub(crate) fn version(&self) -> Option<AssignmentVersion> {
         self.map.as_ref().map(Assignment::version)
     }
 
     /// Delivers what is on its way, so many times.
-    pub fn rounds(&mut self, rounds: usize) {
+    pub(crate) fn rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.now += Duration::from_micros(500);
             for (from, to, frame) in std::mem::take(&mut self.frames) {
@@ -179,7 +179,7 @@ impl Cluster {
     }
 
     /// Until nothing happens any more.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..40 {
             self.rounds(10);
             self.now += Duration::from_millis(60);
@@ -189,32 +189,32 @@ impl Cluster {
         }
     }
 
-    pub fn renew_leases(&mut self) {
+    pub(crate) fn renew_leases(&mut self) {
         let until = self.now + Duration::from_secs(3_600);
         for id in self.ids() {
             self.with(id, |core, memory, now| core.lease(now, memory, until));
         }
     }
 
-    pub fn end_leases(&mut self) {
+    pub(crate) fn end_leases(&mut self) {
         self.now += Duration::from_secs(7_200);
         for id in self.ids() {
             self.with(id, |core, memory, now| core.tick(now, memory));
         }
     }
 
-    pub fn kill(&mut self, id: u64) {
+    pub(crate) fn kill(&mut self, id: u64) {
         self.servers.remove(&id);
         self.alive.remove(&ServerId(id));
         self.frames
             .retain(|(from, to, _)| from.0 != id && to.0 != id);
     }
 
-    pub fn drain(&mut self, id: u64) {
+    pub(crate) fn drain(&mut self, id: u64) {
         self.with(id, |core, memory, now| core.drain(now, memory));
     }
 
-    pub fn expire(&mut self, id: u64) {
+    pub(crate) fn expire(&mut self, id: u64) {
         self.with(id, |core, memory, _| core.expire(memory));
     }
 
@@ -228,13 +228,13 @@ impl Cluster {
         }
     }
 
-    pub fn read(&mut self, id: u64, key: u64) -> Decision {
+    pub(crate) fn read(&mut self, id: u64, key: u64) -> Decision {
         let request = self.request(key, Access::Read);
         self.with(id, |core, memory, now| core.request(now, memory, &request))
     }
 
     /// A commit, as the runtime makes it.
-    pub fn put(&mut self, id: u64, key: u64, value: u64) -> Decision {
+    pub(crate) fn put(&mut self, id: u64, key: u64, value: u64) -> Decision {
         let request = self.request(key, Access::Commit);
         let ticket = request.ticket;
         self.puts.insert(ticket, key);
@@ -261,7 +261,7 @@ impl Cluster {
     }
 
     /// Whether all commits of a key have been acknowledged.
-    pub fn acknowledged(&self, key: u64) -> bool {
+    pub(crate) fn acknowledged(&self, key: u64) -> bool {
         let done = |ticket: &Ticket| {
             self.effects.iter().any(|(_, effect)| {
                 matches!(effect, Effect::Settled { ticket: of, result: Ok(_) } if of == ticket)
@@ -271,17 +271,17 @@ impl Cluster {
         last.is_some_and(|(ticket, _)| done(ticket))
     }
 
-    pub fn unmarshallable(&mut self, id: u64, key: u64) {
+    pub(crate) fn unmarshallable(&mut self, id: u64, key: u64) {
         self.with(id, |_, memory, _| memory.unmarshallable.insert(at(key)));
     }
 
-    pub fn get(&self, id: u64, key: u64) -> Option<u64> {
+    pub(crate) fn get(&self, id: u64, key: u64) -> Option<u64> {
         let (_, memory) = self.servers.get(&id)?;
         memory.values.get(&at(key)).map(|(_, value)| *value)
     }
 
     /// Who serves a key.
-    pub fn owner(&self, key: u64) -> Option<u64> {
+    pub(crate) fn owner(&self, key: u64) -> Option<u64> {
         let mut owners = self.servers.iter().filter(|(_, (core, _))| {
             core.owned().iter().any(|slice| slice.contains(at(key)))
                 || core.token(at(key)).is_some()
@@ -292,21 +292,21 @@ impl Cluster {
     }
 
     /// How many values a server has.
-    pub fn arrived(&self, id: u64) -> usize {
+    pub(crate) fn arrived(&self, id: u64) -> usize {
         self.servers[&id].1.values.len()
     }
 
-    pub fn told(&self, id: u64, what: impl Fn(&Effect) -> bool) -> bool {
+    pub(crate) fn told(&self, id: u64, what: impl Fn(&Effect) -> bool) -> bool {
         self.effects
             .iter()
             .any(|(of, effect)| *of == id && what(effect))
     }
 
-    pub fn woken(&self, id: u64) -> bool {
+    pub(crate) fn woken(&self, id: u64) -> bool {
         self.told(id, |effect| matches!(effect, Effect::Wake(_)))
     }
 
-    pub fn losses(&self) -> Vec<Loss> {
+    pub(crate) fn losses(&self) -> Vec<Loss> {
         let losses = self.effects.iter().filter_map(|(_, effect)| match effect {
             Effect::Loss(loss) => Some(loss.clone()),
             _ => None,
