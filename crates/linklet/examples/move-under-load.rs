@@ -10,8 +10,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use trefoil_coordination::{LocalCoordinator, Watcher};
+use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
 use trefoil_linklet::{Error, Linklet, Listener, PlainMarshal, StateLoss};
+use trefoil_sharder::BalanceConfig;
 
 const BYTES: usize = 1000;
 /// Requests per second of all callers together, open loop.
@@ -56,7 +57,11 @@ impl Servers {
                         .update(&key, |value| value[0] = value[0].wrapping_add(1))
                         .await
                 }
-                false => linklet.read(&key, |value| drop(value[BYTES - 1])).await,
+                false => {
+                    linklet
+                        .read(&key, |value| assert!(value.len() == BYTES))
+                        .await
+                }
             }
             .map(|found| found.is_some())
         };
@@ -141,7 +146,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(objects) => objects.parse()?,
         None => 100_000,
     };
-    let coordinator = LocalCoordinator::new();
+    // Everything may move in one round: what is shown is the move, not the
+    // assigner's budget for it.
+    let options = NodeOptions {
+        balance: BalanceConfig {
+            churn_max: 1.0,
+            ..BalanceConfig::default()
+        },
+        ..NodeOptions::default()
+    };
+    let coordinator = LocalCoordinator::with(options)?;
     let losses = Arc::new(Losses::default());
     let start = || {
         Linklet::builder("move-under-load", PlainMarshal)

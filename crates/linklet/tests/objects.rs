@@ -286,7 +286,7 @@ impl Marshal<String> for Picky {
 #[tokio::test(flavor = "multi_thread")]
 async fn values_that_cannot_be_moved_are_reported_by_name() {
     let heard = Arc::new(Heard::default());
-    let coordinator = LocalCoordinator::new();
+    let coordinator = cluster::coordinator(1);
     let build =
         || Linklet::builder(CORPUS, Picky).listener(Arc::clone(&heard) as Arc<dyn Listener>);
     let address = || "127.0.0.1:0".parse().unwrap();

@@ -51,16 +51,7 @@ impl Cluster {
         } else {
             2
         };
-        let options = NodeOptions {
-            balance: BalanceConfig {
-                replicas_min: copies,
-                replicas_max: copies,
-                ..BalanceConfig::default()
-            },
-            ..NodeOptions::default()
-        };
-        let coordinator = LocalCoordinator::with(options).unwrap();
-        Cluster::with(coordinator, count, replication).await
+        Cluster::with(coordinator(copies), count, replication).await
     }
 
     pub(crate) async fn with(
@@ -81,7 +72,9 @@ impl Cluster {
         for _ in 0..count {
             cluster.join(|builder| builder).await;
         }
-        cluster.settle().await;
+        if count > 0 {
+            cluster.settle().await;
+        }
         cluster
     }
 
@@ -183,6 +176,22 @@ impl Cluster {
     pub(crate) fn losses(&self) -> Vec<StateLoss> {
         self.heard.losses.lock().unwrap().clone()
     }
+}
+
+/// An assigner in this process. It may move everything in one round: a drain
+/// then takes as long as the moves, not as long as the budget for churn makes
+/// it.
+pub(crate) fn coordinator(copies: usize) -> LocalCoordinator {
+    let options = NodeOptions {
+        balance: BalanceConfig {
+            replicas_min: copies,
+            replicas_max: copies,
+            churn_max: 1.0,
+            ..BalanceConfig::default()
+        },
+        ..NodeOptions::default()
+    };
+    LocalCoordinator::with(options).unwrap()
 }
 
 pub(crate) fn name(n: u64) -> Vec<u8> {
