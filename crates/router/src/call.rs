@@ -48,21 +48,27 @@ impl Router {
     /// Sends a request for a key to its primary. `request` gets a connection
     /// and what has to be sent beside the message, and may be called a second
     /// time, when it was redirected.
-    pub async fn call<T>(
+    pub async fn call<T, F>(
         &self,
         key: &[u8],
-        request: impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
-    ) -> Result<T, CallError> {
+        request: impl FnMut(Channel, MetadataMap) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         self.call_with(key, CallOptions::default(), request).await
     }
 
     /// Likewise, as `options` say.
-    pub async fn call_with<T>(
+    pub async fn call_with<T, F>(
         &self,
         key: &[u8],
         options: CallOptions,
-        mut request: impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
-    ) -> Result<T, CallError> {
+        mut request: impl FnMut(Channel, MetadataMap) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         let point = self.point(key);
         let until = Instant::now() + options.patience;
         loop {
@@ -80,12 +86,15 @@ impl Router {
         }
     }
 
-    async fn attempt<T>(
+    async fn attempt<T, F>(
         &self,
         point: KeyPoint,
         access: Access,
-        request: &mut impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
-    ) -> Result<T, CallError> {
+        request: &mut impl FnMut(Channel, MetadataMap) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         let first = self.route_point(point, access)?;
         let redirect = match send(&first, request).await {
             Ok(answer) => return Ok(answer),
@@ -114,10 +123,13 @@ impl Router {
     }
 }
 
-async fn send<T>(
+async fn send<T, F>(
     target: &Target,
-    request: &mut impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
-) -> Result<T, Status> {
+    request: &mut impl FnMut(Channel, MetadataMap) -> F,
+) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
     let mut metadata = MetadataMap::new();
     target.routed.apply(&mut metadata);
     let outstanding = target.peer.begin();

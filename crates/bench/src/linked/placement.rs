@@ -104,8 +104,9 @@ async fn follow(assigner: &str, addresses: &[String]) -> Result<Rule, LinkedBenc
     let is_assigned = |view: &Arc<View>| {
         view.is_assigned() && addresses.iter().all(|address| owns_some(view, address))
     };
-    let waited = tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(is_assigned)).await;
-    if !matches!(waited, Ok(Ok(_))) {
+    let waited = tokio::time::timeout(ASSIGNED_WITHIN, view.wait_for(is_assigned));
+    let is_ready = matches!(waited.await, Ok(Ok(_)));
+    if !is_ready {
         return Err(not_ready(format!(
             "after {ASSIGNED_WITHIN:?} some server has no part of the key space"
         )));

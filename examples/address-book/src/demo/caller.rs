@@ -39,9 +39,9 @@ pub(super) async fn call(router: &Router, call: &Call) -> (Result<(), String>, u
         .call_with(
             call.owner().as_bytes(),
             CallOptions::repeatable(PATIENCE),
-            async |channel: Channel, metadata: MetadataMap| {
+            |channel, metadata| {
                 sent += 1;
-                send(call, channel, metadata).await
+                send(call, channel, metadata)
             },
         )
         .await;
