@@ -41,9 +41,15 @@ impl Placement {
     }
 
     /// The backends that hold the key with this hash.
-    #[inline]
+    #[inline(always)]
     pub fn cohort(&self, hash: KeyHash) -> Cohort {
-        self.cohort_of_shard(jump(hash.shard_bits(), self.backend_count))
+        self.cohort_of_shard(self.first(hash))
+    }
+
+    /// The first of the backends that hold the key with this hash.
+    #[inline(always)]
+    pub fn first(&self, hash: KeyHash) -> u32 {
+        jump(hash.shard_bits(), self.backend_count)
     }
 
     /// The backends that hold the keys whose first backend is `shard`.

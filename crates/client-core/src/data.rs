@@ -40,7 +40,7 @@ pub const fn pointer_in_window(pointer: Pointer, window_len: u64) -> bool {
 
 /// Judges a private copy of what an index entry with `tag` and `version`
 /// pointed at.
-#[inline]
+#[inline(always)]
 pub fn judge<'a>(
     bytes: &'a [u8],
     tag: u64,

@@ -47,7 +47,7 @@ pub enum VoteDecision {
 }
 
 /// Judges votes; `quorum` of them must agree.
-#[inline]
+#[inline(always)]
 pub fn decide_votes(votes: &[Vote], quorum: usize) -> VoteDecision {
     let open = votes.iter().filter(|vote| **vote == Vote::Open).count();
     let absent = votes

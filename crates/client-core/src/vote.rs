@@ -82,6 +82,25 @@ where
     scan_neighbours(hash, expected_config, index, &home, header, bucket_at)
 }
 
+/// The vote that most keys get from the cache line of their home slot alone:
+/// where this says that the key is present, [`index_vote`] would say the same.
+/// `None` means that more of the index has to be looked at. `home` is the key's
+/// home bucket, number `index` of the window.
+#[inline(always)]
+pub fn glance<W: Words>(
+    hash: KeyHash,
+    expected_config: u32,
+    index: u64,
+    home: &W,
+) -> Option<IndexVote> {
+    let scan = bucket::glance(home, hash.tag, hash.home_slot());
+    let (slot, entry) = scan.found?;
+    match refusal(&scan, expected_config) {
+        None => Some(present(index, slot, entry, scan.header.epoch)),
+        Some(_) => None,
+    }
+}
+
 /// The rare second part: the home has spilled and does not hold the key itself.
 #[cold]
 fn scan_neighbours<W, F>(
@@ -261,6 +280,35 @@ mod tests {
                 epoch: 3
             }
         );
+    }
+
+    #[test]
+    fn a_glance_finds_what_shares_the_home_slots_line_and_believes_no_other_header() {
+        let glance = |index: &Index| super::glance(hash(), CONFIG, 2, &Bucket(index, 2));
+        for (slot, near) in [(14, true), (13, true), (12, false), (0, false)] {
+            let index = Index::new(header());
+            assert_eq!(glance(&index), None);
+            index.put(2, slot, hash().tag, 99);
+            assert_eq!(glance(&index), near.then(|| index.vote(hash())), "{slot}");
+            for header in [
+                BucketHeader::default(),
+                BucketHeader::new(8, 3),
+                BucketHeader {
+                    recovering: true,
+                    ..header()
+                },
+            ] {
+                index.set_header(2, header);
+                assert_eq!(glance(&index), None);
+            }
+        }
+        // An epoch raised between the first look at the header and the last.
+        let index = Index::new(header());
+        index.put(2, 14, hash().tag, 99);
+        index.edit.set(Some((4, |index| {
+            index.set_header(2, BucketHeader::new(CONFIG, 4));
+        })));
+        assert_eq!(glance(&index), None);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use crate::link::Link;
 use crate::options::Options;
 use crate::rpc::Completion;
 use crate::time;
+use crate::versions::Versions;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use trefoil_cell::{CellConfig, Cohort, Placement, RpcAddress};
-use trefoil_client_core::clock::VersionClock;
 use trefoil_client_core::mode::Mode;
 use trefoil_client_core::retry::{Limits, RetryCounts};
 use trefoil_layout::limits::{CLOCK_AHEAD_NS_MAX, KEY_LEN_MAX};
@@ -40,23 +40,45 @@ pub struct Counters {
     pub mutation_retries: RetryCounts,
 }
 
+/// Which replica is asked first.
+pub(crate) struct Turns {
+    /// Always this one.
+    preferred: Option<usize>,
+    /// Lookups so far, and the client's own start.
+    count: u64,
+}
+
+impl Turns {
+    /// The place in a cohort of `copies` that is asked first.
+    #[inline(always)]
+    pub(crate) fn next(&mut self, copies: usize) -> usize {
+        if copies == 1 {
+            return 0;
+        }
+        if let Some(preferred) = self.preferred {
+            return preferred % copies;
+        }
+        self.count += 1;
+        (self.count / PREFERRED_TURN % copies as u64) as usize
+    }
+}
+
 /// A client of one cell for one thread.
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: Arc<CellConfig>,
     pub(crate) mode: Mode,
     pub(crate) options: Options,
-    hasher: KeyHasher,
-    placement: Placement,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) placement: Placement,
     pub(crate) links: Vec<Link>,
     /// What a group of [`Client::get_many`] has read.
     pub(crate) group_bytes: Vec<WordBuffer>,
-    pub(crate) clock: VersionClock,
-    last_version: Version,
+    pub(crate) versions: Versions,
     /// Whether lookups are reported as uses.
     pub(crate) reports_uses: bool,
     pub(crate) counters: Counters,
-    turn: u64,
+    pub(crate) turns: Turns,
     /// Number of the operation under way.
     pub(crate) operation: u64,
     pub(crate) done: (Sender<Completion>, Receiver<Completion>),
@@ -88,11 +110,13 @@ impl Client {
             config,
             shared,
             options,
-            clock: VersionClock::new(random_id()),
-            last_version: Version::ZERO,
+            versions: Versions::new(),
             reports_uses: true,
             counters: Counters::default(),
-            turn: number as u64 * PREFERRED_TURN,
+            turns: Turns {
+                preferred: options.preferred,
+                count: number as u64 * PREFERRED_TURN,
+            },
             operation: 0,
             done: channel(),
         }
@@ -154,36 +178,13 @@ impl Client {
     /// The place in the cohort that is asked first.
     #[inline(always)]
     pub(crate) fn preferred(&mut self) -> usize {
-        let copies = self.mode.replica_count();
-        if copies == 1 {
-            return 0;
-        }
-        if let Some(preferred) = self.options.preferred {
-            return preferred % copies;
-        }
-        self.turn += 1;
-        (self.turn / PREFERRED_TURN % copies as u64) as usize
-    }
-
-    /// Issues the next version.
-    pub(crate) fn next_version(&mut self) -> Version {
-        let now = time::unix_ns();
-        self.last_version = match self.clock.next(now) {
-            Ok(version) => version,
-            Err(_) => {
-                self.clock.renew(random_id());
-                self.clock
-                    .next(now)
-                    .expect("a fresh client id has sequence numbers")
-            }
-        };
-        self.last_version
+        self.turns.next(self.mode.replica_count())
     }
 
     /// The version that was nominated last. After an indeterminate CAS, finding
     /// it tells that the CAS was applied.
     pub fn last_version(&self) -> Version {
-        self.last_version
+        self.versions.last()
     }
 
     /// The cell's configuration, as this client knows it.
@@ -196,7 +197,7 @@ impl Client {
     pub(crate) fn observe_sanely(&mut self, version: Version) {
         let latest = time::unix_ns() + CLOCK_AHEAD_NS_MAX;
         if version.time_ns <= latest {
-            self.clock.observe(version);
+            self.versions.observe(version);
         }
     }
 
@@ -243,15 +244,6 @@ fn is_loopback(host: &str) -> bool {
         || host
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| ip.is_loopback())
-}
-
-/// Random bits for a client incarnation: a freshly keyed hasher's.
-fn random_id() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let mut hasher = std::hash::RandomState::new().build_hasher();
-    hasher.write_u64(time::monotonic_ns());
-    hasher.write_u32(std::process::id());
-    hasher.finish()
 }
 
 fn machine_mode(mode: trefoil_cell::Mode) -> Mode {

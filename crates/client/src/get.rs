@@ -54,6 +54,16 @@ pub struct Miss {
     pub fill: FillTicket,
 }
 
+impl Miss {
+    #[inline]
+    pub(crate) fn new(reason: MissReason, version: Version) -> Self {
+        Miss {
+            reason,
+            fill: FillTicket::new(version),
+        }
+    }
+}
+
 impl<'a> Hit<'a> {
     #[inline(always)]
     pub(crate) fn new(entry: DataEntry<'a>, version: Version) -> Self {
@@ -350,7 +360,7 @@ impl Client {
                 if self.reports_uses {
                     self.touch(get, hash, cohort);
                 }
-                self.clock.observe(version);
+                self.versions.observe(version);
                 let bytes = self.links[cohort.as_slice()[replica] as usize]
                     .bytes
                     .bytes();
@@ -373,10 +383,7 @@ impl Client {
 
     /// A miss, with the version that a fill after it stores under.
     pub(crate) fn miss(&mut self, reason: MissReason) -> Miss {
-        Miss {
-            reason,
-            fill: FillTicket::new(self.next_version()),
-        }
+        Miss::new(reason, self.versions.next())
     }
 
     /// Tells every replica that voted for the hit that it was read.

@@ -1,15 +1,15 @@
 //! Many lookups at once: their cache misses overlap.
 //!
-//! Each key goes through three steps: hash it and prefetch its buckets; judge
-//! the buckets and prefetch its data; copy, judge, hand out. Keys take them in
-//! groups, and three groups are under way, so that memory works for the next
-//! groups while the processor works on this one:
+//! Each key goes through four stages, a group of keys at a time, and many
+//! groups are under way: memory works for those behind while the processor
+//! works on this one.
 //!
-//! ```text
-//! place       0 1 2 3
-//! hand out        0 1 2 3
-//! read index    0 1 2 3
-//! ```
+//! | stage | does | and fetches ahead |
+//! |---|---|---|
+//! | place | hashes the key | the two lines of its bucket that will most likely do |
+//! | glance | looks for it in these | its data, or the rest of the bucket |
+//! | settle | looks through the rest for the few keys that need it | their data |
+//! | hand out | copies the data, judges it, calls back | |
 //!
 //! In groups and not key by key, because most of a random read's time here is
 //! address translation: a prefetch that misses the TLB holds up everything
@@ -17,60 +17,77 @@
 //!
 //! What a bucket says and whether bytes are the value is decided by the same
 //! functions as in a single lookup; here only the outcomes that need nothing
-//! else are known: a sound hit, or an absence that is agreed upon. Everything
-//! rarer (a torn read, a side table, votes that differ, another host) takes the
-//! way of a single lookup.
+//! else are known: a sound hit, or an absence that is agreed upon. At anything
+//! rarer (a torn read, a side table, votes that differ, another host) the batch
+//! stops. That key takes the way of a single lookup, which may map memory anew,
+//! and a new batch begins behind it: no batch mixes what it read before with
+//! what it reads after.
 
 use crate::client::{Client, check_key};
 use crate::error::OpError;
-use crate::get::{Hit, Lookup};
-use crate::link::Link;
+use crate::get::{Hit, Lookup, Miss};
+use crate::link::{Link, Mapped};
 use crate::options::Carrier;
 use crate::time;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
-use trefoil_client_core::mode::Mode;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
 use trefoil_client_core::vote::IndexVote;
-use trefoil_layout::{KeyHash, Pointer, Version};
-use trefoil_region::WordBuffer;
+use trefoil_fabric::shm::{Home, PREFETCH_LEN_MAX, Reader};
+use trefoil_layout::{KeyHash, Version};
+use trefoil_region::{SharedWords, WordBuffer};
 
 /// Keys of a group: their page walks overlap, and their lines together are no
 /// more than a core can wait for at a time.
 const GROUP_LEN: usize = 4;
-/// Groups between two steps of the same key: enough to hide the latency of
-/// memory, few enough for the prefetched lines to stay in the nearest cache.
-const DISTANCE: usize = 4;
+/// Groups between a group's place and its later stages: enough to hide the
+/// latency of memory, few enough for what was fetched to stay in the nearest
+/// cache.
+const GLANCE_AFTER: usize = 4;
+const SETTLE_AFTER: usize = GLANCE_AFTER + 2;
+const HAND_OUT_AFTER: usize = SETTLE_AFTER + 2;
 /// Groups under way.
-const GROUP_COUNT: usize = 2 * DISTANCE + 1;
+const GROUP_COUNT: usize = HAND_OUT_AFTER + 1;
 
-/// Which replicas a key is read from: one, or two that have to agree.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    hash: KeyHash,
-    first: u32,
-    second: u32,
-}
-
-/// What the buckets say of a key.
-#[derive(Clone, Copy)]
-enum Found {
-    Data {
-        pointer: Pointer,
-        version: Version,
-        slots: [u32; 2],
-    },
-    Absent,
+/// How far a key has come.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
     /// For a lookup of its own.
+    #[default]
     Unclear,
+    /// Has a place.
+    Placed,
+    /// Not where most keys are: the rest of the index has to say.
+    Far,
+    /// Its data is known to be at the pointer.
+    Found,
+    /// Agreed to be nowhere.
+    Absent,
 }
 
-/// Keys that are handed out together.
-struct Group<'a, K> {
-    keys: &'a [K],
-    indexes: std::ops::Range<usize>,
-    places: &'a [Place; GROUP_LEN],
-    found: &'a [Found; GROUP_LEN],
+/// A key under way, of which `V` replicas decide together.
+#[derive(Clone, Copy)]
+struct Item<'a, const V: usize> {
+    hash: KeyHash,
+    version: Version,
+    data: Option<SharedWords<'a>>,
+    /// The replica that it is read from first, then the others that vote.
+    backends: [u32; V],
+    homes: [Option<Home<'a>>; V],
+    slots: [u32; V],
+    state: State,
+}
+
+impl<const V: usize> Item<'_, V> {
+    const UNCLEAR: Self = Item {
+        hash: KeyHash { place: 0, tag: 0 },
+        version: Version::ZERO,
+        data: None,
+        backends: [0; V],
+        homes: [None; V],
+        slots: [0; V],
+        state: State::Unclear,
+    };
 }
 
 impl Client {
@@ -81,258 +98,233 @@ impl Client {
         keys: &[K],
         mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) {
-        if !self.is_all_shared() {
-            for (index, key) in keys.iter().enumerate() {
-                on(index, self.get(key.as_ref()));
+        let mut done = 0;
+        while done < keys.len() {
+            let on_next = |index: usize, result: Result<Lookup<'_>, OpError>| {
+                on(done + index, result);
+            };
+            let handed_out = match self.mode.quorum() {
+                1 => self.get_overlapped::<1, K>(&keys[done..], on_next),
+                _ => self.get_overlapped::<2, K>(&keys[done..], on_next),
+            };
+            done += handed_out;
+            // Where a batch got nowhere, the next one hardly would either.
+            let alone = if handed_out == 0 { GROUP_LEN } else { 1 };
+            for key in keys[done..].iter().take(alone) {
+                on(done, self.get(key.as_ref()));
+                done += 1;
             }
-            return;
-        }
-        match self.mode {
-            Mode::R1 => self.get_interleaved::<1, K>(keys, &mut on),
-            Mode::R2Immutable => self.get_interleaved::<2, K>(keys, &mut on),
-            Mode::R32 => self.get_interleaved::<3, K>(keys, &mut on),
         }
     }
 
-    /// Whether every backend is read one-sidedly.
-    fn is_all_shared(&self) -> bool {
-        self.options.carrier == Carrier::Auto
-            && self.links.iter().all(|link| link.shared().is_some())
-    }
-
-    fn get_interleaved<const N: usize, K: AsRef<[u8]>>(
+    /// Hands out keys up to the first that needs a lookup of its own; returns
+    /// how many.
+    fn get_overlapped<const V: usize, K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
-        on: &mut impl FnMut(usize, Result<Lookup<'_>, OpError>),
-    ) {
-        let now_ms = time::coarse_unix_ms();
-        // Taken out, so that a hit may borrow from it while the client counts.
-        let mut buffers = std::mem::take(&mut self.group_bytes);
+        mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
+    ) -> usize {
+        if self.options.carrier != Carrier::Auto {
+            return 0;
+        }
+        let Some(mut backends) = self
+            .links
+            .iter_mut()
+            .map(Link::mapped)
+            .collect::<Option<Vec<_>>>()
+        else {
+            return 0;
+        };
+        let buffers = &mut self.group_bytes;
         buffers.resize_with(GROUP_LEN, WordBuffer::default);
-        let mut places = [[Place::default(); GROUP_LEN]; GROUP_COUNT];
-        let mut found = [[Found::Unclear; GROUP_LEN]; GROUP_COUNT];
-        let group = |number: usize| {
-            let first = (number * GROUP_LEN).min(keys.len());
-            first..(first + GROUP_LEN).min(keys.len())
-        };
-        let count = keys.len().div_ceil(GROUP_LEN);
-        for step in 0..count + GROUP_COUNT - 1 {
-            let places_now = &mut places[step % GROUP_COUNT];
-            for (place, index) in places_now.iter_mut().zip(group(step)) {
-                *place = self.place::<N>(keys[index].as_ref());
-            }
-            let placed = group(step).len();
-            self.prefetch_buckets::<N>(&places_now[..placed]);
-            if let Some(done) = step.checked_sub(2 * DISTANCE) {
-                let group = Group {
-                    keys,
-                    indexes: group(done),
-                    places: &places[done % GROUP_COUNT],
-                    found: &found[done % GROUP_COUNT],
-                };
-                self.hand_out::<N, K>(&group, &mut buffers, now_ms, on);
-            }
-            if let Some(reading) = step.checked_sub(DISTANCE) {
-                let found = &mut found[reading % GROUP_COUNT];
-                let places = &places[reading % GROUP_COUNT];
-                for (at, index) in group(reading).enumerate() {
-                    found[at] = match check_key(keys[index].as_ref()) {
-                        Ok(()) => self.read_index::<N>(&places[at]),
-                        Err(_) => Found::Unclear,
+        let now_ms = time::coarse_unix_ms();
+        let config_floor = self.config.flush_floor;
+        let copies = self.mode.replica_count();
+        let mut under_way = [[Item::<V>::UNCLEAR; GROUP_LEN]; GROUP_COUNT];
+        let group_count = keys.len().div_ceil(GROUP_LEN);
+        for step in 0..group_count + HAND_OUT_AFTER {
+            let group_at = |delay: usize| {
+                let number = step.checked_sub(delay).filter(|n| *n < group_count)?;
+                let first = number * GROUP_LEN;
+                let len = GROUP_LEN.min(keys.len() - first);
+                Some((first, number % GROUP_COUNT, len))
+            };
+            if let Some((first, at, len)) = group_at(0) {
+                for (item, key) in under_way[at][..len].iter_mut().zip(&keys[first..]) {
+                    let key = key.as_ref();
+                    if check_key(key).is_err() {
+                        *item = Item::UNCLEAR;
+                        continue;
+                    }
+                    let hash = self.hasher.hash(key);
+                    let voters = if copies == 1 {
+                        [self.placement.first(hash); V]
+                    } else {
+                        let cohort = self.placement.cohort(hash);
+                        let first = self.turns.next(copies);
+                        std::array::from_fn(|rank| cohort.as_slice()[(first + rank) % copies])
                     };
+                    item.place(hash, voters, &backends);
                 }
-                self.prefetch_data(&places[..], &found[..group(reading).len()]);
+            }
+            if let Some((first, at, len)) = group_at(HAND_OUT_AFTER) {
+                let items = &mut under_way[at][..len];
+                for (item, buffer) in items.iter().zip(&mut *buffers) {
+                    if let (State::Found, Some(data)) = (item.state, item.data) {
+                        buffer.fill_from(data);
+                    }
+                }
+                // Leases and flush floors are looked at after the reads.
+                let now = time::coarse_ns();
+                for (at, (item, buffer)) in items.iter().zip(&*buffers).enumerate() {
+                    let index = first + at;
+                    for number in item.backends {
+                        if !backends[number as usize].lease_alive(now) {
+                            return index;
+                        }
+                    }
+                    match item.state {
+                        State::Found => {
+                            let reader = item.reader(0, &backends);
+                            let check = DataCheck {
+                                key: keys[index].as_ref(),
+                                now_ms,
+                                flush_floor: config_floor.max(reader.flush_floor()),
+                            };
+                            let (tag, version) = (item.hash.tag, item.version);
+                            let DataVerdict::Hit(entry) =
+                                judge(buffer.bytes(), tag, version, &check)
+                            else {
+                                return index;
+                            };
+                            for voter in 0..V {
+                                if let Some(home) = &item.homes[voter] {
+                                    backends[item.backends[voter] as usize]
+                                        .touch(home.partition(), item.slots[voter]);
+                                }
+                            }
+                            self.counters.hits += 1;
+                            self.versions.observe(version);
+                            on(index, Ok(Lookup::Hit(Hit::new(entry, version))));
+                        }
+                        State::Absent => {
+                            self.counters.misses += 1;
+                            let miss = Miss::new(MissReason::Absent, self.versions.next());
+                            on(index, Ok(Lookup::Miss(miss)));
+                        }
+                        State::Unclear | State::Placed | State::Far => return index,
+                    }
+                }
+            }
+            if let Some((_, at, len)) = group_at(SETTLE_AFTER) {
+                for item in &mut under_way[at][..len] {
+                    if item.state == State::Far {
+                        item.settle(&backends);
+                    }
+                }
+            }
+            if let Some((_, at, len)) = group_at(GLANCE_AFTER) {
+                for item in &mut under_way[at][..len] {
+                    if item.state == State::Placed {
+                        item.glance(&backends);
+                    }
+                }
             }
         }
-        self.group_bytes = buffers;
+        keys.len()
     }
+}
 
-    /// First step: where the key is read.
+impl<'a, const V: usize> Item<'a, V> {
+    /// First stage: where the key is read.
     #[inline(always)]
-    fn place<const N: usize>(&mut self, key: &[u8]) -> Place {
-        if check_key(key).is_err() {
-            return Place::default();
-        }
-        let hash = self.hash(key);
-        let cohort = self.cohort(hash);
-        let copies = cohort.as_slice();
-        let preferred = self.preferred();
-        let next = if preferred + 1 < copies.len() {
-            preferred + 1
-        } else {
-            0
-        };
-        Place {
-            hash,
-            first: copies[preferred],
-            second: copies[next],
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_buckets<const N: usize>(&self, places: &[Place]) {
-        for place in places {
-            if let Some(connection) = self.links[place.first as usize].shared() {
-                connection.prefetch_bucket(place.hash);
-            }
-            if N == 3
-                && let Some(connection) = self.links[place.second as usize].shared()
-            {
-                connection.prefetch_bucket(place.hash);
+    fn place(&mut self, hash: KeyHash, backends: [u32; V], mapped: &[Mapped<'a>]) {
+        self.hash = hash;
+        self.backends = backends;
+        self.state = State::Placed;
+        for voter in 0..V {
+            let home = self.reader(voter, mapped).home(hash);
+            self.homes[voter] = home;
+            match home {
+                Some(home) => home.prefetch(hash),
+                None => self.state = State::Unclear,
             }
         }
     }
 
     #[inline(always)]
-    fn prefetch_data(&self, places: &[Place], found: &[Found]) {
-        for (place, found) in places.iter().zip(found) {
-            if let Found::Data { pointer, .. } = *found
-                && let Some(connection) = self.links[place.first as usize].shared()
-            {
-                connection.prefetch_data(pointer);
+    fn reader(&self, voter: usize, mapped: &[Mapped<'a>]) -> &'a Reader {
+        mapped[self.backends[voter] as usize].reader
+    }
+
+    /// Second stage: what the nearest lines say.
+    #[inline(always)]
+    fn glance(&mut self, mapped: &[Mapped<'a>]) {
+        let mut votes = [Vote::None; V];
+        for (voter, noted) in votes.iter_mut().enumerate() {
+            let Some(home) = self.homes[voter] else {
+                return;
+            };
+            match self.reader(voter, mapped).glance(self.hash, home) {
+                Some(vote) => *noted = self.take(voter, vote, mapped),
+                None => return self.look_further(mapped),
+            }
+        }
+        self.decide(votes);
+    }
+
+    fn look_further(&mut self, mapped: &[Mapped<'a>]) {
+        self.state = State::Far;
+        for voter in 0..V {
+            if let Some(home) = self.homes[voter] {
+                self.reader(voter, mapped).prefetch_rest(self.hash, home);
             }
         }
     }
 
-    /// Second step: what the buckets say.
+    /// Third stage: what the whole index says of a key that is still open.
+    fn settle(&mut self, mapped: &[Mapped<'a>]) {
+        let mut votes = [Vote::None; V];
+        for (voter, noted) in votes.iter_mut().enumerate() {
+            let vote = self.reader(voter, mapped).index_vote(self.hash);
+            *noted = self.take(voter, vote, mapped);
+        }
+        self.decide(votes);
+    }
+
+    /// Notes what a vote tells. The first voter's data is fetched.
     #[inline(always)]
-    fn read_index<const N: usize>(&mut self, place: &Place) -> Found {
-        let Some(connection) = self.links[place.first as usize].shared() else {
-            return Found::Unclear;
-        };
-        let mut slots = [0; 2];
-        match connection.index_vote(place.hash) {
+    fn take(&mut self, voter: usize, vote: IndexVote, mapped: &[Mapped<'a>]) -> Vote {
+        match vote {
             IndexVote::Present {
                 slot_number,
                 entry,
                 epoch,
             } => {
-                slots[0] = slot_number;
-                if N == 3 {
-                    let Some(slot) = self.confirm(place, entry.version, epoch) else {
-                        return Found::Unclear;
-                    };
-                    slots[1] = slot;
+                self.slots[voter] = slot_number;
+                if voter == 0 {
+                    self.version = entry.version;
+                    self.data = self.reader(0, mapped).entry(entry.pointer).ok();
+                    if let Some(data) = self.data {
+                        data.prefetch(PREFETCH_LEN_MAX);
+                    }
                 }
-                Found::Data {
-                    pointer: entry.pointer,
+                Vote::Present {
                     version: entry.version,
-                    slots,
+                    epoch,
                 }
             }
-            IndexVote::Absent { .. } if N < 3 || self.confirm_absent(place) => Found::Absent,
-            _ => Found::Unclear,
+            IndexVote::Absent { epoch } => Vote::Absent { epoch },
+            _ => Vote::None,
         }
     }
 
-    /// The second replica's slot, if it agrees.
     #[inline(always)]
-    fn confirm(&self, place: &Place, version: Version, epoch: u32) -> Option<u32> {
-        let connection = self.links[place.second as usize].shared()?;
-        let IndexVote::Present {
-            slot_number,
-            entry,
-            epoch: other,
-        } = connection.index_vote(place.hash)
-        else {
-            return None;
+    fn decide(&mut self, votes: [Vote; V]) {
+        self.state = match decide_votes(&votes, V) {
+            VoteDecision::Present { .. } if self.data.is_some() => State::Found,
+            VoteDecision::Absent => State::Absent,
+            _ => State::Unclear,
         };
-        let votes = [
-            Vote::Present { version, epoch },
-            Vote::Present {
-                version: entry.version,
-                epoch: other,
-            },
-        ];
-        matches!(decide_votes(&votes, 2), VoteDecision::Present { .. }).then_some(slot_number)
-    }
-
-    fn confirm_absent(&self, place: &Place) -> bool {
-        let second = self.links[place.second as usize].shared();
-        second.is_some_and(|c| matches!(c.index_vote(place.hash), IndexVote::Absent { .. }))
-    }
-
-    /// Third step. Leases are checked after everything that a group has read.
-    #[inline(always)]
-    fn hand_out<const N: usize, K: AsRef<[u8]>>(
-        &mut self,
-        group: &Group<'_, K>,
-        buffers: &mut [WordBuffer],
-        now_ms: u64,
-        on: &mut impl FnMut(usize, Result<Lookup<'_>, OpError>),
-    ) {
-        let items = group.places.iter().zip(group.found);
-        let mut is_read = [false; GROUP_LEN];
-        for (((place, found), buffer), is_read) in items
-            .take(group.indexes.len())
-            .zip(&mut *buffers)
-            .zip(&mut is_read)
-        {
-            *is_read = match found {
-                Found::Data { pointer, .. } => self.links[place.first as usize]
-                    .shared()
-                    .is_some_and(|connection| connection.read_data(*pointer, buffer).is_ok()),
-                Found::Absent => true,
-                Found::Unclear => false,
-            };
-        }
-        let now = time::coarse_ns();
-        for (at, index) in group.indexes.clone().enumerate() {
-            let (place, found) = (&group.places[at], group.found[at]);
-            let key = group.keys[index].as_ref();
-            // Looked up after the reads: what was flushed before is known.
-            let first = self.links[place.first as usize].shared();
-            let flush_floor = first.map_or(Version::ZERO, |c| c.reader().flush_floor());
-            let check = DataCheck {
-                key,
-                now_ms,
-                flush_floor: self.config.flush_floor.max(flush_floor),
-            };
-            if !is_read[at] || !self.leases_alive::<N>(place, now) {
-                on(index, self.get(key));
-                continue;
-            }
-            match found {
-                Found::Data { version, slots, .. } => {
-                    let bytes = buffers[at].bytes();
-                    let DataVerdict::Hit(entry) = judge(bytes, place.hash.tag, version, &check)
-                    else {
-                        on(index, self.get(key));
-                        continue;
-                    };
-                    self.touch_group::<N>(place, slots);
-                    self.counters.hits += 1;
-                    self.clock.observe(version);
-                    on(index, Ok(Lookup::Hit(Hit::new(entry, version))));
-                }
-                _ => {
-                    self.counters.misses += 1;
-                    let miss = self.miss(MissReason::Absent);
-                    on(index, Ok(Lookup::Miss(miss)));
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn touch_group<const N: usize>(&mut self, place: &Place, slots: [u32; 2]) {
-        let link = &mut self.links[place.first as usize];
-        let partition = link
-            .shared()
-            .map_or(0, |connection| connection.partition(place.hash));
-        link.touch(partition, slots[0]);
-        if N == 3 {
-            self.links[place.second as usize].touch(partition, slots[1]);
-        }
-    }
-
-    #[inline(always)]
-    fn leases_alive<const N: usize>(&self, place: &Place, coarse_now_ns: u64) -> bool {
-        let alive = |number: u32| {
-            self.links[number as usize]
-                .shared()
-                .is_some_and(|c| Link::lease_alive(c, coarse_now_ns))
-        };
-        alive(place.first) && (N < 3 || alive(place.second))
     }
 }

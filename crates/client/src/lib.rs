@@ -49,6 +49,7 @@ mod options;
 mod reload;
 mod rpc;
 mod time;
+mod versions;
 mod wait;
 
 pub use asynchronous::{AsyncClient, OwnedHit, OwnedLookup};

@@ -5,7 +5,7 @@ use crate::time::COARSE_LAG_NS;
 use std::path::PathBuf;
 use trefoil_client_core::get::Strategy;
 use trefoil_client_core::touch::TouchBuffer;
-use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+use trefoil_fabric::shm::{Channel, ConnectError, ConnectOptions, Connection, Reader};
 use trefoil_region::WordBuffer;
 
 /// First pause before a backend that was found down is tried again; it doubles
@@ -21,6 +21,33 @@ enum State {
     RpcOnly,
     /// Not reachable; tried again at this time of the monotonic clock.
     Down { retry_at_ns: u64 },
+}
+
+/// A mapped backend in the hands of a batch of lookups: what they read, and
+/// where their touches go.
+pub(crate) struct Mapped<'a> {
+    pub(crate) reader: &'a Reader,
+    channel: Option<&'a mut Channel>,
+    touches: &'a mut [TouchBuffer],
+}
+
+impl Mapped<'_> {
+    /// Reports that a hit read this slot.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, partition: usize, slot: u32) {
+        let window_id = self.reader.window_id(partition);
+        if let Some(batch) = self.touches[partition].touch(window_id, slot)
+            && let Some(channel) = &mut self.channel
+        {
+            channel.touch(partition, batch.window_id, batch.slots);
+        }
+    }
+
+    /// Whether what was read before `coarse_now_ns` may be believed.
+    #[inline(always)]
+    pub(crate) fn lease_alive(&self, coarse_now_ns: u64) -> bool {
+        self.reader.lease_alive(coarse_now_ns + COARSE_LAG_NS)
+    }
 }
 
 /// The link to one backend.
@@ -65,6 +92,20 @@ impl Link {
             State::Shared(connection) => Some(connection),
             _ => None,
         }
+    }
+
+    /// The same, for a batch of lookups.
+    #[inline]
+    pub(crate) fn mapped(&mut self) -> Option<Mapped<'_>> {
+        let State::Shared(connection) = &mut self.state else {
+            return None;
+        };
+        let (reader, channel) = connection.split();
+        Some(Mapped {
+            reader,
+            channel,
+            touches: &mut self.touches,
+        })
     }
 
     /// Connection and read buffer at once.
@@ -147,12 +188,8 @@ impl Link {
     /// Reports that a hit read this slot.
     #[inline(always)]
     pub(crate) fn touch(&mut self, partition: usize, slot: u32) {
-        let State::Shared(connection) = &mut self.state else {
-            return;
-        };
-        let window_id = connection.window_id(partition);
-        if let Some(batch) = self.touches[partition].touch(window_id, slot) {
-            connection.touch(partition, batch.window_id, batch.slots);
+        if let Some(mut mapped) = self.mapped() {
+            mapped.touch(partition, slot);
         }
     }
 

@@ -62,7 +62,7 @@ impl Client {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
-        let version = self.next_version();
+        let version = self.versions.next();
         self.store(MutateKind::Set, version, key, value, options)
     }
 
@@ -81,7 +81,7 @@ impl Client {
     /// Removes a value; its version is remembered, so that older mutations
     /// that arrive late do not bring it back.
     pub fn erase(&mut self, key: &[u8]) -> Result<Mutated, OpError> {
-        let version = self.next_version();
+        let version = self.versions.next();
         let outgoing = Outgoing {
             action: Action::Erase,
             entry: DataEntry {
@@ -133,7 +133,7 @@ impl Client {
         if let Expected::Version(version) = expected {
             self.observe_sanely(version);
         }
-        let version = self.next_version();
+        let version = self.versions.next();
         let entry = entry(key, value, options)?;
         let limits = self.limits(time::monotonic_ns());
         self.run_cas(
@@ -197,8 +197,8 @@ impl Client {
                     continue;
                 }
                 MutateStep::Nominate { above } => {
-                    self.clock.observe(above);
-                    machine.handle_version(self.next_version());
+                    self.versions.observe(above);
+                    machine.handle_version(self.versions.next());
                 }
                 MutateStep::Refresh { replica } => {
                     self.refresh_config();

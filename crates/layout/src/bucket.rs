@@ -157,16 +157,36 @@ pub struct BucketScan {
 /// Looks for `tag` in a bucket, beginning at slot `home`.
 #[inline(always)]
 pub fn scan<W: Words + ?Sized>(bucket: &W, tag: u64, home: usize) -> BucketScan {
+    scan_slots(bucket, |bucket| {
+        (0..SLOT_COUNT)
+            .map(|probe| probe_slot(home, probe))
+            .find(|slot| holds(bucket, *slot, tag))
+            .map(|slot| (slot, read_entry(bucket, slot, tag)))
+    })
+}
+
+/// Looks for `tag` only in the cache line of slot `home`, and so touches that
+/// line and the header's. Having found nothing says nothing.
+#[inline(always)]
+pub fn glance<W: Words + ?Sized>(bucket: &W, tag: u64, home: usize) -> BucketScan {
+    scan_slots(bucket, |bucket| {
+        // Slot 0 has the header beside it. Both slots are looked at, whatever
+        // the first holds: which of them it is cannot be predicted.
+        let beside = if home == 0 { 0 } else { probe_slot(home, 1) };
+        let (at_home, at_beside) = (holds(bucket, home, tag), holds(bucket, beside, tag));
+        let slot = if at_home { home } else { beside };
+        (at_home | at_beside).then(|| (slot, read_entry(bucket, slot, tag)))
+    })
+}
+
+/// Keeps a look at slots between two looks at the header.
+#[inline(always)]
+fn scan_slots<W: Words + ?Sized>(
+    bucket: &W,
+    look: impl FnOnce(&W) -> Option<(usize, IndexEntry)>,
+) -> BucketScan {
     let before = [bucket.load_acquire(0), bucket.load_acquire(1)];
-    let mut found = None;
-    for probe in 0..SLOT_COUNT {
-        let slot = probe_slot(home, probe);
-        let word = slot_word(slot);
-        if bucket.load_acquire(word + TAG) == tag {
-            found = Some((slot, read_entry(bucket, slot, tag)));
-            break;
-        }
-    }
+    let found = look(bucket);
     bucket.fence_acquire();
     let after = [bucket.load(0), bucket.load(1)];
     BucketScan {
@@ -174,6 +194,11 @@ pub fn scan<W: Words + ?Sized>(bucket: &W, tag: u64, home: usize) -> BucketScan 
         found,
         stable: before == after,
     }
+}
+
+#[inline(always)]
+fn holds<W: Words + ?Sized>(bucket: &W, slot: usize, tag: u64) -> bool {
+    bucket.load_acquire(slot_word(slot) + TAG) == tag
 }
 
 #[inline(always)]

@@ -16,7 +16,7 @@ mod words;
 pub use gather::{Gathered, Gatherer};
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
-pub use words::{SharedWords, WordBuffer, prefetch_read};
+pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};
 
 /// Bytes of an ordinary page.
 pub const PAGE_LEN: u64 = 4096;

@@ -24,6 +24,28 @@ pub struct SharedWords<'a> {
     lifetime: PhantomData<&'a [AtomicU64]>,
 }
 
+/// As many shared words as are known when the code is compiled, at half the
+/// size and without checks at places that are known then, too.
+#[derive(Clone, Copy)]
+pub struct SharedBlock<'a, const COUNT: usize> {
+    base: NonNull<u64>,
+    lifetime: PhantomData<&'a [AtomicU64; COUNT]>,
+}
+
+impl<'a, const COUNT: usize> SharedBlock<'a, COUNT> {
+    /// All of them.
+    #[inline(always)]
+    pub fn words(self) -> SharedWords<'a> {
+        // SAFETY: made of a run of `COUNT` words by `SharedWords::block`.
+        unsafe { SharedWords::new(self.base, COUNT) }
+    }
+}
+
+// SAFETY: all access is atomic.
+unsafe impl<const COUNT: usize> Send for SharedBlock<'_, COUNT> {}
+// SAFETY: all access is atomic.
+unsafe impl<const COUNT: usize> Sync for SharedBlock<'_, COUNT> {}
+
 // SAFETY: all access is atomic.
 unsafe impl Send for SharedWords<'_> {}
 // SAFETY: all access is atomic.
@@ -59,6 +81,16 @@ impl<'a> SharedWords<'a> {
         }
         // SAFETY: checked above to lie within this run.
         Some(unsafe { SharedWords::new(self.base.add(first), count) })
+    }
+
+    /// The block at `offset`, a multiple of 8; `None` if it does not lie inside.
+    #[inline(always)]
+    pub fn block<const COUNT: usize>(&self, offset: u64) -> Option<SharedBlock<'a, COUNT>> {
+        let SharedWords { base, .. } = self.slice(offset, COUNT * 8)?;
+        Some(SharedBlock {
+            base,
+            lifetime: PhantomData,
+        })
     }
 
     /// The run of `count` words from `index` on, which lies inside.
@@ -157,15 +189,22 @@ impl<'a> SharedWords<'a> {
         self.word(index)
     }
 
+    /// Brings the cache line of word `index` nearer.
+    #[inline(always)]
+    pub fn prefetch_word(&self, index: usize) {
+        prefetch_read(self.base.as_ptr().wrapping_add(index).cast());
+    }
+
     /// Brings the cache lines of the first `len` bytes nearer.
     #[inline(always)]
     pub fn prefetch(&self, len: usize) {
-        let len = len.min(self.count * 8);
         let first = self.base.as_ptr().cast::<u8>();
+        let end = first.wrapping_add(len.min(self.count * 8));
         // Up to the line of the last byte, wherever the first one stands in its.
-        let len = len + first.addr() % LINE_LEN;
-        for at in (0..len).step_by(LINE_LEN) {
-            prefetch_read(first.wrapping_add(at));
+        let mut line = first.wrapping_sub(first.addr() % LINE_LEN);
+        while line < end {
+            prefetch_read(line);
+            line = line.wrapping_add(LINE_LEN);
         }
     }
 }

@@ -32,6 +32,13 @@ impl Connection {
         (self.reader, self.channel)
     }
 
+    /// The one-sided half, and the message path if there is one, to be used
+    /// side by side.
+    #[inline(always)]
+    pub fn split(&mut self) -> (&Reader, Option<&mut Channel>) {
+        (&self.reader, self.channel.as_mut())
+    }
+
     /// The one-sided half.
     #[inline(always)]
     pub fn reader(&self) -> &Reader {

@@ -38,7 +38,7 @@ pub use connect::{ConnectError, ConnectOptions};
 pub use connection::Connection;
 pub use export::Export;
 pub use policy::UserPolicy;
-pub use reader::Reader;
+pub use reader::{Home, PREFETCH_LEN_MAX, Reader};
 pub use socket_file::ListenError;
 pub use target::{Statistics, Target, TargetError, TargetOptions};
 pub use wait::wait_any;

@@ -6,16 +6,16 @@
 
 use crate::agreement::Agreement;
 use crate::initiator::{OutOfWindow, Refreshed};
-use trefoil_client_core::vote::{IndexVote, index_vote};
-use trefoil_layout::bucket::{BUCKET_LEN, SLOT_COUNT, slot_word};
+use trefoil_client_core::vote::{self, IndexVote, index_vote};
+use trefoil_layout::bucket::{self, BUCKET_LEN, BUCKET_WORDS, SLOT_COUNT, slot_word};
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::limits::SPILL_MAX;
 use trefoil_layout::{KeyHash, Pointer, Version};
-use trefoil_region::{Mapping, SharedWords, WordBuffer};
+use trefoil_region::{Mapping, SharedBlock, SharedWords, WordBuffer};
 
 /// Bytes of an entry that are fetched ahead of its copy; behind them the
 /// processor's own prefetcher has understood.
-const PREFETCH_LEN_MAX: usize = 4096;
+pub const PREFETCH_LEN_MAX: usize = 4096;
 /// Bytes whose cache misses a copy overlaps by itself: the loads of so few
 /// lines are all in flight at once.
 const COPY_AHEAD_LEN: usize = 512;
@@ -76,7 +76,7 @@ impl Reader {
     }
 
     /// Entries at or below this version are misses.
-    #[inline]
+    #[inline(always)]
     pub fn flush_floor(&self) -> Version {
         control::flush_floor(&self.control.words())
     }
@@ -122,27 +122,60 @@ impl Reader {
     pub fn index_vote(&self, hash: KeyHash) -> IndexVote {
         let window = &self.windows[self.partition(hash)];
         index_vote(hash, self.config_id, window.bucket_count, |bucket| {
-            self.bucket(window, bucket)
+            self.bucket(window, bucket).words()
         })
+    }
+
+    /// Where a key's home bucket stands; `None` if its partition has no index
+    /// at present.
+    #[inline(always)]
+    pub fn home(&self, hash: KeyHash) -> Option<Home<'_>> {
+        let partition = self.partition(hash);
+        let window = &self.windows[partition];
+        let number = hash.bucket(window.bucket_count);
+        (window.bucket_count > 0).then(|| Home {
+            bucket: self.bucket(window, number),
+            // Slot numbers have 32 bits, so bucket numbers have fewer.
+            number: number as u32,
+            partition: partition as u16,
+        })
+    }
+
+    /// What the lines that [`Home::prefetch`] fetches say, if that is enough:
+    /// the key's presence.
+    #[inline(always)]
+    pub fn glance(&self, hash: KeyHash, home: Home<'_>) -> Option<IndexVote> {
+        let words = home.bucket.words();
+        vote::glance(hash, self.config_id, home.number.into(), &words)
+    }
+
+    /// Fetches the other lines that a vote may need: the rest of the bucket,
+    /// and what a neighbour holds if the home has spilled. To be asked when
+    /// the lines of [`Home::prefetch`] have come.
+    pub fn prefetch_rest(&self, hash: KeyHash, home: Home<'_>) {
+        let bucket = home.bucket.words();
+        bucket.prefetch(BUCKET_LEN);
+        if bucket::header(&bucket).spill > 0 {
+            let window = &self.windows[usize::from(home.partition)];
+            let neighbour = Home {
+                bucket: self.bucket(window, u64::from(home.number) + 1),
+                ..home
+            };
+            neighbour.prefetch(hash);
+        }
     }
 
     /// Fetches the lines of the bucket that hold its header and the slot where
     /// the key most likely stands.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch_bucket(&self, hash: KeyHash) {
-        let window = &self.windows[self.partition(hash)];
-        if window.bucket_count == 0 {
-            return;
-        }
-        let bucket = self.bucket(window, hash.bucket(window.bucket_count));
-        bucket.prefetch(1);
-        if let Some(slot) = bucket.slice(slot_word(hash.home_slot()) as u64 * 8, 8) {
-            slot.prefetch(1);
+        if let Some(home) = self.home(hash) {
+            home.prefetch(hash);
         }
     }
 
     /// Fetches the lines of a data entry.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch_data(&self, pointer: Pointer) {
         if let Ok(words) = self.entry(pointer) {
             words.prefetch(PREFETCH_LEN_MAX);
@@ -151,7 +184,7 @@ impl Reader {
 
     /// Copies what `pointer` leads to into private memory, where it is to be
     /// validated. It may be torn, or something else by now.
-    #[inline]
+    #[inline(always)]
     pub fn read_data(&self, pointer: Pointer, into: &mut WordBuffer) -> Result<(), OutOfWindow> {
         let words = self.entry(pointer)?;
         if pointer.len() > COPY_AHEAD_LEN {
@@ -161,8 +194,9 @@ impl Reader {
         Ok(())
     }
 
+    /// The live words of a data entry, to be copied before they are judged.
     #[inline(always)]
-    fn entry(&self, pointer: Pointer) -> Result<SharedWords<'_>, OutOfWindow> {
+    pub fn entry(&self, pointer: Pointer) -> Result<SharedWords<'_>, OutOfWindow> {
         let (offset, len) = (pointer.offset(), pointer.len());
         if offset + len as u64 > self.data_window {
             return Err(OutOfWindow);
@@ -172,11 +206,37 @@ impl Reader {
 
     /// A bucket below `bucket_count + SPILL_MAX`.
     #[inline(always)]
-    fn bucket(&self, window: &IndexWindow, bucket: u64) -> SharedWords<'_> {
+    fn bucket(&self, window: &IndexWindow, bucket: u64) -> SharedBlock<'_, BUCKET_WORDS> {
         self.index
             .words()
-            .slice(window.offset + bucket * BUCKET_LEN as u64, BUCKET_LEN)
+            .block(window.offset + bucket * BUCKET_LEN as u64)
             .expect("refresh() has checked that the whole window lies in the mapping")
+    }
+}
+
+/// A key's home bucket, found once for several looks at it. Good for the
+/// [`Reader`] that found it.
+#[derive(Clone, Copy)]
+pub struct Home<'a> {
+    bucket: SharedBlock<'a, BUCKET_WORDS>,
+    number: u32,
+    partition: u16,
+}
+
+impl Home<'_> {
+    /// The key's partition.
+    #[inline(always)]
+    pub fn partition(&self) -> usize {
+        self.partition.into()
+    }
+
+    /// Fetches the lines that hold the header and the slot where the key most
+    /// likely stands.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: KeyHash) {
+        let words = self.bucket.words();
+        words.prefetch_word(0);
+        words.prefetch_word(slot_word(hash.home_slot()));
     }
 }
 
