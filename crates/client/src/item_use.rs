@@ -2,11 +2,13 @@
 
 use crate::client::{Client, check_key};
 use crate::error::OpError;
+use crate::link::Link;
 use crate::rpc::CallAnswer;
 use crate::time;
 use crate::wait::{AllOutstanding, Event, Outstanding};
 use std::time::Duration;
 use trefoil_cell::Cohort;
+use trefoil_client_core::get::Strategy;
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_layout::message::Request;
 use trefoil_layout::op::ItemUse;
@@ -29,11 +31,12 @@ impl Client {
         let mut outstanding = AllOutstanding::default();
         let mut uses = ItemUses::default();
         for (place, number) in cohort.as_slice().iter().enumerate() {
-            // One that is known to be down is not waited for.
+            // One that is down, or does not renew its lease, is not waited for.
             let now = time::monotonic_ns();
             let link = &mut self.links[*number as usize];
-            if link.strategy(self.options.carrier, now) != trefoil_client_core::get::Strategy::Down
-            {
+            let is_down = link.strategy(self.options.carrier, now) == Strategy::Down;
+            let is_alive = |connection| Link::lease_alive(connection, now);
+            if !is_down && link.shared().is_none_or(is_alive) {
                 outstanding[place] = self.ask_use(key, cohort, place);
             }
         }

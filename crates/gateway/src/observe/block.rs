@@ -45,7 +45,7 @@ pub(super) enum ClassEvent {
 const CLASS_EVENT_COUNT: usize = 8;
 
 /// The same, by command and ending.
-const CLASS_COUNTED: [[&[ClassEvent]; ENDINGS.len()]; COMMANDS.len()] = {
+static CLASS_COUNTED: [[&[ClassEvent]; ENDINGS.len()]; COMMANDS.len()] = {
     use ClassEvent::{CasBadValue, CasHit, DecrHit, DeleteHit, GetHit, IncrHit, Store, TouchHit};
     const NONE: &[ClassEvent] = &[];
     [
