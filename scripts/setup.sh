@@ -7,6 +7,8 @@ missing=()
 command -v cc >/dev/null || missing+=(build-essential)
 command -v memcached >/dev/null || missing+=(memcached)
 command -v redis-server >/dev/null || missing+=(redis-server)
+command -v etcd >/dev/null || missing+=(etcd-server)
+command -v etcdctl >/dev/null || missing+=(etcd-client)
 if ((${#missing[@]})); then
   as_root=()
   [[ $(id -u) == 0 ]] || as_root=(sudo)

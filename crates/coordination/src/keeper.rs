@@ -117,12 +117,15 @@ impl Keeper {
         }
     }
 
-    /// Until the next keep-alive: after a failure it is sent sooner.
+    /// Until the next keep-alive: after a failure it is sent sooner, and never
+    /// later than usual. An assigner that has just been elected has to be found
+    /// within the one lease that it gives everybody, also by those who ask its
+    /// dead predecessor every other time.
     fn pause(&self, failures: u32) -> Duration {
         let regular = self.lease / KEEP_ALIVES_PER_LEASE;
         match failures {
             0 => regular,
-            _ => (BACKOFF_MIN * 2u32.saturating_pow(failures.min(10) - 1)).min(BACKOFF_MAX),
+            _ => (BACKOFF_MIN * 2u32.saturating_pow(failures.min(10) - 1)).min(regular),
         }
     }
 

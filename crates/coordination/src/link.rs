@@ -130,7 +130,10 @@ impl Link {
         after: Option<AssignmentVersion>,
     ) -> Result<Feed, CallError> {
         match self {
-            Link::Remote(remote) => remote.watch(corpus, after).await.map(Feed::Remote),
+            Link::Remote(remote) => {
+                let feed = remote.watch(corpus, after).await?;
+                Ok(Feed::Remote(Box::new(feed)))
+            }
             Link::Local(node) => {
                 reach(node)?;
                 let state = node.watch(corpus).await.map_err(CallError::Refused)?;
@@ -186,7 +189,7 @@ pub(crate) struct FeedEvent {
 
 /// An open watch.
 pub(crate) enum Feed {
-    Remote(RemoteFeed),
+    Remote(Box<RemoteFeed>),
     Local(LocalFeed),
 }
 

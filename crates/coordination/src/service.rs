@@ -95,18 +95,23 @@ impl AssignerServer {
     /// Stops leading, so that another assigner can at once, and ends.
     pub async fn shutdown(mut self) {
         let _ = timeout(STORE_TIMEOUT * 2, self.node.resign()).await;
+        self.end();
+        let _ = timeout(STORE_TIMEOUT, &mut self.task).await;
+    }
+
+    /// Watches end with the node, and connections with the watches.
+    fn end(&mut self) {
+        self.node.end();
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // Watches never end by themselves.
-        let _ = timeout(Duration::from_millis(200), &mut self.task).await;
-        self.task.abort();
     }
 }
 
+/// Without resigning: for those who ask, it is as if the process had died.
 impl Drop for AssignerServer {
     fn drop(&mut self) {
-        self.task.abort();
+        self.end();
     }
 }
 

@@ -195,9 +195,15 @@ impl Assigner {
     pub fn heard_of(&mut self, version: AssignmentVersion) {
         if self.seen < Some(version) {
             self.seen = Some(version);
-            self.loaded = false;
-            self.plan = None;
+            self.doubt();
         }
+    }
+
+    /// The store is not what it was: it is asked again before anything is
+    /// published.
+    pub fn doubt(&mut self) {
+        self.loaded = false;
+        self.plan = None;
     }
 
     /// Goes on from the store's assignment under a new incarnation, newer than

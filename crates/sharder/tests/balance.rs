@@ -92,7 +92,7 @@ fn worst(figures: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
 #[test]
 fn half_of_the_load_on_one_key_is_spread_in_five_seconds() {
     let name = "half_of_the_load_on_one_key_is_spread_in_five_seconds";
-    let figures = seeds::run(name, 60, |seed| {
+    let figures = seeds::run(name, 24, |seed| {
         let mut service = Service::new(seed, usize::MAX);
         service.heat();
         for _ in 0..30 {
@@ -124,7 +124,7 @@ fn half_of_the_load_on_one_key_is_spread_in_five_seconds() {
 #[test]
 fn a_key_that_cannot_be_spread_is_left_alone_on_its_servers() {
     let name = "a_key_that_cannot_be_spread_is_left_alone_on_its_servers";
-    let above = seeds::run(name, 30, |seed| {
+    let above = seeds::run(name, 10, |seed| {
         let mut service = Service::new(seed, 2);
         let hot = service.heat();
         for _ in 0..30 {
@@ -167,7 +167,7 @@ fn a_key_that_cannot_be_spread_is_left_alone_on_its_servers() {
 
 #[test]
 fn ten_minutes_of_shifting_zipf() {
-    let figures = seeds::run("ten_minutes_of_shifting_zipf", 8, |seed| {
+    let figures = seeds::run("ten_minutes_of_shifting_zipf", 4, |seed| {
         let mut service = Service::new(seed, usize::MAX);
         let mut next = service.world.second;
         for _ in 0..600 {

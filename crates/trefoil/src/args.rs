@@ -42,6 +42,8 @@ pub(crate) enum Command {
     /// Measure: a cell under load, beside memcached or redis, hit ratios, memory
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Decide which server of a linked store has which keys
+    Assigner(AssignerArgs),
     /// Search for violations of the promises in a simulated cell with faults
     Sim(SimArgs),
     /// Start a replicated cell, replay a real workload through it, kill a backend, compare
@@ -551,6 +553,83 @@ pub(crate) struct HitRatioArgs {
     /// Machine-readable
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct AssignerArgs {
+    /// Address of the service
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421")]
+    pub listen: SocketAddr,
+    /// Address that others are told [default: that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// embedded (forgets with the process), embedded:FILE, or etcd://host:port[,host:port…]/prefix for several assigners
+    #[arg(long, value_name = "STORE", default_value = "embedded")]
+    pub store: String,
+    /// A corpus, and how many replicas its slices have; without any, every corpus that is asked for, with one
+    #[arg(long, value_name = "NAME[:MIN..MAX]")]
+    pub corpus: Vec<String>,
+    /// How long a server is taken for alive after it was last heard
+    #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = humantime::parse_duration)]
+    pub lease: Duration,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(subcommand)]
+    pub action: Option<AssignerAction>,
+}
+
+/// Where the assigners are.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct AssignerAddressArgs {
+    /// host:port[,host:port…]
+    #[arg(
+        long,
+        env = "TREFOIL_ASSIGNER",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:7421"
+    )]
+    pub assigner: String,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum AssignerAction {
+    /// Show corpora, servers, loads, the last moves, and what does not fit
+    Status {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Machine-readable: a list with a document for each assigner
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move nothing, as during a deployment; slices of dead servers still find new ones
+    Freeze {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Only this corpus
+        #[arg(long, value_name = "NAME")]
+        corpus: Option<String>,
+        /// Change nothing at all, not even for dead servers
+        #[arg(long)]
+        all: bool,
+    },
+    /// End a freeze
+    Thaw {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Only this corpus
+        #[arg(long, value_name = "NAME")]
+        corpus: Option<String>,
+    },
+    /// Go on from what the store has although servers know something newer: for a store that was restored from an old copy
+    BeginIncarnation {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Which corpus
+        #[arg(long, value_name = "NAME")]
+        corpus: String,
+    },
 }
 
 #[derive(Args, Debug, Clone)]

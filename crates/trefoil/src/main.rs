@@ -3,6 +3,7 @@
 //! Exit codes: 0 fine, 1 failed (a miss is a failed `get`), 2 usage.
 
 mod args;
+mod assigner;
 mod bench;
 mod cell;
 mod demo;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Cas(args) => operations::cas(args),
         Command::Top(args) => top::run(args),
         Command::Bench(command) => bench::run(command),
+        Command::Assigner(args) => assigner::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Demo(args) => demo::run(args),
     };

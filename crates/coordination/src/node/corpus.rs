@@ -203,8 +203,11 @@ impl Driver {
     /// The store's state has changed.
     fn look(&mut self) {
         let state = Arc::clone(&self.state.borrow_and_update());
-        if let (Some(assignment), None) = (&state.assignment, &state.behind) {
-            self.assigner.observe(self.now(), assignment);
+        match (&state.assignment, &state.behind) {
+            (Some(assignment), None) => self.assigner.observe(self.now(), assignment),
+            (None, None) => {}
+            // Replaced by an older one, perhaps between two requests.
+            (_, Some(_)) => self.assigner.doubt(),
         }
     }
 
@@ -576,7 +579,8 @@ impl Driver {
             self.assigner.heard_of(seen);
             return Err(Refusal::Behind { store: have, seen });
         }
-        match &self.error {
+        let told = self.state.borrow().behind.clone();
+        match told.as_ref().or(self.error.as_ref()) {
             Some(StoreError::Behind { store, seen }) => Err(Refusal::Behind {
                 store: *store,
                 seen: *seen,

@@ -18,6 +18,7 @@ use corpus::{Command, Driver, Reply};
 use options::check_name;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     writer: Writer,
     cut: watch::Sender<bool>,
     corpora: Mutex<BTreeMap<String, Corpus>>,
+    ended: AtomicBool,
 }
 
 struct Corpus {
@@ -57,6 +59,7 @@ impl Node {
             writer,
             cut: watch::Sender::new(false),
             corpora: Mutex::new(BTreeMap::new()),
+            ended: AtomicBool::new(false),
         };
         for name in node.options.corpora.keys() {
             node.corpus(name, |_| ())
@@ -175,6 +178,13 @@ impl Node {
         }
     }
 
+    /// Ends at once, whoever still holds it: as if the process had died.
+    pub(crate) fn end(&self) {
+        let mut corpora = self.lock();
+        self.ended.store(true, Ordering::SeqCst);
+        corpora.clear();
+    }
+
     fn names(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
@@ -186,6 +196,9 @@ impl Node {
     /// Looks at a corpus, which begins now if it has not yet.
     fn corpus<T>(&self, name: &str, look: impl FnOnce(&Corpus) -> T) -> Result<T, Refusal> {
         let mut corpora = self.lock();
+        if self.ended.load(Ordering::SeqCst) {
+            return Err(ending());
+        }
         if let Some(corpus) = corpora.get(name) {
             return Ok(look(corpus));
         }
@@ -234,6 +247,10 @@ impl Node {
         commands.send(command(reply)).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
+}
+
+fn ending() -> Refusal {
+    Refusal::Store("the assigner is ending".to_owned())
 }
 
 impl fmt::Debug for Node {

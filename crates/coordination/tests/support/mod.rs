@@ -1,6 +1,9 @@
 //! What the tests share: short leases, servers, waiting.
 #![allow(dead_code)] // Not every test needs everything.
 
+pub(crate) mod etcd;
+pub(crate) mod processes;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -16,7 +19,7 @@ pub(crate) fn fast() -> NodeOptions {
         lease: Duration::from_millis(1_000),
         leader_lease: Duration::from_secs(2),
         step_every: Duration::from_millis(100),
-        gather: Duration::from_millis(300),
+        gather: Duration::from_millis(800),
         slices_per_server: 8,
         ..NodeOptions::default()
     }
@@ -54,6 +57,16 @@ pub(crate) async fn assigned_to(
         return Arc::clone(&view.expect("the session lives"));
     }
     panic!("the slices did not come to {ids:?}: {:?}", latest.borrow());
+}
+
+/// Waits until a server is no member and has no slice.
+pub(crate) async fn replaced(mut view: watch::Receiver<Arc<View>>, id: ServerId) -> Arc<View> {
+    let is_replaced = |view: &Arc<View>| {
+        let slices = view.assignment.slices();
+        view.is_gone(id) && slices.iter().all(|slice| !slice.servers.contains(&id))
+    };
+    let found = tokio::time::timeout(PATIENCE, view.wait_for(is_replaced)).await;
+    Arc::clone(&found.expect("it is replaced").expect("the session lives"))
 }
 
 /// Waits for something.

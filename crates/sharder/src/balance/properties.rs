@@ -238,7 +238,7 @@ fn total(draft: &Draft<'_>) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn every_phase_keeps_the_rules(given in given()) {

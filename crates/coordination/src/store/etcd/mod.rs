@@ -16,6 +16,8 @@ mod client;
 mod corpus;
 mod follow;
 mod keys;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use corpus::EtcdCorpus;
 

@@ -1,0 +1,145 @@
+//! A whole call: route, send, follow one redirect.
+
+use crate::error::CallError;
+use crate::metadata::Redirect;
+use crate::router::{Access, Router, Target};
+use std::time::{Duration, Instant};
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use trefoil_sharder::KeyPoint;
+
+/// Between two attempts to reach somebody.
+const RETRY_EVERY: Duration = Duration::from_millis(25);
+/// How long a redirected call waits for the map that its redirect names.
+const LEARN_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions {
+    /// Who may answer.
+    pub access: Access,
+    /// For requests that may be sent more than once: for so long an
+    /// unreachable server, or one whose keys are just being given to another,
+    /// is asked again, by the newest map. Zero: each request is sent once,
+    /// redirects aside, which were not carried out.
+    pub patience: Duration,
+}
+
+impl CallOptions {
+    /// A read from any replica that may be repeated for so long.
+    pub const fn read(patience: Duration) -> Self {
+        CallOptions {
+            access: Access::AnyReplica,
+            patience,
+        }
+    }
+
+    /// A request to the primary that may be repeated for so long.
+    pub const fn repeatable(patience: Duration) -> Self {
+        CallOptions {
+            access: Access::Primary,
+            patience,
+        }
+    }
+}
+
+impl Router {
+    /// Sends a request for a key to its primary. `request` gets a connection
+    /// and what has to be sent beside the message, and may be called a second
+    /// time, when it was redirected.
+    pub async fn call<T>(
+        &self,
+        key: &[u8],
+        request: impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
+    ) -> Result<T, CallError> {
+        self.call_with(key, CallOptions::default(), request).await
+    }
+
+    /// Likewise, as `options` say.
+    pub async fn call_with<T>(
+        &self,
+        key: &[u8],
+        options: CallOptions,
+        mut request: impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
+    ) -> Result<T, CallError> {
+        let point = self.point(key);
+        let until = Instant::now() + options.patience;
+        loop {
+            let error = match self.attempt(point, options.access, &mut request).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !passes(&error) || Instant::now() + RETRY_EVERY >= until {
+                return Err(error);
+            }
+            // A new view may come sooner.
+            let mut view = self.view();
+            view.mark_unchanged();
+            let _ = tokio::time::timeout(RETRY_EVERY, view.changed()).await;
+        }
+    }
+
+    async fn attempt<T>(
+        &self,
+        point: KeyPoint,
+        access: Access,
+        request: &mut impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
+    ) -> Result<T, CallError> {
+        let first = self.route_point(point, access)?;
+        let redirect = match send(&first, request).await {
+            Ok(answer) => return Ok(answer),
+            Err(status) => match Redirect::of(&status) {
+                Some(redirect) => redirect,
+                None => return Err(failed(&first, status)),
+            },
+        };
+        let second = self
+            .redirected(point, access, redirect, LEARN_PATIENCE)
+            .await?;
+        match send(&second, request).await {
+            Ok(answer) => Ok(answer),
+            Err(status) => match Redirect::of(&status) {
+                None => Err(failed(&second, status)),
+                Some(redirect) => {
+                    if let Some(assignment) = redirect.assignment {
+                        self.learn(assignment);
+                    }
+                    Err(CallError::RedirectedTwice {
+                        address: second.address().to_owned(),
+                    })
+                }
+            },
+        }
+    }
+}
+
+async fn send<T>(
+    target: &Target,
+    request: &mut impl AsyncFnMut(Channel, MetadataMap) -> Result<T, Status>,
+) -> Result<T, Status> {
+    let mut metadata = MetadataMap::new();
+    target.routed.apply(&mut metadata);
+    let outstanding = target.peer.begin();
+    let result = request(target.channel(), metadata).await;
+    match &result {
+        Err(status) if status.code() == Code::Unavailable => outstanding.failed(),
+        _ => outstanding.answered(),
+    }
+    result
+}
+
+fn failed(target: &Target, status: Status) -> CallError {
+    CallError::Status {
+        address: target.address().to_owned(),
+        status,
+    }
+}
+
+/// It may be well again soon.
+fn passes(error: &CallError) -> bool {
+    match error {
+        CallError::Route(_) | CallError::RedirectedTwice { .. } => true,
+        CallError::Status { status, .. } => status.code() == Code::Unavailable,
+    }
+}

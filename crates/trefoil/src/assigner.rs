@@ -1,0 +1,254 @@
+//! `assigner`: decides which server of a linked store has which keys; and what
+//! steers it.
+
+use crate::args::{AssignerAction, AssignerAddressArgs, AssignerArgs};
+use crate::failure::{Failure, Outcome, print_line};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use tokio::runtime::Runtime;
+use trefoil_backend::ListenError;
+use trefoil_coordination::{
+    AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, StoreAddress,
+};
+use trefoil_sharder::{BalanceConfig, Freeze};
+
+pub(crate) fn run(args: AssignerArgs) -> Outcome {
+    let runtime = Runtime::new().map_err(|e| Failure::doing("cannot start the runtime", e))?;
+    match args.action {
+        None => serve(&runtime, args),
+        Some(AssignerAction::Status { address, json }) => runtime.block_on(status(&address, json)),
+        Some(AssignerAction::Freeze {
+            address,
+            corpus,
+            all,
+        }) => {
+            let freeze = if all { Freeze::All } else { Freeze::OnlyDead };
+            runtime.block_on(set_freeze(&address, corpus, freeze))
+        }
+        Some(AssignerAction::Thaw { address, corpus }) => {
+            runtime.block_on(set_freeze(&address, corpus, Freeze::Off))
+        }
+        Some(AssignerAction::BeginIncarnation { address, corpus }) => {
+            runtime.block_on(begin_incarnation(&address, &corpus))
+        }
+    }
+}
+
+fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
+    crate::logging::start();
+    if !args.listen.ip().is_loopback() && !args.insecure {
+        return Err(Failure::of(ListenError::OffLoopback(args.listen)));
+    }
+    let store: StoreAddress = args.store.parse().map_err(usage)?;
+    let mut options = NodeOptions {
+        lease: args.lease,
+        closed: !args.corpus.is_empty(),
+        ..NodeOptions::default()
+    };
+    if let Some(address) = args.advertise {
+        options.address = address;
+    } else if args.listen.ip().is_unspecified() {
+        return Err(Failure::Usage(format!(
+            "--listen {} is no address that others can reach: give one with --advertise HOST:PORT",
+            args.listen
+        )));
+    }
+    for text in &args.corpus {
+        let (name, config) = corpus(text)?;
+        options.corpora.insert(name, config);
+    }
+    runtime.block_on(serve_until_signal(args.listen, &store, options))
+}
+
+async fn serve_until_signal(
+    listen: SocketAddr,
+    store: &StoreAddress,
+    options: NodeOptions,
+) -> Outcome {
+    use tokio::signal::unix::{SignalKind, signal};
+    // Before the service is up, so that no signal is lost.
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
+    let server = AssignerServer::start(listen, store, options)
+        .await
+        .map_err(|error| match error {
+            error @ CoordinationError::Option { .. } => usage(error),
+            error => Failure::of(error),
+        })?;
+    let ready = serde_json::json!({
+        "address": server.address().to_string(),
+        "store": store.to_string(),
+        "pids": [std::process::id()],
+    });
+    print_line(&format!("ready {ready}"))?;
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+    }
+    server.shutdown().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `NAME`, or `NAME:MIN..MAX` replicas.
+fn corpus(text: &str) -> Result<(String, BalanceConfig), Failure> {
+    let mut config = BalanceConfig::default();
+    let Some((name, replicas)) = text.split_once(':') else {
+        return Ok((text.to_owned(), config));
+    };
+    let (min, max) = replicas.split_once("..").unwrap_or((replicas, replicas));
+    let number = |part: &str| {
+        part.parse().map_err(|_| {
+            Failure::Usage(format!(
+                "--corpus {text}: \"{part}\" is no number of replicas; write NAME:MIN..MAX"
+            ))
+        })
+    };
+    config.replicas_min = number(min)?;
+    config.replicas_max = number(max)?;
+    Ok((name.to_owned(), config))
+}
+
+async fn status(address: &AssignerAddressArgs, json: bool) -> Outcome {
+    let mut answered = false;
+    let mut documents = Vec::new();
+    for (host, result) in client(address)?.status().await {
+        match result {
+            Err(error) => eprintln!("trefoil: {error}"),
+            Ok(text) => {
+                answered = true;
+                let document: serde_json::Value = serde_json::from_str(&text)
+                    .map_err(|e| Failure::doing(format!("{host} answers no document"), e))?;
+                documents.push(document);
+            }
+        }
+    }
+    if json {
+        crate::failure::print_json(&documents)?;
+    } else {
+        for document in &documents {
+            for line in shown(document) {
+                print_line(&line)?;
+            }
+        }
+    }
+    Ok(if answered {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A document for people.
+fn shown(document: &serde_json::Value) -> Vec<String> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let mut lines = vec![format!(
+        "assigner {} · store {}",
+        text(&document["address"]),
+        text(&document["store"])
+    )];
+    for corpus in list(&document["corpora"]) {
+        let role = match corpus["leads"].as_bool() {
+            Some(true) => "leads".to_owned(),
+            _ => format!("follows {}", text(&corpus["leader"])),
+        };
+        lines.push(format!(
+            "corpus {} · {role} · generation {} · {} slices · {} servers · freeze {}",
+            text(&corpus["corpus"]),
+            corpus["version"].as_str().unwrap_or("none"),
+            corpus["slices"],
+            list(&corpus["members"]).len(),
+            text(&corpus["freeze"]),
+        ));
+        if let Some(reason) = corpus["frozen_because"].as_str() {
+            lines.push(format!("  frozen: {reason}"));
+        }
+        for member in list(&corpus["members"]) {
+            let load = member["load"]
+                .as_f64()
+                .map_or_else(|| "-".to_owned(), |load| format!("{load:.2}"));
+            lines.push(format!(
+                "  server {} at {} · {} · {} slices, {:.1} % of the keys · load {load}",
+                member["id"],
+                text(&member["address"]),
+                text(&member["state"]),
+                member["slices"],
+                100.0 * member["key_space"].as_f64().unwrap_or_default(),
+            ));
+        }
+        for line in list(&corpus["overloaded"])
+            .iter()
+            .chain(&list(&corpus["notes"]))
+        {
+            lines.push(format!("  {}", text(line)));
+        }
+        for change in list(&corpus["changes"]) {
+            lines.push(format!(
+                "  {:.0} s ago, {}: {}",
+                change["seconds_ago"].as_f64().unwrap_or_default(),
+                text(&change["version"]),
+                text(&change["what"]),
+            ));
+        }
+    }
+    lines
+}
+
+async fn set_freeze(
+    address: &AssignerAddressArgs,
+    corpus: Option<String>,
+    freeze: Freeze,
+) -> Outcome {
+    let corpus = corpus.unwrap_or_default();
+    let corpora = client(address)?
+        .set_freeze(&corpus, freeze)
+        .await
+        .map_err(Failure::of)?;
+    let what = match freeze {
+        Freeze::Off => "thawed",
+        Freeze::OnlyDead => "frozen, but for slices of dead servers",
+        Freeze::All => "frozen",
+    };
+    for corpus in corpora {
+        print_line(&format!("{corpus}: {what}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn begin_incarnation(address: &AssignerAddressArgs, corpus: &str) -> Outcome {
+    client(address)?
+        .begin_incarnation(corpus)
+        .await
+        .map_err(Failure::of)?;
+    print_line(&format!(
+        "{corpus}: goes on from what the store has, under a new incarnation"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn client(address: &AssignerAddressArgs) -> Result<AssignerClient, Failure> {
+    let address: AssignerAddress = address.assigner.parse().map_err(usage)?;
+    Ok(AssignerClient::new(address))
+}
+
+fn usage(error: CoordinationError) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corpora_with_and_without_replicas() {
+        let replicas = |text: &str| {
+            let (name, config) = corpus(text).ok()?;
+            Some((name, config.replicas_min, config.replicas_max))
+        };
+        assert_eq!(replicas("mail"), Some(("mail".to_owned(), 1, 1)));
+        assert_eq!(replicas("mail:2"), Some(("mail".to_owned(), 2, 2)));
+        assert_eq!(replicas("mail:1..3"), Some(("mail".to_owned(), 1, 3)));
+        assert_eq!(replicas("mail:x"), None);
+        assert_eq!(replicas("mail:1.."), None);
+    }
+}
