@@ -136,6 +136,11 @@ impl Core {
         if let Some(newest) = answer.newest {
             self.hear_version(now, newest);
         }
+        if let Some((farewell, awaited)) = &mut self.farewell
+            && *farewell == answer.claim
+        {
+            awaited.remove(&from);
+        }
         let Some(claim) = self.claim.as_mut().filter(|claim| claim.id == answer.claim) else {
             return;
         };
@@ -181,8 +186,7 @@ impl Core {
             for &slice in ranges {
                 answer.busy.remove(slice);
                 answer.held.remove(slice);
-                answer.copies.remove(slice);
-                // Also what it was to recover: it has no copy of it after all.
+                // What it was to recover: it has no copy of it after all.
                 let asked = mine.recovering.within(slice);
                 let of_it: Vec<Slice> = asked
                     .filter(|&(_, server)| *server == from)
@@ -190,6 +194,7 @@ impl Core {
                     .collect();
                 for slice in of_it {
                     mine.recovering.remove(slice);
+                    answer.copies.remove(slice);
                 }
             }
         }
@@ -211,6 +216,11 @@ impl Core {
     /// accept any more, has no owner. This server takes it, with what copies
     /// there are.
     pub(crate) fn conclude(&mut self, now: Duration, values: &mut dyn Values) {
+        // Without a lease this server may itself be taken for dead, and somebody
+        // else find the same and report it.
+        if self.lease_lapsed(now) {
+            return;
+        }
         let Some(claim) = &self.claim else {
             return;
         };
@@ -396,6 +406,7 @@ impl Core {
             }
             values.forget(slice);
         }
+        let mut intact = RangeSet::of(chunk.ranges.iter().copied());
         for entry in chunk.entries {
             let (point, key) = (entry.point, entry.key.clone());
             let reason = if entry.value.is_none() {
@@ -408,6 +419,8 @@ impl Core {
                 }
             };
             self.lose(reason, Extent::All, Vec::new(), vec![(point, key)]);
+            // Reported once: by name, not with its range.
+            intact.remove(Slice::of_point(point));
         }
         let version = self.claim.as_ref().map_or(version, |claim| claim.version);
         match chunk.kind {
@@ -426,7 +439,7 @@ impl Core {
             }
             ChunkKind::Recovered => {
                 if self.config.replication == Replication::Eventual {
-                    for &slice in &chunk.ranges {
+                    for slice in intact.slices() {
                         self.lose_range(slice, Extent::LastCommits);
                     }
                 }

@@ -279,10 +279,11 @@ impl Part for Message {
                 tag(to, 10);
                 id.put(to);
             }
-            Message::CopyRefused { id, newest } => {
+            Message::CopyRefused { id, newest, ranges } => {
                 tag(to, 11);
                 id.put(to);
                 newest.put(to);
+                ranges.put(to);
             }
             Message::Attached {
                 id,
@@ -335,6 +336,7 @@ impl Part for Message {
             11 => Message::CopyRefused {
                 id: Part::get(from)?,
                 newest: Part::get(from)?,
+                ranges: Part::get(from)?,
             },
             12 => Message::Attached {
                 id: Part::get(from)?,
@@ -516,7 +518,11 @@ mod tests {
                 order
             }),
             id().prop_map(|id| Message::CopyDone { id }),
-            (id(), version()).prop_map(|(id, newest)| Message::CopyRefused { id, newest }),
+            (id(), version(), slices()).prop_map(|(id, newest, ranges)| Message::CopyRefused {
+                id,
+                newest,
+                ranges
+            }),
             (id(), slices(), keys()).prop_map(|(id, missing, unsettled)| Message::Attached {
                 id,
                 missing,

@@ -33,22 +33,15 @@ impl Core {
             | CopyOrder::Exclude { ranges } => ranges.clone(),
             CopyOrder::Apply { point, .. } => vec![Slice::of_point(*point)],
         };
-        let floors = ranges
-            .iter()
-            .flat_map(|&slice| self.copy_floor.within(slice));
-        let floor = floors.map(|(_, &floor)| floor).max();
-        // An owner follows nobody.
-        let owns = ranges.iter().any(|&slice| self.owned.touches(slice));
-        if !in_order(&ranges) || floor > Some(token) || owns {
-            let newest = floor.max(self.map.version()).unwrap_or(token);
-            self.say(now, from, Message::CopyRefused { id, newest });
+        if !in_order(&ranges) {
             return;
         }
+        let (ranges, refused, newest) = self.sift(token, &ranges);
         let state = CopyState { owner: from, token };
         match order {
-            CopyOrder::Fill { ranges, entries } => self.fill(values, state, &ranges, entries),
-            CopyOrder::Attach { ranges } => self.attach(now, id, state, &ranges),
-            CopyOrder::Exclude { ranges } => {
+            CopyOrder::Fill { entries, .. } => self.fill(values, state, &ranges, entries),
+            CopyOrder::Attach { .. } => self.attach(now, id, state, &ranges),
+            CopyOrder::Exclude { .. } => {
                 for slice in ranges {
                     let dropped: Vec<Slice> =
                         self.copies.within(slice).map(|(slice, _)| slice).collect();
@@ -66,12 +59,46 @@ impl Core {
                 key,
                 operation,
             } => {
-                if self.copies.get(point) == Some(&state) {
+                if refused.is_empty() && self.copies.get(point) == Some(&state) {
                     self.apply(values, id, state, point, key, operation);
                 }
             }
         }
-        self.say(now, from, Message::CopyDone { id });
+        let answer = match newest {
+            None => Message::CopyDone { id },
+            Some(newest) => Message::CopyRefused {
+                id,
+                newest,
+                ranges: refused,
+            },
+        };
+        self.say(now, from, answer);
+    }
+
+    /// The parts of an order that may be carried out, those that may not, and
+    /// the newest owner of the latter that was heard of.
+    fn sift(
+        &self,
+        token: AssignmentVersion,
+        ranges: &[Slice],
+    ) -> (Vec<Slice>, Vec<Slice>, Option<AssignmentVersion>) {
+        let mut refused = RangeSet::default();
+        let mut newest = None;
+        for &slice in ranges {
+            for (slice, &floor) in self.copy_floor.within(slice) {
+                if floor > token {
+                    refused.add(slice);
+                    newest = newest.max(Some(floor));
+                }
+            }
+            // An owner follows nobody.
+            for (slice, &own) in self.owned.within(slice) {
+                refused.add(slice);
+                newest = newest.max(Some(own));
+            }
+        }
+        let accepted = ranges.iter().flat_map(|&slice| refused.gaps(slice));
+        (accepted.collect(), refused.slices(), newest)
     }
 
     /// From now on only owners with this token or a newer one are followed.

@@ -38,8 +38,10 @@ pub struct Core {
     lease_until: Option<Duration>,
     lease_lapsed: bool,
     pub(crate) replaced: bool,
-    draining: bool,
-    drained: bool,
+    pub(crate) draining: bool,
+    pub(crate) drained: bool,
+    /// The claim of nothing that ends all others, and who has not answered.
+    pub(crate) farewell: Option<(u64, BTreeSet<ServerId>)>,
 
     pub(crate) links: BTreeMap<ServerId, Link>,
     /// Dead for ever.
@@ -58,6 +60,8 @@ pub struct Core {
     pub(crate) chunks: u64,
     /// When the next chunk that nobody waits for may be sent.
     pub(crate) give_at: Duration,
+    /// When everything that follows was last worked out.
+    ran_at: Duration,
     /// Others' claims, the newest of each.
     pub(crate) claims: BTreeMap<ServerId, Claim>,
     pub(crate) urgent: BTreeMap<ServerId, BTreeSet<KeyPoint>>,
@@ -116,6 +120,7 @@ impl Core {
             replaced: false,
             draining: false,
             drained: false,
+            farewell: None,
             links: BTreeMap::new(),
             gone: BTreeSet::new(),
             heard: BTreeMap::new(),
@@ -125,6 +130,7 @@ impl Core {
             transit: BTreeMap::new(),
             chunks: 0,
             give_at: Duration::ZERO,
+            ran_at: Duration::ZERO,
             claims: BTreeMap::new(),
             urgent: BTreeMap::new(),
             wanted: RangeSet::default(),
@@ -172,6 +178,11 @@ impl Core {
         &self.table
     }
 
+    /// The fencing token of a key whose authority is here.
+    pub fn token(&self, point: KeyPoint) -> Option<AssignmentVersion> {
+        self.owned.get(point).copied()
+    }
+
     /// What is owned here and served, ascending.
     pub fn owned(&self) -> Vec<Slice> {
         let mut owned = RangeSet::of(self.owned.slices());
@@ -191,9 +202,15 @@ impl Core {
         self.copies.slices()
     }
 
-    /// Hears of an assignment, and of who is alive: at least as of when that
-    /// assignment was made. Servers that the assignment names count as alive.
-    /// Older assignments, and what comes with them, are refused.
+    /// Hears of an assignment, and of who is alive. Servers that the assignment
+    /// names count as alive. Older assignments, and what comes with them, are
+    /// refused.
+    ///
+    /// What safety rests on: the list is no older than the assignment, and no
+    /// older than any list given before with the same assignment; and a server
+    /// that was alive is missing only when its lease has run out for ever. A
+    /// coordinator that has just started, and waits for servers to report,
+    /// does not know who is alive: it must not publish that nobody is.
     pub fn learn(
         &mut self,
         now: Duration,
@@ -234,6 +251,7 @@ impl Core {
         }
         if learned == Learned::Adopted {
             self.redirect_claims();
+            self.try_refused_again();
             self.claim_anew(now, before.as_ref());
             self.follow_stale = true;
             self.table_stale = true;
@@ -256,6 +274,7 @@ impl Core {
             self.table_stale = true;
         }
         self.look_at_lease(now);
+        self.conclude(now, values);
         self.run(now, values);
     }
 
@@ -279,9 +298,6 @@ impl Core {
             self.hear(now, values, from, message);
         }
         self.run(now, values);
-        if let Some(frame) = self.links.get_mut(&from).and_then(Link::confirm) {
-            self.effects.push_back(Effect::Send { to: from, frame });
-        }
     }
 
     fn hear(&mut self, now: Duration, values: &mut dyn Values, from: ServerId, message: Message) {
@@ -300,7 +316,9 @@ impl Core {
                 self.hear_copy(now, values, from, id, token, order);
             }
             Message::CopyDone { id } => self.hear_done(from, id),
-            Message::CopyRefused { id, newest } => self.hear_refused(now, from, id, newest),
+            Message::CopyRefused { id, newest, ranges } => {
+                self.hear_refused(now, from, id, newest, &ranges);
+            }
             Message::Attached {
                 id,
                 missing,
@@ -318,7 +336,8 @@ impl Core {
         self.look_at_lease(now);
         let every = self.config.resend_after;
         for (&to, link) in &mut self.links {
-            for frame in link.resend(now, every) {
+            let again = link.resend(now, every);
+            for frame in again.into_iter().chain(link.confirm(now)) {
                 self.effects.push_back(Effect::Send { to, frame });
             }
         }
@@ -334,10 +353,12 @@ impl Core {
     /// When `tick` has something to do.
     pub fn next_tick(&self) -> Option<Duration> {
         let lapse = self.lease_until.filter(|_| !self.lease_lapsed);
-        let give = (!self.leaving.is_empty()).then_some(self.give_at);
+        // What the rate held back. The window opens with what arrives.
+        let held_back = !self.leaving.is_empty() && self.give_at > self.ran_at;
+        let give = held_back.then_some(self.give_at);
         self.links
             .values()
-            .filter_map(Link::resend_at)
+            .filter_map(Link::next_tick)
             .chain(lapse)
             .chain(give)
             .chain(self.learn.map(|(_, at)| at))
@@ -350,8 +371,9 @@ impl Core {
     }
 
     /// This server is about to stop: [`Effect::Drained`] says when nothing is
-    /// left here. The coordination has to be told, too, so that it assigns
-    /// everything to others.
+    /// left here. To be called once the coordination is known to have taken
+    /// note, and the assignment of that time or a later one was learned: an
+    /// older one may lack what was given to this server meanwhile.
     pub fn drain(&mut self, now: Duration, values: &mut dyn Values) {
         self.draining = true;
         self.run(now, values);
@@ -380,8 +402,13 @@ impl Core {
         self.run(now, values);
     }
 
+    /// Whether it had a lease, and has none any more.
+    pub(crate) fn lease_lapsed(&self, now: Duration) -> bool {
+        self.lease_until.is_some_and(|until| now >= until)
+    }
+
     fn look_at_lease(&mut self, now: Duration) {
-        let lapsed = self.lease_until.is_some_and(|until| now >= until);
+        let lapsed = self.lease_lapsed(now);
         if lapsed != self.lease_lapsed {
             self.lease_lapsed = lapsed;
             self.table_stale = true;
@@ -398,32 +425,14 @@ impl Core {
         if self.replaced {
             return;
         }
+        self.ran_at = now;
         self.publish(values);
         self.follow(now, values);
         self.settle(now, values);
         self.give(now, values);
         self.publish(values);
         self.flush_losses();
-        let listed = || {
-            let map = self.map.current()?;
-            let mut slices = map.slices().iter();
-            Some(slices.any(|assigned| assigned.servers.contains(&self.me)))
-        };
-        if self.draining
-            && !self.drained
-            && self.owned.is_empty()
-            && self.transit.is_empty()
-            && self.wanted.is_empty()
-            && self.links.values().all(Link::is_settled)
-            && !self
-                .copies
-                .iter()
-                .any(|(_, copy)| self.alive.contains(&copy.owner))
-            && listed() == Some(false)
-        {
-            self.drained = true;
-            self.effects.push_back(Effect::Drained);
-        }
+        self.look_whether_drained(now);
     }
 
     /// Publishes the table if something in it has changed.
@@ -481,6 +490,14 @@ impl Core {
         }
     }
 
+    /// The coordination has ended this server's membership: as if a view
+    /// without it had been learned. [`Effect::Replaced`] follows.
+    pub fn expire(&mut self, values: &mut dyn Values) {
+        if !self.replaced {
+            self.retire(values);
+        }
+    }
+
     /// The others take this server for dead.
     fn retire(&mut self, values: &mut dyn Values) {
         self.replaced = true;
@@ -526,6 +543,9 @@ impl Core {
         self.forget_claimant(now, server, values);
         self.forget_source(server);
         self.forget_follower(server);
+        if let Some((_, awaited)) = &mut self.farewell {
+            awaited.remove(&server);
+        }
     }
 
     /// Says something to somebody who is not known to be dead.

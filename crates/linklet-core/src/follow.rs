@@ -28,6 +28,8 @@ pub(crate) struct Follower {
     /// Copies made by a former owner, which has to be told of the new one.
     attach: RangeSet,
     excluding: RangeSet,
+    /// Not wanted there by this owner; not offered again for now.
+    refused: RangeSet,
     /// The last order.
     last: u64,
     /// Not confirmed.
@@ -68,6 +70,7 @@ impl Follower {
             self.synced.remove(slice);
             self.attach.remove(slice);
             self.excluding.remove(slice);
+            self.refused.remove(slice);
             for (_, order) in &mut self.orders {
                 match order {
                     Order::Fill(set) | Order::Attach(set) | Order::Exclude(set) => {
@@ -254,7 +257,11 @@ impl Core {
         let mut missing = Vec::new();
         for (slice, ()) in desired.iter() {
             match self.followers.get(&server) {
-                Some(follower) => missing.extend(follower.held.gaps(slice)),
+                Some(follower) => {
+                    for gap in follower.held.gaps(slice) {
+                        missing.extend(follower.refused.gaps(gap));
+                    }
+                }
                 None => missing.push(slice),
             }
         }
@@ -493,19 +500,58 @@ impl Core {
         }
     }
 
-    /// An order was refused: whoever has a copy there follows a newer owner.
-    /// It confirms nothing, so commits that wait for it are never settled.
+    /// Parts of an order were refused: whoever has copies there follows a newer
+    /// owner. That confirms nothing, so commits that wait for it are never
+    /// settled; copies are not offered again before there is a newer map.
     pub(crate) fn hear_refused(
         &mut self,
         now: Duration,
         from: ServerId,
         id: u64,
         newest: AssignmentVersion,
+        ranges: &[Slice],
     ) {
-        if let Some(follower) = self.followers.get_mut(&from) {
-            follower.orders.retain(|(order, _)| *order != id);
-        }
         self.hear_version(now, newest);
+        let Some(follower) = self.followers.get_mut(&from) else {
+            return;
+        };
+        let at = follower.orders.iter().position(|(order, _)| *order == id);
+        let mut forget = false;
+        if let Some(at) = at {
+            match &mut follower.orders[at].1 {
+                Order::Fill(set) => {
+                    for &slice in ranges {
+                        for slice in set.common(slice).collect::<Vec<_>>() {
+                            set.remove(slice);
+                            follower.held.remove(slice);
+                            follower.refused.add(slice);
+                        }
+                    }
+                }
+                Order::Exclude(set) => {
+                    for &slice in ranges {
+                        set.remove(slice);
+                    }
+                }
+                Order::Attach(_) => {
+                    for &slice in ranges {
+                        follower.synced.remove(slice);
+                    }
+                }
+                Order::Apply { .. } => forget = true,
+            }
+            if forget {
+                follower.orders.remove(at);
+            }
+        }
+        self.hear_done(from, id);
+    }
+
+    /// By a newer map, what was refused may be right.
+    pub(crate) fn try_refused_again(&mut self) {
+        for follower in self.followers.values_mut() {
+            follower.refused = RangeSet::default();
+        }
     }
 
     pub(crate) fn hear_attached(

@@ -4,9 +4,11 @@
 //! The authority over a range is sent in the one message that has all of its
 //! values. So a receiver serves whatever it has got, the rest is still wholly
 //! here, and who claims after him asks both. Until a chunk is confirmed, this
-//! server keeps the values but neither serves them nor gives them to others.
+//! server keeps the values but neither serves them nor gives them to others;
+//! where there are copies, the values become one of them.
 
 use crate::Replication;
+use crate::copies::CopyState;
 use crate::core::Core;
 use crate::effect::Effect;
 use crate::message::{Chunk, ChunkKind, Claim, ClaimAnswer, Message};
@@ -274,6 +276,15 @@ impl Core {
         if self.config.replication != Replication::Eventual {
             unsettled.clear();
         }
+        if self.config.replication != Replication::None {
+            // What is sent stays here as a copy until the new owner drops it,
+            // which it does when its other copies are complete. It may be all
+            // that is left if the new owner dies.
+            holders.push((self.me, ranges.clone()));
+            for (slice, &token) in owned.iter() {
+                self.copies.insert(slice, CopyState { owner: to, token });
+            }
+        }
         for &slice in &ranges {
             self.owned.remove(slice);
             self.leaving.remove(slice);
@@ -313,8 +324,10 @@ impl Core {
             return;
         };
         let ranges = transit.owned.slices();
-        for &slice in &ranges {
-            values.forget(slice);
+        if self.config.replication == Replication::None {
+            for &slice in &ranges {
+                values.forget(slice);
+            }
         }
         self.tell_claimants(now, &ranges);
         if !ranges.is_empty() {
@@ -329,6 +342,7 @@ impl Core {
         for (slice, &token) in transit.owned.iter() {
             self.owned.insert(slice, token);
             self.wanted.remove(slice);
+            self.copies.remove(slice);
         }
         for (server, ranges) in transit.held {
             for slice in common(&ranges, &RangeSet::of(transit.owned.slices())) {
@@ -375,7 +389,7 @@ impl Core {
     }
 
     /// Somebody who claimed is dead. What it had not confirmed is lost with
-    /// it: it may have served it.
+    /// it, but for copies: it may have served it.
     pub(crate) fn forget_claimant(
         &mut self,
         now: Duration,

@@ -3,6 +3,66 @@
 //! Sans-IO: time, messages and values are arguments; what is to be done comes
 //! out as effects. The same inputs give the same outputs.
 //!
+//! # Words
+//!
+//! *Authority* over a point: the right to serve and to change its keys. It
+//! follows the assignment, but it is not the assignment: the map says where
+//! the authority is to go, and messages take it there together with the
+//! values. A *claim* asks for it; a *chunk* carries it; its *token* is the
+//! version of the claim that brought it here, and fences former owners off.
+//!
+//! # Invariants
+//!
+//! 1. At most one server has the authority over a point, apart from servers
+//!    that the coordination has taken for dead. It moves in one message, with
+//!    all values of its range: what has arrived is whole, what has not is
+//!    whole at the sender.
+//! 2. Only who has the authority serves commits, and he serves every key that
+//!    he has, whatever the map says, until somebody claims it.
+//! 3. Whoever answers a claim promises not to accept the authority by an older
+//!    assignment. So when everybody alive has answered "nothing", nobody has
+//!    it and nobody will get it: only then is it made anew, with a report of
+//!    what is lost. Nobody reports anything without a lease.
+//! 4. Tokens of one point grow with every owner.
+//! 5. Strong: a commit is acknowledged when every server that may have a copy
+//!    of its key has confirmed it, is known to have dropped its copy, or is
+//!    dead; and only under a lease. Everybody who is assigned and alive gets a
+//!    copy first. So any copy will do when the owner dies. A copy is dropped
+//!    when the others are complete, not before; the giver's values are a copy
+//!    too. A key with a commit of unknown fate is served by a new owner only
+//!    after all copies agree about it.
+//! 6. A copy follows the owner with the newest token; orders of a former one
+//!    are refused, from the moment that somebody claims it for dead.
+//! 7. Each lost range and each lost key is in exactly one report of one
+//!    server. (A server that finds itself replaced names, besides, the keys
+//!    that it committed without a lease.)
+//! 8. A request is redirected to who has claimed the key, or has it by the
+//!    newest map known; where that is this server it waits. So stable maps
+//!    redirect at most once.
+//!
+//! `trefoil-linked-sim` checks all of it with everything going wrong.
+//!
+//! # What follows, and what it costs
+//!
+//! * Moving: the new owner has a key one round trip after it was asked for
+//!   ([`Message::Pull`]), the rest streams in the order of the key space within
+//!   [`Config::window_bytes`] and [`Config::bytes_per_second`]. Who is claimed
+//!   from later asks everybody, so chains and returns need no special case.
+//! * A value that cannot be marshalled does not move: its entry says so, and
+//!   the receiver, who has the authority from then on, reports it by name.
+//! * When a receiver dies, what it had not confirmed is lost with it, except
+//!   for copies: it may have served it. What had not been sent is untouched.
+//! * When a sender dies, what has arrived is served on, and the rest reported.
+//! * A range whose owner died waits for the answers of everybody alive. A
+//!   server that is alive and does not answer is waited for until its lease
+//!   has run out.
+//! * Strong commits wait for a copy that is alive but cannot be reached, until
+//!   its lease has run out.
+//! * Without copies, a server that is cut off serves on
+//!   ([`Config::lease_required`]): what it acknowledges after its lease is
+//!   covered by the report of whoever took over, and named by itself once it
+//!   knows.
+//!
 //! # How it is driven
 //!
 //! ```text
@@ -12,20 +72,35 @@
 //! ```
 //!
 //! * Call anything, then `poll` until it returns `None`. Call `tick` at
-//!   [`Core::next_tick`].
+//!   [`Core::next_tick`], and before anything else when it is overdue.
 //! * `now` is this server's monotonic clock; it is never compared with anybody
 //!   else's.
 //! * Threads that serve keys look at the newest published [`Table`] first, and
-//!   take the core's lock only when it says [`Status::Ask`].
-//! * A [`ServerId`](trefoil_sharder::ServerId) is one life. A server that the
-//!   assignment does not name and that is not among the living of its view
-//!   has no lease any more, and never will under this id.
+//!   take the core's lock only when it says [`Status::Ask`]. In modes without
+//!   strong copies a commit of an owned key never enters the core, unless the
+//!   table asks to note it. `cargo run --release -p trefoil-linklet-core
+//!   --example table` says what a look costs.
+//! * A [`ServerId`](trefoil_sharder::ServerId) is one life of a process.
+//! * Frames go as bytes ([`Frame::encode`]); they may be lost, repeated and
+//!   reordered.
 //!
+//! | module | what it does |
+//! |---|---|
+//! | `core` | the state, and the ways in and out |
+//! | `claim`, `give` | the two sides of a move |
+//! | `follow`, `copies` | the two sides of a copy |
+//! | `settle` | strong commits |
+//! | `serve`, `table` | what becomes of a request |
+//! | `drain` | seeing that nothing is left |
+//! | `link`, `message`, `codec` | what servers say to each other, and how it arrives |
+//! | `ranges` | facts about ranges of the key space |
+
 mod claim;
 mod codec;
 mod config;
 mod copies;
 mod core;
+mod drain;
 mod effect;
 mod follow;
 mod give;

@@ -13,6 +13,9 @@ use std::time::Duration;
 const RESEND_MAX: usize = 32;
 /// Messages kept that arrived ahead of their turn.
 const AHEAD_MAX: u64 = 256;
+/// A confirmation is owed for this part of the time after which messages are
+/// sent again.
+const CONFIRM_PART: u32 = 4;
 
 #[derive(Debug)]
 struct Sent {
@@ -32,8 +35,9 @@ pub(crate) struct Link {
     /// Everything up to this one has arrived.
     arrived: u64,
     ahead: BTreeMap<u64, Message>,
-    /// Something arrived, and the other does not know yet.
-    owes: bool,
+    /// Something arrived, and the other does not know yet: when to say so at
+    /// the latest. Most answers say so by the way.
+    confirm_at: Option<Duration>,
 }
 
 impl Link {
@@ -47,8 +51,12 @@ impl Link {
         self.unconfirmed.is_empty()
     }
 
-    pub(crate) fn resend_at(&self) -> Option<Duration> {
-        self.resend_at
+    /// When there is something to send without being asked.
+    pub(crate) fn next_tick(&self) -> Option<Duration> {
+        match (self.resend_at, self.confirm_at) {
+            (Some(resend), Some(confirm)) => Some(resend.min(confirm)),
+            (resend, confirm) => resend.or(confirm),
+        }
     }
 
     /// Takes a message; returns the frame to send.
@@ -62,7 +70,7 @@ impl Link {
             message: message.clone(),
         });
         self.resend_at.get_or_insert(now + every);
-        self.owes = false;
+        self.confirm_at = None;
         Frame {
             sequence: self.sent,
             confirmed: self.arrived,
@@ -93,7 +101,7 @@ impl Link {
         let Some(message) = frame.message else {
             return;
         };
-        self.owes = true;
+        self.confirm_at.get_or_insert(now + every / CONFIRM_PART);
         if frame.sequence > self.arrived && frame.sequence <= self.arrived + AHEAD_MAX {
             self.ahead.insert(frame.sequence, message);
         }
@@ -106,9 +114,10 @@ impl Link {
         Some(message)
     }
 
-    /// A bare confirmation, if one is owed.
-    pub(crate) fn confirm(&mut self) -> Option<Frame> {
-        std::mem::take(&mut self.owes).then_some(Frame {
+    /// A bare confirmation, if one has been owed for long enough.
+    pub(crate) fn confirm(&mut self, now: Duration) -> Option<Frame> {
+        self.confirm_at.take_if(|at| *at <= now)?;
+        Some(Frame {
             sequence: 0,
             confirmed: self.arrived,
             message: None,
@@ -121,6 +130,7 @@ impl Link {
             return Vec::new();
         }
         self.resend_at = Some(now + every);
+        self.confirm_at = None;
         self.unconfirmed
             .iter()
             .take(RESEND_MAX)
@@ -173,7 +183,7 @@ mod tests {
                         let frame = there.pop().unwrap();
                         hear(&mut b, now, frame);
                     }
-                    6 => back.extend(b.confirm()),
+                    6 => back.extend(b.confirm(now)),
                     _ => {
                         there.extend(a.resend(now, EVERY));
                         if let Some(frame) = back.pop() { a.receive(now, EVERY, frame); }
@@ -183,7 +193,7 @@ mod tests {
             for _ in 0..said + 2 {
                 now += EVERY;
                 for frame in a.resend(now, EVERY) { hear(&mut b, now, frame); }
-                if let Some(frame) = b.confirm() { a.receive(now, EVERY, frame); }
+                if let Some(frame) = b.confirm(now + EVERY) { a.receive(now, EVERY, frame); }
             }
             prop_assert_eq!(heard, (1..=said).collect::<Vec<_>>());
             prop_assert!(a.is_settled() && a.unconfirmed_bytes() == 0);

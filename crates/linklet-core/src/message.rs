@@ -165,10 +165,12 @@ pub enum Message {
     },
     /// A newer owner has been heard of: the sender is a former one.
     CopyRefused {
-        /// Which.
+        /// Which; those before it, and the rest of it, are carried out.
         id: u64,
         /// What the newer one goes by.
         newest: AssignmentVersion,
+        /// The parts that were refused.
+        ranges: Vec<Slice>,
     },
     /// To an attachment: what was not there, and what is unsettled.
     Attached {

@@ -1,0 +1,411 @@
+//! Callers: they go by a map, follow a redirect, and try again; and what the
+//! servers do with their requests.
+
+use crate::profile::{FREEZE, PEACE};
+use crate::server::{Server, Stored};
+use crate::truth::Broken;
+use crate::violation::Property;
+use crate::world::{Event, World, trace};
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_linklet_core::{Access, Decision, Replication, Request, Status, Ticket};
+use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
+
+const TIMEOUT: Duration = Duration::from_millis(350);
+/// After which a caller turns to something else.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+const ANSWER: Duration = Duration::from_millis(300);
+/// From then on maps are stable.
+const STABLE: Duration = FREEZE.saturating_add(Duration::from_millis(400));
+
+/// What a caller wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    ReadCopy,
+    Put,
+    Remove,
+}
+
+/// One request on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    caller: usize,
+    key: usize,
+    kind: Kind,
+    /// The write, if it is one.
+    write: u64,
+    stored: Option<Stored>,
+    known: Option<AssignmentVersion>,
+    redirects: u32,
+    server: usize,
+    sent: Duration,
+}
+
+/// What comes back.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    Done,
+    /// Nothing was done; somebody else has it, and this is the newest map.
+    Redirect(Option<ServerId>, Option<Arc<Assignment>>),
+    /// Nothing was done.
+    Refused,
+    Unknown,
+}
+
+/// One caller; it does one thing after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    map: Option<Arc<Assignment>>,
+    /// The attempt that it waits for, and since when it tries.
+    waits: Option<usize>,
+    since: Duration,
+}
+
+impl Caller {
+    pub(crate) fn learn(&mut self, map: &Arc<Assignment>) {
+        let newer = |known: &Arc<Assignment>| known.version() < map.version();
+        if self.map.as_ref().is_none_or(newer) {
+            self.map = Some(Arc::clone(map));
+        }
+    }
+}
+
+impl World<'_> {
+    fn stable(&self, since: Duration) -> bool {
+        since >= STABLE && self.now < PEACE
+    }
+
+    /// A caller begins something.
+    pub(crate) fn act(&mut self, at: usize) {
+        if self.callers[at].waits.is_some() {
+            return;
+        }
+        self.callers[at].since = self.now;
+        let key = self.rng.below(self.truth.keys.len());
+        let kind = match self.rng.below(16) {
+            0..7 => Kind::Put,
+            7 => Kind::Remove,
+            8..13 => Kind::Read,
+            _ => Kind::ReadCopy,
+        };
+        self.attempt(at, key, kind);
+    }
+
+    fn attempt(&mut self, caller: usize, key: usize, kind: Kind) {
+        let point = self.truth.keys[key].point;
+        let Some(map) = self.callers[caller].map.clone() else {
+            self.pause(caller);
+            return;
+        };
+        let servers = &map.slice_of(point).servers;
+        if servers.is_empty() {
+            self.pause(caller);
+            return;
+        }
+        let server = match kind {
+            Kind::ReadCopy => self.rng.pick(servers),
+            _ => servers[0],
+        };
+        let write = match kind {
+            Kind::Put => self.truth.begin(key, false),
+            Kind::Remove => self.truth.begin(key, true),
+            _ => 0,
+        };
+        let stored = (kind == Kind::Put).then(|| Stored {
+            write,
+            unmarshallable: self.rng.chance(self.profile.unmarshallable),
+            unreadable: self.rng.chance(self.profile.unreadable),
+        });
+        self.ask(Attempt {
+            caller,
+            key,
+            kind,
+            write,
+            stored,
+            known: Some(map.version()),
+            redirects: 0,
+            server: server.0 as usize - 1,
+            sent: self.now,
+        });
+    }
+
+    fn ask(&mut self, attempt: Attempt) {
+        let number = self.attempts.len();
+        self.callers[attempt.caller].waits = Some(number);
+        let server = attempt.server;
+        trace!(self, "caller asks {}: {number} {attempt:?}", server + 1);
+        self.attempts.push(attempt);
+        self.stats.requests += 1;
+        self.after(TIMEOUT, Event::Timeout(number));
+        if !self.rng.chance(self.profile.lost) {
+            let delay = self.rng.micros(100, 2_000);
+            self.after(delay, Event::Request(server, number));
+        }
+    }
+
+    fn pause(&mut self, caller: usize) {
+        self.callers[caller].waits = None;
+        // Bursts, and quiet in between.
+        let next = if self.rng.chance(600) {
+            self.rng.micros(500, 6_000)
+        } else {
+            self.rng.micros(60_000, 400_000)
+        };
+        self.after(next, Event::Act(caller));
+    }
+
+    pub(crate) fn reply(&mut self, attempt: usize, outcome: Outcome) {
+        if !self.rng.chance(self.profile.lost) {
+            let delay = self.rng.micros(100, 2_000);
+            self.after(delay, Event::Reply(attempt, outcome));
+        }
+    }
+
+    pub(crate) fn replied(&mut self, number: usize, outcome: Outcome) -> Result<(), Broken> {
+        let attempt = self.attempts[number].clone();
+        if self.callers[attempt.caller].waits != Some(number) {
+            return Ok(());
+        }
+        trace!(self, "caller has the answer to {number}: {outcome:?}");
+        match outcome {
+            Outcome::Done => {
+                self.stats.answers += 1;
+                self.pause(attempt.caller);
+            }
+            Outcome::Redirect(to, map) => {
+                if let Some(map) = map {
+                    self.callers[attempt.caller].learn(&map);
+                }
+                self.stats.redirects += 1;
+                let redirects = attempt.redirects + 1;
+                if redirects > 1 && self.stable(self.callers[attempt.caller].since) {
+                    return Err((
+                        Property::Redirected,
+                        format!("request {number} was redirected {redirects} times"),
+                    ));
+                }
+                let known = self.callers[attempt.caller].map.as_ref();
+                let known = known.map(|map| map.version());
+                match to {
+                    Some(to) if redirects < 8 => self.ask(Attempt {
+                        redirects,
+                        known,
+                        server: to.0 as usize - 1,
+                        sent: self.now,
+                        ..attempt
+                    }),
+                    _ => self.again(&attempt),
+                }
+            }
+            Outcome::Refused | Outcome::Unknown => self.again(&attempt),
+        }
+        Ok(())
+    }
+
+    /// Tries anew, as another write: what became of the former is unknown.
+    fn again(&mut self, attempt: &Attempt) {
+        let caller = attempt.caller;
+        if self.now - self.callers[caller].since > PATIENCE {
+            self.pause(caller);
+        } else {
+            self.attempt(caller, attempt.key, attempt.kind);
+        }
+    }
+
+    pub(crate) fn timed_out(&mut self, number: usize) -> Result<(), Broken> {
+        let attempt = self.attempts[number].clone();
+        if self.callers[attempt.caller].waits != Some(number) {
+            return Ok(());
+        }
+        if self.stable(self.callers[attempt.caller].since) && self.now - attempt.sent >= ANSWER {
+            return Err((
+                Property::OwnedAgain,
+                format!("request {number} got no reply in peace: {attempt:?}"),
+            ));
+        }
+        self.again(&attempt);
+        Ok(())
+    }
+
+    /// A server deals with a request, as the runtime does: by the table, and
+    /// by the core where the table says so.
+    pub(crate) fn serve(&mut self, at: usize, number: usize) -> Result<(), Broken> {
+        let attempt = self.attempts[number].clone();
+        let (point, key) = {
+            let truth = &self.truth.keys[attempt.key];
+            (truth.point, truth.key.clone())
+        };
+        let server = &mut self.servers[at];
+        let clock = server.clock(self.now);
+        let request = Request {
+            ticket: Ticket(number as u64),
+            point,
+            access: match attempt.kind {
+                Kind::Read => Access::Read,
+                Kind::ReadCopy => Access::ReadCopy,
+                Kind::Put | Kind::Remove => Access::Commit,
+            },
+            known: attempt.known,
+        };
+        let commits = request.access == Access::Commit;
+        let table = server.core.table();
+        let in_time = table.serve_until().is_none_or(|until| clock < until);
+        let decision = match table.status(point) {
+            Status::Owned {
+                propose: true,
+                token,
+                ..
+            } if in_time && !commits => Decision::Serve { token },
+            Status::Owned {
+                propose: false,
+                token,
+                note,
+            } if in_time => {
+                if commits {
+                    server.memory.write(point, &key, attempt.stored);
+                    if note {
+                        let memory = &mut server.memory;
+                        server.core.touched(clock, memory, point, key.clone());
+                    }
+                    return self.committed(at, number, token, note);
+                }
+                Decision::Serve { token }
+            }
+            Status::Copy if attempt.kind == Kind::ReadCopy => Decision::ServeCopy,
+            _ if commits => {
+                let operation = Server::operation(attempt.stored);
+                let proposed = (point, key.clone(), attempt.stored);
+                server.memory.proposed.insert(request.ticket, proposed);
+                let memory = &mut server.memory;
+                let decision = server
+                    .core
+                    .propose(clock, memory, &request, key.clone(), operation);
+                if !matches!(decision, Decision::Serve { .. }) {
+                    server.memory.proposed.remove(&request.ticket);
+                }
+                decision
+            }
+            _ => server.core.request(clock, &mut server.memory, &request),
+        };
+        trace!(
+            self,
+            "server {} decides about {number}: {decision:?}",
+            at + 1
+        );
+        match decision {
+            Decision::Serve { .. } if commits => {}
+            Decision::Serve { token } => self.read(at, number, token)?,
+            Decision::ServeCopy => {
+                self.stats.copy_reads += 1;
+                if self.profile.replication == Replication::Strong {
+                    let seen = self.servers[at].memory.read(point, &key);
+                    trace!(self, "copy read {seen:?}");
+                    self.truth.read(attempt.key, seen)?;
+                }
+                self.reply(number, Outcome::Done);
+            }
+            Decision::Wait => self.stats.waits += 1,
+            Decision::Redirect { to, .. } => {
+                let map = self.servers[at].map.clone();
+                self.reply(number, Outcome::Redirect(to, map));
+            }
+            Decision::Refused(_) => self.reply(number, Outcome::Refused),
+        }
+        self.pump(at)
+    }
+
+    /// Whether a server that serves a key is its newest owner; an error if it
+    /// must not serve because it is not.
+    fn is_owner(
+        &mut self,
+        at: usize,
+        key: usize,
+        token: AssignmentVersion,
+    ) -> Result<bool, Broken> {
+        let server = &self.servers[at];
+        let truth = &self.truth.keys[key];
+        if truth.epoch == Some(token) {
+            return Ok(true);
+        }
+        let lease = server.clock(self.now) < server.lease_until;
+        let strict = self.profile.replication == Replication::Strong || self.profile.lease_required;
+        // In transit or given away is never served, whatever the lease.
+        if lease || strict {
+            let message = format!(
+                "{} serves key {key} by {token}, the newest owner's is {:?}",
+                server.id, truth.epoch
+            );
+            return Err((Property::OneOwner, message));
+        }
+        Ok(false)
+    }
+
+    fn read(&mut self, at: usize, number: usize, token: AssignmentVersion) -> Result<(), Broken> {
+        let key = self.attempts[number].key;
+        if self.is_owner(at, key, token)? {
+            let truth = &self.truth.keys[key];
+            let seen = self.servers[at].memory.read(truth.point, &truth.key);
+            trace!(self, "read {seen:?}");
+            self.truth.read(key, seen)?;
+        }
+        self.reply(number, Outcome::Done);
+        Ok(())
+    }
+
+    /// A commit in a mode that does not wait for copies.
+    fn committed(
+        &mut self,
+        at: usize,
+        number: usize,
+        token: AssignmentVersion,
+        noted: bool,
+    ) -> Result<(), Broken> {
+        let Attempt { key, write, .. } = self.attempts[number];
+        if self.is_owner(at, key, token)? {
+            self.truth.done(write);
+        } else if noted {
+            self.stats.void += 1;
+            self.servers[at].void.push(key);
+        }
+        self.reply(number, Outcome::Done);
+        self.pump(at)
+    }
+
+    /// A proposed commit was made visible.
+    pub(crate) fn settled(
+        &mut self,
+        at: usize,
+        ticket: Ticket,
+        token: AssignmentVersion,
+    ) -> Result<(), Broken> {
+        let Attempt {
+            key: index,
+            write,
+            stored,
+            ..
+        } = self.attempts[ticket.0 as usize];
+        let has_value = stored.is_some();
+        let owner = self.is_owner(at, index, token)?;
+        if !owner {
+            self.servers[at].void.push(index);
+            self.stats.void += 1;
+            return Ok(());
+        }
+        self.truth.done(write);
+        let expected = has_value.then_some(write);
+        let truth = &self.truth.keys[index];
+        let (point, key) = (truth.point, &truth.key);
+        let copies = self
+            .servers
+            .iter()
+            .filter(|server| server.is_up() && !server.expired)
+            .filter(|server| server.memory.read(point, key) == expected)
+            .count();
+        let truth = &mut self.truth.keys[index];
+        truth.copies = if has_value { copies } else { 0 };
+        truth.deaths = self.deaths;
+        truth.thin = self.coordination.thin;
+        Ok(())
+    }
+}

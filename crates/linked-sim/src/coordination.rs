@@ -1,0 +1,358 @@
+//! Who is alive and what the assignment is: leases, the real store, and the
+//! real assigner or maps drawn at random.
+
+use crate::profile::{LEASE, Profile};
+use crate::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_sharder::coordination::{
+    AssignmentStore, CandidateId, EmbeddedStore, Reply, Request, StoreError,
+};
+use trefoil_sharder::{
+    AssignedSlice, Assigner, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
+    Capacity, Freeze, KeyPoint, Load, Member, MemberState, ServerId, ServerReport, Slice,
+    SliceLoad,
+};
+
+/// What servers and callers are told.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// They are told in order: one that was overtaken is dropped.
+    pub(crate) number: u64,
+    pub(crate) assignment: Arc<Assignment>,
+    pub(crate) alive: BTreeSet<ServerId>,
+    /// Those of them that are known to be about to stop.
+    pub(crate) draining: BTreeSet<ServerId>,
+}
+
+const CAPACITY: Capacity = Capacity {
+    cpu: 1.0,
+    bytes: 1 << 30,
+};
+
+#[derive(Debug)]
+pub(crate) struct Coordination {
+    store: EmbeddedStore,
+    assigner: Assigner,
+    members: BTreeMap<ServerId, (Duration, MemberState)>,
+    /// Expired or left: these ids never come back.
+    ended: BTreeSet<ServerId>,
+    down_until: Duration,
+    was_down: bool,
+    wild: bool,
+    replicas: usize,
+    reports: u64,
+    pub(crate) view: Option<Arc<View>>,
+    /// Maps with a slice that has fewer than two servers.
+    pub(crate) thin: usize,
+}
+
+fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
+    BalanceConfig {
+        freeze,
+        replicas_min: replicas,
+        replicas_max: replicas,
+        churn_max: 0.4,
+        cooldown: Duration::from_millis(400),
+        no_return: Duration::from_millis(900),
+        no_return_after_change: Duration::from_millis(500),
+        merge_from: 2,
+        split_until: 6,
+        ..BalanceConfig::default()
+    }
+}
+
+impl Coordination {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let options = AssignerOptions {
+            step_every: Duration::from_millis(400),
+            reply_timeout: Duration::from_millis(300),
+            slices_per_server: 2,
+            ..AssignerOptions::new(CandidateId(1))
+        };
+        let assigner = match Assigner::new(options, config(profile.replicas, Freeze::Off)) {
+            Ok(assigner) => assigner,
+            Err(error) => panic!("{error}"),
+        };
+        Coordination {
+            store: EmbeddedStore::new(),
+            assigner,
+            members: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            down_until: Duration::ZERO,
+            was_down: false,
+            wild: profile.wild,
+            replicas: profile.replicas,
+            reports: 0,
+            view: None,
+            thin: 0,
+        }
+    }
+
+    pub(crate) fn is_down(&self, now: Duration) -> bool {
+        now < self.down_until
+    }
+
+    pub(crate) fn fail_until(&mut self, until: Duration) {
+        self.down_until = self.down_until.max(until);
+        self.was_down = true;
+    }
+
+    pub(crate) fn recover(&mut self, now: Duration) {
+        self.down_until = now;
+    }
+
+    /// From now on only dead servers' slices move.
+    pub(crate) fn freeze(&mut self) {
+        if self
+            .assigner
+            .configure(config(self.replicas, Freeze::OnlyDead))
+            .is_err()
+        {
+            unreachable!("the same thresholds");
+        }
+    }
+
+    /// Renews a lease; whether the server is a member (still).
+    pub(crate) fn renew(&mut self, now: Duration, server: ServerId, draining: bool) -> bool {
+        if self.is_down(now) || self.ended.contains(&server) {
+            return false;
+        }
+        let state = if draining {
+            MemberState::Draining
+        } else {
+            MemberState::Serving
+        };
+        self.members.insert(server, (now + LEASE, state));
+        true
+    }
+
+    pub(crate) fn leave(&mut self, server: ServerId) {
+        self.members.remove(&server);
+        self.ended.insert(server);
+    }
+
+    /// Lets leases expire and the assigner work; returns who expired.
+    pub(crate) fn step(&mut self, now: Duration, rng: &mut Rng, calm: bool) -> Vec<ServerId> {
+        if self.is_down(now) {
+            return Vec::new();
+        }
+        if std::mem::take(&mut self.was_down) {
+            // Nobody could renew: everybody gets the time to.
+            for (until, _) in self.members.values_mut() {
+                *until = now + LEASE;
+            }
+        }
+        let expired: Vec<ServerId> = self
+            .members
+            .iter()
+            .filter(|(_, (until, _))| *until <= now)
+            .map(|(&server, _)| server)
+            .collect();
+        for &server in &expired {
+            self.leave(server);
+        }
+        if self.wild {
+            self.step_wild(now, rng, calm);
+        } else {
+            self.step_balanced(now, rng, calm);
+        }
+        self.refresh(now);
+        expired
+    }
+
+    fn ask(&mut self, now: Duration, request: Request) -> Option<Result<Reply, StoreError>> {
+        let ticket = self.store.submit(now, request);
+        let mut answer = None;
+        while let Some(done) = self.store.poll(now) {
+            if done.ticket == ticket {
+                answer = Some(done.result);
+            }
+        }
+        answer
+    }
+
+    fn refresh(&mut self, now: Duration) {
+        let Some(version) = self.store.version() else {
+            return;
+        };
+        let known = self.view.clone();
+        let number = known.as_ref().map_or(1, |view| view.number + 1);
+        let known = known.as_ref();
+        let same_map = known.is_some_and(|view| view.assignment.version() == version);
+        let alive: BTreeSet<ServerId> = self.members.keys().copied().collect();
+        let draining = self.members.iter();
+        let draining: BTreeSet<ServerId> = draining
+            .filter(|(_, (_, state))| *state == MemberState::Draining)
+            .map(|(&server, _)| server)
+            .collect();
+        let same = |view: &Arc<View>| view.alive == alive && view.draining == draining;
+        if same_map && known.is_some_and(same) {
+            return;
+        }
+        let assignment = match known.filter(|_| same_map) {
+            Some(view) => Arc::clone(&view.assignment),
+            None => match self.ask(now, Request::Load) {
+                Some(Ok(Reply::Loaded(Some(assignment)))) => {
+                    let thin = |assigned: &AssignedSlice| assigned.servers.len() < 2;
+                    self.thin += usize::from(assignment.slices().iter().any(thin));
+                    Arc::new(assignment)
+                }
+                other => panic!("{other:?}"),
+            },
+        };
+        self.view = Some(Arc::new(View {
+            number,
+            assignment,
+            alive,
+            draining,
+        }));
+    }
+
+    fn step_balanced(&mut self, now: Duration, rng: &mut Rng, calm: bool) {
+        if let Some(view) = self.view.clone().filter(|_| !calm && rng.chance(600)) {
+            for &server in &view.alive {
+                let served = view.assignment.slices().iter();
+                let served = served.filter(|assigned| assigned.servers.contains(&server));
+                let slices = served.map(|assigned| SliceLoad {
+                    slice: assigned.slice,
+                    load: Load {
+                        cpu_shared: rng.below(100) as f64 / 200.0,
+                        ..Load::default()
+                    },
+                });
+                self.reports += 1;
+                let report = ServerReport {
+                    server,
+                    sequence: self.reports,
+                    version: view.assignment.version(),
+                    slices: slices.collect(),
+                    hot_keys: Vec::new(),
+                };
+                self.assigner.hear(now, report);
+            }
+        }
+        let members: Vec<Member> = self
+            .members
+            .iter()
+            .map(|(&id, &(_, state))| Member {
+                id,
+                capacity: CAPACITY,
+                state,
+            })
+            .collect();
+        while let Some((id, request)) = self.assigner.poll_request(now, &members) {
+            let lost = !calm && rng.chance(40);
+            if let Some(result) = self.ask(now, request).filter(|_| !lost) {
+                self.assigner.handle_reply(now, id, result);
+            } else {
+                break;
+            }
+        }
+        while self.assigner.poll_event().is_some() {}
+    }
+
+    fn step_wild(&mut self, now: Duration, rng: &mut Rng, calm: bool) {
+        let serving: Vec<ServerId> = self
+            .members
+            .iter()
+            .filter(|(_, (_, state))| *state == MemberState::Serving)
+            .map(|(&server, _)| server)
+            .collect();
+        if serving.is_empty() {
+            return;
+        }
+        let current = self.view.as_ref().map(|view| Arc::clone(&view.assignment));
+        let next = match &current {
+            None => Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas),
+            Some(current) => {
+                let mut slices = current.slices().to_vec();
+                if !calm && rng.chance(250) {
+                    for _ in 0..=rng.below(2) {
+                        mutate(&mut slices, &serving, rng);
+                    }
+                }
+                self.repair(&mut slices, &serving, rng);
+                if slices == current.slices() {
+                    return;
+                }
+                match Assignment::new(current.version().next(), slices) {
+                    Ok(next) => next,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        let campaign = Request::Campaign {
+            candidate: CandidateId(1),
+            lease: Duration::from_secs(60),
+        };
+        let Some(Ok(Reply::Elected { term })) = self.ask(now, campaign) else {
+            return;
+        };
+        let swap = Request::Swap {
+            term,
+            expected: current.map(|current| current.version()),
+            next,
+        };
+        match self.ask(now, swap) {
+            Some(Ok(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Everybody alive, nobody draining, and as many as there should be.
+    fn repair(&self, slices: &mut [AssignedSlice], serving: &[ServerId], rng: &mut Rng) {
+        let count = self.replicas.min(serving.len());
+        for assigned in slices {
+            assigned.servers.retain(|server| serving.contains(server));
+            assigned.servers.truncate(count);
+            while assigned.servers.len() < count {
+                let server = rng.pick(serving);
+                if !assigned.servers.contains(&server) {
+                    assigned.servers.push(server);
+                }
+            }
+        }
+    }
+}
+
+/// One change of a map at random.
+fn mutate(slices: &mut Vec<AssignedSlice>, serving: &[ServerId], rng: &mut Rng) {
+    let at = rng.below(slices.len());
+    match rng.below(6) {
+        0 | 1 => {
+            let server = rng.pick(serving);
+            slices[at].servers.retain(|&other| other != server);
+            slices[at].servers.insert(0, server);
+        }
+        2 => {
+            let server = rng.pick(serving);
+            if let Some(first) = slices[at].servers.first_mut() {
+                *first = server;
+            }
+            let mut seen = BTreeSet::new();
+            slices[at].servers.retain(|&server| seen.insert(server));
+        }
+        3 => {
+            slices[at].servers.truncate(1);
+        }
+        4 if slices.len() < 8 => {
+            let middle = slices[at].slice.start().0 as u128 + slices[at].slice.width() / 2;
+            if let Some((left, right)) = slices[at].slice.split_before(KeyPoint(middle as u64)) {
+                let servers = slices[at].servers.clone();
+                slices[at].slice = left;
+                let right = AssignedSlice {
+                    slice: right,
+                    servers,
+                };
+                slices.insert(at + 1, right);
+            }
+        }
+        _ if at + 1 < slices.len() => {
+            let next = slices.remove(at + 1);
+            slices[at].slice = Slice::spanning(slices[at].slice.start(), next.slice.last());
+        }
+        _ => {}
+    }
+}

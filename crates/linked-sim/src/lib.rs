@@ -1,0 +1,37 @@
+//! Deterministic simulation of a linked store: the real assigner over the
+//! real store of assignments, real cores of its servers, and callers, with one
+//! thread, one seed and no I/O.
+//!
+//! ```text
+//!  world         what happens next: a frame, a request, a fault
+//!    coordination  leases, the assigner or maps at random, outages
+//!    server        a core, its values, its clock
+//!    callers       requests, redirects, time-outs; how a server serves
+//!    truth         the newest commit of every key, known to nobody else
+//!  profile       which troubles, how often: drawn from the seed
+//!  many          seeds
+//! ```
+//!
+//! What is checked: [`Property`]. Faults: frames lost, repeated, late and out
+//! of order, servers parted from each other or from the coordination, crashes,
+//! servers stopped past their lease and continued, clocks that run
+//! differently, slow handovers, drains, servers that join, an assigner that is
+//! down, values that cannot be marshalled or stored. After 5 s everything is
+//! well; 4 s later one server dies, and within 5 s everything is owned again.
+//!
+//! A violation names its seed and the command that replays it step by step.
+
+mod callers;
+mod coordination;
+mod many;
+mod profile;
+mod rng;
+mod server;
+mod stats;
+mod truth;
+mod violation;
+mod world;
+
+pub use many::{Runs, run_many, run_seed};
+pub use stats::Stats;
+pub use violation::{Property, Violation};

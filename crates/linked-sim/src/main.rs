@@ -1,0 +1,49 @@
+//! Runs seeds from the command line.
+
+use clap::Parser;
+use std::process::ExitCode;
+use std::time::Instant;
+use trefoil_linked_sim::{Runs, run_many, run_seed};
+
+/// Simulates a linked store with everything going wrong.
+#[derive(Debug, Parser)]
+struct Args {
+    /// How many seeds.
+    #[arg(long, default_value_t = 50_000)]
+    seeds: u64,
+    /// The first one.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Only this one, with a line for every step.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Owners that are stopped past their lease in strong mode, and nothing else.
+    #[arg(long)]
+    pauses: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runs = if args.pauses { Runs::Pauses } else { Runs::Any };
+    let begin = Instant::now();
+    let result = match args.seed {
+        Some(seed) => run_seed(runs, seed, Some(&mut |line| println!("{line}"))).map_err(Box::new),
+        None => run_many(runs, args.first, args.seeds, |done| {
+            eprint!("\r{done} of {} seeds", args.seeds);
+        }),
+    };
+    match result {
+        Ok(stats) => {
+            eprintln!();
+            println!("{stats:#?}");
+            let seconds = begin.elapsed().as_secs_f64();
+            println!("{} seeds are clean, in {seconds:.1} s", stats.seeds);
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!();
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What goes wrong in a run, and how often: drawn from the seed.
+
+use crate::rng::Rng;
+use std::time::Duration;
+use trefoil_linklet_core::Replication;
+
+/// Until when things go wrong.
+pub(crate) const TROUBLE: Duration = Duration::from_millis(5_000);
+/// From then on nothing moves but for death.
+pub(crate) const FREEZE: Duration = Duration::from_millis(7_200);
+/// From then on everything has to be well again; one server dies then.
+pub(crate) const PEACE: Duration = Duration::from_millis(9_000);
+/// By when everything has to be owned again.
+pub(crate) const OWNED_AGAIN: Duration = Duration::from_secs(5);
+/// The end.
+pub(crate) const END: Duration = Duration::from_millis(14_200);
+/// For how long a server is a member without being heard of.
+pub(crate) const LEASE: Duration = Duration::from_millis(1_500);
+/// What a server believes of it, on its own clock.
+pub(crate) const LEASE_BELIEVED: Duration = Duration::from_millis(1_350);
+/// How much clocks differ at most, in millionths; the difference between the
+/// two leases covers it.
+pub(crate) const DRIFT_PPM_MAX: i64 = 20_000;
+
+/// One run's.
+#[derive(Clone, Debug)]
+pub(crate) struct Profile {
+    pub(crate) replication: Replication,
+    pub(crate) lease_required: bool,
+    pub(crate) servers: usize,
+    /// Servers of a slice.
+    pub(crate) replicas: usize,
+    pub(crate) keys: usize,
+    pub(crate) callers: usize,
+    /// Maps are drawn at random instead of by the balancer.
+    pub(crate) wild: bool,
+    /// Out of 1,024 frames.
+    pub(crate) lost: u32,
+    pub(crate) repeated: u32,
+    /// Late by up to 300 ms instead of 3.
+    pub(crate) late: u32,
+    /// Values whose marshalling fails, out of 1,024.
+    pub(crate) unmarshallable: u32,
+    /// Values that cannot be stored where they arrive.
+    pub(crate) unreadable: u32,
+    /// The pause between two things going wrong; none if zero.
+    pub(crate) fault_every: Duration,
+    /// Only pauses of single servers, around the length of the lease.
+    pub(crate) pauses_only: bool,
+    /// The rate of handover, bytes per second.
+    pub(crate) bytes_per_second: u64,
+    pub(crate) chunk_entries: usize,
+}
+
+impl Profile {
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        use Replication::{Eventual, None, Strong};
+        let replication = rng.pick(&[None, Eventual, Strong, Strong]);
+        let clean = rng.chance(128);
+        let rate = |rng: &mut Rng, max| {
+            if clean || rng.chance(400) {
+                0
+            } else {
+                rng.below(max) as u32
+            }
+        };
+        let values = replication != Strong && rng.chance(200);
+        Profile {
+            replication,
+            lease_required: rng.chance(200),
+            servers: 2 + rng.below(4),
+            replicas: match replication {
+                None => 1,
+                _ => 2 + rng.below(2),
+            },
+            keys: 4 + rng.below(12),
+            callers: 2 + rng.below(3),
+            wild: rng.chance(640),
+            lost: rate(rng, 100),
+            repeated: rate(rng, 60),
+            late: rate(rng, 150),
+            unmarshallable: if values { 100 } else { 0 },
+            unreadable: if values { 60 } else { 0 },
+            fault_every: rng.pick(&[0, 300, 700, 1_500].map(Duration::from_millis)),
+            pauses_only: false,
+            bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
+            chunk_entries: rng.pick(&[1, 2, 100]),
+        }
+    }
+
+    /// Owners that are stopped past their lease, and continued.
+    pub(crate) fn pauses(rng: &mut Rng) -> Self {
+        Profile {
+            replication: Replication::Strong,
+            servers: 3 + rng.below(3),
+            fault_every: Duration::from_millis(900),
+            pauses_only: true,
+            unmarshallable: 0,
+            unreadable: 0,
+            replicas: 2,
+            ..Profile::draw(rng)
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One life of one server: the real core over values in a map.
+
+use crate::profile::Profile;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_linklet_core::{
+    Config, Core, Entry, Limit, NotStored, Operation, Scan, Table, Ticket, Values,
+};
+use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// Written in every value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Which write.
+    pub(crate) write: u64,
+    pub(crate) unmarshallable: bool,
+    pub(crate) unreadable: bool,
+}
+
+impl Stored {
+    pub(crate) fn bytes(self) -> Bytes {
+        let flags = u64::from(self.unreadable) << 63;
+        Bytes::copy_from_slice(&(self.write | flags).to_le_bytes())
+    }
+
+    fn read(bytes: &Bytes) -> Stored {
+        let mut word = [0; 8];
+        word.copy_from_slice(bytes);
+        let word = u64::from_le_bytes(word);
+        Stored {
+            write: word & !(1 << 63),
+            unmarshallable: false,
+            unreadable: word >> 63 == 1,
+        }
+    }
+}
+
+/// The values of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    values: BTreeMap<(KeyPoint, Bytes), Stored>,
+    /// Proposed and not settled.
+    pub(crate) proposed: BTreeMap<Ticket, (KeyPoint, Bytes, Option<Stored>)>,
+    pub(crate) table: Option<Arc<Table>>,
+}
+
+impl Memory {
+    pub(crate) fn read(&self, point: KeyPoint, key: &Bytes) -> Option<u64> {
+        let stored = self.values.get(&(point, key.clone()));
+        stored.map(|stored| stored.write)
+    }
+
+    pub(crate) fn write(&mut self, point: KeyPoint, key: &Bytes, stored: Option<Stored>) {
+        match stored {
+            Some(stored) => self.values.insert((point, key.clone()), stored),
+            None => self.values.remove(&(point, key.clone())),
+        };
+    }
+}
+
+fn entry(point: KeyPoint, key: &Bytes, stored: &Stored) -> Entry {
+    Entry {
+        point,
+        key: key.clone(),
+        version: stored.write,
+        value: (!stored.unmarshallable).then(|| stored.bytes()),
+    }
+}
+
+impl Values for Memory {
+    fn publish(&mut self, table: Arc<Table>) {
+        self.table = Some(table);
+    }
+
+    fn scan(&mut self, slice: Slice, limit: Limit) -> Scan {
+        let mut entries: Vec<Entry> = Vec::new();
+        for ((point, key), stored) in self.values.range((slice.start(), Bytes::new())..) {
+            if *point > slice.last() {
+                break;
+            }
+            let before = entries.last().map(|entry| entry.point);
+            if entries.len() >= limit.entries.max(1) && before != Some(*point) {
+                let last = KeyPoint(point.0 - 1);
+                return Scan { entries, last };
+            }
+            entries.push(entry(*point, key, stored));
+        }
+        let last = slice.last();
+        Scan { entries, last }
+    }
+
+    fn get(&mut self, point: KeyPoint, key: &Bytes) -> Option<Entry> {
+        let stored = self.values.get(&(point, key.clone()))?;
+        Some(entry(point, key, stored))
+    }
+
+    fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
+        let stored = Stored::read(&entry.value.ok_or(NotStored::Unreadable)?);
+        if stored.unreadable {
+            return Err(NotStored::Unreadable);
+        }
+        self.values.insert((entry.point, entry.key), stored);
+        Ok(())
+    }
+
+    fn remove(&mut self, point: KeyPoint, key: &Bytes) {
+        self.values.remove(&(point, key.clone()));
+    }
+
+    fn forget(&mut self, slice: Slice) {
+        let keys = self.values.range((slice.start(), Bytes::new())..);
+        let keys: Vec<_> = keys
+            .map(|(key, _)| key.clone())
+            .take_while(|(point, _)| *point <= slice.last())
+            .collect();
+        for key in keys {
+            self.values.remove(&key);
+        }
+    }
+
+    fn settle(&mut self, ticket: Ticket) {
+        let Some((point, key, stored)) = self.proposed.remove(&ticket) else {
+            panic!("{ticket:?} was never proposed, or is settled twice");
+        };
+        self.write(point, &key, stored);
+    }
+}
+
+/// A server and what has happened to its machine.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) core: Core,
+    pub(crate) memory: Memory,
+    pub(crate) crashed: bool,
+    /// Told to stop, and empty: it has left.
+    pub(crate) left: bool,
+    pub(crate) replaced: bool,
+    pub(crate) draining: bool,
+    pub(crate) paused: bool,
+    /// The coordination cannot be reached.
+    pub(crate) cut: bool,
+    /// Taken for dead by the coordination, whether it knows or not.
+    pub(crate) expired: bool,
+    drift_ppm: i64,
+    offset: Duration,
+    /// The earliest tick that is scheduled.
+    pub(crate) tick_at: Option<Duration>,
+    pub(crate) lease_until: Duration,
+    /// The number of the newest view.
+    pub(crate) view: u64,
+    /// The newest map it was told, for callers.
+    pub(crate) map: Option<Arc<Assignment>>,
+    /// Commits acknowledged after it was replaced without knowing.
+    pub(crate) void: Vec<usize>,
+}
+
+impl Server {
+    pub(crate) fn new(id: ServerId, profile: &Profile, drift_ppm: i64, offset: Duration) -> Self {
+        let config = Config {
+            lease_required: profile.lease_required,
+            chunk_entries: profile.chunk_entries,
+            bytes_per_second: profile.bytes_per_second,
+            resend_after: Duration::from_millis(80),
+            ..Config::new(profile.replication)
+        };
+        let core = match Core::new(id, config) {
+            Ok(core) => core,
+            Err(error) => panic!("{error}"),
+        };
+        Server {
+            id,
+            core,
+            memory: Memory::default(),
+            crashed: false,
+            left: false,
+            replaced: false,
+            draining: false,
+            paused: false,
+            cut: false,
+            expired: false,
+            drift_ppm,
+            offset,
+            tick_at: None,
+            lease_until: Duration::ZERO,
+            view: 0,
+            map: None,
+            void: Vec::new(),
+        }
+    }
+
+    /// What its clock shows.
+    pub(crate) fn clock(&self, now: Duration) -> Duration {
+        let micros = now.as_micros() as i64;
+        self.offset + Duration::from_micros((micros + micros * self.drift_ppm / 1_000_000) as u64)
+    }
+
+    /// When its clock will show this, or a little later.
+    pub(crate) fn when(&self, clock: Duration) -> Duration {
+        let micros = clock.saturating_sub(self.offset).as_micros() as i64;
+        let micros = micros * 1_000_000 / (1_000_000 + self.drift_ppm);
+        Duration::from_micros(micros as u64 + 2)
+    }
+
+    pub(crate) fn learn(&mut self, map: &Arc<Assignment>) {
+        let newer = |known: &Arc<Assignment>| known.version() < map.version();
+        if self.map.as_ref().is_none_or(newer) {
+            self.map = Some(Arc::clone(map));
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        !self.crashed && !self.left && !self.replaced
+    }
+
+    /// The token with which it serves a key, if it does.
+    pub(crate) fn token(&self, point: KeyPoint) -> Option<AssignmentVersion> {
+        self.core.token(point)
+    }
+
+    pub(crate) fn operation(stored: Option<Stored>) -> Operation {
+        match stored {
+            Some(stored) => Operation::Put {
+                version: stored.write,
+                value: stored.bytes(),
+            },
+            None => Operation::Remove,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What happened in clean runs: a simulation in which nothing happens would
+//! prove nothing.
+
+/// Sums over runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Runs.
+    pub seeds: u64,
+    /// Steps of all kinds.
+    pub events: u64,
+    /// Frames between servers.
+    pub frames: u64,
+    /// Maps and lists of the living that were published.
+    pub maps: u64,
+    /// Keys that came to a new owner.
+    pub moves: u64,
+    /// Requests sent by callers.
+    pub requests: u64,
+    /// Requests answered.
+    pub answers: u64,
+    /// Commits that took effect.
+    pub commits: u64,
+    /// Answers that named another server.
+    pub redirects: u64,
+    /// Requests that waited for a value.
+    pub waits: u64,
+    /// Reads of copies.
+    pub copy_reads: u64,
+    /// Commits by servers that had been replaced without knowing.
+    pub void: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Stopped servers that went on.
+    pub pauses: u64,
+    /// Servers that found themselves replaced.
+    pub replaced: u64,
+    /// Servers that were drained and left.
+    pub drains: u64,
+    /// Reports of losses.
+    pub losses: u64,
+    /// Keys in lost ranges.
+    pub keys_lost: u64,
+}
+
+impl Stats {
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Stats) {
+        self.seeds += other.seeds;
+        self.events += other.events;
+        self.frames += other.frames;
+        self.maps += other.maps;
+        self.moves += other.moves;
+        self.requests += other.requests;
+        self.answers += other.answers;
+        self.commits += other.commits;
+        self.redirects += other.redirects;
+        self.waits += other.waits;
+        self.copy_reads += other.copy_reads;
+        self.void += other.void;
+        self.crashes += other.crashes;
+        self.pauses += other.pauses;
+        self.replaced += other.replaced;
+        self.drains += other.drains;
+        self.losses += other.losses;
+        self.keys_lost += other.keys_lost;
+    }
+}

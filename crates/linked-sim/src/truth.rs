@@ -1,0 +1,111 @@
+//! What is true of every key, known to nobody in the simulation: the newest
+//! acknowledged commit, and the newest owner.
+
+use crate::violation::Property;
+use bytes::Bytes;
+use trefoil_linklet_core::Loss;
+use trefoil_sharder::{AssignmentVersion, KeyPoint};
+
+/// What happened to one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// On its way: it may be seen any time from now on.
+    Pending,
+    /// It was the newest commit once.
+    Done,
+}
+
+/// One key.
+#[derive(Debug)]
+pub(crate) struct KeyTruth {
+    pub(crate) point: KeyPoint,
+    pub(crate) key: Bytes,
+    /// The write that is its value; `None` if it has none.
+    pub(crate) current: Option<u64>,
+    /// The newest owner's token.
+    pub(crate) epoch: Option<AssignmentVersion>,
+    /// Servers that had `current` when it was committed.
+    pub(crate) copies: usize,
+    /// How many servers had died then.
+    pub(crate) deaths: usize,
+    /// The number of thin maps seen then.
+    pub(crate) thin: usize,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    pub(crate) keys: Vec<KeyTruth>,
+    /// By write number: of which key, its value afterwards, what became of it.
+    writes: Vec<(usize, bool, Fate)>,
+}
+
+pub(crate) type Broken = (Property, String);
+
+impl Truth {
+    /// A new write of a key, not done yet.
+    pub(crate) fn begin(&mut self, key: usize, removes: bool) -> u64 {
+        self.writes.push((key, removes, Fate::Pending));
+        self.writes.len() as u64 - 1
+    }
+
+    /// A write takes effect.
+    pub(crate) fn done(&mut self, write: u64) {
+        let (key, removes, fate) = &mut self.writes[write as usize];
+        *fate = Fate::Done;
+        self.keys[*key].current = (!*removes).then_some(write);
+    }
+
+    /// Whether a value that is not the newest commit may be seen: because of
+    /// a write of unknown fate, which it reveals.
+    pub(crate) fn reveals(&self, key: usize, seen: Option<u64>) -> Option<u64> {
+        let pending = |write: &usize| {
+            let (of, removes, fate) = self.writes[*write];
+            of == key && fate == Fate::Pending && removes == seen.is_none()
+        };
+        match seen {
+            Some(write) => Some(write as usize).filter(pending),
+            None => (0..self.writes.len()).find(pending),
+        }
+        .map(|write| write as u64)
+    }
+
+    /// How many writes took effect.
+    pub(crate) fn commits(&self) -> u64 {
+        let done = self
+            .writes
+            .iter()
+            .filter(|(_, _, fate)| *fate == Fate::Done);
+        done.count() as u64
+    }
+
+    /// A read that has to be of the newest commit.
+    pub(crate) fn read(&mut self, key: usize, seen: Option<u64>) -> Result<(), Broken> {
+        let current = self.keys[key].current;
+        if seen == current {
+            return Ok(());
+        }
+        match self.reveals(key, seen) {
+            Some(write) => {
+                self.done(write);
+                Ok(())
+            }
+            None => Err((
+                Property::Fresh,
+                format!("a read of key {key} returned {seen:?}, the newest commit is {current:?}"),
+            )),
+        }
+    }
+
+    /// How many reports cover a key.
+    pub(crate) fn reports(&self, key: usize, losses: &[Loss]) -> usize {
+        let truth = &self.keys[key];
+        let covers = |loss: &Loss| {
+            let ranges = loss.ranges.iter();
+            let in_ranges = ranges.filter(|slice| slice.contains(truth.point)).count();
+            let by_name = loss.keys.iter();
+            in_ranges + by_name.filter(|(_, key)| *key == truth.key).count()
+        };
+        losses.iter().map(covers).sum()
+    }
+}

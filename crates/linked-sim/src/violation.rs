@@ -1,0 +1,81 @@
+//! What a run found wrong.
+
+use std::fmt;
+
+/// Which part of the promise was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Property {
+    /// A read at the owner, or any read in strong mode, returned something
+    /// else than the newest commit.
+    Fresh,
+    /// A strong commit, acknowledged when several servers had it, was lost
+    /// though at most one of them died.
+    Undone,
+    /// Two servers served one key at once.
+    OneOwner,
+    /// A fencing token did not grow with a new owner.
+    Token,
+    /// An acknowledged commit was lost and not reported exactly once.
+    Reported,
+    /// A value that only moved was lost.
+    Moved,
+    /// What was committed by a server that had been replaced was not named.
+    Named,
+    /// A request was redirected more than once while the maps were stable.
+    Redirected,
+    /// Keys had no owner 5 s after a crash, or requests were not answered.
+    OwnedAgain,
+    /// A draining server was not emptied.
+    Drained,
+    /// Something panicked.
+    Panic,
+}
+
+impl fmt::Display for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Property::Fresh => "fresh",
+            Property::Undone => "undone",
+            Property::OneOwner => "one owner",
+            Property::Token => "token",
+            Property::Reported => "reported",
+            Property::Moved => "moved",
+            Property::Named => "named",
+            Property::Redirected => "redirected",
+            Property::OwnedAgain => "owned again",
+            Property::Drained => "drained",
+            Property::Panic => "panic",
+        })
+    }
+}
+
+/// A history that breaks the promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The run.
+    pub seed: u64,
+    /// Whether it was one of the runs with pauses only.
+    pub pauses: bool,
+    /// What was broken.
+    pub property: Property,
+    /// How, in one sentence.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: property \"{}\" is violated: {}",
+            self.seed, self.property, self.message
+        )?;
+        let pauses = if self.pauses { "--pauses " } else { "" };
+        write!(
+            f,
+            "replay: cargo run --release -p trefoil-linked-sim -- {pauses}--seed {}",
+            self.seed
+        )
+    }
+}
+
+impl std::error::Error for Violation {}

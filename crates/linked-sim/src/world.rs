@@ -1,0 +1,802 @@
+//! One run: an event queue in virtual time.
+
+use crate::callers::{Attempt, Caller, Outcome};
+use crate::coordination::{Coordination, View};
+use crate::profile::{
+    DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE,
+};
+use crate::rng::Rng;
+use crate::server::Server;
+use crate::stats::Stats;
+use crate::truth::{Broken, KeyTruth, Truth};
+use crate::violation::Property;
+use bytes::Bytes;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket};
+use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
+
+/// Receives a line for every step.
+pub(crate) type Trace<'a> = Option<&'a mut dyn FnMut(&str)>;
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Frame(usize, ServerId, Box<Frame>),
+    Request(usize, usize),
+    Again(usize, Ticket),
+    Reply(usize, Outcome),
+    Tick(usize),
+    Renew(usize),
+    /// To a server: a renewed lease until then on its clock, and the view.
+    Told(usize, Option<Duration>, Arc<View>),
+    Ended(usize),
+    CallerTold(usize, Arc<Assignment>),
+    Act(usize),
+    Timeout(usize),
+    Assign,
+    Fault,
+    Resume(usize),
+    Uncut(usize),
+    Mend(ServerId, ServerId),
+    Calm,
+    Freeze,
+    Crash,
+    Owned,
+}
+
+#[derive(Debug)]
+struct Queued {
+    at: Duration,
+    number: u64,
+    /// Where the event lies.
+    slot: usize,
+}
+
+impl PartialEq for Queued {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+impl Eq for Queued {}
+impl PartialOrd for Queued {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Queued {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The earliest is the greatest.
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+pub(crate) struct World<'a> {
+    pub(crate) profile: Profile,
+    pub(crate) rng: Rng,
+    pub(crate) now: Duration,
+    queue: BinaryHeap<Queued>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
+    numbers: u64,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) coordination: Coordination,
+    /// Events for servers that are stopped.
+    deferred: Vec<(usize, Event)>,
+    parted: BTreeSet<(ServerId, ServerId)>,
+    pub(crate) callers: Vec<Caller>,
+    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) truth: Truth,
+    /// Servers that crashed or expired.
+    pub(crate) deaths: usize,
+    pub(crate) calm: bool,
+    pub(crate) stats: Stats,
+    trace: Trace<'a>,
+}
+
+/// Writes a trace line, if anybody reads it.
+macro_rules! trace {
+    ($world:expr, $($arg:tt)*) => {
+        if $world.traced() {
+            let line = format!($($arg)*);
+            $world.line(&line);
+        }
+    };
+}
+pub(crate) use trace;
+
+pub(crate) fn run(profile: Profile, rng: Rng, trace: Trace<'_>) -> (Stats, Result<(), Broken>) {
+    let mut world = World {
+        coordination: Coordination::new(&profile),
+        profile,
+        rng,
+        now: Duration::ZERO,
+        queue: BinaryHeap::new(),
+        events: Vec::new(),
+        free: Vec::new(),
+        numbers: 0,
+        servers: Vec::new(),
+        deferred: Vec::new(),
+        parted: BTreeSet::new(),
+        callers: Vec::new(),
+        attempts: Vec::new(),
+        truth: Truth::default(),
+        deaths: 0,
+        calm: false,
+        stats: Stats::default(),
+        trace,
+    };
+    world.set_up();
+    let result = world.go();
+    world.stats.seeds = 1;
+    (world.stats, result)
+}
+
+impl World<'_> {
+    fn set_up(&mut self) {
+        let profile = format!("{:?}", self.profile);
+        trace!(self, "{profile}");
+        for at in 0..self.profile.keys {
+            // Now and then two keys at one point.
+            let before = self.truth.keys.last().map(|truth| truth.point);
+            let point = match before.filter(|_| self.rng.chance(60)) {
+                Some(point) => point,
+                None => KeyPoint(self.rng.next()),
+            };
+            self.truth.keys.push(KeyTruth {
+                point,
+                key: Bytes::from(format!("key{at}")),
+                current: None,
+                epoch: None,
+                copies: 0,
+                deaths: 0,
+                thin: 0,
+            });
+        }
+        for _ in 0..self.profile.servers {
+            self.start_server();
+        }
+        for at in 0..self.profile.callers {
+            self.callers.push(Caller::default());
+            let first = self.rng.micros(600_000, 900_000);
+            self.after(first, Event::Act(at));
+        }
+        self.after(Duration::from_millis(50), Event::Assign);
+        if !self.profile.fault_every.is_zero() {
+            self.after(Duration::from_millis(1_000), Event::Fault);
+        }
+        self.after(TROUBLE, Event::Calm);
+        self.after(FREEZE, Event::Freeze);
+        self.after(PEACE, Event::Crash);
+        self.after(PEACE + OWNED_AGAIN, Event::Owned);
+    }
+
+    pub(crate) fn start_server(&mut self) {
+        let at = self.servers.len();
+        let drift = self.rng.below(2 * DRIFT_PPM_MAX as usize) as i64 - DRIFT_PPM_MAX;
+        let offset = self.rng.micros(0, 1_000_000_000);
+        let id = ServerId(at as u64 + 1);
+        let server = Server::new(id, &self.profile, drift, offset);
+        self.servers.push(server);
+        let first = self.rng.micros(0, 20_000);
+        self.after(first, Event::Renew(at));
+    }
+
+    pub(crate) fn after(&mut self, delay: Duration, event: Event) {
+        self.numbers += 1;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.events.push(None);
+                self.events.len() - 1
+            }
+        };
+        self.events[slot] = Some(event);
+        self.queue.push(Queued {
+            at: self.now + delay,
+            number: self.numbers,
+            slot,
+        });
+    }
+
+    pub(crate) fn traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    pub(crate) fn line(&mut self, line: &str) {
+        let now = self.now.as_secs_f64();
+        if let Some(trace) = &mut self.trace {
+            trace(&format!("{now:9.6} {line}"));
+        }
+    }
+
+    fn go(&mut self) -> Result<(), Broken> {
+        while let Some(queued) = self.queue.pop() {
+            if queued.at > END {
+                break;
+            }
+            self.now = queued.at;
+            self.stats.events += 1;
+            self.free.push(queued.slot);
+            if let Some(event) = self.events[queued.slot].take() {
+                self.step(event)?;
+            }
+        }
+        self.check_end()
+    }
+
+    /// The server that an event is for.
+    fn addressee(event: &Event) -> Option<usize> {
+        match event {
+            Event::Frame(at, ..)
+            | Event::Request(at, _)
+            | Event::Again(at, _)
+            | Event::Tick(at)
+            | Event::Renew(at)
+            | Event::Ended(at)
+            | Event::Told(at, ..) => Some(*at),
+            _ => None,
+        }
+    }
+
+    fn step(&mut self, event: Event) -> Result<(), Broken> {
+        if let Some(at) = Self::addressee(&event) {
+            if !self.servers[at].is_up() {
+                return Ok(());
+            }
+            if self.servers[at].paused {
+                self.deferred.push((at, event));
+                return Ok(());
+            }
+            // A driver looks at its clock before anything else.
+            let server = &mut self.servers[at];
+            let clock = server.clock(self.now);
+            if server.core.next_tick().is_some_and(|tick| tick <= clock) {
+                server.core.tick(clock, &mut server.memory);
+                self.pump(at)?;
+                if !self.servers[at].is_up() {
+                    return Ok(());
+                }
+            }
+        }
+        match event {
+            Event::Frame(at, from, frame) => {
+                let server = &mut self.servers[at];
+                let clock = server.clock(self.now);
+                server.core.receive(clock, &mut server.memory, from, *frame);
+                self.pump(at)
+            }
+            Event::Request(at, attempt) => self.serve(at, attempt),
+            Event::Again(at, ticket) => self.serve(at, ticket.0 as usize),
+            Event::Reply(attempt, outcome) => self.replied(attempt, outcome),
+            Event::Tick(at) => {
+                self.servers[at].tick_at = None;
+                self.schedule(at);
+                Ok(())
+            }
+            Event::Renew(at) => {
+                self.renew(at);
+                Ok(())
+            }
+            Event::Told(at, lease, view) => self.told(at, lease, &view),
+            Event::Ended(at) => {
+                let server = &mut self.servers[at];
+                server.core.expire(&mut server.memory);
+                self.pump(at)
+            }
+            Event::CallerTold(at, map) => {
+                self.callers[at].learn(&map);
+                Ok(())
+            }
+            Event::Act(at) => {
+                self.act(at);
+                Ok(())
+            }
+            Event::Timeout(attempt) => self.timed_out(attempt),
+            Event::Assign => {
+                self.assign();
+                Ok(())
+            }
+            Event::Fault => {
+                self.fault();
+                Ok(())
+            }
+            Event::Resume(at) => {
+                self.resume(at);
+                Ok(())
+            }
+            Event::Uncut(at) => {
+                self.servers[at].cut = false;
+                Ok(())
+            }
+            Event::Mend(a, b) => {
+                self.parted.remove(&(a, b));
+                Ok(())
+            }
+            Event::Calm => {
+                self.calm_down();
+                Ok(())
+            }
+            Event::Freeze => {
+                self.coordination.freeze();
+                Ok(())
+            }
+            Event::Crash => self.last_crash(),
+            Event::Owned => self.check_owned(),
+        }
+    }
+
+    /// Does what a server wants done.
+    pub(crate) fn pump(&mut self, at: usize) -> Result<(), Broken> {
+        let mut losses: Vec<Loss> = Vec::new();
+        let mut gained: Vec<Slice> = Vec::new();
+        while let Some(effect) = self.servers[at].core.poll() {
+            if self.traced() && !matches!(effect, Effect::Send { .. }) {
+                let id = self.servers[at].id;
+                trace!(self, "{id}: {effect:?}");
+            }
+            match effect {
+                Effect::Send { to, frame } => self.send(at, to, frame),
+                Effect::Wake(ticket) => self.after(Duration::ZERO, Event::Again(at, ticket)),
+                Effect::Settled { ticket, result } => {
+                    let outcome = match result {
+                        Ok(commit) => {
+                            self.settled(at, ticket, commit.token)?;
+                            Outcome::Done
+                        }
+                        Err(_) => Outcome::Unknown,
+                    };
+                    self.reply(ticket.0 as usize, outcome);
+                }
+                Effect::Loss(loss) => losses.push(loss),
+                Effect::Gained(slices) => gained.extend(slices),
+                Effect::Gave(_) => {}
+                Effect::Learn(_) => {
+                    let server = &self.servers[at];
+                    if !server.cut
+                        && !self.coordination.is_down(self.now)
+                        && let Some(view) = self.coordination.view.clone()
+                    {
+                        let delay = self.rng.micros(300, 5_000);
+                        self.after(delay, Event::Told(at, None, view));
+                    }
+                }
+                Effect::Drained => self.drained(at),
+                Effect::Replaced => self.replaced(at, &losses)?,
+            }
+        }
+        self.stats.losses += losses.len() as u64;
+        self.check_gained(at, &gained, &losses)?;
+        self.schedule(at);
+        Ok(())
+    }
+
+    fn schedule(&mut self, at: usize) {
+        let server = &self.servers[at];
+        if let Some(tick) = server.core.next_tick() {
+            let when = server.when(tick).max(self.now);
+            if server.tick_at.is_none_or(|scheduled| when < scheduled) {
+                self.servers[at].tick_at = Some(when);
+                self.after(when - self.now, Event::Tick(at));
+            }
+        }
+    }
+
+    fn delay(&mut self) -> Duration {
+        let late = self.profile.late;
+        if self.rng.chance(late) {
+            self.rng.micros(3_000, 300_000)
+        } else {
+            self.rng.micros(200, 3_000)
+        }
+    }
+
+    fn send(&mut self, at: usize, to: ServerId, frame: Frame) {
+        let from = self.servers[at].id;
+        trace!(self, "{from} -> {to}: {frame:?}");
+        let pair = (from.min(to), from.max(to));
+        let index = to.0 as usize - 1;
+        if index >= self.servers.len() || self.parted.contains(&pair) {
+            return;
+        }
+        self.stats.frames += 1;
+        if self.rng.chance(self.profile.lost) {
+            return;
+        }
+        if self.rng.chance(self.profile.repeated) {
+            let delay = self.delay();
+            self.after(delay, Event::Frame(index, from, Box::new(frame.clone())));
+        }
+        let delay = self.delay();
+        self.after(delay, Event::Frame(index, from, Box::new(frame)));
+    }
+
+    fn renew(&mut self, at: usize) {
+        let again = self.rng.micros(300_000, 450_000);
+        self.after(again, Event::Renew(at));
+        let server = &self.servers[at];
+        if server.cut {
+            return;
+        }
+        let (id, draining) = (server.id, server.draining);
+        let believed = server.clock(self.now) + LEASE_BELIEVED;
+        // It gets there some time after it was sent, which is when the
+        // server's own reckoning begins.
+        let member = self.coordination.renew(self.now, id, draining);
+        if let Some(view) = self.coordination.view.clone()
+            && !self.coordination.is_down(self.now)
+        {
+            let delay = self.delay();
+            if !member {
+                self.after(delay, Event::Ended(at));
+                return;
+            }
+            let lease = Some(believed);
+            self.after(delay, Event::Told(at, lease, view));
+        }
+    }
+
+    fn told(&mut self, at: usize, lease: Option<Duration>, view: &View) -> Result<(), Broken> {
+        let now = self.now;
+        let server = &mut self.servers[at];
+        if server.cut {
+            return Ok(());
+        }
+        let clock = server.clock(now);
+        if server.view < view.number {
+            server.view = view.number;
+            let (core, memory) = (&mut server.core, &mut server.memory);
+            core.learn(clock, memory, &view.assignment, &view.alive);
+            server.learn(&view.assignment);
+            if view.draining.contains(&server.id) {
+                server.core.drain(clock, &mut server.memory);
+            }
+        }
+        if let Some(until) = lease {
+            server.lease_until = server.lease_until.max(until);
+            server.core.lease(clock, &mut server.memory, until);
+        }
+        self.pump(at)
+    }
+
+    fn assign(&mut self) {
+        self.after(Duration::from_millis(100), Event::Assign);
+        let before = self.coordination.view.clone();
+        let expired = self.coordination.step(self.now, &mut self.rng, self.calm);
+        for id in expired {
+            trace!(self, "{id} has expired");
+            let server = &mut self.servers[id.0 as usize - 1];
+            server.expired = true;
+            if !server.crashed {
+                self.deaths += 1;
+            }
+        }
+        let Some(view) = self.coordination.view.clone() else {
+            return;
+        };
+        let news = before.is_none_or(|before| !Arc::ptr_eq(&before, &view));
+        if !news {
+            return;
+        }
+        self.stats.maps += 1;
+        if self.traced() {
+            let slices = view.assignment.slices().iter();
+            let map: Vec<String> = slices
+                .map(|assigned| {
+                    let servers = assigned.servers.iter().map(|server| server.0);
+                    format!(
+                        "{:x}:{:?}",
+                        assigned.slice.start().0 >> 48,
+                        servers.collect::<Vec<_>>()
+                    )
+                })
+                .collect();
+            trace!(
+                self,
+                "{}: {} alive {:?}",
+                view.assignment.version(),
+                map.join(" "),
+                view.alive
+            );
+        }
+        for at in 0..self.servers.len() {
+            if self.servers[at].is_up() && !self.servers[at].cut {
+                let delay = self.delay();
+                self.after(delay, Event::Told(at, None, Arc::clone(&view)));
+            }
+        }
+        for at in 0..self.callers.len() {
+            let delay = self.rng.micros(2_000, 200_000);
+            self.after(delay, Event::CallerTold(at, Arc::clone(&view.assignment)));
+        }
+    }
+
+    fn up(&self) -> Vec<usize> {
+        (0..self.servers.len())
+            .filter(|&at| self.servers[at].is_up())
+            .collect()
+    }
+
+    fn staying(&self) -> usize {
+        let up = self.up().into_iter();
+        up.filter(|&at| !self.servers[at].draining).count()
+    }
+
+    fn fault(&mut self) {
+        if self.calm {
+            return;
+        }
+        let every = self.profile.fault_every.as_micros() as u64;
+        let next = self.rng.micros(every / 2, every * 3 / 2);
+        self.after(next, Event::Fault);
+        let up = self.up();
+        if up.is_empty() {
+            self.start_server();
+            return;
+        }
+        let at = self.rng.pick(&up);
+        let id = self.servers[at].id;
+        let choice = if self.profile.pauses_only {
+            1
+        } else {
+            self.rng.below(8)
+        };
+        match choice {
+            0 if up.len() > 1 => self.crash(at),
+            1 | 2 => {
+                // Around the length of the lease, or short.
+                let length = if self.profile.pauses_only || self.rng.chance(500) {
+                    self.rng.micros(1_000_000, 3_000_000)
+                } else {
+                    self.rng.micros(20_000, 500_000)
+                };
+                if !self.servers[at].paused {
+                    trace!(self, "{id} is stopped for {length:?}");
+                    self.servers[at].paused = true;
+                    self.after(length, Event::Resume(at));
+                }
+            }
+            3 => {
+                let length = self.rng.micros(100_000, 3_000_000);
+                trace!(self, "{id} is cut off from the coordination for {length:?}");
+                self.servers[at].cut = true;
+                self.after(length, Event::Uncut(at));
+            }
+            4 => {
+                let other = self.rng.pick(&up);
+                let other = self.servers[other].id;
+                let pair = (id.min(other), id.max(other));
+                let length = self.rng.micros(50_000, 2_000_000);
+                trace!(self, "{} and {} are parted for {length:?}", pair.0, pair.1);
+                self.parted.insert(pair);
+                self.after(length, Event::Mend(pair.0, pair.1));
+            }
+            5 if self.servers.len() < 9 => self.start_server(),
+            6 if self.staying() > 2 => {
+                trace!(self, "{id} drains");
+                self.servers[at].draining = true;
+            }
+            7 => {
+                let length = self.rng.micros(200_000, 2_500_000);
+                trace!(self, "the coordination is down for {length:?}");
+                self.coordination.fail_until(self.now + length);
+            }
+            _ => {}
+        }
+    }
+
+    fn crash(&mut self, at: usize) {
+        let id = self.servers[at].id;
+        trace!(self, "{id} crashes");
+        self.servers[at].crashed = true;
+        self.deaths += 1;
+        self.stats.crashes += 1;
+    }
+
+    fn resume(&mut self, at: usize) {
+        if !std::mem::take(&mut self.servers[at].paused) {
+            return;
+        }
+        let id = self.servers[at].id;
+        trace!(self, "{id} goes on");
+        self.stats.pauses += 1;
+        let deferred = std::mem::take(&mut self.deferred);
+        for (server, event) in deferred {
+            if server == at {
+                self.after(Duration::ZERO, event);
+            } else {
+                self.deferred.push((server, event));
+            }
+        }
+        self.after(Duration::ZERO, Event::Tick(at));
+    }
+
+    /// Nothing goes wrong any more.
+    fn calm_down(&mut self) {
+        trace!(self, "calm");
+        self.calm = true;
+        self.profile.lost = 0;
+        self.profile.repeated = 0;
+        self.profile.late = 0;
+        self.coordination.recover(self.now);
+        self.parted.clear();
+        for at in 0..self.servers.len() {
+            self.servers[at].cut = false;
+            self.resume(at);
+        }
+        while self.staying() < 2 {
+            self.start_server();
+        }
+    }
+
+    fn drained(&mut self, at: usize) {
+        let id = self.servers[at].id;
+        trace!(self, "{id} leaves");
+        self.servers[at].left = true;
+        self.coordination.leave(id);
+        self.stats.drains += 1;
+    }
+
+    fn replaced(&mut self, at: usize, losses: &[Loss]) -> Result<(), Broken> {
+        let server = &mut self.servers[at];
+        server.replaced = true;
+        self.stats.replaced += 1;
+        for key in std::mem::take(&mut server.void) {
+            let truth = &self.truth.keys[key];
+            let mut named = losses
+                .iter()
+                .filter(|loss| loss.reason == LossReason::Replaced)
+                .flat_map(|loss| &loss.keys);
+            if !named.any(|(_, name)| *name == truth.key) {
+                return Err((
+                    Property::Named,
+                    format!(
+                        "{} was replaced and does not name key {key}, which it had committed",
+                        self.servers[at].id
+                    ),
+                ));
+            }
+        }
+        // Another life of the same process.
+        if self.servers.len() < 9 {
+            self.start_server();
+        }
+        Ok(())
+    }
+
+    /// A server has become the owner of ranges: compares its values with the
+    /// truth, and the differences with what was reported.
+    fn check_gained(&mut self, at: usize, gained: &[Slice], losses: &[Loss]) -> Result<(), Broken> {
+        for key in 0..self.truth.keys.len() {
+            let truth = &self.truth.keys[key];
+            let point = truth.point;
+            if !gained.iter().any(|slice| slice.contains(point)) {
+                continue;
+            }
+            self.stats.moves += 1;
+            let server = &self.servers[at];
+            let Some(token) = server.token(point) else {
+                continue;
+            };
+            let id = server.id;
+            // Taken for dead and not knowing it: what it takes over now is void.
+            let lapsed = server.clock(self.now) >= server.lease_until;
+            if truth.epoch > Some(token) && lapsed {
+                continue;
+            }
+            if truth.epoch >= Some(token) {
+                let message = format!("{id} took key {key} by {token}, after {:?}", truth.epoch);
+                return Err((Property::Token, message));
+            }
+            let actual = server.memory.read(point, &truth.key);
+            let expected = truth.current;
+            let reports = self.truth.reports(key, losses);
+            let own = |loss: &Loss| {
+                matches!(
+                    loss.reason,
+                    LossReason::OwnerDied(_) | LossReason::HandoverBroken(_)
+                )
+            };
+            let blamed = losses.iter().any(own) && reports > 0;
+            if reports > 1 {
+                let message = format!("{id} reported the loss of key {key} {reports} times");
+                return Err((Property::Reported, message));
+            }
+            if blamed && expected.is_some() && self.deaths == 0 {
+                let message = format!("{id} reported key {key} as lost, but nobody has died");
+                return Err((Property::Moved, message));
+            }
+            let all = |loss: &Loss| loss.extent == Extent::All && own(loss);
+            if reports > 0 && losses.iter().any(all) {
+                self.stats.keys_lost += 1;
+            }
+            self.truth.keys[key].epoch = Some(token);
+            if actual == expected || self.truth.reveals(key, actual).is_some() {
+                continue;
+            }
+            let truth = &self.truth.keys[key];
+            if reports == 0 {
+                let message = format!(
+                    "{id} took key {key} with {actual:?} instead of {expected:?}, unreported"
+                );
+                return Err((Property::Reported, message));
+            }
+            let strong = self.profile.replication == trefoil_linklet_core::Replication::Strong;
+            if strong
+                && expected.is_some()
+                && truth.copies >= 2
+                && truth.thin == self.coordination.thin
+                && self.deaths - truth.deaths <= 1
+            {
+                let message = format!(
+                    "{id} lost the commit {expected:?} of key {key}, which {} servers had, by {} deaths",
+                    truth.copies,
+                    self.deaths - truth.deaths
+                );
+                return Err((Property::Undone, message));
+            }
+            self.truth.keys[key].current = actual;
+        }
+        Ok(())
+    }
+
+    fn last_crash(&mut self) -> Result<(), Broken> {
+        let listed = |id: ServerId| {
+            let slices = self.coordination.view.iter();
+            let mut slices = slices.flat_map(|view| view.assignment.slices());
+            slices.any(|assigned| assigned.servers.contains(&id))
+        };
+        for server in &self.servers {
+            // How fast the balancer assigns it to others is the balancer's.
+            if server.draining && server.is_up() && !listed(server.id) {
+                return Err((
+                    Property::Drained,
+                    format!(
+                        "{} has been draining for {:?}, owns {:?} and has copies of {:?}",
+                        server.id,
+                        PEACE - TROUBLE,
+                        server.core.owned(),
+                        server.core.copies()
+                    ),
+                ));
+            }
+        }
+        let up = self.up();
+        if up.len() > 1 {
+            let at = self.rng.pick(&up);
+            self.crash(at);
+        }
+        Ok(())
+    }
+
+    /// Every key has exactly one owner, by the map, with the right value.
+    fn check_owned(&mut self) -> Result<(), Broken> {
+        let Some(view) = self.coordination.view.clone() else {
+            return Err((Property::OwnedAgain, "there is no map".to_owned()));
+        };
+        for key in 0..self.truth.keys.len() {
+            let truth = &self.truth.keys[key];
+            let primary = view.assignment.slice_of(truth.point).servers.first();
+            let Some(at) = primary.map(|id| id.0 as usize - 1) else {
+                return Err((Property::OwnedAgain, format!("nobody has key {key}")));
+            };
+            let server = &self.servers[at];
+            let (id, actual) = (server.id, server.memory.read(truth.point, &truth.key));
+            if !server.is_up() || server.token(truth.point).is_none() {
+                let message = format!(
+                    "{id} is to have key {key} (wants {:?}), and has not",
+                    server.core.wanted()
+                );
+                return Err((Property::OwnedAgain, message));
+            }
+            self.truth.read(key, actual)?;
+        }
+        Ok(())
+    }
+
+    fn check_end(&mut self) -> Result<(), Broken> {
+        self.stats.commits = self.truth.commits();
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! A part of the seeds that `trefoil-linked-sim` runs on its own.
+
+use trefoil_linked_sim::{Runs, Stats, run_many};
+
+#[track_caller]
+fn clean(runs: Runs, first: u64, count: u64) -> Stats {
+    match run_many(runs, first, count, |_| {}) {
+        Ok(stats) => stats,
+        Err(violation) => panic!("{violation}"),
+    }
+}
+
+#[test]
+fn everything_goes_wrong() {
+    let stats = clean(Runs::Any, 1_000_000, 1_500);
+    // A simulation in which nothing happens would prove nothing.
+    assert!(stats.moves > 20_000, "{stats:?}");
+    assert!(stats.commits > 50_000, "{stats:?}");
+    assert!(stats.crashes > 1_000 && stats.replaced > 500, "{stats:?}");
+    assert!(stats.redirects > 500 && stats.waits > 500, "{stats:?}");
+    assert!(stats.copy_reads > 1_000 && stats.drains > 100, "{stats:?}");
+    assert!(stats.keys_lost > 100 && stats.void > 10, "{stats:?}");
+}
+
+/// Owners stopped past their lease in strong mode, and continued: none serves
+/// or commits anything afterwards.
+#[test]
+fn two_hundred_stopped_owners() {
+    let stats = clean(Runs::Pauses, 2_000_000, 200);
+    assert!(stats.pauses > 400 && stats.replaced > 200, "{stats:?}");
+    assert_eq!(stats.void, 0, "{stats:?}");
+}

@@ -1,0 +1,316 @@
+//! Cores, values in maps, and a network that delivers everything, in rounds.
+
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_linklet_core::{
+    Access, Config, Core, Decision, Effect, Entry, Frame, Limit, Loss, NotStored, Operation,
+    Request, Scan, Status, Table, Ticket, Values,
+};
+use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// Where a key lies: the first 32 in the lower half of the key space.
+pub(crate) fn at(key: u64) -> KeyPoint {
+    KeyPoint(key << 58)
+}
+
+/// A key's bytes.
+pub(crate) fn name(key: u64) -> Bytes {
+    Bytes::from(format!("key {key}"))
+}
+
+#[derive(Default)]
+struct Memory {
+    values: BTreeMap<KeyPoint, (Bytes, u64)>,
+    unmarshallable: BTreeSet<KeyPoint>,
+    proposed: BTreeMap<Ticket, (KeyPoint, Bytes, u64)>,
+}
+
+impl Memory {
+    fn entry(&self, point: KeyPoint, key: &Bytes, value: u64) -> Entry {
+        let fails = self.unmarshallable.contains(&point);
+        Entry {
+            point,
+            key: key.clone(),
+            version: 0,
+            value: (!fails).then(|| Bytes::copy_from_slice(&value.to_le_bytes())),
+        }
+    }
+}
+
+impl Values for Memory {
+    fn publish(&mut self, _: Arc<Table>) {}
+
+    fn scan(&mut self, slice: Slice, limit: Limit) -> Scan {
+        let mut entries: Vec<Entry> = Vec::new();
+        for (&point, (key, value)) in self.values.range(slice.start()..=slice.last()) {
+            if entries.len() == limit.entries {
+                let last = KeyPoint(point.0 - 1);
+                return Scan { entries, last };
+            }
+            entries.push(self.entry(point, key, *value));
+        }
+        let last = slice.last();
+        Scan { entries, last }
+    }
+
+    fn get(&mut self, point: KeyPoint, _: &Bytes) -> Option<Entry> {
+        let (key, value) = self.values.get(&point)?;
+        Some(self.entry(point, key, *value))
+    }
+
+    fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
+        let value = entry.value.ok_or(NotStored::Unreadable)?;
+        let value = value
+            .as_ref()
+            .try_into()
+            .map_err(|_| NotStored::Unreadable)?;
+        let value = (entry.key, u64::from_le_bytes(value));
+        self.values.insert(entry.point, value);
+        Ok(())
+    }
+
+    fn remove(&mut self, point: KeyPoint, _: &Bytes) {
+        self.values.remove(&point);
+    }
+
+    fn forget(&mut self, slice: Slice) {
+        self.values.retain(|&point, _| !slice.contains(point));
+    }
+
+    fn settle(&mut self, ticket: Ticket) {
+        let (point, key, value) = self.proposed.remove(&ticket).expect("proposed before");
+        self.values.insert(point, (key, value));
+    }
+}
+
+pub(crate) struct Cluster {
+    now: Duration,
+    servers: BTreeMap<u64, (Core, Memory)>,
+    alive: BTreeSet<ServerId>,
+    map: Option<Assignment>,
+    frames: Vec<(ServerId, ServerId, Frame)>,
+    /// Everything that was not a frame, and whose it was.
+    pub(crate) effects: Vec<(u64, Effect)>,
+    tickets: u64,
+    puts: BTreeMap<Ticket, u64>,
+}
+
+impl Cluster {
+    pub(crate) fn new(config: Config, servers: &[u64]) -> Self {
+        let core = |id: u64| Core::new(ServerId(id), config.clone()).expect("a good configuration");
+        let mut cluster = Cluster {
+            now: Duration::from_secs(1),
+            servers: servers
+                .iter()
+                .map(|&id| (id, (core(id), Memory::default())))
+                .collect(),
+            alive: servers.iter().map(|&id| ServerId(id)).collect(),
+            map: None,
+            frames: Vec::new(),
+            effects: Vec::new(),
+            tickets: 0,
+            puts: BTreeMap::new(),
+        };
+        cluster.renew_leases();
+        cluster
+    }
+
+    fn with<T>(&mut self, id: u64, act: impl FnOnce(&mut Core, &mut Memory, Duration) -> T) -> T {
+        let now = self.now;
+        let (core, memory) = self.servers.get_mut(&id).expect("a server of the cluster");
+        let result = act(core, memory, now);
+        while let Some(effect) = core.poll() {
+            match effect {
+                Effect::Send { to, frame } => {
+                    // As it goes over the wire.
+                    let bytes = frame.encode();
+                    let frame = Frame::decode(bytes).expect("what was encoded");
+                    self.frames.push((ServerId(id), to, frame));
+                }
+                other => self.effects.push((id, other)),
+            }
+        }
+        result
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.servers.keys().copied().collect()
+    }
+
+    /// A new map: the key space in equal slices with these servers.
+    pub(crate) fn assign(&mut self, slices: &[&[u64]]) {
+        let version = match &self.map {
+            None => AssignmentVersion::first_of(1),
+            Some(map) => map.version().next(),
+        };
+        let tiles = Slice::tiles(slices.len()).into_iter();
+        let slices = tiles.zip(slices).map(|(slice, servers)| AssignedSlice {
+            slice,
+            servers: servers.iter().map(|&id| ServerId(id)).collect(),
+        });
+        let map = Assignment::new(version, slices.collect()).expect("tiles tile");
+        self.map = Some(map.clone());
+        let alive = self.alive.clone();
+        for id in self.ids() {
+            self.with(id, |core, memory, now| {
+                core.learn(now, memory, &map, &alive)
+            });
+        }
+    }
+
+    pub(crate) fn version(&self) -> Option<AssignmentVersion> {
+        self.map.as_ref().map(Assignment::version)
+    }
+
+    /// Delivers what is on its way, so many times.
+    pub(crate) fn rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.now += Duration::from_micros(500);
+            for (from, to, frame) in std::mem::take(&mut self.frames) {
+                if self.servers.contains_key(&to.0) {
+                    self.with(to.0, |core, memory, now| {
+                        core.receive(now, memory, from, frame);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Until nothing happens any more.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..40 {
+            self.rounds(10);
+            self.now += Duration::from_millis(60);
+            for id in self.ids() {
+                self.with(id, |core, memory, now| core.tick(now, memory));
+            }
+        }
+    }
+
+    pub(crate) fn renew_leases(&mut self) {
+        let until = self.now + Duration::from_secs(3_600);
+        for id in self.ids() {
+            self.with(id, |core, memory, now| core.lease(now, memory, until));
+        }
+    }
+
+    pub(crate) fn end_leases(&mut self) {
+        self.now += Duration::from_secs(7_200);
+        for id in self.ids() {
+            self.with(id, |core, memory, now| core.tick(now, memory));
+        }
+    }
+
+    pub(crate) fn kill(&mut self, id: u64) {
+        self.servers.remove(&id);
+        self.alive.remove(&ServerId(id));
+        self.frames
+            .retain(|(from, to, _)| from.0 != id && to.0 != id);
+    }
+
+    pub(crate) fn drain(&mut self, id: u64) {
+        self.with(id, |core, memory, now| core.drain(now, memory));
+    }
+
+    pub(crate) fn expire(&mut self, id: u64) {
+        self.with(id, |core, memory, _| core.expire(memory));
+    }
+
+    fn request(&mut self, key: u64, access: Access) -> Request {
+        self.tickets += 1;
+        Request {
+            ticket: Ticket(self.tickets),
+            point: at(key),
+            access,
+            known: self.version(),
+        }
+    }
+
+    pub(crate) fn read(&mut self, id: u64, key: u64) -> Decision {
+        let request = self.request(key, Access::Read);
+        self.with(id, |core, memory, now| core.request(now, memory, &request))
+    }
+
+    /// A commit, as the runtime makes it.
+    pub(crate) fn put(&mut self, id: u64, key: u64, value: u64) -> Decision {
+        let request = self.request(key, Access::Commit);
+        let ticket = request.ticket;
+        self.puts.insert(ticket, key);
+        self.with(id, |core, memory, now| {
+            if let Status::Owned {
+                propose: false,
+                note,
+                token,
+            } = core.table().status(at(key))
+            {
+                memory.values.insert(at(key), (name(key), value));
+                if note {
+                    core.touched(now, memory, at(key), name(key));
+                }
+                return Decision::Serve { token };
+            }
+            memory.proposed.insert(ticket, (at(key), name(key), value));
+            let operation = Operation::Put {
+                version: 0,
+                value: Bytes::copy_from_slice(&value.to_le_bytes()),
+            };
+            core.propose(now, memory, &request, name(key), operation)
+        })
+    }
+
+    /// Whether all commits of a key have been acknowledged.
+    pub(crate) fn acknowledged(&self, key: u64) -> bool {
+        let done = |ticket: &Ticket| {
+            self.effects.iter().any(|(_, effect)| {
+                matches!(effect, Effect::Settled { ticket: of, result: Ok(_) } if of == ticket)
+            })
+        };
+        let last = self.puts.iter().rfind(|(_, of)| **of == key);
+        last.is_some_and(|(ticket, _)| done(ticket))
+    }
+
+    pub(crate) fn unmarshallable(&mut self, id: u64, key: u64) {
+        self.with(id, |_, memory, _| memory.unmarshallable.insert(at(key)));
+    }
+
+    pub(crate) fn get(&self, id: u64, key: u64) -> Option<u64> {
+        let (_, memory) = self.servers.get(&id)?;
+        memory.values.get(&at(key)).map(|(_, value)| *value)
+    }
+
+    /// Who serves a key.
+    pub(crate) fn owner(&self, key: u64) -> Option<u64> {
+        let mut owners = self.servers.iter().filter(|(_, (core, _))| {
+            core.owned().iter().any(|slice| slice.contains(at(key)))
+                || core.token(at(key)).is_some()
+        });
+        let owner = owners.next().map(|(&id, _)| id);
+        assert!(owners.next().is_none(), "one owner");
+        owner
+    }
+
+    /// How many values a server has.
+    pub(crate) fn arrived(&self, id: u64) -> usize {
+        self.servers[&id].1.values.len()
+    }
+
+    pub(crate) fn told(&self, id: u64, what: impl Fn(&Effect) -> bool) -> bool {
+        self.effects
+            .iter()
+            .any(|(of, effect)| *of == id && what(effect))
+    }
+
+    pub(crate) fn woken(&self, id: u64) -> bool {
+        self.told(id, |effect| matches!(effect, Effect::Wake(_)))
+    }
+
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        let losses = self.effects.iter().filter_map(|(_, effect)| match effect {
+            Effect::Loss(loss) => Some(loss.clone()),
+            _ => None,
+        });
+        losses.collect()
+    }
+}

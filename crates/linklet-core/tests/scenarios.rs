@@ -1,0 +1,246 @@
+//! Servers on a network that works, step by step.
+
+mod cluster;
+
+use cluster::{Cluster, at};
+use trefoil_linklet_core::{Config, Decision, Effect, Extent, LossReason, Replication};
+use trefoil_sharder::ServerId;
+
+const KEYS: u64 = 64;
+
+fn filled(config: Config, servers: &[u64], map: &[&[u64]]) -> Cluster {
+    let mut cluster = Cluster::new(config, servers);
+    cluster.assign(map);
+    cluster.settle();
+    for key in 0..KEYS {
+        let owner = cluster.owner(key).expect("every key has an owner");
+        cluster.put(owner, key, key + 1_000);
+    }
+    cluster.settle();
+    cluster.effects.clear();
+    cluster
+}
+
+fn small_chunks(replication: Replication) -> Config {
+    Config {
+        chunk_entries: 4,
+        chunk_bytes: 40,
+        window_bytes: 200,
+        ..Config::new(replication)
+    }
+}
+
+#[test]
+fn values_move_with_their_keys() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2], &[&[1], &[2]]);
+    cluster.assign(&[&[2], &[2]]);
+    cluster.settle();
+    for key in 0..KEYS {
+        assert_eq!(cluster.owner(key), Some(2));
+        assert_eq!(cluster.get(2, key), Some(key + 1_000));
+        assert_eq!(cluster.get(1, key), None, "forgotten where it was");
+    }
+    assert_eq!(cluster.losses(), []);
+}
+
+#[test]
+fn what_is_asked_for_comes_first() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2], &[&[1], &[2]]);
+    cluster.assign(&[&[2], &[2]]);
+    // The claim, its answer, the first chunks; no confirmation yet.
+    cluster.rounds(2);
+    let last = (0..KEYS / 2).next_back().expect("keys");
+    assert_eq!(cluster.read(2, last), Decision::Wait);
+    assert!(cluster.arrived(2) < KEYS as usize / 4 + 1 + KEYS as usize / 2);
+    cluster.rounds(2);
+    assert_eq!(cluster.get(2, last), Some(last + 1_000));
+    assert!(cluster.woken(2), "the request is tried again");
+    assert!(
+        cluster.owner(last - 1) == Some(1),
+        "its neighbour is not here yet, and is still served from where it is"
+    );
+    cluster.settle();
+    assert_eq!(cluster.losses(), []);
+}
+
+#[test]
+fn a_claimed_key_is_redirected_to_the_claimant() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2], &[&[1], &[2]]);
+    cluster.assign(&[&[2], &[2]]);
+    cluster.rounds(1);
+    match cluster.read(1, 31) {
+        Decision::Redirect { to, version } => {
+            assert_eq!(to, Some(ServerId(2)));
+            assert_eq!(version, cluster.version());
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_source_that_dies_loses_what_has_not_arrived_once() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2], &[&[1], &[2]]);
+    cluster.assign(&[&[2], &[2]]);
+    cluster.rounds(3);
+    let arrived: Vec<u64> = (0..KEYS / 2)
+        .filter(|&key| cluster.get(2, key).is_some())
+        .collect();
+    assert!(!arrived.is_empty() && arrived.len() < KEYS as usize / 2);
+    cluster.kill(1);
+    cluster.assign(&[&[2], &[2]]);
+    cluster.settle();
+    let losses = cluster.losses();
+    assert_eq!(losses.len(), 1);
+    assert_eq!(losses[0].reason, LossReason::HandoverBroken(ServerId(1)));
+    assert_eq!(losses[0].extent, Extent::All);
+    for key in 0..KEYS / 2 {
+        let covering = losses[0].ranges.iter().filter(|r| r.contains(at(key)));
+        assert_eq!(covering.count(), usize::from(!arrived.contains(&key)));
+        assert_eq!(cluster.get(2, key).is_some(), arrived.contains(&key));
+        assert_eq!(cluster.owner(key), Some(2));
+    }
+}
+
+#[test]
+fn a_target_that_dies_leaves_what_was_not_sent() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2, 3], &[&[1], &[3]]);
+    cluster.assign(&[&[2], &[3]]);
+    cluster.rounds(3);
+    let kept: Vec<u64> = (0..KEYS / 2)
+        .filter(|&key| cluster.owner(key) == Some(1))
+        .collect();
+    assert!(!kept.is_empty());
+    cluster.kill(2);
+    cluster.assign(&[&[3], &[3]]);
+    cluster.settle();
+    for &key in &kept {
+        assert_eq!(cluster.get(3, key), Some(key + 1_000));
+    }
+    let losses = cluster.losses();
+    for key in 0..KEYS / 2 {
+        let covering = losses.iter().flat_map(|loss| &loss.ranges);
+        let covering = covering.filter(|range| range.contains(at(key))).count();
+        assert_eq!(covering, usize::from(cluster.get(3, key).is_none()));
+    }
+}
+
+#[test]
+fn a_move_on_and_a_move_back_before_the_first_is_done() {
+    for last in [1, 3] {
+        let mut cluster = filled(small_chunks(Replication::None), &[1, 2, 3], &[&[1], &[3]]);
+        cluster.assign(&[&[2], &[3]]);
+        cluster.rounds(3);
+        cluster.assign(&[&[last], &[3]]);
+        cluster.settle();
+        for key in 0..KEYS {
+            let owner = if key < KEYS / 2 { last } else { 3 };
+            assert_eq!(cluster.owner(key), Some(owner));
+            assert_eq!(cluster.get(owner, key), Some(key + 1_000));
+        }
+        assert_eq!(cluster.losses(), []);
+    }
+}
+
+#[test]
+fn values_that_cannot_be_marshalled_are_lost_by_name() {
+    let mut cluster = filled(small_chunks(Replication::None), &[1, 2], &[&[1], &[2]]);
+    cluster.unmarshallable(1, 5);
+    cluster.assign(&[&[2], &[2]]);
+    cluster.settle();
+    let losses = cluster.losses();
+    assert_eq!(losses.len(), 1);
+    assert_eq!(losses[0].reason, LossReason::MarshalFailed);
+    assert_eq!(losses[0].keys, [(at(5), cluster::name(5))]);
+    assert_eq!(losses[0].ranges, []);
+    assert_eq!(cluster.get(2, 6), Some(1_006));
+}
+
+#[test]
+fn eventual_copies_take_over_and_say_so() {
+    let config = small_chunks(Replication::Eventual);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2], &[2, 3]]);
+    cluster.kill(1);
+    cluster.assign(&[&[2, 3], &[2, 3]]);
+    cluster.settle();
+    let losses = cluster.losses();
+    assert_eq!(losses.len(), 1);
+    assert_eq!(losses[0].reason, LossReason::OwnerDied(Some(ServerId(1))));
+    assert_eq!(losses[0].extent, Extent::LastCommits);
+    for key in 0..KEYS {
+        assert_eq!(cluster.owner(key), Some(2));
+        assert_eq!(cluster.get(2, key), Some(key + 1_000));
+        assert_eq!(cluster.get(3, key), Some(key + 1_000), "copied again");
+    }
+}
+
+#[test]
+fn strong_commits_survive_their_owner() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2, 3], &[&[1, 2], &[2, 3]]);
+    // Acknowledged: so both have it, at once.
+    assert_eq!(
+        cluster.put(1, 3, 77),
+        Decision::Serve {
+            token: cluster.version().unwrap()
+        }
+    );
+    cluster.rounds(2);
+    assert!(cluster.acknowledged(3));
+    cluster.kill(1);
+    // Even the one that never had a copy may become the owner.
+    cluster.assign(&[&[3, 2], &[2, 3]]);
+    cluster.settle();
+    assert_eq!(cluster.losses(), []);
+    assert_eq!(cluster.owner(3), Some(3));
+    assert_eq!(cluster.get(3, 3), Some(77));
+}
+
+#[test]
+fn without_a_lease_nothing_is_strong() {
+    let config = small_chunks(Replication::Strong);
+    let mut cluster = filled(config, &[1, 2], &[&[1, 2], &[2, 1]]);
+    cluster.end_leases();
+    assert!(matches!(cluster.read(1, 3), Decision::Refused(_)));
+    assert!(matches!(cluster.put(1, 3, 5), Decision::Refused(_)));
+    assert!(
+        matches!(cluster.read(2, 3), Decision::Redirect { .. }),
+        "nor from a copy"
+    );
+    cluster.renew_leases();
+    assert!(matches!(cluster.read(1, 3), Decision::Serve { .. }));
+    assert_eq!(cluster.read(2, 3), Decision::ServeCopy);
+    assert_eq!(cluster.get(1, 3), Some(1_003));
+}
+
+#[test]
+fn a_draining_server_says_when_it_is_empty() {
+    for replication in [Replication::None, Replication::Strong] {
+        let map: &[&[u64]] = &[&[1, 2], &[2, 1]];
+        let mut cluster = filled(small_chunks(replication), &[1, 2, 3], map);
+        cluster.drain(1);
+        cluster.settle();
+        assert!(!cluster.told(1, |effect| *effect == Effect::Drained));
+        cluster.assign(&[&[2, 3], &[2, 3]]);
+        cluster.settle();
+        assert!(cluster.told(1, |effect| *effect == Effect::Drained));
+        assert_eq!(cluster.arrived(1), 0);
+        cluster.kill(1);
+        cluster.assign(&[&[2, 3], &[2, 3]]);
+        cluster.settle();
+        assert_eq!(cluster.losses(), []);
+        assert!((0..KEYS).all(|key| cluster.get(2, key) == Some(key + 1_000)));
+    }
+}
+
+#[test]
+fn a_replaced_server_serves_nothing_and_names_what_is_void() {
+    let mut cluster = filled(Config::default(), &[1, 2], &[&[1], &[2]]);
+    cluster.end_leases();
+    cluster.put(1, 3, 5);
+    cluster.expire(1);
+    assert!(matches!(cluster.read(1, 3), Decision::Refused(_)));
+    assert!(cluster.told(1, |effect| *effect == Effect::Replaced));
+    let losses = cluster.losses();
+    assert_eq!(losses[0].reason, LossReason::Replaced);
+    assert_eq!(losses[0].keys, [(at(3), cluster::name(3))]);
+}
