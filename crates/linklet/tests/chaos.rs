@@ -201,7 +201,7 @@ async fn strong_a_server_that_slept_through_its_lease_serves_nothing() {
             .iter()
             .find(|node| fleet.said.lock().unwrap().ports.get(&node.id) == Some(&port));
         let node = node.unwrap();
-        node.signal(Signal::STOP);
+        node.stop().await;
         let waiting = format!("get {key}\nput {key} 9\nadd {key}\n");
         asleep
             .get_mut()

@@ -59,6 +59,24 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Stops it, and returns when none of its threads runs any more: a signal
+    /// that was sent has not arrived everywhere yet.
+    pub(crate) async fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id().expect("it runs"));
+        let stopped = || {
+            std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                // The state follows the name, which is in parentheses.
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T'))
+            })
+        };
+        while !stopped() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
         let pid = pid
