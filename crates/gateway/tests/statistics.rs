@@ -532,6 +532,8 @@ fn a_store_is_logged_behind_its_lookup() {
             .write_all(b"watch fetchers mutations\r\n")
             .unwrap();
         let mut lines = vec![watcher.line()];
+        // memcached's threads learn of a watcher a moment after it was told.
+        std::thread::sleep(Duration::from_millis(100));
         // One connection: all of it is done by one loop's keyspace.
         for command in [
             "set k 0 0 2\r\nhi",

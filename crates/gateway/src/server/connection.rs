@@ -291,6 +291,10 @@ impl<S: Session> Connection<S> {
                 Wants::Output | Wants::Turn => Phase::Paused,
                 Wants::Close => Phase::Closing,
             };
+            // Before the client is told: what it then does elsewhere is seen.
+            if let Some(kinds) = orders.watch {
+                desk.shared.hub.want_more(desk.index, kinds);
+            }
             if let Err(fate) = self.answer(desk) {
                 break Err(fate);
             }

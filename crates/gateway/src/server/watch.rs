@@ -82,6 +82,14 @@ impl Hub {
         self.kinds.load(Ordering::Relaxed)
     }
 
+    /// Another watcher of loop `index` wants these kinds.
+    pub(super) fn want_more(&self, index: usize, kinds: u8) {
+        self.mailboxes[index]
+            .kinds
+            .fetch_or(kinds, Ordering::Relaxed);
+        self.kinds.fetch_or(kinds, Ordering::Relaxed);
+    }
+
     /// The watchers of loop `index` want these kinds, all together.
     pub(super) fn want(&self, index: usize, kinds: u8) {
         self.mailboxes[index].kinds.store(kinds, Ordering::Relaxed);
