@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
-# FUZZ_SECONDS per target and SOAK_SEEDS can be set from outside.
+# FUZZ_SECONDS per target, SOAK_SEEDS and SOAK_LINKED_SEEDS can be set from outside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
 fuzz_seconds=${FUZZ_SECONDS:-120}
 seeds=${SOAK_SEEDS:-2000000}
+linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
   rustup component add --toolchain nightly miri rust-src
   command -v cargo-fuzz >/dev/null || cargo install --locked --quiet cargo-fuzz
+}
+linked_store() {
+  cargo test --release --locked -p trefoil-coordination --test outages --test service
+  TREFOIL_SOAK_RUNS=200 cargo test --release --locked -p trefoil-linklet --test chaos --test moves
+  FRESHNESS_CHANGES=100000 cargo test --release --locked -p trefoil-freshness --test fresh
 }
 loom() {
   RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-layout --test loom --target-dir target/loom
@@ -29,6 +35,11 @@ fuzz() {
 stage "tools and peers" scripts/setup.sh
 stage "nightly tools" nightly
 stage "lints" cargo clippy --release --workspace --all-targets --locked -- -D warnings
+stage "linked store: kills, outages, moves" linked_store
+stage "linked store, $linked_seeds seeds" \
+  cargo run --release --locked --quiet -p trefoil-linked-sim -- --seeds "$linked_seeds"
+stage "linked store, a mutant for each safety rule" \
+  cargo test --release --locked --quiet -p trefoil-linked-sim --features mutants --test mutants
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz
