@@ -6,7 +6,7 @@ mod cell;
 
 use cell::TestCell;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -300,12 +300,11 @@ struct Memcached(Child, SocketAddr);
 
 impl Memcached {
     fn start() -> Memcached {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
-        let port = address.port().to_string();
+        let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let child = Command::new("memcached")
-            .args(["-l", "127.0.0.1", "-U", "0", "-u", "nobody", "-p", &port])
+            .args(["-l", "127.0.0.1", "-U", "0", "-u", "nobody"])
+            .args(["-p", &port.to_string()])
             .stderr(Stdio::null())
             .spawn()
             .expect("memcached is installed (apt package memcached)");

@@ -6,7 +6,7 @@ use address_book_contract::v1::{
 };
 use address_book_contract::{client, endpoint, sample_book};
 use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tonic::Code;
@@ -44,9 +44,8 @@ fn address_book(arguments: &[&str]) -> Running {
 }
 
 fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut command = Command::new(program);
     command
         .args([port_flag, &address.port().to_string()])

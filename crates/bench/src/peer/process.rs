@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -119,7 +119,7 @@ impl PeerProcess {
             .map_err(start_error)?;
         let endpoint = match options.transport {
             Transport::Unix => Endpoint::Unix(dir.path().join("socket")),
-            Transport::Tcp => Endpoint::Tcp(free_port(options.listen).map_err(start_error)?),
+            Transport::Tcp => Endpoint::Tcp(free_address(options.listen).map_err(start_error)?),
         };
         let output = dir.path().join("output");
         let file = File::create(&output).map_err(start_error)?;
@@ -247,8 +247,9 @@ fn version(kind: PeerKind) -> Result<String, PeerError> {
     Ok(number.unwrap_or("unknown").to_owned())
 }
 
-fn free_port(listen: Ipv4Addr) -> io::Result<SocketAddr> {
-    TcpListener::bind((listen, 0))?.local_addr()
+fn free_address(listen: Ipv4Addr) -> io::Result<SocketAddr> {
+    let port = trefoil_ports::free_port(listen)?;
+    Ok(SocketAddr::from((listen, port)))
 }
 
 fn command(options: &PeerOptions, endpoint: &Endpoint, dir: &std::path::Path) -> Command {

@@ -1,7 +1,7 @@
 //! A real etcd on loopback, in a folder of its own.
 #![allow(dead_code)] // Not every test needs everything.
 
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -150,6 +150,5 @@ impl Drop for Etcd {
 
 /// Free a moment ago.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    listener.local_addr().expect("bound").port()
+    trefoil_ports::free_port(Ipv4Addr::LOCALHOST).expect("a free port")
 }

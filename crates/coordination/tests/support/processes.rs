@@ -1,7 +1,7 @@
 //! Assigners as processes of their own, which can be killed. The test's own
 //! program is the assigner: it begins as one where it finds an order to.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{AssignerClient, AssignerServer};
@@ -17,9 +17,8 @@ pub(crate) struct AssignerProcess {
 impl AssignerProcess {
     /// `entry` is the test that calls [`serve_if_ordered`].
     pub(crate) fn start(entry: &str, store: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
-        let address = listener.local_addr().expect("bound");
-        drop(listener);
+        let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).expect("a free port");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let process = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", entry, "--nocapture"])
             .env(ORDER, format!("{address} {store}"))

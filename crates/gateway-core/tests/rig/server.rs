@@ -1,7 +1,7 @@
 //! A real server on a free port of the loopback, and a connection to it.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,7 @@ impl Server {
     /// Another process may take the port first; then it is tried with another.
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Server {
         for _ in 0..5 {
-            let port = TcpListener::bind("127.0.0.1:0")
-                .and_then(|listener| listener.local_addr())
-                .expect("a free port")
-                .port();
+            let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).expect("a free port");
             let arguments = arguments
                 .iter()
                 .map(|argument| argument.replace("{port}", &port.to_string()));

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,11 +12,7 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trefoil");
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    trefoil_ports::free_port(Ipv4Addr::LOCALHOST).unwrap()
 }
 
 /// A cell that ends with the test.
