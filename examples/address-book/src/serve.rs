@@ -71,6 +71,10 @@ pub struct ServeArgs {
     /// Bound of the stateful form's books in memory
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     pub memory: ByteSize,
+    /// CPU that the stateful form may use, in cores [default: all of them]: the
+    /// assigner balances loads relative to it
+    #[arg(long, value_name = "CORES")]
+    pub cpu: Option<f64>,
     /// Postgres with the books; without it they live in memory only
     #[arg(
         long,
@@ -132,6 +136,12 @@ async fn serve(args: &ServeArgs) -> Result<(), ServeError> {
             "--stores is for --mode front, memcached or redis, and needed there",
         ));
     }
+    if args
+        .cpu
+        .is_some_and(|cores| !(cores > 0.0 && cores.is_finite()))
+    {
+        return Err(ServeError::Usage("--cpu has to be above 0"));
+    }
     let database = match &args.postgres {
         Some(url) => Some(Database::connect(url).await?),
         None => None,
@@ -168,6 +178,7 @@ async fn serve_linked(
             Copies::Strong => Replication::Strong,
         },
         memory: args.memory.as_u64(),
+        cpu: args.cpu,
     };
     let books = Arc::new(LinkedBooks::join(options, database).await?);
     let linklet = books.linklet().clone();

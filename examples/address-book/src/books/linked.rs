@@ -51,6 +51,8 @@ pub struct LinkedOptions {
     pub replication: Replication,
     /// Bytes of books to keep.
     pub memory: u64,
+    /// Cores that may be used; all of them where nothing is said.
+    pub cpu: Option<f64>,
 }
 
 impl LinkedBooks {
@@ -65,6 +67,9 @@ impl LinkedBooks {
             .replication(options.replication)
             .memory(options.memory)
             .listener(losses.clone());
+        if let Some(cores) = options.cpu {
+            builder = builder.cpu(cores);
+        }
         if let Some(database) = database.clone() {
             builder = builder.loader(move |key: Vec<u8>| {
                 let database = database.clone();

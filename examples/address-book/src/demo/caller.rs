@@ -6,7 +6,7 @@ use address_book_contract::v1::{ChangeRequest, LookupRequest};
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use trefoil_router::{CallOptions, Router};
 
 /// How long a request is tried again: longer than it takes to notice a death.
@@ -64,9 +64,14 @@ async fn send(call: &Call, channel: Channel, metadata: MetadataMap) -> Result<()
     };
     // Unavailable is what the router tries again after.
     let late = |_| Status::unavailable("no answer in time");
-    tokio::time::timeout(TRY_WITHIN, answer)
-        .await
-        .map_err(late)?
+    let answered = tokio::time::timeout(TRY_WITHIN, answer).await;
+    match answered.map_err(late)? {
+        // A connection that broke while its server died.
+        Err(status) if status.code() == Code::Unknown => {
+            Err(Status::unavailable(status.message().to_owned()))
+        }
+        answer => answer,
+    }
 }
 
 fn with<T>(metadata: MetadataMap, message: T) -> Request<T> {

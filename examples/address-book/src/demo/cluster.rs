@@ -59,7 +59,16 @@ impl Process {
     }
 
     pub(super) async fn server(assigner: &str, postgres: &str) -> Result<Self, ServeError> {
-        let arguments = ["serve", "--mode", "linked", "--assigner", assigner];
+        // So little CPU that the demonstration's load is worth balancing.
+        let arguments = [
+            "serve",
+            "--mode",
+            "linked",
+            "--assigner",
+            assigner,
+            "--cpu",
+            "0.2",
+        ];
         Process::start(this_program()?, &arguments, Some(postgres)).await
     }
 

@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 use trefoil_coordination::View;
 use trefoil_sharder::KeyPoint;
 
-/// Places of the map: each stands for an equal part of the key space.
-pub(super) const MAP_LEN: usize = 96;
+/// Places of the map: each stands for an equal part of the key space. A prime
+/// number, so that servers who have every so-many-th slice all show.
+pub(super) const MAP_LEN: usize = 97;
+
+/// Where nobody has the keys.
+const NOBODY: char = '·';
 
 /// A server, by the letter that stands for it.
 #[derive(Debug, Clone)]
@@ -19,6 +23,8 @@ pub(super) struct Server {
     pub(super) address: String,
     pub(super) is_up: bool,
     pub(super) stats: StatsAnswer,
+    /// Hits and misses from before counting began.
+    before: (u64, u64),
     /// Requests a second.
     pub(super) rate: f64,
     /// Percent of the key space.
@@ -34,6 +40,8 @@ pub(super) struct Picture {
     pub(super) servers: Vec<Server>,
     /// For each place the letter of its owner.
     pub(super) map: Vec<char>,
+    /// The same, or who was its last owner.
+    known: Vec<char>,
     pub(super) slices: usize,
     pub(super) version: String,
     /// Parts of the key space that have changed hands, in wholes of it.
@@ -53,7 +61,8 @@ impl Picture {
             begin: Instant::now(),
             act: String::new(),
             servers: Vec::new(),
-            map: vec!['·'; MAP_LEN],
+            map: vec![NOBODY; MAP_LEN],
+            known: vec![NOBODY; MAP_LEN],
             slices: 0,
             version: "none".into(),
             moved: 0.0,
@@ -82,6 +91,7 @@ impl Picture {
             address: address.to_owned(),
             is_up: true,
             stats: StatsAnswer::default(),
+            before: (0, 0),
             rate: 0.0,
             share: 0.0,
         });
@@ -112,20 +122,25 @@ impl Picture {
             letters.get(server.address.as_str()).copied()
         };
         let map: Vec<char> = (0..MAP_LEN)
-            .map(|place| letter_at(place).unwrap_or('·'))
+            .map(|place| letter_at(place).unwrap_or(NOBODY))
             .collect();
-        let changed = self
-            .map
-            .iter()
-            .zip(&map)
-            .filter(|(old, new)| **old != '·' && old != new);
-        self.moved += changed.count() as f64 / MAP_LEN as f64;
+        for (known, now) in self.known.iter_mut().zip(&map) {
+            if *now != NOBODY && known != now {
+                self.moved += f64::from(u8::from(*known != NOBODY)) / MAP_LEN as f64;
+                *known = *now;
+            }
+        }
+        let mut widths: BTreeMap<&str, f64> = BTreeMap::new();
+        for assigned in view.assignment.slices() {
+            let owner = assigned.servers.first();
+            if let Some(server) = owner.and_then(|owner| view.servers.get(owner)) {
+                let width = assigned.slice.last().0 - assigned.slice.start().0;
+                *widths.entry(&server.address).or_default() += width as f64;
+            }
+        }
         for server in &mut self.servers {
-            let owned = map
-                .iter()
-                .filter(|letter| **letter == server.letter)
-                .count();
-            server.share = 100.0 * owned as f64 / MAP_LEN as f64;
+            let width = widths.get(server.address.as_str()).copied().unwrap_or(0.0);
+            server.share = 100.0 * width / u64::MAX as f64;
         }
         self.map = map;
         self.slices = view.assignment.slices().len();
@@ -155,16 +170,21 @@ impl Picture {
         self.is_hot = load.is_hot.load(Ordering::Relaxed);
     }
 
+    /// Begins to count hits: what was stored before was no miss.
+    pub(super) fn count_hits_from_now(&mut self) {
+        for server in &mut self.servers {
+            server.before = (server.stats.hits, server.stats.misses);
+        }
+    }
+
     /// Percent of requests whose book was in memory, dead servers included.
     pub(super) fn hit_percent(&self) -> f64 {
-        let sum = |count: fn(&StatsAnswer) -> u64| {
-            self.servers
-                .iter()
-                .map(|server| count(&server.stats))
-                .sum::<u64>() as f64
-        };
-        let (hits, misses) = (sum(|stats| stats.hits), sum(|stats| stats.misses));
-        100.0 * hits / (hits + misses).max(1.0)
+        let (mut hits, mut misses) = (0, 0);
+        for Server { stats, before, .. } in &self.servers {
+            hits += stats.hits.saturating_sub(before.0);
+            misses += stats.misses.saturating_sub(before.1);
+        }
+        100.0 * hits as f64 / (hits + misses).max(1) as f64
     }
 
     /// One line, where there is no terminal.
@@ -211,6 +231,9 @@ mod tests {
         picture.set_down("b:2");
         picture.see_stats("b:2", stats(900, 0, 900), second);
         assert!((picture.hit_percent() - 97.5).abs() < 0.01);
+        picture.count_hits_from_now();
+        picture.see_stats("a:1", stats(500, 489, 11), second);
+        assert!((picture.hit_percent() - 99.5).abs() < 0.01);
         assert!(picture.line().contains("A 200/s") && !picture.line().contains("B "));
     }
 
@@ -219,7 +242,7 @@ mod tests {
         let mut picture = Picture::new();
         picture.add_server("a:1");
         picture.see_map(&View::empty());
-        assert!(picture.map.iter().all(|letter| *letter == '·'));
+        assert!(picture.map.iter().all(|letter| *letter == NOBODY));
         assert_eq!(picture.moved, 0.0);
     }
 }
