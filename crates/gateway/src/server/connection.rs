@@ -10,6 +10,7 @@ use super::desk::{Desk, INPUT_LEN, Input};
 use super::front::{LoopObserver, Orders};
 use super::shared::TableEntry;
 use super::socket::{Received, Socket};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_gateway_core::keyspace::Keyspace;
@@ -84,6 +85,8 @@ pub(super) struct Connection<S> {
     /// Answers that the socket did not take, from `sent` on.
     output: Vec<u8>,
     sent: usize,
+    /// Where in the desk's outbox answers are held.
+    held: Option<Range<usize>>,
     /// What the desk has counted as kept by this connection.
     pub(super) counted: usize,
     /// When it last said something, by the monotonic clock.
@@ -114,6 +117,7 @@ impl<S: Session> Connection<S> {
             expected: 0,
             output: Vec::new(),
             sent: 0,
+            held: None,
             counted: 0,
             used_ns: now_ns,
             entry,
@@ -280,7 +284,7 @@ impl<S: Session> Connection<S> {
             let fd = self.socket.raw_fd();
             let driven = desk.drive(&mut self.session, input, self.number, fd, &mut orders);
             begin += driven.consumed.min(available);
-            *work += driven.consumed + desk.output.len() + DRIVE_WORK;
+            *work += driven.consumed + desk.outbox.answer().len() + DRIVE_WORK;
             self.expected = 0;
             self.phase = match driven.wants {
                 Wants::Input(len) => {
@@ -316,13 +320,20 @@ impl<S: Session> Connection<S> {
         self.keep(desk, begin, end)
     }
 
-    /// Sends the answers on the desk; what the socket does not take is kept.
+    /// Sends the answers in the outbox, or leaves them there if nothing follows
+    /// them in this turn; what the socket does not take is kept.
     fn answer<K: Keyspace, O: LoopObserver>(&mut self, desk: &mut Desk<K, O>) -> Result<(), Fate> {
-        if desk.output.is_empty() {
+        let len = desk.outbox.answer().len();
+        if len == 0 {
             return Ok(());
         }
-        let len = desk.output.len();
-        let Ok(sent) = self.socket.transmit(&desk.output) else {
+        if self.phase == Phase::Open && !self.readable {
+            self.held = desk.outbox.hold();
+            if self.held.is_some() {
+                return Ok(());
+            }
+        }
+        let Ok(sent) = self.socket.transmit(desk.outbox.answer()) else {
             return Err(Fate::Ended);
         };
         desk.observer.traffic(0, sent);
@@ -332,13 +343,39 @@ impl<S: Session> Connection<S> {
         if len - sent > self.room(desk) {
             return Err(Fate::Overflow);
         }
-        if sent == 0 && desk.output.capacity() < len + len / 2 {
-            std::mem::swap(&mut self.output, &mut desk.output);
-        } else {
-            self.output = desk.output[sent..].to_vec();
-        }
+        self.output = desk.outbox.take_rest(sent);
         self.sent = 0;
         Ok(())
+    }
+
+    /// Whether answers are held in the outbox.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Sends what is held in the outbox.
+    pub(super) fn send_held<K: Keyspace, O: LoopObserver>(
+        &mut self,
+        desk: &mut Desk<K, O>,
+    ) -> Fate {
+        let Some(at) = self.held.take() else {
+            return Fate::Wait;
+        };
+        let answer = desk.outbox.held(at);
+        let Ok(sent) = self.socket.transmit(answer) else {
+            return Fate::Ended;
+        };
+        desk.observer.traffic(0, sent);
+        let rest = &answer[sent..];
+        if rest.is_empty() {
+            return Fate::Wait;
+        }
+        if rest.len() > self.room(desk) {
+            return Fate::Overflow;
+        }
+        self.output = rest.to_vec();
+        self.sent = 0;
+        Fate::Blocked
     }
 
     /// Keeps the input from `begin` on.

@@ -1,6 +1,7 @@
 //! What an event loop lends a connection for one turn.
 
 use super::front::{Front, LoopObserver, Orders};
+use super::outbox::Outbox;
 use super::shared::Shared;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
@@ -11,11 +12,9 @@ use trefoil_gateway_core::world::{Now, World};
 /// Input read at a time.
 pub(super) const INPUT_LEN: usize = 64 << 10;
 /// Answers collected before they are sent: a hundred values of 1 KiB.
-const OUTPUT_LEN: usize = 128 << 10;
+pub(super) const OUTPUT_LEN: usize = 128 << 10;
 /// The same while buffers are short.
 const OUTPUT_LEN_SHORT: usize = 8 << 10;
-/// An output buffer that one long answer has made larger is given back.
-const OUTPUT_KEPT_MAX: usize = 4 * OUTPUT_LEN;
 
 /// See the module.
 pub(super) struct Desk<K, O> {
@@ -27,7 +26,7 @@ pub(super) struct Desk<K, O> {
     /// Where input is read that nothing is known about yet.
     pub(super) input: Box<[u8]>,
     /// Where answers are collected.
-    pub(super) output: Vec<u8>,
+    pub(super) outbox: Outbox,
     /// Bytes that the loop's connections keep.
     pub(super) kept: usize,
 }
@@ -41,7 +40,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
             index,
             clock: LoopClock::new(),
             input: vec![0; INPUT_LEN].into(),
-            output: Vec::with_capacity(OUTPUT_LEN + OUTPUT_LEN / 4),
+            outbox: Outbox::new(),
             kept: 0,
         }
     }
@@ -60,7 +59,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         }
     }
 
-    /// Executes what stands in `input`; answers are in `output` then. `own` is
+    /// Executes what stands in `input`; the answer is in the outbox then. `own` is
     /// the connection's input, or the desk's up to that length.
     pub(super) fn drive<S: Session>(
         &mut self,
@@ -70,11 +69,8 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         fd: i32,
         orders: &mut Orders,
     ) -> Driven {
-        self.output.clear();
-        if self.output.capacity() > OUTPUT_KEPT_MAX {
-            self.output = Vec::with_capacity(OUTPUT_LEN + OUTPUT_LEN / 4);
-        }
         let output_len_max = self.output_len_max();
+        let (output, held_len) = self.outbox.begin();
         let now = self.clock.last();
         let mut front = Front {
             observer: &mut self.observer,
@@ -96,7 +92,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
             Input::Desk { begin, end } => &self.input[begin..end],
             Input::Own(bytes) => bytes,
         };
-        session.drive(bytes, &mut self.output, output_len_max, &mut world)
+        session.drive(bytes, output, held_len + output_len_max, &mut world)
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct EventLoop<K, O, S> {
     free: Vec<usize>,
     /// Those who have more to do, in order.
     queue: VecDeque<usize>,
+    /// Those with answers held in the outbox.
+    held: Vec<usize>,
     watchers: Vec<usize>,
     waiting: Waiting,
     /// Nanoseconds of the monotonic clock, where something is due.
@@ -94,6 +96,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             connections: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
+            held: Vec::new(),
             watchers: Vec::new(),
             waiting: Waiting::new(spin.as_nanos() as u64),
             accept_at: None,
@@ -134,10 +137,13 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             } else {
                 self.waiting.found(now_ns);
                 self.is_untended = true;
+                self.desk.outbox.open(events.iter().nth(1).is_some());
                 for event in &events {
                     self.handle(event);
                 }
                 self.serve_queue();
+                self.send_held();
+                self.desk.outbox.open(false);
             }
             self.do_what_is_due();
         }
@@ -205,15 +211,19 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     }
 
     fn serve(&mut self, index: usize) {
+        let found = self.connections.get(index).and_then(Option::as_deref);
+        if found.is_some_and(Connection::is_held) {
+            // What it is answered now comes after that.
+            self.send_held();
+        }
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return;
         };
         let watched = connection.watches;
-        let number = connection.number();
         let fate = connection.turn(&mut self.desk);
-        let kept = connection.kept();
-        self.desk.kept = self.desk.kept - connection.counted + kept;
-        connection.counted = kept;
+        if connection.is_held() {
+            self.held.push(index);
+        }
         let watches = connection.watches;
         if fate == Fate::Again && !connection.is_queued {
             connection.is_queued = true;
@@ -226,6 +236,34 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             }
             self.want_lines();
         }
+        self.settle(index, fate);
+        if self.desk.outbox.is_full() {
+            self.send_held();
+        }
+    }
+
+    /// Sends the answers that are held in the outbox.
+    fn send_held(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        for index in held.drain(..) {
+            if let Some(Some(connection)) = self.connections.get_mut(index) {
+                let fate = connection.send_held(&mut self.desk);
+                self.settle(index, fate);
+            }
+        }
+        self.held = held;
+        self.desk.outbox.empty();
+    }
+
+    /// Sees to what a turn has left a connection in.
+    fn settle(&mut self, index: usize, fate: Fate) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let kept = connection.kept();
+        self.desk.kept = self.desk.kept - connection.counted + kept;
+        connection.counted = kept;
+        let number = connection.number();
         match fate {
             Fate::Wait | Fate::Again => {}
             Fate::Blocked => self.arm(index),

@@ -37,6 +37,7 @@ mod event_loop;
 mod front;
 mod gateway;
 mod options;
+mod outbox;
 mod shared;
 mod socket;
 mod speaker;

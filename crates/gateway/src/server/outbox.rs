@@ -1,0 +1,130 @@
+//! Where answers are collected, and where some wait for each other.
+//!
+//! To receive and to send are long ways through the kernel, each with more code
+//! than the nearest cache holds. Of connections that are ready at the same time,
+//! some requests are received and executed one after the other, then their
+//! answers are sent one after the other.
+
+use std::ops::Range;
+
+/// Connections whose answers wait for each other.
+const HELD_MAX: usize = 16;
+/// Bytes of theirs, after which all leave.
+const HELD_LEN_MAX: usize = 32 << 10;
+/// Room that it has from the beginning.
+const LEN: usize = super::desk::OUTPUT_LEN + super::desk::OUTPUT_LEN / 4;
+/// What one long answer has made larger than this is given back.
+const KEPT_MAX: usize = 4 * super::desk::OUTPUT_LEN;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    /// Held answers, then that of the connection whose turn it is.
+    bytes: Vec<u8>,
+    held_len: usize,
+    held_count: usize,
+    is_open: bool,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Outbox {
+            bytes: Vec::with_capacity(LEN),
+            held_len: 0,
+            held_count: 0,
+            is_open: false,
+        }
+    }
+
+    /// Whether answers are held from now on: others come soon.
+    pub(super) fn open(&mut self, others_come: bool) {
+        self.is_open = others_come;
+    }
+
+    /// Begins an answer: to be appended to this, behind so many bytes.
+    pub(super) fn begin(&mut self) -> (&mut Vec<u8>, usize) {
+        self.bytes.truncate(self.held_len);
+        if self.held_len == 0 && self.bytes.capacity() > KEPT_MAX {
+            self.bytes = Vec::with_capacity(LEN);
+        }
+        (&mut self.bytes, self.held_len)
+    }
+
+    /// The answer that was begun last.
+    pub(super) fn answer(&self) -> &[u8] {
+        &self.bytes[self.held_len..]
+    }
+
+    /// Keeps that answer until the outbox is emptied, unless it should leave at
+    /// once.
+    pub(super) fn hold(&mut self) -> Option<Range<usize>> {
+        if !self.is_open || self.is_full() || self.bytes.len() > HELD_LEN_MAX {
+            return None;
+        }
+        let begin = std::mem::replace(&mut self.held_len, self.bytes.len());
+        self.held_count += 1;
+        Some(begin..self.held_len)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.held_count >= HELD_MAX
+    }
+
+    pub(super) fn held(&self, at: Range<usize>) -> &[u8] {
+        &self.bytes[at]
+    }
+
+    /// Hands over the answer that was begun last, without the part that was
+    /// sent.
+    pub(super) fn take_rest(&mut self, sent: usize) -> Vec<u8> {
+        let len = self.bytes.len();
+        if self.held_len == 0 && sent == 0 && self.bytes.capacity() < len + len / 2 {
+            return std::mem::take(&mut self.bytes);
+        }
+        self.answer()[sent..].to_vec()
+    }
+
+    /// Forgets the answers that were held: they were sent.
+    pub(super) fn empty(&mut self) {
+        self.bytes.clear();
+        self.held_len = 0;
+        self.held_count = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(outbox: &mut Outbox, answer: &[u8]) {
+        outbox.begin().0.extend_from_slice(answer);
+        assert_eq!(outbox.answer(), answer);
+    }
+
+    #[test]
+    fn answers_are_held_apart_until_it_is_emptied() {
+        let mut outbox = Outbox::new();
+        write(&mut outbox, b"alone");
+        assert_eq!(outbox.hold(), None);
+        outbox.open(true);
+        write(&mut outbox, b"one");
+        let one = outbox.hold().unwrap();
+        write(&mut outbox, b"sent at once");
+        write(&mut outbox, b"three");
+        assert_eq!(outbox.take_rest(2), b"ree");
+        let three = outbox.hold().unwrap();
+        assert_eq!(outbox.held(one), b"one");
+        assert_eq!(outbox.held(three), b"three");
+        write(&mut outbox, &vec![0; HELD_LEN_MAX]);
+        assert_eq!(outbox.hold(), None, "too long");
+        for _ in 2..HELD_MAX {
+            write(&mut outbox, b"x");
+            assert!(outbox.hold().is_some());
+        }
+        write(&mut outbox, b"x");
+        assert!(outbox.is_full() && outbox.hold().is_none());
+        outbox.empty();
+        write(&mut outbox, b"x");
+        assert_eq!(outbox.hold(), Some(0..1));
+    }
+}
