@@ -39,11 +39,11 @@ use trefoil_region::{SharedWords, WordBuffer};
 
 /// Keys of a group: their page walks overlap, and their lines together are no
 /// more than a core can wait for at a time.
-const GROUP_LEN: usize = 4;
+const GROUP_LEN: usize = 6;
 /// Groups between a group's place and its later stages: enough to hide the
 /// latency of memory, few enough for what was fetched to stay in the nearest
 /// cache.
-const GLANCE_AFTER: usize = 4;
+const GLANCE_AFTER: usize = 3;
 const SETTLE_AFTER: usize = GLANCE_AFTER + 2;
 const HAND_OUT_AFTER: usize = SETTLE_AFTER + 2;
 /// Groups under way.

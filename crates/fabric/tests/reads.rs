@@ -249,7 +249,7 @@ fn a_server_that_is_not_trefoil_or_of_another_version_is_told_apart() {
 #[test]
 fn silent_and_half_spoken_clients_hold_nobody_up() {
     let server = Server::with(|options: &mut TargetOptions| {
-        options.hello_timeout = Duration::from_millis(100);
+        options.hello_timeout = Duration::from_secs(2);
     });
     // More than there are places for.
     let mut silent: Vec<_> = (0..40)
@@ -260,7 +260,7 @@ fn silent_and_half_spoken_clients_hold_nobody_up() {
     }
     let start = Instant::now();
     let _connection = server.connect();
-    assert!(start.elapsed() < Duration::from_millis(90));
+    assert!(start.elapsed() < Duration::from_millis(1_900));
     // All of them are hung up on, at the latest when their time is over.
     for mut socket in silent {
         socket

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
 use support::{Cell, kill, text};
 use trefoil_client::{Carrier, Client, Lookup, MissReason, Options, SetOptions};
@@ -136,23 +138,25 @@ fn a_flush_among_writers_loses_nothing_that_came_after_it() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &["--memory", "256MiB"]);
     let handle = trefoil_client::Cell::connect(&cell.address).unwrap();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
+    let operations = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let mut client = handle.client(Options::default());
             let mut failed = Vec::new();
-            let mut operations = 0u64;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let name = key(operations as usize % 5000);
+            while !stop.load(Relaxed) {
+                let name = key(operations.fetch_add(1, Relaxed) % 5000);
                 let set = client.set(&name, &[7; 300], SetOptions::default());
                 let get = client.get(&name).map(|_| ());
                 failed.extend(set.map(|_| ()).err().into_iter().chain(get.err()));
-                operations += 1;
             }
-            (operations, failed)
+            failed
         });
         let mut client = handle.client(Options::default());
-        for round in 0..10 {
+        // Ten flushes or more, among a thousand operations or more.
+        let mut round = 0;
+        while round < 10 || operations.load(Relaxed) < 1000 {
+            round += 1;
             std::thread::sleep(Duration::from_millis(50));
             client.set(b"before", b"x", SetOptions::default()).unwrap();
             assert!(cell.run(&["cell", "flush"]).status.success());
@@ -166,9 +170,9 @@ fn a_flush_among_writers_loses_nothing_that_came_after_it() {
                 "round {round}"
             );
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let (operations, failed) = load.join().unwrap();
-        assert!(operations > 1000, "{operations}");
+        stop.store(true, Relaxed);
+        let failed = load.join().unwrap();
+        let operations = operations.into_inner();
         assert!(
             failed.is_empty(),
             "{} of {operations}: {:?}",

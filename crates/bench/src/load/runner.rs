@@ -193,6 +193,7 @@ struct Worker<'a, T, S> {
     sequence: u64,
     key: Vec<u8>,
     batch: Batch,
+    answers: Answers,
     missed: Vec<Request>,
     ops: u64,
     ops_reported: u64,
@@ -217,6 +218,7 @@ impl<'a, T: Target, S: RequestSource> Worker<'a, T, S> {
             sequence: shared.sequence_base,
             key: codec.buffer(),
             batch: Batch::new(codec, options.batch),
+            answers: Answers::default(),
             missed: Vec::with_capacity(options.batch),
             ops: 0,
             ops_reported: 0,
@@ -319,24 +321,27 @@ impl<'a, T: Target, S: RequestSource> Worker<'a, T, S> {
         let count = self.batch.requests.len() as u64;
         let spare = std::mem::take(&mut self.batch.spare);
         let keys = self.batch.keys(spare);
-        let (requests, acked) = (&self.batch.requests, &self.batch.acked);
-        let missed = &mut self.missed;
-        let recorder = &mut self.recorder;
+        let answers = &mut self.answers;
+        answers.clear();
         let start = self.pacer.start();
-        let outcome = self.target.get_many(&keys, &mut |index, outcome| {
-            let (Some(request), Some(acked)) = (requests.get(index), acked.get(index)) else {
-                return;
-            };
-            match outcome {
-                GetOutcome::Hit(value) => recorder.hit(verify(value, request.key, *acked)),
-                GetOutcome::Miss => {
-                    recorder.missed();
-                    missed.push(*request);
-                }
-            }
-        });
+        let outcome = self
+            .target
+            .get_many(&keys, &mut |index, outcome| answers.push(index, outcome));
         let end = Instant::now();
         self.batch.spare = recycle(keys);
+        let (requests, acked) = (&self.batch.requests, &self.batch.acked);
+        for (index, value) in self.answers.iter() {
+            let (Some(request), Some(acked)) = (requests.get(index), acked.get(index)) else {
+                continue;
+            };
+            match value {
+                Some(value) => self.recorder.hit(verify(value, request.key, *acked)),
+                None => {
+                    self.recorder.missed();
+                    self.missed.push(*request);
+                }
+            }
+        }
         match outcome {
             Ok(()) => self.note(Kind::Get, count, start, end),
             Err(error) => self.note_failure(count, end, &error),
@@ -455,6 +460,42 @@ impl Batch {
         let spelled = self.arena.chunks_exact(self.key_len);
         keys.extend(spelled.take(self.requests.len()));
         keys
+    }
+}
+
+/// What a `get_many` has brought: copied as it comes, as a user would, and
+/// verified later, outside of what is timed.
+#[derive(Default)]
+struct Answers {
+    values: Vec<u8>,
+    /// Which key, and where its value ends; a miss has none.
+    ends: Vec<(usize, Option<usize>)>,
+}
+
+impl Answers {
+    fn clear(&mut self) {
+        self.values.clear();
+        self.ends.clear();
+    }
+
+    #[inline]
+    fn push(&mut self, index: usize, outcome: GetOutcome<'_>) {
+        let end = match outcome {
+            GetOutcome::Hit(value) => {
+                self.values.extend_from_slice(value);
+                Some(self.values.len())
+            }
+            GetOutcome::Miss => None,
+        };
+        self.ends.push((index, end));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, Option<&[u8]>)> {
+        let mut begin = 0;
+        self.ends.iter().map(move |&(index, end)| {
+            let value = end.map(|end| &self.values[std::mem::replace(&mut begin, end)..end]);
+            (index, value)
+        })
     }
 }
 
