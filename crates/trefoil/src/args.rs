@@ -564,6 +564,14 @@ pub(crate) struct GatewayBenchArgs {
     pub json: bool,
 }
 
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkedProtocol {
+    /// Length, number, method, message: what is measured is the service
+    Frames,
+    /// HTTP/2, as the address book's other callers use
+    Grpc,
+}
+
 #[derive(Args, Debug, Clone)]
 pub(crate) struct LinkedBenchArgs {
     /// Folder for the report and plots
@@ -575,6 +583,9 @@ pub(crate) struct LinkedBenchArgs {
     /// Forms of the service to compare [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
     pub variant: Vec<String>,
+    /// How callers and app servers speak, in all forms alike
+    #[arg(long, default_value = "frames")]
+    pub protocol: LinkedProtocol,
     /// Bytes of objects, instead of the paper's cases
     #[arg(long, value_delimiter = ',', value_name = "N[,N…]")]
     pub size: Vec<usize>,

@@ -24,7 +24,7 @@
 //! | `books` | the forms: `linked` (b), `cached` (a), `remote` and `local` (c) |
 //! | `cache` | memcached and redis, as `cached` uses them |
 //! | `database` | Postgres behind all of them |
-//! | `service`, `serve` | requests in, answers out; a server's life |
+//! | `service`, `frames`, `serve` | requests in, answers out, by gRPC or without it; a server's life |
 //! | `demo` | the stateful form at work, with a kill, a hot key and a view |
 
 pub mod books;
@@ -33,5 +33,6 @@ pub mod calendar;
 pub mod database;
 pub mod demo;
 pub mod domain;
+pub mod frames;
 pub mod serve;
 pub mod service;

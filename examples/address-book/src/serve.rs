@@ -59,6 +59,9 @@ pub struct ServeArgs {
     /// Address to serve; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     pub listen: SocketAddr,
+    /// Address to serve frames at, too: the same messages without HTTP/2
+    #[arg(long, value_name = "HOST:PORT")]
+    pub frames: Option<SocketAddr>,
     /// Stores or caches behind a stateless server
     #[arg(long, value_delimiter = ',', value_name = "HOST:PORT[,…]")]
     pub stores: Vec<String>,
@@ -146,7 +149,7 @@ async fn serve(args: &ServeArgs) -> Result<(), ServeError> {
         Some(url) => Some(Database::connect(url).await?),
         None => None,
     };
-    let port = Port::open(args.listen).await?;
+    let port = Port::open(args.listen, args.frames).await?;
     match args.mode {
         Mode::Linked => serve_linked(args, port, database).await,
         Mode::Store => port.serve(LocalBooks::new(database)).await,
@@ -182,8 +185,9 @@ async fn serve_linked(
     };
     let books = Arc::new(LinkedBooks::join(options, database).await?);
     let linklet = books.linklet().clone();
-    let service = address_book_contract::service(Service::new(books));
-    let routes = Routes::new(service).add_service(linklet.service().into_server());
+    let service = Arc::new(Service::new(books));
+    let routes = Routes::new(address_book_contract::service(Arc::clone(&service)));
+    let routes = routes.add_service(linklet.service().into_server());
     let stopped = stopped()?;
     let drained = async move {
         stopped.await;
@@ -195,38 +199,48 @@ async fn serve_linked(
         }
         linklet.leave().await;
     };
-    port.run(routes, drained).await
+    port.run(service, routes, drained).await
 }
 
-/// A port that is open, and not yet served.
+/// Ports that are open, and not yet served.
 struct Port {
     listener: TcpListener,
     address: SocketAddr,
+    frames: Option<(TcpListener, SocketAddr)>,
 }
 
 impl Port {
-    async fn open(listen: SocketAddr) -> Result<Self, ServeError> {
-        let listener = TcpListener::bind(listen)
-            .await
-            .map_err(|source| io_error(format!("listen on {listen}"), source))?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| io_error("ask for the port", source))?;
-        Ok(Port { listener, address })
+    async fn open(listen: SocketAddr, frames: Option<SocketAddr>) -> Result<Self, ServeError> {
+        let (listener, address) = bind(listen).await?;
+        let frames = match frames {
+            Some(listen) => Some(bind(listen).await?),
+            None => None,
+        };
+        Ok(Port {
+            listener,
+            address,
+            frames,
+        })
     }
 
     async fn serve(self, books: impl Books) -> Result<(), ServeError> {
-        let service = address_book_contract::service(Service::new(Arc::new(books)));
+        let service = Arc::new(Service::new(Arc::new(books)));
+        let routes = Routes::new(address_book_contract::service(Arc::clone(&service)));
         let stopped = stopped()?;
-        self.run(Routes::new(service), stopped).await
+        self.run(service, routes, stopped).await
     }
 
     async fn run(
         self,
+        service: Arc<Service<impl Books>>,
         routes: Routes,
         stopped: impl Future<Output = ()>,
     ) -> Result<(), ServeError> {
-        say_ready(self.address)?;
+        let frames = self.frames.as_ref().map(|(_, address)| *address);
+        say_ready(self.address, frames)?;
+        if let Some((listener, _)) = self.frames {
+            tokio::spawn(crate::frames::serve(listener, service));
+        }
         let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
         Server::builder()
             .tcp_nodelay(true)
@@ -237,6 +251,16 @@ impl Port {
             .await?;
         Ok(())
     }
+}
+
+async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|source| io_error(format!("listen on {listen}"), source))?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| io_error("ask for the port", source))?;
+    Ok((listener, address))
 }
 
 /// Ends with SIGTERM or SIGINT.
@@ -253,8 +277,9 @@ pub(crate) fn stopped() -> Result<impl Future<Output = ()> + Send, ServeError> {
 }
 
 /// One line that scripts wait for.
-pub(crate) fn say_ready(address: SocketAddr) -> Result<(), ServeError> {
-    let ready = serde_json::json!({ "address": address, "pid": std::process::id() });
+pub(crate) fn say_ready(address: SocketAddr, frames: Option<SocketAddr>) -> Result<(), ServeError> {
+    let ready =
+        serde_json::json!({ "address": address, "frames": frames, "pid": std::process::id() });
     writeln!(io::stdout(), "ready {ready}")
         .map_err(|source| io_error("say that it is ready", source))
 }

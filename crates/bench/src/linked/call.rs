@@ -4,49 +4,180 @@
 //! caller does with an answer is the same whatever form of the service gave it,
 //! and on one machine it would take the servers' CPU.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+
+use address_book_contract::frame::{self, DONE, Frame, Refusal};
 use address_book_contract::{MESSAGE_LEN_MAX, endpoint};
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use prost::Message as _;
+use serde::Serialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
+use trefoil_router::Redirect;
 
-pub(super) const LOOKUP: &str = "/addressbook.v1.AddressBooks/Lookup";
-pub(super) const CHANGE: &str = "/addressbook.v1.AddressBooks/Change";
+/// How requests are carried, to all forms alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP/2 and all that stands on it.
+    Grpc,
+    /// Length, number, method, message.
+    Frames,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    Lookup,
+    Change,
+}
+
+impl Method {
+    fn path(self) -> PathAndQuery {
+        PathAndQuery::from_static(match self {
+            Method::Lookup => "/addressbook.v1.AddressBooks/Lookup",
+            Method::Change => "/addressbook.v1.AddressBooks/Change",
+        })
+    }
+
+    fn tag(self) -> u8 {
+        match self {
+            Method::Lookup => frame::LOOKUP,
+            Method::Change => frame::CHANGE,
+        }
+    }
+}
 
 /// A connection to one server.
 #[derive(Debug, Clone)]
-pub(super) struct Caller {
-    grpc: Grpc<Channel>,
+pub(super) enum Caller {
+    Grpc(Grpc<Channel>),
+    Frames(Rc<FrameCaller>),
 }
 
 impl Caller {
-    pub(super) async fn connect(address: &str) -> Result<Self, tonic::transport::Error> {
+    /// To the server's gRPC address.
+    pub(super) async fn grpc(address: &str) -> Result<Self, tonic::transport::Error> {
         let channel = endpoint(address)?.connect().await?;
         let grpc = Grpc::new(channel)
             .max_decoding_message_size(MESSAGE_LEN_MAX)
             .max_encoding_message_size(MESSAGE_LEN_MAX);
-        Ok(Caller { grpc })
+        Ok(Caller::Grpc(grpc))
     }
 
-    pub(super) async fn call(
-        &mut self,
-        path: &'static str,
-        message: Bytes,
-    ) -> Result<Bytes, Status> {
-        self.grpc
-            .ready()
+    /// To the address where it takes frames. To be called in a `LocalSet`.
+    pub(super) async fn frames(address: &str) -> io::Result<Self> {
+        Ok(Caller::Frames(Rc::new(FrameCaller::open(address).await?)))
+    }
+
+    pub(super) async fn call(&mut self, method: Method, message: Bytes) -> Result<Bytes, Status> {
+        let grpc = match self {
+            Caller::Grpc(grpc) => grpc,
+            Caller::Frames(caller) => return caller.call(method, &message).await,
+        };
+        grpc.ready()
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
-        let path = PathAndQuery::from_static(path);
-        let answer = self
-            .grpc
-            .unary(Request::new(message), path, AsBytes)
-            .await?;
-        Ok(answer.into_inner())
+        let answer = grpc.unary(Request::new(message), method.path(), AsBytes);
+        Ok(answer.await?.into_inner())
     }
 }
+
+type Waiting = Rc<RefCell<HashMap<u32, oneshot::Sender<Frame>>>>;
+
+/// A connection that carries frames.
+#[derive(Debug)]
+pub(super) struct FrameCaller {
+    next: Cell<u32>,
+    waiting: Waiting,
+    requests: mpsc::UnboundedSender<BytesMut>,
+}
+
+impl FrameCaller {
+    async fn open(address: &str) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (read, write) = stream.into_split();
+        let waiting = Waiting::default();
+        let (requests, queue) = mpsc::unbounded_channel();
+        tokio::task::spawn_local(send(write, queue));
+        tokio::task::spawn_local(receive(read, Rc::clone(&waiting)));
+        Ok(FrameCaller {
+            next: Cell::new(0),
+            waiting,
+            requests,
+        })
+    }
+
+    async fn call(&self, method: Method, message: &[u8]) -> Result<Bytes, Status> {
+        let gone = || Status::unavailable("the connection has ended");
+        let number = self.next.replace(self.next.get().wrapping_add(1));
+        let (tell, told) = oneshot::channel();
+        self.waiting.borrow_mut().insert(number, tell);
+        let request = frame::wrap_bytes(number, method.tag(), message);
+        self.requests.send(request).map_err(|_| gone())?;
+        let answer = told.await.map_err(|_| gone())?;
+        if answer.tag == DONE {
+            return Ok(answer.body);
+        }
+        let refusal = Refusal::decode(answer.body)
+            .map_err(|error| Status::internal(format!("a refusal that is none: {error}")))?;
+        Err(match refusal.address {
+            Some(address) => Redirect {
+                to: None,
+                address: Some(address),
+                version: None,
+                assignment: None,
+            }
+            .status(),
+            None => Status::new(Code::from(i32::from(answer.tag)), refusal.message),
+        })
+    }
+}
+
+/// Sends what is queued, together what is queued together.
+async fn send(mut write: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<BytesMut>) {
+    while let Some(mut bytes) = queue.recv().await {
+        while let Ok(more) = queue.try_recv() {
+            bytes.unsplit(more);
+        }
+        if write.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands out answers until the connection ends; those who wait then hear of it.
+async fn receive(mut read: OwnedReadHalf, waiting: Waiting) {
+    let mut input = BytesMut::new();
+    while let Ok(1..) = read.read_buf(&mut input).await {
+        loop {
+            match frame::take(&mut input) {
+                Ok(Some(answer)) => {
+                    let waits = waiting.borrow_mut().remove(&answer.number);
+                    // Nobody waits any more after a time-out.
+                    let _ = waits.map(|waits| waits.send(answer));
+                }
+                Ok(None) => break,
+                Err(_) => return waiting.borrow_mut().clear(),
+            }
+        }
+        input.reserve(INPUT_LEN);
+    }
+    waiting.borrow_mut().clear();
+}
+
+const INPUT_LEN: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct AsBytes;

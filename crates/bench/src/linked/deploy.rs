@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::call::Protocol;
 use super::error::LinkedBenchError;
 use super::network::{Host, Network, any_port};
-use super::placement::{CORPUS, Directory};
+use super::placement::{CORPUS, Directory, Finding};
 use super::process::Process;
 use super::{LinkedOptions, Variant};
 use crate::peer::{Endpoint, PeerKind, PeerOptions, PeerProcess};
@@ -107,6 +108,10 @@ impl Deployment {
         // All at once: an assigner shares the keys out among those who are there.
         for number in 0..options.servers_count {
             let host = host("app", number)?;
+            let mut more = more.clone();
+            if options.protocol == Protocol::Frames {
+                more.extend(["--frames".into(), any_port(&host)]);
+            }
             let app = start_server(options, variant.mode(), &host, &more)?;
             deployment.apps.push(app);
             deployment.hosts.push(host);
@@ -154,14 +159,18 @@ impl Deployment {
 
     /// How callers find the server for a key.
     pub(super) fn directory(&self) -> Directory {
-        let addresses = self.apps.iter().map(|app| app.address.clone()).collect();
-        match (&self.assigner, self.variant) {
-            (Some(assigner), _) => Directory::Assigned {
-                assigner: assigner.address.clone(),
-                addresses,
+        Directory {
+            addresses: self.apps.iter().map(|app| app.address.clone()).collect(),
+            frames: self
+                .apps
+                .iter()
+                .filter_map(|app| app.frames.clone())
+                .collect(),
+            finding: match (&self.assigner, self.variant) {
+                (Some(assigner), _) => Finding::Assigned(assigner.address.clone()),
+                (None, Variant::PlainMap) => Finding::ByKey,
+                (None, _) => Finding::Any,
             },
-            (None, Variant::PlainMap) => Directory::ByKey(addresses),
-            (None, _) => Directory::Any(addresses),
         }
     }
 

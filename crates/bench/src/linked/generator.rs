@@ -27,7 +27,7 @@ use tokio::task::LocalSet;
 use tonic::Status;
 use trefoil_router::Redirect;
 
-use super::call::{CHANGE, Caller, LOOKUP};
+use super::call::{Caller, Method};
 use super::error::LinkedBenchError;
 use super::objects::{ObjectSet, Requests, fill_request};
 use super::placement::{Directory, Placement};
@@ -111,7 +111,12 @@ pub(super) fn fill(
             }
             let callers = callers.clone();
             let message = fill_request(set, number).encode_to_vec().into();
-            tasks.spawn_local(async move { callers.call(number, CHANGE, message).await.map(drop) });
+            tasks.spawn_local(async move {
+                callers
+                    .call(number, Method::Change, message)
+                    .await
+                    .map(drop)
+            });
         }
         while let Some(task) = tasks.join_next().await {
             done(variant, Some(task))?;
@@ -150,7 +155,7 @@ pub(super) fn verify(
                 count: u32::MAX,
             };
             let message = whole.encode_to_vec().into();
-            let answer = callers.call(number, LOOKUP, message).await;
+            let answer = callers.call(number, Method::Lookup, message).await;
             let answer = answer.map_err(|status| fail("lookup", status.to_string()))?;
             let answer = LookupAnswer::decode(answer.bytes);
             let answer = answer.map_err(|error| fail("lookup", error.to_string()))?;
@@ -163,7 +168,7 @@ pub(super) fn verify(
                 });
             }
             let message = fill_request(set, number).encode_to_vec().into();
-            let changed = callers.call(number, CHANGE, message).await;
+            let changed = callers.call(number, Method::Change, message).await;
             let changed = changed.map_err(|status| fail("change", status.to_string()))?;
             let changed = ChangeAnswer::decode(changed.bytes);
             let changed = changed.map_err(|error| fail("change", error.to_string()))?;
@@ -202,11 +207,14 @@ impl Callers {
     async fn connect(directory: &Directory) -> Result<Self, LinkedBenchError> {
         let placement = Placement::open(directory).await?;
         let mut callers = Vec::new();
-        for address in &placement.addresses {
-            let caller = Caller::connect(address).await;
-            callers.push(caller.map_err(|error| LinkedBenchError::NotReady {
+        for (at, address) in placement.addresses.iter().enumerate() {
+            let caller = match directory.frames.get(at) {
+                Some(frames) => Caller::frames(frames).await.map_err(|e| e.to_string()),
+                None => Caller::grpc(address).await.map_err(|e| e.to_string()),
+            };
+            callers.push(caller.map_err(|problem| LinkedBenchError::NotReady {
                 name: address.clone(),
-                problem: error.to_string(),
+                problem,
             })?);
         }
         Ok(Callers {
@@ -216,15 +224,10 @@ impl Callers {
     }
 
     /// Calls the key's server; where that sends it elsewhere, the other one.
-    async fn call(
-        &self,
-        number: u64,
-        path: &'static str,
-        message: Bytes,
-    ) -> Result<Answer, Status> {
+    async fn call(&self, number: u64, method: Method, message: Bytes) -> Result<Answer, Status> {
         let first = self.placement.pick(&owner(number));
         let mut caller = self.callers[first].clone();
-        let refused = match caller.call(path, message.clone()).await {
+        let refused = match caller.call(method, message.clone()).await {
             Ok(bytes) => {
                 return Ok(Answer {
                     bytes,
@@ -236,7 +239,7 @@ impl Callers {
         let redirect = Redirect::of(&refused).and_then(|redirect| redirect.address);
         match redirect.and_then(|address| self.placement.index_of(&address)) {
             Some(other) => Ok(Answer {
-                bytes: self.callers[other].clone().call(path, message).await?,
+                bytes: self.callers[other].clone().call(method, message).await?,
                 is_redirected: true,
             }),
             None => Err(refused),
@@ -333,8 +336,11 @@ impl Clock {
             tally.borrow_mut().pending += 1;
             let tally = tally.clone();
             tokio::task::spawn_local(async move {
-                let path = if request.is_lookup { LOOKUP } else { CHANGE };
-                let result = callers.call(request.owner, path, request.message).await;
+                let method = match request.is_lookup {
+                    true => Method::Lookup,
+                    false => Method::Change,
+                };
+                let result = callers.call(request.owner, method, request.message).await;
                 tally.borrow_mut().end(due, result);
             });
         }

@@ -28,6 +28,7 @@ mod process;
 mod report;
 mod variant;
 
+pub use call::Protocol;
 pub use deploy::CpuTimes;
 pub use error::LinkedBenchError;
 pub use network::{Host, Network, NetworkError};
@@ -63,6 +64,8 @@ pub struct LinkedOptions {
     pub variants: Vec<Variant>,
     /// Sizes of objects, and percent of each that a request uses.
     pub cases: Vec<(usize, u32)>,
+    /// How callers and app servers speak, in all forms.
+    pub protocol: Protocol,
     /// Servers of each kind in each form.
     pub servers_count: usize,
     /// Worker threads of each of ours.
@@ -94,6 +97,7 @@ impl LinkedOptions {
             service: program.with_file_name("address-book"),
             variants: Variant::ALL.to_vec(),
             cases,
+            protocol: Protocol::Frames,
             servers_count: 2,
             threads: 1,
             runs: 5,

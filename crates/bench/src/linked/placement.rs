@@ -16,18 +16,24 @@ use super::error::LinkedBenchError;
 pub(super) const CORPUS: &str = "address-book";
 const ASSIGNED_WITHIN: Duration = Duration::from_secs(20);
 
-/// How servers are found, as a deployment says it.
+/// The app servers of a deployment, and how they are found.
 #[derive(Debug, Clone)]
-pub(super) enum Directory {
-    /// Any of these will do.
-    Any(Vec<String>),
-    /// The key's hash picks one of these.
-    ByKey(Vec<String>),
-    /// An assigner says it of these.
-    Assigned {
-        assigner: String,
-        addresses: Vec<String>,
-    },
+pub(super) struct Directory {
+    pub(super) addresses: Vec<String>,
+    /// Where they take frames, in the same order; empty if gRPC is to be used.
+    pub(super) frames: Vec<String>,
+    pub(super) finding: Finding,
+}
+
+/// Who is to be asked.
+#[derive(Debug, Clone)]
+pub(super) enum Finding {
+    /// Any will do.
+    Any,
+    /// The key's hash picks one.
+    ByKey,
+    /// The assigner here says it.
+    Assigned(String),
 }
 
 /// The app servers, and which of them is to be asked.
@@ -52,13 +58,11 @@ enum Rule {
 impl Placement {
     /// Ready to be asked. To be called in the runtime that asks.
     pub(super) async fn open(directory: &Directory) -> Result<Self, LinkedBenchError> {
-        let (addresses, rule) = match directory {
-            Directory::Any(addresses) => (addresses, Rule::Any(Cell::new(0))),
-            Directory::ByKey(addresses) => (addresses, Rule::ByKey),
-            Directory::Assigned {
-                assigner,
-                addresses,
-            } => (addresses, follow(assigner, addresses).await?),
+        let addresses = &directory.addresses;
+        let rule = match &directory.finding {
+            Finding::Any => Rule::Any(Cell::new(0)),
+            Finding::ByKey => Rule::ByKey,
+            Finding::Assigned(assigner) => follow(assigner, addresses).await?,
         };
         Ok(Placement {
             addresses: addresses.clone(),

@@ -16,11 +16,15 @@ pub(super) struct Process {
     child: Child,
     /// Where it serves, once it is awaited.
     pub(super) address: String,
+    /// Where it takes frames, if it does.
+    pub(super) frames: Option<String>,
 }
 
 #[derive(serde::Deserialize)]
 struct Ready {
     address: String,
+    #[serde(default)]
+    frames: Option<String>,
 }
 
 impl Process {
@@ -36,6 +40,7 @@ impl Process {
             name: name.to_owned(),
             child: child.map_err(|error| not_ready(name, error.to_string()))?,
             address: String::new(),
+            frames: None,
         })
     }
 
@@ -49,7 +54,7 @@ impl Process {
         }
         let ready = line.strip_prefix("ready ");
         match ready.and_then(|json| serde_json::from_str::<Ready>(json).ok()) {
-            Some(ready) => self.address = ready.address,
+            Some(ready) => (self.address, self.frames) = (ready.address, ready.frames),
             None => {
                 let problem = format!("no ready line, but {line:?}");
                 return Err(not_ready(&self.name, problem));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::call::Protocol;
 use super::deploy::CpuTimes;
 use super::generator::Load;
 use super::objects::marshalling_ns;
@@ -209,6 +210,8 @@ pub struct CaseReport {
 /// All cases.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkedReport {
+    /// How callers and app servers spoke.
+    pub protocol: Protocol,
     /// Servers of each kind.
     pub servers: usize,
     /// Worker threads of each of ours.
@@ -224,6 +227,7 @@ pub struct LinkedReport {
 impl LinkedReport {
     pub(super) fn new(options: &LinkedOptions, has_network: bool) -> Self {
         LinkedReport {
+            protocol: options.protocol,
             servers: options.servers_count,
             threads: options.threads,
             runs: options.runs,
@@ -276,9 +280,13 @@ impl LinkedReport {
 
     fn table(&self, case: &CaseReport) -> Table {
         let title = format!(
-            "{}, {:.0} requests/s; one object: marshal {}, unmarshal {}",
+            "{}, {:.0} requests/s by {}; one object: marshal {}, unmarshal {}",
             case.case,
             case.rate,
+            match self.protocol {
+                Protocol::Frames => "frames",
+                Protocol::Grpc => "gRPC",
+            },
             nanoseconds(case.marshal_ns as u64),
             nanoseconds(case.unmarshal_ns as u64),
         );

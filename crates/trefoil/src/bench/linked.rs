@@ -1,10 +1,10 @@
 //! `bench linked`.
 
 use super::{need_two_cores, program};
-use crate::args::LinkedBenchArgs;
+use crate::args::{LinkedBenchArgs, LinkedProtocol};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::process::ExitCode;
-use trefoil_bench::linked::{LinkedOptions, Variant, linked};
+use trefoil_bench::linked::{LinkedOptions, Protocol, Variant, linked};
 
 pub(super) fn run(args: &LinkedBenchArgs) -> Outcome {
     need_two_cores()?;
@@ -74,6 +74,10 @@ fn options(args: &LinkedBenchArgs) -> Result<LinkedOptions, Failure> {
     if !(1..=50).contains(&args.servers) {
         return usage("--servers has to be from 1 to 50".into());
     }
+    options.protocol = match args.protocol {
+        LinkedProtocol::Frames => Protocol::Frames,
+        LinkedProtocol::Grpc => Protocol::Grpc,
+    };
     options.servers_count = args.servers;
     options.runs = args.runs.unwrap_or(options.runs);
     options.seconds = args.seconds.unwrap_or(options.seconds);

@@ -2,6 +2,7 @@
 
 use crate::server::{AddressBooks, AddressBooksServer};
 use crate::v1::address_books_client::AddressBooksClient;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint, Error};
 
@@ -30,8 +31,8 @@ pub fn client(channel: Channel) -> AddressBooksClient<Channel> {
 }
 
 /// A server of `handler` with the contract's message limits.
-pub fn service<T: AddressBooks>(handler: T) -> AddressBooksServer<T> {
-    AddressBooksServer::new(handler)
+pub fn service<T: AddressBooks>(handler: Arc<T>) -> AddressBooksServer<T> {
+    AddressBooksServer::from_arc(handler)
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX)
 }

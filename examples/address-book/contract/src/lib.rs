@@ -6,6 +6,7 @@
 
 mod answer;
 mod connect;
+pub mod frame;
 mod generated;
 mod sample;
 
