@@ -1,11 +1,14 @@
 //! Every form of the service, as real processes, gives the same answers.
 
+use address_book_contract::frame::{self, Frame};
 use address_book_contract::v1::address_books_client::AddressBooksClient;
 use address_book_contract::v1::{
-    ChangeRequest, Event, FreeSlotsRequest, Interval, LookupRequest, StatsRequest,
+    ChangeRequest, Event, FreeSlotsRequest, Interval, LookupAnswer, LookupRequest, StatsRequest,
 };
 use address_book_contract::{client, endpoint, sample_book};
-use std::io::{BufRead as _, BufReader};
+use bytes::BytesMut;
+use prost::Message as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +20,7 @@ use trefoil_coordination::{AssignerServer, NodeOptions, StoreAddress};
 struct Running {
     child: Child,
     address: String,
+    frames: Option<String>,
 }
 
 impl Drop for Running {
@@ -40,7 +44,12 @@ fn address_book(arguments: &[&str]) -> Running {
         .unwrap_or_else(|| panic!("{line:?}"));
     let ready: serde_json::Value = serde_json::from_str(json).unwrap();
     let address = ready["address"].as_str().unwrap().to_owned();
-    Running { child, address }
+    let frames = ready["frames"].as_str().map(str::to_owned);
+    Running {
+        child,
+        address,
+        frames,
+    }
 }
 
 fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
@@ -54,6 +63,7 @@ fn cache(program: &str, port_flag: &str, more: &[&str]) -> Running {
     let running = Running {
         child,
         address: address.to_string(),
+        frames: None,
     };
     let begin = Instant::now();
     while TcpStream::connect(address).is_err() {
@@ -264,4 +274,59 @@ fn settings_that_do_not_fit_are_usage_errors() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!output.stderr.is_empty());
     }
+}
+
+/// One frame there, one back.
+fn exchange(stream: &mut TcpStream, request: &[u8]) -> Frame {
+    stream.write_all(request).unwrap();
+    let mut input = BytesMut::new();
+    loop {
+        if let Some(frame) = frame::take(&mut input).unwrap() {
+            return frame;
+        }
+        let mut some = [0; 100];
+        let len = stream.read(&mut some).unwrap();
+        assert_ne!(len, 0, "the connection has ended");
+        input.extend_from_slice(&some[..len]);
+    }
+}
+
+#[tokio::test]
+async fn frames_carry_the_same_messages() {
+    let server = address_book(&["serve", "--mode", "store", "--frames", "127.0.0.1:0"]);
+    let mut stream = TcpStream::connect(server.frames.as_ref().unwrap()).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let done = exchange(
+        &mut stream,
+        &frame::wrap(7, frame::CHANGE, &whole("ada", 1)),
+    );
+    assert_eq!((done.number, done.tag), (7, frame::DONE));
+    let lookup = LookupRequest {
+        owner: "ada".into(),
+        first: 0,
+        count: u32::MAX,
+    };
+    let found = exchange(&mut stream, &frame::wrap(8, frame::LOOKUP, &lookup));
+    assert_eq!((found.number, found.tag), (8, frame::DONE));
+    let by_grpc = connect(&server).await.lookup(lookup).await.unwrap();
+    assert_eq!(
+        LookupAnswer::decode(found.body).unwrap(),
+        by_grpc.into_inner()
+    );
+
+    // What is wrong is said, and the connection goes on.
+    for (tag, body, code) in [
+        (9, &b""[..], Code::Unimplemented),
+        (frame::LOOKUP, b"\xff", Code::InvalidArgument),
+        (frame::LOOKUP, b"", Code::InvalidArgument),
+    ] {
+        let refused = exchange(&mut stream, &frame::wrap_bytes(1, tag, body));
+        assert_eq!(refused.tag, code as u8);
+        assert_ne!(frame::Refusal::decode(refused.body).unwrap().message, "");
+    }
+    // But for bytes in which no frame can be found.
+    stream.write_all(&[0xff; 64]).unwrap();
+    assert!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)));
 }
