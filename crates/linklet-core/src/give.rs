@@ -106,11 +106,25 @@ impl Core {
         for slice in lost_touch {
             self.raise_floor(slice, version);
         }
+        self.call_roll(version, &claim.alive);
         claim.ranges = ranges;
         self.claims.insert(from, claim);
         self.urgent.remove(&from);
         self.say(now, from, Message::ClaimAnswer(answer));
         self.redirect_claims();
+    }
+
+    /// Notes who is alive by an assignment.
+    fn call_roll(&mut self, version: AssignmentVersion, alive: &[ServerId]) {
+        match &mut self.roll {
+            Some((called, _)) if *called > version => {}
+            // Two lists of one assignment differ in who has died since, and in
+            // who has joined since: he has no token as old as that.
+            Some((called, roll)) if *called == version => {
+                roll.retain(|server| alive.contains(server));
+            }
+            roll => *roll = Some((version, alive.iter().copied().collect())),
+        }
     }
 
     fn fence_max(&self, ranges: &[Slice]) -> Option<AssignmentVersion> {
