@@ -151,7 +151,6 @@ impl World<'_> {
                 epoch: None,
                 copies: 0,
                 deaths: 0,
-                thin: 0,
             });
         }
         for _ in 0..self.profile.servers {
@@ -241,6 +240,12 @@ impl World<'_> {
     }
 
     fn step(&mut self, event: Event) -> Result<(), Broken> {
+        if let Event::Tick(at) = event
+            && self.servers[at].tick_at != Some(self.now)
+        {
+            // An earlier one was scheduled since, and has seen to it.
+            return Ok(());
+        }
         if let Some(at) = Self::addressee(&event) {
             if !self.servers[at].is_up() {
                 return Ok(());
@@ -480,6 +485,11 @@ impl World<'_> {
             return;
         }
         self.stats.maps += 1;
+        for truth in &mut self.truth.keys {
+            if view.is_thin(truth.point) {
+                truth.copies = 0;
+            }
+        }
         if self.traced() {
             let slices = view.assignment.slices().iter();
             let map: Vec<String> = slices
@@ -609,6 +619,7 @@ impl World<'_> {
                 self.deferred.push((server, event));
             }
         }
+        self.servers[at].tick_at = Some(self.now);
         self.after(Duration::ZERO, Event::Tick(at));
     }
 
@@ -676,16 +687,18 @@ impl World<'_> {
             }
             self.stats.moves += 1;
             let server = &self.servers[at];
-            let Some(token) = server.token(point) else {
-                continue;
-            };
             let id = server.id;
+            // None if somebody else had claimed it already: it was passed on at
+            // once, with what was lost on the way here.
+            let token = server.token(point);
             // Taken for dead and not knowing it: what it takes over now is void.
             let lapsed = server.clock(self.now) >= server.lease_until;
-            if truth.epoch > Some(token) && lapsed {
+            if lapsed && (token.is_none() || truth.epoch > token) {
                 continue;
             }
-            if truth.epoch >= Some(token) {
+            if let Some(token) = token
+                && truth.epoch >= Some(token)
+            {
                 let message = format!("{id} took key {key} by {token}, after {:?}", truth.epoch);
                 return Err((Property::Token, message));
             }
@@ -711,7 +724,7 @@ impl World<'_> {
             if reports > 0 && losses.iter().any(all) {
                 self.stats.keys_lost += 1;
             }
-            self.truth.keys[key].epoch = Some(token);
+            self.truth.keys[key].epoch = token.or(truth.epoch);
             if actual == expected || self.truth.reveals(key, actual).is_some() {
                 continue;
             }
@@ -723,11 +736,7 @@ impl World<'_> {
                 return Err((Property::Reported, message));
             }
             let strong = self.profile.replication == trefoil_linklet_core::Replication::Strong;
-            if strong
-                && expected.is_some()
-                && truth.copies >= 2
-                && truth.thin == self.coordination.thin
-                && self.deaths - truth.deaths <= 1
+            if strong && expected.is_some() && truth.copies >= 2 && self.deaths - truth.deaths <= 1
             {
                 let message = format!(
                     "{id} lost the commit {expected:?} of key {key}, which {} servers had, by {} deaths",
