@@ -78,9 +78,16 @@ impl Core {
         self.say(now, from, answer);
     }
 
-    /// The assignment by which this owner is dead, if a claim has told of one: a
-    /// copy that it made now would outlive it, and nobody would ever drop it.
-    fn struck_off(&self, owner: ServerId, token: AssignmentVersion) -> Option<AssignmentVersion> {
+    /// The assignment by which this owner is dead, if a claim has told of one.
+    /// Should it be mistaken about that, it gets nothing confirmed any more; and
+    /// a copy that it made now would outlive it, and nobody would ever drop it.
+    /// An owner between it and the claimant is none of this: it has to settle
+    /// what it has begun before it can give.
+    pub(crate) fn struck_off(
+        &self,
+        owner: ServerId,
+        token: AssignmentVersion,
+    ) -> Option<AssignmentVersion> {
         let (called, alive) = self.roll.as_ref()?;
         (*called > token && !alive.contains(&owner)).then_some(*called)
     }

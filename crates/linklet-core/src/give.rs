@@ -83,7 +83,6 @@ impl Core {
             newest: self.map.version().max(self.fence_max(&claim.ranges)),
             ..ClaimAnswer::default()
         };
-        let mut lost_touch = Vec::new();
         let mut in_transit = RangeSet::default();
         for &slice in &ranges {
             let held = self.owned.within(slice).map(|(slice, _)| slice);
@@ -95,17 +94,9 @@ impl Core {
             }
             for (slice, copy) in self.copies.within(slice) {
                 answer.copies.push((slice, copy.token));
-                if !claim.alive.contains(&copy.owner) {
-                    lost_touch.push(slice);
-                }
             }
         }
         answer.in_transit = in_transit.slices();
-        // The owner of these copies is dead: should it be mistaken about that,
-        // it gets nothing confirmed any more.
-        for slice in lost_touch {
-            self.raise_floor(slice, version);
-        }
         self.call_roll(version, &claim.alive);
         claim.ranges = ranges;
         self.claims.insert(from, claim);
