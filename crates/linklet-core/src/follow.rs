@@ -423,10 +423,13 @@ impl Core {
             let Some(&token) = self.owned.get(point) else {
                 continue;
             };
+            // A copy that is being dropped hears nothing more; if it is to be there
+            // again, it is filled with what is the newest then.
+            let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
             let holders: Vec<ServerId> = self
                 .followers
                 .iter()
-                .filter(|(_, follower)| follower.held.has(point))
+                .filter(|(_, follower)| follows(follower))
                 .map(|(&server, _)| server)
                 .collect();
             if holders.is_empty() {
@@ -459,6 +462,9 @@ impl Core {
                     None => {
                         // It cannot be marshalled: better no copy than an old one.
                         let slice = Slice::of_point(point);
+                        if let Some(follower) = self.followers.get_mut(&server) {
+                            follower.excluding.add(slice);
+                        }
                         let order = CopyOrder::Exclude {
                             ranges: vec![slice],
                         };
