@@ -379,15 +379,23 @@ impl Core {
         }
     }
 
-    /// What was said to be in transit has come to its end.
+    /// What was held or in transit has come to its end. What went to somebody by a
+    /// newer assignment than a claim's has an owner who may have answered that
+    /// claim with "nothing" before: who made it hears of that assignment instead.
     fn tell_claimants(&mut self, now: Duration, ranges: &[Slice]) {
         let ended = RangeSet::of(ranges.iter().copied());
-        let news: Vec<(ServerId, u64, Vec<Slice>)> = self
-            .claims
-            .iter()
-            .map(|(&server, claim)| (server, claim.id, common(&claim.ranges, &ended)))
-            .filter(|(_, _, ranges)| !ranges.is_empty())
-            .collect();
+        let mut news: Vec<(ServerId, u64, Vec<Slice>)> = Vec::new();
+        for (&server, claim) in &self.claims {
+            let mut gone = Vec::new();
+            for slice in common(&claim.ranges, &ended) {
+                let fences = self.fence.within(slice);
+                let newest = fences.filter(|&(_, fence)| *fence <= claim.version);
+                gone.extend(newest.map(|(slice, _)| slice));
+            }
+            if !gone.is_empty() {
+                news.push((server, claim.id, gone));
+            }
+        }
         for (server, claim, ranges) in news {
             self.say(now, server, Message::Gone { claim, ranges });
         }
