@@ -196,6 +196,30 @@ fn strong_commits_survive_their_owner() {
 }
 
 #[test]
+fn a_commit_that_not_all_copies_have_is_not_served_before_they_do() {
+    let config = small_chunks(Replication::Strong);
+    let map: &[&[u64]] = &[&[1, 2, 3]];
+    let mut cluster = filled(config, &[1, 2, 3], map);
+    cluster.put(1, 3, 77);
+    cluster.only_to(2);
+    cluster.kill(1);
+    cluster.assign(&[&[2, 3]]);
+    // The claim, its answer; the commit is on its way to the other copy.
+    cluster.rounds(2);
+    assert_eq!(cluster.owner(3), Some(2));
+    assert_eq!(
+        cluster.read(2, 3),
+        Decision::Wait,
+        "3 may be read as it was"
+    );
+    cluster.rounds(2);
+    assert!(cluster.woken(2));
+    assert_eq!(cluster.get(3, 3), Some(77));
+    let token = cluster.version().unwrap();
+    assert_eq!(cluster.read(2, 3), Decision::Serve { token });
+}
+
+#[test]
 fn without_a_lease_nothing_is_strong() {
     let config = small_chunks(Replication::Strong);
     let mut cluster = filled(config, &[1, 2], &[&[1, 2], &[2, 1]]);

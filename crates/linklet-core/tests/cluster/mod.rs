@@ -178,6 +178,12 @@ impl Cluster {
         }
     }
 
+    /// Delivers what is on its way to one server, and loses the rest.
+    pub(crate) fn only_to(&mut self, id: u64) {
+        self.frames.retain(|(_, to, _)| to.0 == id);
+        self.rounds(1);
+    }
+
     /// Until nothing happens any more.
     pub(crate) fn settle(&mut self) {
         for _ in 0..40 {
