@@ -48,6 +48,7 @@ pub(crate) struct Coordination {
     down_until: Duration,
     was_down: bool,
     wild: bool,
+    changes: u32,
     replicas: usize,
     reports: u64,
     pub(crate) view: Option<Arc<View>>,
@@ -88,6 +89,7 @@ impl Coordination {
             down_until: Duration::ZERO,
             was_down: false,
             wild: profile.wild,
+            changes: profile.changes,
             replicas: profile.replicas,
             reports: 0,
             view: None,
@@ -268,7 +270,7 @@ impl Coordination {
             None => Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas),
             Some(current) => {
                 let mut slices = current.slices().to_vec();
-                if !calm && rng.chance(250) {
+                if !calm && rng.chance(self.changes) {
                     for _ in 0..=rng.below(2) {
                         mutate(&mut slices, &serving, rng);
                     }

@@ -16,6 +16,8 @@ pub enum Runs {
     Any,
     /// Strong mode; owners are stopped past their lease, and continued.
     Pauses,
+    /// Few keys, many callers, and maps that change all the time.
+    Rush,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -24,11 +26,12 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
     let profile = match runs {
         Runs::Any => Profile::draw(&mut rng),
         Runs::Pauses => Profile::pauses(&mut rng),
+        Runs::Rush => Profile::rush(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {
         seed,
-        pauses: runs == Runs::Pauses,
+        runs,
         property,
         message,
     };

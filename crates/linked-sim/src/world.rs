@@ -11,12 +11,15 @@ use crate::stats::Stats;
 use crate::truth::{Broken, KeyTruth, Truth};
 use crate::violation::Property;
 use bytes::Bytes;
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket};
 use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
+
+/// The keys' names; static, since nothing is copied more often.
+const NAMES: &[u8] = b"0123456789abcdef";
 
 /// Receives a line for every step.
 pub(crate) type Trace<'a> = Option<&'a mut dyn FnMut(&str)>;
@@ -46,40 +49,18 @@ pub(crate) enum Event {
     Owned,
 }
 
-#[derive(Debug)]
-struct Queued {
-    at: Duration,
-    number: u64,
-    /// Where the event lies.
-    slot: usize,
-}
-
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-impl Eq for Queued {}
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The earliest is the greatest.
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
+/// When (in microseconds), in which order those of one time were made, and
+/// where the event lies.
+type Queued = (u64, u32, u32);
 
 pub(crate) struct World<'a> {
     pub(crate) profile: Profile,
     pub(crate) rng: Rng,
     pub(crate) now: Duration,
-    queue: BinaryHeap<Queued>,
+    queue: BinaryHeap<Reverse<Queued>>,
     events: Vec<Option<Event>>,
-    free: Vec<usize>,
-    numbers: u64,
+    free: Vec<u32>,
+    numbers: u32,
     pub(crate) servers: Vec<Server>,
     pub(crate) coordination: Coordination,
     /// Events for servers that are stopped.
@@ -146,7 +127,7 @@ impl World<'_> {
             };
             self.truth.keys.push(KeyTruth {
                 point,
-                key: Bytes::from(format!("key{at}")),
+                key: Bytes::from_static(&NAMES[at..=at]),
                 current: None,
                 epoch: None,
                 copies: 0,
@@ -188,15 +169,12 @@ impl World<'_> {
             Some(slot) => slot,
             None => {
                 self.events.push(None);
-                self.events.len() - 1
+                self.events.len() as u32 - 1
             }
         };
-        self.events[slot] = Some(event);
-        self.queue.push(Queued {
-            at: self.now + delay,
-            number: self.numbers,
-            slot,
-        });
+        self.events[slot as usize] = Some(event);
+        let at = (self.now + delay).as_micros() as u64;
+        self.queue.push(Reverse((at, self.numbers, slot)));
     }
 
     pub(crate) fn traced(&self) -> bool {
@@ -211,14 +189,14 @@ impl World<'_> {
     }
 
     fn go(&mut self) -> Result<(), Broken> {
-        while let Some(queued) = self.queue.pop() {
-            if queued.at > END {
+        while let Some(Reverse((at, _, slot))) = self.queue.pop() {
+            self.now = Duration::from_micros(at);
+            if self.now > END {
                 break;
             }
-            self.now = queued.at;
             self.stats.events += 1;
-            self.free.push(queued.slot);
-            if let Some(event) = self.events[queued.slot].take() {
+            self.free.push(slot);
+            if let Some(event) = self.events[slot as usize].take() {
                 self.step(event)?;
             }
         }
@@ -679,6 +657,9 @@ impl World<'_> {
     /// A server has become the owner of ranges: compares its values with the
     /// truth, and the differences with what was reported.
     fn check_gained(&mut self, at: usize, gained: &[Slice], losses: &[Loss]) -> Result<(), Broken> {
+        if gained.is_empty() {
+            return Ok(());
+        }
         for key in 0..self.truth.keys.len() {
             let truth = &self.truth.keys[key];
             let point = truth.point;
@@ -688,17 +669,17 @@ impl World<'_> {
             self.stats.moves += 1;
             let server = &self.servers[at];
             let id = server.id;
-            // None if somebody else had claimed it already: it was passed on at
-            // once, with what was lost on the way here.
-            let token = server.token(point);
+            // If somebody else had claimed it already, it was passed on within
+            // the same step, with what was lost on the way here.
+            let Some(token) = server.token(point).or(server.core.version()) else {
+                continue;
+            };
             // Taken for dead and not knowing it: what it takes over now is void.
             let lapsed = server.clock(self.now) >= server.lease_until;
-            if lapsed && (token.is_none() || truth.epoch > token) {
+            if truth.epoch > Some(token) && lapsed {
                 continue;
             }
-            if let Some(token) = token
-                && truth.epoch >= Some(token)
-            {
+            if truth.epoch >= Some(token) {
                 let message = format!("{id} took key {key} by {token}, after {:?}", truth.epoch);
                 return Err((Property::Token, message));
             }
@@ -724,7 +705,7 @@ impl World<'_> {
             if reports > 0 && losses.iter().any(all) {
                 self.stats.keys_lost += 1;
             }
-            self.truth.keys[key].epoch = token.or(truth.epoch);
+            self.truth.keys[key].epoch = Some(token);
             if actual == expected || self.truth.reveals(key, actual).is_some() {
                 continue;
             }
