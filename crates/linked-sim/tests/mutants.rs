@@ -1,22 +1,26 @@
 //! Every safety rule is broken once, and the simulator must notice: within a
-//! bounded number of seeds, by a property that the rule protects.
+//! bounded number of seeds, by a property that the rule protects. Two are broken
+//! in scenarios of trefoil-linklet-core instead: `SCRIPTED`.
 #![cfg(feature = "mutants")]
 
 use trefoil_linked_sim::{Property, Runs, run_seed};
 use trefoil_linklet_core::mutants::{self, Mutant};
 
+/// The simulator does not meet the cases of these within `SEEDS`, rushing or not.
+const SCRIPTED: [Mutant; 2] = [Mutant::ForgottenWhenBack, Mutant::UnsettledServed];
+
 /// Seeds within which a broken rule must show.
-const SEEDS: u64 = 50_000;
+const SEEDS: u64 = 20_000;
 
 #[track_caller]
-fn shows(mutant: Mutant, runs: Runs, properties: &[Property]) {
+fn shows(mutant: Mutant, properties: &[Property]) {
     let found = (0..SEEDS).find_map(|seed| {
         mutants::set(Some(mutant));
-        let violation = run_seed(runs, seed, None).err()?;
+        let violation = run_seed(Runs::Any, seed, None).err()?;
         mutants::set(None);
         let protected = properties.contains(&violation.property);
         // What goes wrong with the rule as well says nothing about it.
-        let clean = || run_seed(runs, seed, None).is_ok();
+        let clean = || run_seed(Runs::Any, seed, None).is_ok();
         (protected && clean()).then_some(violation)
     });
     mutants::set(None);
@@ -27,32 +31,31 @@ fn shows(mutant: Mutant, runs: Runs, properties: &[Property]) {
 }
 
 macro_rules! each {
-    ($($name:ident: $mutant:ident in $runs:ident => $($property:ident)|+;)*) => {
+    ($($name:ident: $mutant:ident => $($property:ident)|+;)*) => {
         $(#[test]
         fn $name() {
-            shows(Mutant::$mutant, Runs::$runs, &[$(Property::$property),+]);
+            shows(Mutant::$mutant, &[$(Property::$property),+]);
         })*
 
         #[test]
         fn every_rule_is_broken_once() {
             let broken = [$(Mutant::$mutant),*];
-            assert!(Mutant::ALL.iter().all(|mutant| broken.contains(mutant)));
+            let broken = |mutant| broken.contains(mutant) != SCRIPTED.contains(mutant);
+            assert!(Mutant::ALL.iter().all(broken));
         }
     };
 }
 
 each! {
-    everybody_is_asked: NotEverybodyAsked in Any => OneOwner | Token | Moved | Reported | Fresh;
-    a_promise_is_kept: PromiseForgotten in Any => OneOwner | Token | Fresh | Reported | Panic;
-    what_was_sent_is_not_served: ServedInTransit in Any => OneOwner | Fresh | Reported;
-    a_lease_is_needed: LeaseIgnored in Any => OneOwner | Fresh;
-    copies_confirm_first: AcknowledgedEarly in Any => Undone | Reported | Fresh;
-    a_dirty_copy_is_not_read: DirtyCopyRead in Any => Fresh;
-    losses_are_reported: LossUnreported in Any => Reported;
-    values_are_kept_until_taken: ForgottenWhenSent in Any => Reported | Fresh | Moved;
-    what_came_back_is_kept: ForgottenWhenBack in Rush => Reported | Fresh | Moved;
-    new_copies_hear_of_pending_commits: PendingNotCopied in Any => Fresh | Reported | Undone;
-    unsettled_commits_are_not_served: UnsettledServed in Rush => Fresh | Reported | Undone;
-    a_copy_is_kept_until_replaced: ExcludedEarly in Any => Undone;
-    new_owners_hear_of_copies: HoldersForgotten in Any => Fresh | Reported | Undone | Drained;
+    everybody_is_asked: NotEverybodyAsked => OneOwner | Token | Moved | Reported | Fresh;
+    a_promise_is_kept: PromiseForgotten => OneOwner | Token | Fresh | Reported | Panic;
+    what_was_sent_is_not_served: ServedInTransit => OneOwner | Fresh | Reported;
+    a_lease_is_needed: LeaseIgnored => OneOwner | Fresh;
+    copies_confirm_first: AcknowledgedEarly => Undone | Reported | Fresh;
+    a_dirty_copy_is_not_read: DirtyCopyRead => Fresh;
+    losses_are_reported: LossUnreported => Reported;
+    values_are_kept_until_taken: ForgottenWhenSent => Reported | Fresh | Moved;
+    new_copies_hear_of_pending_commits: PendingNotCopied => Fresh | Reported | Undone;
+    a_copy_is_kept_until_replaced: ExcludedEarly => Undone;
+    new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }
