@@ -75,7 +75,7 @@ pub fn run_many(
                 }
             }
             let done = seed - first + 1;
-            if done % 1_000 == 0 {
+            if done.is_multiple_of(1_000) {
                 progress(done);
             }
         }

@@ -506,9 +506,10 @@ impl World<'_> {
             .collect()
     }
 
+    /// How many servers a map may name.
     fn staying(&self) -> usize {
-        let up = self.up().into_iter();
-        up.filter(|&at| !self.servers[at].draining).count()
+        let stays = |server: &&Server| server.is_up() && !server.draining && !server.expired;
+        self.servers.iter().filter(stays).count()
     }
 
     fn fault(&mut self) {
