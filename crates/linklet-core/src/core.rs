@@ -577,6 +577,13 @@ impl Core {
         self.effects.push_back(Effect::Learn(version));
     }
 
+    /// The newest assignment that is known or has been heard of.
+    pub(crate) fn newest_heard(&self) -> Option<AssignmentVersion> {
+        self.map
+            .version()
+            .max(self.learn.map(|(version, _)| version))
+    }
+
     /// Notes a loss; those of one kind are reported together.
     pub(crate) fn lose(
         &mut self,

@@ -80,7 +80,7 @@ impl Core {
         let mut answer = ClaimAnswer {
             claim: claim.id,
             refused: refused.slices(),
-            newest: self.map.version().max(self.fence_max(&claim.ranges)),
+            newest: self.newest_heard().max(self.fence_max(&claim.ranges)),
             ..ClaimAnswer::default()
         };
         let mut in_transit = RangeSet::default();
