@@ -38,8 +38,11 @@ stage "lints" cargo clippy --release --workspace --all-targets --locked -- -D wa
 stage "linked store: kills, outages, moves" linked_store
 stage "linked store, $linked_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --seeds "$linked_seeds"
+stage "linked store, $linked_seeds seeds, maps that change all the time" \
+  cargo run --release --locked --quiet -p trefoil-linked-sim -- --rush --seeds "$linked_seeds"
 stage "linked store, a mutant for each safety rule" \
-  cargo test --release --locked --quiet -p trefoil-linked-sim --features mutants --test mutants
+  cargo test --release --locked --quiet -p trefoil-linklet-core -p trefoil-linked-sim \
+  --features trefoil-linked-sim/mutants --test mutants --test scenarios
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz

@@ -86,7 +86,7 @@ impl World<'_> {
         let kind = match self.rng.below(16) {
             0..7 => Kind::Put,
             7 => Kind::Remove,
-            8..13 => Kind::Read,
+            drawn if drawn < 16 - self.profile.copy_reads => Kind::Read,
             _ => Kind::ReadCopy,
         };
         self.attempt(at, key, kind);
@@ -402,10 +402,22 @@ impl World<'_> {
             .filter(|server| server.is_up() && !server.expired)
             .filter(|server| server.memory.read(point, key) == expected)
             .count();
+        let view = self.coordination.view.as_ref();
+        // Where the newest map has a single server, the other copies are about
+        // to be dropped, though the owner may not know it yet.
+        let promised = has_value && view.is_some_and(|view| !view.is_thin(point));
+        // Who confirmed it and died before it was settled, unnoticed, is one that
+        // the owner counts on: he dies after the commit.
+        let map = self.servers[at].core.assignment();
+        let listed = map.map_or(&[][..], |map| &map.slice_of(point).servers);
+        let dead = |id: &&ServerId| {
+            let server = &self.servers[id.0 as usize - 1];
+            server.crashed || server.expired
+        };
+        let unnoticed = listed.iter().filter(dead).count();
         let truth = &mut self.truth.keys[index];
-        truth.copies = if has_value { copies } else { 0 };
-        truth.deaths = self.deaths;
-        truth.thin = self.coordination.thin;
+        truth.copies = if promised { copies } else { 0 };
+        truth.deaths = self.deaths - unnoticed;
         Ok(())
     }
 }

@@ -26,6 +26,13 @@ pub(crate) struct View {
     pub(crate) draining: BTreeSet<ServerId>,
 }
 
+impl View {
+    /// Whether a key has no second server.
+    pub(crate) fn is_thin(&self, point: KeyPoint) -> bool {
+        self.assignment.slice_of(point).servers.len() < 2
+    }
+}
+
 const CAPACITY: Capacity = Capacity {
     cpu: 1.0,
     bytes: 1 << 30,
@@ -41,11 +48,10 @@ pub(crate) struct Coordination {
     down_until: Duration,
     was_down: bool,
     wild: bool,
+    changes: u32,
     replicas: usize,
     reports: u64,
     pub(crate) view: Option<Arc<View>>,
-    /// Maps with a slice that has fewer than two servers.
-    pub(crate) thin: usize,
 }
 
 fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
@@ -83,10 +89,10 @@ impl Coordination {
             down_until: Duration::ZERO,
             was_down: false,
             wild: profile.wild,
+            changes: profile.changes,
             replicas: profile.replicas,
             reports: 0,
             view: None,
-            thin: 0,
         }
     }
 
@@ -194,11 +200,7 @@ impl Coordination {
         let assignment = match known.filter(|_| same_map) {
             Some(view) => Arc::clone(&view.assignment),
             None => match self.ask(now, Request::Load) {
-                Some(Ok(Reply::Loaded(Some(assignment)))) => {
-                    let thin = |assigned: &AssignedSlice| assigned.servers.len() < 2;
-                    self.thin += usize::from(assignment.slices().iter().any(thin));
-                    Arc::new(assignment)
-                }
+                Some(Ok(Reply::Loaded(Some(assignment)))) => Arc::new(assignment),
                 other => panic!("{other:?}"),
             },
         };
@@ -268,7 +270,7 @@ impl Coordination {
             None => Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas),
             Some(current) => {
                 let mut slices = current.slices().to_vec();
-                if !calm && rng.chance(250) {
+                if !calm && rng.chance(self.changes) {
                     for _ in 0..=rng.below(2) {
                         mutate(&mut slices, &serving, rng);
                     }

@@ -20,11 +20,18 @@ struct Args {
     /// Owners that are stopped past their lease in strong mode, and nothing else.
     #[arg(long)]
     pauses: bool,
+    /// Few keys, many callers, and maps that change all the time.
+    #[arg(long, conflicts_with = "pauses")]
+    rush: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runs = if args.pauses { Runs::Pauses } else { Runs::Any };
+    let runs = match (args.pauses, args.rush) {
+        (true, _) => Runs::Pauses,
+        (_, true) => Runs::Rush,
+        _ => Runs::Any,
+    };
     let begin = Instant::now();
     let result = match args.seed {
         Some(seed) => run_seed(runs, seed, Some(&mut |line| println!("{line}"))).map_err(Box::new),

@@ -5,7 +5,9 @@ use crate::rng::Rng;
 use crate::stats::Stats;
 use crate::violation::{Property, Violation};
 use crate::world::{self, Trace};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::{self, ScopedJoinHandle};
 
 /// Which runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub enum Runs {
     Any,
     /// Strong mode; owners are stopped past their lease, and continued.
     Pauses,
+    /// Few keys, many callers, and maps that change all the time.
+    Rush,
 }
 
 /// Runs one seed; `trace` receives a line for every step.
@@ -22,11 +26,12 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
     let profile = match runs {
         Runs::Any => Profile::draw(&mut rng),
         Runs::Pauses => Profile::pauses(&mut rng),
+        Runs::Rush => Profile::rush(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));
     let violation = |property, message| Violation {
         seed,
-        pauses: runs == Runs::Pauses,
+        runs,
         property,
         message,
     };
@@ -44,20 +49,56 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
     }
 }
 
-/// Runs `count` seeds from `first`, up to the first violation. `progress` is
-/// told how many are done, now and then.
+/// Runs `count` seeds from `first` on all cores, up to a violation: the one
+/// with the lowest seed. `progress` is told how many are done, now and then.
 pub fn run_many(
     runs: Runs,
     first: u64,
     count: u64,
-    mut progress: impl FnMut(u64),
+    progress: impl Fn(u64) + Sync,
 ) -> Result<Stats, Box<Violation>> {
+    let next = AtomicU64::new(first);
+    let end = first.saturating_add(count);
+    let work = || {
+        let mut sum = Stats::default();
+        loop {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed >= end {
+                return Ok(sum);
+            }
+            match run_seed(runs, seed, None) {
+                Ok(stats) => sum.merge(&stats),
+                Err(violation) => {
+                    // Nobody begins another; and whoever has begun a lower one ends it.
+                    next.fetch_max(end, Relaxed);
+                    return Err(Box::new(violation));
+                }
+            }
+            let done = seed - first + 1;
+            if done.is_multiple_of(1_000) {
+                progress(done);
+            }
+        }
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let results: Vec<Result<Stats, Box<Violation>>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let join = |worker: ScopedJoinHandle<'_, _>| match worker.join() {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        };
+        workers.into_iter().map(join).collect()
+    });
     let mut sum = Stats::default();
-    for seed in first..first.saturating_add(count) {
-        sum.merge(&run_seed(runs, seed, None)?);
-        if sum.seeds % 1_000 == 0 {
-            progress(sum.seeds);
+    let mut worst: Option<Box<Violation>> = None;
+    for result in results {
+        match result {
+            Ok(stats) => sum.merge(&stats),
+            Err(found) if worst.as_ref().is_none_or(|had| found.seed < had.seed) => {
+                worst = Some(found);
+            }
+            Err(_) => {}
         }
     }
-    Ok(sum)
+    worst.map_or(Ok(sum), Err)
 }

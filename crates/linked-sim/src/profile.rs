@@ -32,8 +32,12 @@ pub(crate) struct Profile {
     pub(crate) replicas: usize,
     pub(crate) keys: usize,
     pub(crate) callers: usize,
+    /// Of 16 requests, those that are content with a copy; at most 8.
+    pub(crate) copy_reads: usize,
     /// Maps are drawn at random instead of by the balancer.
     pub(crate) wild: bool,
+    /// How often they are drawn, out of 1,024 steps of the coordination.
+    pub(crate) changes: u32,
     /// Out of 1,024 frames.
     pub(crate) lost: u32,
     pub(crate) repeated: u32,
@@ -75,7 +79,9 @@ impl Profile {
             },
             keys: 4 + rng.below(12),
             callers: 2 + rng.below(3),
+            copy_reads: 3,
             wild: rng.chance(640),
+            changes: 250,
             lost: rate(rng, 100),
             repeated: rate(rng, 60),
             late: rate(rng, 150),
@@ -98,6 +104,23 @@ impl Profile {
             unmarshallable: 0,
             unreadable: 0,
             replicas: 2,
+            ..Profile::draw(rng)
+        }
+    }
+
+    /// Few keys, many callers, and maps that change before the last change is
+    /// through: what is rare elsewhere because it takes a request, or a third
+    /// owner, within one round trip.
+    pub(crate) fn rush(rng: &mut Rng) -> Self {
+        Profile {
+            keys: 1 + rng.below(3),
+            callers: 4 + rng.below(4),
+            copy_reads: 6,
+            wild: true,
+            changes: 900,
+            lost: rng.below(200) as u32,
+            fault_every: Duration::from_millis(300),
+            bytes_per_second: u64::MAX,
             ..Profile::draw(rng)
         }
     }

@@ -24,12 +24,11 @@ pub(crate) struct KeyTruth {
     pub(crate) current: Option<u64>,
     /// The newest owner's token.
     pub(crate) epoch: Option<AssignmentVersion>,
-    /// Servers that had `current` when it was committed.
+    /// Servers that had `current` when it was committed; 0 if a map has given
+    /// the key to a single server since.
     pub(crate) copies: usize,
     /// How many servers had died then.
     pub(crate) deaths: usize,
-    /// The number of thin maps seen then.
-    pub(crate) thin: usize,
 }
 
 /// All of it.

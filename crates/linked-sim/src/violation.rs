@@ -1,5 +1,6 @@
 //! What a run found wrong.
 
+use crate::many::Runs;
 use std::fmt;
 
 /// Which part of the promise was broken.
@@ -54,8 +55,8 @@ impl fmt::Display for Property {
 pub struct Violation {
     /// The run.
     pub seed: u64,
-    /// Whether it was one of the runs with pauses only.
-    pub pauses: bool,
+    /// Of which kind.
+    pub runs: Runs,
     /// What was broken.
     pub property: Property,
     /// How, in one sentence.
@@ -69,10 +70,14 @@ impl fmt::Display for Violation {
             "seed {}: property \"{}\" is violated: {}",
             self.seed, self.property, self.message
         )?;
-        let pauses = if self.pauses { "--pauses " } else { "" };
+        let runs = match self.runs {
+            Runs::Any => "",
+            Runs::Pauses => "--pauses ",
+            Runs::Rush => "--rush ",
+        };
         write!(
             f,
-            "replay: cargo run --release -p trefoil-linked-sim -- {pauses}--seed {}",
+            "replay: cargo run --release -p trefoil-linked-sim -- {runs}--seed {}",
             self.seed
         )
     }

@@ -1,21 +1,27 @@
 //! Every safety rule is broken once, and the simulator must notice: within a
-//! bounded number of seeds, by a property that the rule protects.
+//! bounded number of seeds, by a property that the rule protects. Two are broken
+//! in scenarios of trefoil-linklet-core instead: `SCRIPTED`.
 #![cfg(feature = "mutants")]
 
 use trefoil_linked_sim::{Property, Runs, run_seed};
 use trefoil_linklet_core::mutants::{self, Mutant};
+
+/// The simulator does not meet the cases of these within `SEEDS`, rushing or not.
+const SCRIPTED: [Mutant; 2] = [Mutant::ForgottenWhenBack, Mutant::UnsettledServed];
 
 /// Seeds within which a broken rule must show.
 const SEEDS: u64 = 20_000;
 
 #[track_caller]
 fn shows(mutant: Mutant, properties: &[Property]) {
-    mutants::set(Some(mutant));
     let found = (0..SEEDS).find_map(|seed| {
+        mutants::set(Some(mutant));
         let violation = run_seed(Runs::Any, seed, None).err()?;
-        properties
-            .contains(&violation.property)
-            .then_some(violation)
+        mutants::set(None);
+        let protected = properties.contains(&violation.property);
+        // What goes wrong with the rule as well says nothing about it.
+        let clean = || run_seed(Runs::Any, seed, None).is_ok();
+        (protected && clean()).then_some(violation)
     });
     mutants::set(None);
     match found {
@@ -34,7 +40,8 @@ macro_rules! each {
         #[test]
         fn every_rule_is_broken_once() {
             let broken = [$(Mutant::$mutant),*];
-            assert!(Mutant::ALL.iter().all(|mutant| broken.contains(mutant)));
+            let broken = |mutant| broken.contains(mutant) != SCRIPTED.contains(mutant);
+            assert!(Mutant::ALL.iter().all(broken));
         }
     };
 }
@@ -48,9 +55,7 @@ each! {
     a_dirty_copy_is_not_read: DirtyCopyRead => Fresh;
     losses_are_reported: LossUnreported => Reported;
     values_are_kept_until_taken: ForgottenWhenSent => Reported | Fresh | Moved;
-    what_came_back_is_kept: ForgottenWhenBack => Reported | Fresh | Moved;
     new_copies_hear_of_pending_commits: PendingNotCopied => Fresh | Reported | Undone;
-    unsettled_commits_are_not_served: UnsettledServed => Fresh | Reported | Undone;
     a_copy_is_kept_until_replaced: ExcludedEarly => Undone;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

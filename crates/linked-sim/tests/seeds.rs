@@ -30,3 +30,11 @@ fn two_hundred_stopped_owners() {
     assert!(stats.pauses > 400 && stats.replaced > 200, "{stats:?}");
     assert_eq!(stats.void, 0, "{stats:?}");
 }
+
+/// Few keys, many callers, and maps that change before the last change is
+/// through.
+#[test]
+fn maps_that_change_all_the_time() {
+    let stats = clean(Runs::Rush, 3_000_000, 1_000);
+    assert!(stats.maps > 20_000 && stats.redirects > 5_000, "{stats:?}");
+}

@@ -34,6 +34,8 @@ struct Answer {
     /// Not to be taken for ownerless on this server's word.
     busy: RangeSet,
     copies: RangeMap<AssignmentVersion>,
+    /// The newest assignment that this server had heard of.
+    newest: Option<AssignmentVersion>,
 }
 
 impl MyClaim {
@@ -153,6 +155,7 @@ impl Core {
             busy: RangeSet::of(busy.into_iter().flatten().copied()),
             held: RangeSet::of(answer.held),
             copies,
+            newest: answer.newest,
         };
         let awaited = self.parked.keys().copied();
         let points: Vec<KeyPoint> = awaited
@@ -427,6 +430,9 @@ impl Core {
             ChunkKind::Authority => {
                 if !mutants::is(Mutant::HoldersForgotten) {
                     for (server, ranges) in chunk.holders {
+                        if self.died_before(from, server) {
+                            continue;
+                        }
                         for slice in common(&ranges, &RangeSet::of(chunk.ranges.iter().copied())) {
                             self.adopt_holder(server, slice);
                         }
@@ -452,6 +458,18 @@ impl Core {
                 self.repropose(now, values);
             }
         }
+    }
+
+    /// Whether a server that has copies according to a giver was dead before this
+    /// server could know it: it would be waited for until the next list of the
+    /// living. No copies are made of what is about to be given, so it was alive by
+    /// an assignment that the giver had heard of when it answered the claim.
+    fn died_before(&self, giver: ServerId, holder: ServerId) -> bool {
+        let answers = self.claim.as_ref().map(|claim| &claim.answers);
+        let answer = answers.and_then(|answers| answers.get(&giver));
+        holder != self.me
+            && !self.alive.contains(&holder)
+            && answer.is_some_and(|answer| answer.newest <= self.map.version())
     }
 
     /// Whether these copies were asked of this server, and are still wanted.

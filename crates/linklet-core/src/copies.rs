@@ -36,7 +36,10 @@ impl Core {
         if !in_order(&ranges) {
             return;
         }
-        let (ranges, refused, newest) = self.sift(token, &ranges);
+        let (ranges, refused, newest) = match self.struck_off(from, token) {
+            Some(newest) => (Vec::new(), ranges, Some(newest)),
+            None => self.sift(token, &ranges),
+        };
         let state = CopyState { owner: from, token };
         match order {
             CopyOrder::Fill { entries, .. } => self.fill(values, state, &ranges, entries),
@@ -73,6 +76,20 @@ impl Core {
             },
         };
         self.say(now, from, answer);
+    }
+
+    /// The assignment by which this owner is dead, if a claim has told of one.
+    /// Should it be mistaken about that, it gets nothing confirmed any more; and
+    /// a copy that it made now would outlive it, and nobody would ever drop it.
+    /// An owner between it and the claimant is none of this: it has to settle
+    /// what it has begun before it can give.
+    pub(crate) fn struck_off(
+        &self,
+        owner: ServerId,
+        token: AssignmentVersion,
+    ) -> Option<AssignmentVersion> {
+        let (called, alive) = self.roll.as_ref()?;
+        (*called > token && !alive.contains(&owner)).then_some(*called)
     }
 
     /// The parts of an order that may be carried out, those that may not, and

@@ -70,6 +70,9 @@ pub struct Core {
     pub(crate) wanted: RangeSet,
     pub(crate) claim: Option<MyClaim>,
     pub(crate) claim_ids: u64,
+    /// The newest assignment that anybody has claimed by, and who was alive by
+    /// it.
+    pub(crate) roll: Option<(AssignmentVersion, BTreeSet<ServerId>)>,
     /// The newest claim for each point, of anybody.
     pub(crate) fence: RangeMap<AssignmentVersion>,
     /// Who had promised to send what is wanted.
@@ -136,6 +139,7 @@ impl Core {
             wanted: RangeSet::default(),
             claim: None,
             claim_ids: 0,
+            roll: None,
             fence: RangeMap::default(),
             promised: RangeMap::default(),
             former: RangeMap::default(),
@@ -571,6 +575,13 @@ impl Core {
         }
         self.learn = Some((version, now + self.config.resend_after));
         self.effects.push_back(Effect::Learn(version));
+    }
+
+    /// The newest assignment that is known or has been heard of.
+    pub(crate) fn newest_heard(&self) -> Option<AssignmentVersion> {
+        self.map
+            .version()
+            .max(self.learn.map(|(version, _)| version))
     }
 
     /// Notes a loss; those of one kind are reported together.

@@ -63,6 +63,14 @@ impl Follower {
         keys.collect()
     }
 
+    /// The parts of a range of which it has, or may soon have, no complete copy:
+    /// one that is being dropped counts for nothing, wanted again or not.
+    fn incomplete(&self, slice: Slice) -> Vec<Slice> {
+        let mut parts = self.synced.gaps(slice);
+        parts.extend(self.excluding.common(slice));
+        parts
+    }
+
     /// Somebody else is the owner of these now.
     pub(crate) fn let_go(&mut self, ranges: &[Slice]) {
         for &slice in ranges {
@@ -383,10 +391,9 @@ impl Core {
                     for (slice, ()) in ranges.iter() {
                         match self.followers.get(other) {
                             Some(other) => other
-                                .synced
-                                .gaps(slice)
+                                .incomplete(slice)
                                 .into_iter()
-                                .for_each(|gap| extra.remove(gap)),
+                                .for_each(|part| extra.remove(part)),
                             None => extra.remove(slice),
                         }
                     }
@@ -423,10 +430,13 @@ impl Core {
             let Some(&token) = self.owned.get(point) else {
                 continue;
             };
+            // A copy that is being dropped hears nothing more; if it is to be there
+            // again, it is filled with what is the newest then.
+            let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
             let holders: Vec<ServerId> = self
                 .followers
                 .iter()
-                .filter(|(_, follower)| follower.held.has(point))
+                .filter(|(_, follower)| follows(follower))
                 .map(|(&server, _)| server)
                 .collect();
             if holders.is_empty() {
@@ -459,6 +469,9 @@ impl Core {
                     None => {
                         // It cannot be marshalled: better no copy than an old one.
                         let slice = Slice::of_point(point);
+                        if let Some(follower) = self.followers.get_mut(&server) {
+                            follower.excluding.add(slice);
+                        }
                         let order = CopyOrder::Exclude {
                             ranges: vec![slice],
                         };
@@ -635,7 +648,11 @@ impl Core {
         let desired = self.desired();
         let complete = |server: &ServerId, ranges: &RangeSet| {
             let follower = self.followers.get(server);
-            follower.is_some_and(|f| ranges.iter().all(|(slice, ())| f.synced.covers(slice)))
+            follower.is_some_and(|f| {
+                ranges
+                    .iter()
+                    .all(|(slice, ())| f.incomplete(slice).is_empty())
+            })
         };
         desired
             .iter()

@@ -80,10 +80,9 @@ impl Core {
         let mut answer = ClaimAnswer {
             claim: claim.id,
             refused: refused.slices(),
-            newest: self.map.version().max(self.fence_max(&claim.ranges)),
+            newest: self.newest_heard().max(self.fence_max(&claim.ranges)),
             ..ClaimAnswer::default()
         };
-        let mut lost_touch = Vec::new();
         let mut in_transit = RangeSet::default();
         for &slice in &ranges {
             let held = self.owned.within(slice).map(|(slice, _)| slice);
@@ -95,22 +94,28 @@ impl Core {
             }
             for (slice, copy) in self.copies.within(slice) {
                 answer.copies.push((slice, copy.token));
-                if !claim.alive.contains(&copy.owner) {
-                    lost_touch.push(slice);
-                }
             }
         }
         answer.in_transit = in_transit.slices();
-        // The owner of these copies is dead: should it be mistaken about that,
-        // it gets nothing confirmed any more.
-        for slice in lost_touch {
-            self.raise_floor(slice, version);
-        }
+        self.call_roll(version, &claim.alive);
         claim.ranges = ranges;
         self.claims.insert(from, claim);
         self.urgent.remove(&from);
         self.say(now, from, Message::ClaimAnswer(answer));
         self.redirect_claims();
+    }
+
+    /// Notes who is alive by an assignment.
+    fn call_roll(&mut self, version: AssignmentVersion, alive: &[ServerId]) {
+        match &mut self.roll {
+            Some((called, _)) if *called > version => {}
+            // Two lists of one assignment differ in who has died since, and in
+            // who has joined since: he has no token as old as that.
+            Some((called, roll)) if *called == version => {
+                roll.retain(|server| alive.contains(server));
+            }
+            roll => *roll = Some((version, alive.iter().copied().collect())),
+        }
     }
 
     fn fence_max(&self, ranges: &[Slice]) -> Option<AssignmentVersion> {
@@ -374,15 +379,23 @@ impl Core {
         }
     }
 
-    /// What was said to be in transit has come to its end.
+    /// What was held or in transit has come to its end. What went to somebody by a
+    /// newer assignment than a claim's has an owner who may have answered that
+    /// claim with "nothing" before: who made it hears of that assignment instead.
     fn tell_claimants(&mut self, now: Duration, ranges: &[Slice]) {
         let ended = RangeSet::of(ranges.iter().copied());
-        let news: Vec<(ServerId, u64, Vec<Slice>)> = self
-            .claims
-            .iter()
-            .map(|(&server, claim)| (server, claim.id, common(&claim.ranges, &ended)))
-            .filter(|(_, _, ranges)| !ranges.is_empty())
-            .collect();
+        let mut news: Vec<(ServerId, u64, Vec<Slice>)> = Vec::new();
+        for (&server, claim) in &self.claims {
+            let mut gone = Vec::new();
+            for slice in common(&claim.ranges, &ended) {
+                let fences = self.fence.within(slice);
+                let newest = fences.filter(|&(_, fence)| *fence <= claim.version);
+                gone.extend(newest.map(|(slice, _)| slice));
+            }
+            if !gone.is_empty() {
+                news.push((server, claim.id, gone));
+            }
+        }
         for (server, claim, ranges) in news {
             self.say(now, server, Message::Gone { claim, ranges });
         }

@@ -22,7 +22,9 @@
 //! 3. Whoever answers a claim promises not to accept the authority by an older
 //!    assignment. So when everybody alive has answered "nothing", nobody has
 //!    it and nobody will get it: only then is it made anew, with a report of
-//!    what is lost. Nobody reports anything without a lease.
+//!    what is lost. Who has answered otherwise takes that back only when it
+//!    went to nobody by a newer assignment, who may have answered before.
+//!    Nobody reports anything without a lease.
 //! 4. Tokens of one point grow with every owner.
 //! 5. Strong: a commit is acknowledged when every server that may have a copy
 //!    of its key has confirmed it, is known to have dropped its copy, or is

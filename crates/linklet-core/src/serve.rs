@@ -106,7 +106,8 @@ impl Core {
     ///
     /// Strong: the owner acknowledges no commit that a copy has not confirmed,
     /// unless the copy has confirmed to have been dropped, or is dead, which
-    /// it is not before its lease has run out. So a copy is as new as the
+    /// it is not before its lease has run out. A copy whose owner is dead waits
+    /// for the next one, who hears of it. So a copy is as new as the
     /// newest acknowledged commit while this server has its lease; and no
     /// newer, except for keys with orders that are not settled: those are the
     /// owner's to answer.
@@ -118,11 +119,7 @@ impl Core {
             Replication::None => false,
             Replication::Eventual => access == Access::ReadCopy,
             Replication::Strong => {
-                let followed = self
-                    .copy_floor
-                    .get(point)
-                    .is_none_or(|&floor| floor <= copy.token);
-                followed
+                self.struck_off(copy.owner, copy.token).is_none()
                     && self.may_serve(now)
                     && (!self.is_dirty(point) || mutants::is(Mutant::DirtyCopyRead))
             }

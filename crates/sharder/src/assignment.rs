@@ -11,6 +11,7 @@
 use crate::key::{KeyPoint, POINTS, Slice};
 use crate::server::ServerId;
 use crate::version::AssignmentVersion;
+use std::sync::Arc;
 
 /// A slice and who serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,11 +22,11 @@ pub struct AssignedSlice {
     pub servers: Vec<ServerId>,
 }
 
-/// A complete, numbered map of the key space.
+/// A complete, numbered map of the key space. Clones share the slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     version: AssignmentVersion,
-    slices: Vec<AssignedSlice>,
+    slices: Arc<[AssignedSlice]>,
 }
 
 impl Assignment {
@@ -35,6 +36,7 @@ impl Assignment {
         slices: Vec<AssignedSlice>,
     ) -> Result<Self, AssignmentError> {
         check_shape(&slices)?;
+        let slices = slices.into();
         Ok(Assignment { version, slices })
     }
 
@@ -97,7 +99,7 @@ impl Assignment {
         anyone_alive: bool,
     ) -> Result<(), AssignmentError> {
         check_shape(&self.slices)?;
-        for assigned in &self.slices {
+        for assigned in self.slices() {
             if assigned.servers.is_empty() && anyone_alive {
                 return Err(AssignmentError::Unserved(assigned.slice));
             }

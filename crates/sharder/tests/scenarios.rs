@@ -288,6 +288,35 @@ fn a_draining_server_gives_everything_within_the_budget() {
 }
 
 #[test]
+fn a_slice_larger_than_the_budget_leaves_a_draining_server_in_a_round_of_its_own() {
+    // A third of the key space, of which nothing was ever reported.
+    let mut script = Script::new(3, 1, BalanceConfig::default());
+    script.silent = vec![id(2)];
+    script.member(id(2)).state = MemberState::Draining;
+    let plan = script.seconds(5);
+    assert_eq!(script.of(id(2)), [], "{plan}");
+    // One key that is half of everything: it cannot be cut.
+    let ids = [1, 2, 3, 4].map(ServerId);
+    let even = Assignment::even(AssignmentVersion::first_of(1), &ids, 20, 1);
+    let mut slices = even.slices().to_vec();
+    let heavy = middle(slices[0].slice);
+    let (before, rest) = slices[0].slice.split_before(heavy).expect("in the middle");
+    let (own, after) = rest.split_before(KeyPoint(heavy.0 + 1)).expect("wider");
+    let parts = [before, own, after].map(|slice| AssignedSlice {
+        slice,
+        servers: vec![id(1)],
+    });
+    slices.splice(..1, parts);
+    let first = Assignment::new(even.version(), slices).expect("covers everything");
+    let mut script = Script::from(first, &ids, BalanceConfig::default());
+    script.load_every_slice(bytes(100_000));
+    script.keys.push((heavy, bytes(8_000_000)));
+    script.member(id(1)).state = MemberState::Draining;
+    let plan = script.seconds(20);
+    assert_eq!(script.of(id(1)), [], "{plan}");
+}
+
+#[test]
 fn the_switch_for_deployments() {
     let freeze = |freeze| BalanceConfig {
         freeze,

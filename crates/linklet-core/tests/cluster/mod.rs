@@ -178,6 +178,17 @@ impl Cluster {
         }
     }
 
+    /// Delivers what is on its way to one server, and loses the rest.
+    pub(crate) fn only_to(&mut self, id: u64) {
+        self.frames.retain(|(_, to, _)| to.0 == id);
+        self.rounds(1);
+    }
+
+    /// Loses what is on its way from one server to another.
+    pub(crate) fn lose(&mut self, from: u64, to: u64) {
+        self.frames.retain(|(a, b, _)| (a.0, b.0) != (from, to));
+    }
+
     /// Until nothing happens any more.
     pub(crate) fn settle(&mut self) {
         for _ in 0..40 {

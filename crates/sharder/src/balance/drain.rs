@@ -1,9 +1,10 @@
 //! Phase 2: servers that are about to stop give everything away, as fast as
-//! the budget allows.
+//! the budget allows. A slice larger than the budget of a whole round, which
+//! cannot be cut either, has a round of its own: otherwise it would never leave.
 
 use super::draft::Draft;
 use super::plan::{Note, Reason};
-use super::takers;
+use super::{split, takers};
 use crate::server::{MemberState, ServerId};
 
 /// Empties draining servers.
@@ -54,7 +55,7 @@ fn leave(draft: &mut Draft<'_>, at: usize, from: ServerId) -> bool {
         draft.drop_replica(at, from, Reason::Draining);
         return true;
     }
-    if !draft.budget.allows(slice.burden()) {
+    if !draft.budget.allows(slice.burden()) && !has_round_of_its_own(draft, at) {
         return false;
     }
     // Where it has been not long ago is better than nowhere.
@@ -67,4 +68,11 @@ fn leave(draft: &mut Draft<'_>, at: usize, from: ServerId) -> bool {
         }
         None => false,
     }
+}
+
+/// Whether a slice that the budget does not allow may leave nevertheless.
+fn has_round_of_its_own(draft: &Draft<'_>, at: usize) -> bool {
+    // If nothing was spent, the slice is larger than the budget.
+    let unspent = draft.churn.keys == 0.0 && draft.churn.bytes == 0.0;
+    draft.budget.moves > 0 && unspent && !split::cuts(draft, at)
 }

@@ -21,9 +21,7 @@ pub(crate) fn run(draft: &mut Draft<'_>) {
         let mut open = vec![draft.slices[at].clone()];
         while let Some(slice) = open.pop() {
             let load = draft.weight(slice.burden());
-            // Too wide for a round's budget is too big, whatever its load.
-            let wide = slice.slice.fraction() > draft.config.churn_max / 2.0;
-            if slice.slice.is_point() || (load <= draft.config.split_above && !wide) {
+            if !is_big(draft, &slice, load) {
                 done.push(slice);
                 continue;
             }
@@ -52,6 +50,23 @@ pub(crate) fn run(draft: &mut Draft<'_>) {
     if refused {
         draft.notes.push(Note::TooManySlices { limit });
     }
+}
+
+/// Whether this round is going to cut the slice, be it for a hot key.
+pub(crate) fn cuts(draft: &Draft<'_>, at: usize) -> bool {
+    if draft.slices.len() + 2 > draft.slices_max() {
+        return false;
+    }
+    let slice = &draft.slices[at];
+    let load = draft.weight(slice.burden());
+    let halved = || is_big(draft, slice, load) && cut(draft, slice, load).is_some();
+    draft.hot_points(at).next().is_some() || (slice.estimate.known && halved())
+}
+
+fn is_big(draft: &Draft<'_>, slice: &DraftSlice, load: f64) -> bool {
+    // Too wide for a round's budget is too big, whatever its load.
+    let wide = slice.slice.fraction() > draft.config.churn_max / 2.0;
+    !slice.slice.is_point() && (load > draft.config.split_above || wide)
 }
 
 /// Both sides and the point between them; `None` if cutting does not help.
