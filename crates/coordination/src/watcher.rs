@@ -155,10 +155,10 @@ async fn drain(mut feed: Feed, cell: &ViewCell, mut well: impl FnMut()) -> CallE
             Err(_) => return CallError::Unreachable("the watch has fallen silent".to_owned()),
         };
         well();
-        if let Some(assignment) = event.assignment {
-            if let Learned::Refused(reason) = cell.learn(assignment) {
-                return CallError::Unreachable(reason);
-            }
+        if let Some(assignment) = event.assignment
+            && let Learned::Refused(reason) = cell.learn(assignment)
+        {
+            return CallError::Unreachable(reason);
         }
         for diff in &event.diffs {
             match cell.learn_diff(diff) {

@@ -3,14 +3,20 @@
 mod support;
 
 use std::time::{Duration, Instant};
-use support::{assigned_to, eventually, fast, report, server};
+use support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use trefoil_coordination::{
-    CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, SessionEnd, Status,
+    CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session, SessionEnd,
+    Status,
 };
 use trefoil_sharder::{Freeze, MemberState, ServerId};
 
 fn coordinator() -> LocalCoordinator {
     LocalCoordinator::with(fast()).unwrap()
+}
+
+async fn ended(session: &Session) -> SessionEnd {
+    let end = tokio::time::timeout(PATIENCE, session.ended()).await;
+    end.expect("the session ends")
 }
 
 #[tokio::test]
@@ -48,12 +54,10 @@ async fn a_server_that_falls_silent_is_replaced_after_its_lease() {
     let lease_end = dies.lease_end();
     let died = Instant::now();
     drop(dies);
-    let mut view = stays.view();
-    let seen = view
-        .wait_for(|view| view.is_gone(dead))
-        .await
-        .unwrap()
-        .clone();
+    let seen = until(stays.view(), "the dead one is gone", |view| {
+        view.is_gone(dead)
+    })
+    .await;
     assert!(
         Instant::now() > lease_end,
         "its lease had ended by its own clock before anybody was told"
@@ -79,7 +83,7 @@ async fn who_leaves_is_replaced_at_once() {
     assigned_to(stays.view(), &[stays.server_id(), leaves.server_id()]).await;
     leaves.leave().await.unwrap();
     assert!(!leaves.holds_lease());
-    assert_eq!(leaves.ended().await, SessionEnd::Left);
+    assert_eq!(ended(&leaves).await, SessionEnd::Left);
     assigned_to(stays.view(), &[stays.server_id()]).await;
 }
 
@@ -121,20 +125,19 @@ async fn an_assigner_that_is_away_freezes_the_map_and_kills_nobody() {
     let ids = [one.server_id(), two.server_id()];
     let before = assigned_to(one.view(), &ids).await;
     coordinator.cut_off(true);
-    let mut status = one.status();
-    status
-        .wait_for(|status| matches!(status, Status::Unreachable { .. }))
-        .await
-        .unwrap();
+    until(one.status(), "it hears of the outage", |status| {
+        matches!(status, Status::Unreachable { .. })
+    })
+    .await;
     // Longer than a lease.
     tokio::time::sleep(fast().lease * 3).await;
     assert!(!one.holds_lease(), "it cannot be sure any more");
     assert_eq!(one.view().borrow().assignment, before.assignment);
     coordinator.cut_off(false);
-    status
-        .wait_for(|status| *status == Status::Connected)
-        .await
-        .unwrap();
+    until(one.status(), "it is connected again", |status| {
+        *status == Status::Connected
+    })
+    .await;
     eventually("both hold leases again", || {
         one.holds_lease() && two.holds_lease()
     })
@@ -151,7 +154,7 @@ async fn two_lives_of_one_server_end_with_the_newer_one() {
     let lease_end = former.lease_end();
     let newer = coordinator.join("mail", server(1)).await.unwrap();
     let by = newer.server_id();
-    assert_eq!(former.ended().await, SessionEnd::Superseded { by });
+    assert_eq!(ended(&former).await, SessionEnd::Superseded { by });
     assert!(!former.holds_lease());
     assigned_to(newer.view(), &[by]).await;
     assert!(Instant::now() > lease_end, "nobody served beside it");
@@ -217,8 +220,11 @@ async fn the_switch_keeps_a_dead_servers_slices() {
     coordinator.set_freeze("mail", Freeze::All).await.unwrap();
     let dead = two.server_id();
     drop(two);
-    let mut view = one.view();
-    view.wait_for(|view| view.is_gone(dead)).await.unwrap();
+    let view = one.view();
+    until(view.clone(), "the dead one is gone", |view| {
+        view.is_gone(dead)
+    })
+    .await;
     tokio::time::sleep(fast().step_every * 4).await;
     assert_eq!(view.borrow().assignment, before.assignment);
     coordinator.set_freeze("mail", Freeze::Off).await.unwrap();

@@ -4,7 +4,7 @@ mod support;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use support::{assigned_to, eventually, fast, server};
+use support::{PATIENCE, assigned_to, eventually, fast, server, until};
 use trefoil_coordination::{
     AssignerClient, AssignerServer, CoordinationError, NodeOptions, Refusal, Session, Status,
     StoreAddress, Watcher,
@@ -56,23 +56,24 @@ async fn an_assigner_that_restarts_with_its_file_goes_on_where_it_was() {
     assert_eq!(frozen, ["mail"]);
 
     drop(assigner);
-    let mut status = one.status();
-    status
-        .wait_for(|status| matches!(status, Status::Unreachable { .. }))
-        .await
-        .unwrap();
+    until(one.status(), "it hears of the death", |status| {
+        matches!(status, Status::Unreachable { .. })
+    })
+    .await;
     assert_eq!(one.view().borrow().assignment, before.assignment);
+    let since = Instant::now();
     let assigner = loop {
         // The port and the file are given back shortly after.
         match AssignerServer::start(address, &store, fast()).await {
             Ok(assigner) => break assigner,
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(error) => assert!(since.elapsed() < PATIENCE, "it does not start: {error}"),
         }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    status
-        .wait_for(|status| *status == Status::Connected)
-        .await
-        .unwrap();
+    until(one.status(), "it is connected again", |status| {
+        *status == Status::Connected
+    })
+    .await;
     eventually("both hold leases", || {
         one.holds_lease() && two.holds_lease()
     })

@@ -2,7 +2,9 @@
 //! are read and written, and says what the callers notice: failed requests,
 //! lost values, latency before and during the move.
 //!
-//! `cargo run --release -p trefoil-linklet --example move-under-load [OBJECTS]`
+//! `cargo run --release -p trefoil-linklet --example move-under-load [OBJECTS [RUNS [CHUNK_KIB]]]`
+//!
+//! The last lines have the median over the runs, and the sums of what must be 0.
 //!
 //! Servers and callers share one process and loopback gRPC; a request is a
 //! call into the server's linklet, so latencies are those of the store alone.
@@ -11,13 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{LocalCoordinator, NodeOptions, Watcher};
-use trefoil_linklet::{Error, Linklet, Listener, PlainMarshal, StateLoss};
+use trefoil_linklet::{Config, Error, Linklet, Listener, PlainMarshal, StateLoss};
 use trefoil_sharder::BalanceConfig;
 
 const BYTES: usize = 1000;
 /// Requests per second of all callers together, open loop.
 const RATE: u64 = 4_000;
 const CALLERS: u64 = 8;
+/// What the servers spend on moving.
+const MOVE_BYTES_PER_SECOND: u64 = 32 << 20;
+/// Nothing has moved for so long: it is quiet.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How long the load runs before the move.
+const QUIET: Duration = Duration::from_secs(4);
 
 #[derive(Default)]
 struct Losses(AtomicU64);
@@ -140,12 +148,16 @@ fn show(what: &str, phase: &Phase) -> u64 {
     at(0.99)
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let objects: u64 = match std::env::args().nth(1) {
-        Some(objects) => objects.parse()?,
-        None => 100_000,
-    };
+/// What one run has shown.
+struct Figures {
+    before_us: u64,
+    during_us: u64,
+    failed: u64,
+    lost: u64,
+    seconds: f64,
+}
+
+async fn run(objects: u64, config: &Config) -> Result<Figures, Box<dyn std::error::Error>> {
     // Everything may move in one round: what is shown is the move, not the
     // assigner's budget for it.
     let options = NodeOptions {
@@ -161,7 +173,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Linklet::builder("move-under-load", PlainMarshal)
             .memory(1 << 30)
             .listener(Arc::clone(&losses) as Arc<dyn Listener>)
-            .move_bytes_per_second(32 << 20)
+            .protocol(config.clone())
             .listen(
                 coordinator.clone(),
                 "127.0.0.1:0".parse().expect("an address"),
@@ -177,22 +189,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         linklets: vec![first.clone(), second.clone()],
         watcher: coordinator.watcher("move-under-load").await?,
     });
-    for _ in 0..100 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        if second.stats().entries > 0 && second.stats().entries == second.stats().received {
-            break;
-        }
+
+    // The assigner may give the newcomer a share at once: that is not the move
+    // that is looked at.
+    let mut received = None;
+    while received.replace(second.stats().received) != Some(second.stats().received) {
+        tokio::time::sleep(SETTLE).await;
     }
-    println!(
-        "{objects} objects of {BYTES} B; {} of them on the second server already",
-        second.stats().entries
-    );
 
     let stop = Arc::new(AtomicBool::new(false));
     let quiet = tokio::spawn(load(Arc::clone(&servers), objects, Arc::clone(&stop)));
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(QUIET).await;
     stop.store(true, Ordering::Relaxed);
-    let before = show("before", &quiet.await?);
+    let quiet = quiet.await?;
+    let before_us = show("before", &quiet);
 
     let stop = Arc::new(AtomicBool::new(false));
     let moved_before = second.stats().received;
@@ -201,19 +211,64 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let drained = first.drain().await;
     let took = began.elapsed();
     stop.store(true, Ordering::Relaxed);
-    let during = show("during", &busy.await?);
+    let busy = busy.await?;
+    let during_us = show("during", &busy);
     println!(
-        "{drained:?}: {} objects moved in {took:.1?}; p99 {:.1} times that before",
+        "{drained:?}: {} of {objects} objects of {BYTES} B moved in {took:.1?}",
         second.stats().received - moved_before,
-        during as f64 / before.max(1) as f64
     );
     let mut missing = 0;
     for n in 0..objects {
         missing += u64::from(!servers.request(n, false).await?);
     }
+    Ok(Figures {
+        before_us,
+        during_us,
+        failed: quiet.failed + busy.failed,
+        lost: missing + quiet.absent + busy.absent + losses.0.load(Ordering::Relaxed),
+        seconds: took.as_secs_f64(),
+    })
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let objects = arguments.next().map_or(Ok(100_000), |n| n.parse())?;
+    let runs: usize = arguments.next().map_or(Ok(5), |n| n.parse())?;
+    let mut config = Config {
+        bytes_per_second: MOVE_BYTES_PER_SECOND,
+        ..Config::default()
+    };
+    if let Some(chunk) = arguments.next() {
+        config.chunk_bytes = chunk.parse::<usize>()? << 10;
+    }
+    let mut all = Vec::new();
+    for _ in 0..runs.max(1) {
+        all.push(run(objects, &config).await?);
+    }
+    let of = |figure: fn(&Figures) -> f64| median(all.iter().map(figure).collect());
+    println!();
+    println!("medians of {} runs:", all.len());
     println!(
-        "lost: {missing} objects, {} reports",
-        losses.0.load(Ordering::Relaxed)
+        "  p99 before      {:>8.0} µs",
+        of(|run| run.before_us as f64)
     );
+    println!(
+        "  p99 during      {:>8.0} µs",
+        of(|run| run.during_us as f64)
+    );
+    println!(
+        "  during/before   {:>8.2}",
+        of(|run| run.during_us as f64 / run.before_us.max(1) as f64)
+    );
+    println!("  the move took   {:>8.2} s", of(|run| run.seconds));
+    let sum = |figure: fn(&Figures) -> u64| all.iter().map(figure).sum::<u64>();
+    println!("failed requests   {:>8}", sum(|run| run.failed));
+    println!("lost values       {:>8}", sum(|run| run.lost));
     Ok(())
 }

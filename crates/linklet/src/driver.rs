@@ -53,11 +53,17 @@ pub(crate) async fn drive<V: Send + Sync + 'static>(
         let Some(present) = inner.upgrade() else {
             return;
         };
-        *present.life() = None;
+        let ended = present.life().take();
+        let leaving = ended.is_some_and(Life::expire);
         let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
         present.store.table.publish(&nothing);
         present.store.table.remove_slice(Slice::ALL, |_, _| true);
         drop(present);
+        if leaving {
+            // It was about to stop anyway.
+            end(&inner);
+            return;
+        }
         info.state = MemberState::Serving;
         session = loop {
             match join(info.clone()).await {
@@ -67,7 +73,7 @@ pub(crate) async fn drive<V: Send + Sync + 'static>(
                     sleep(REJOIN_EVERY).await;
                 }
             }
-            if inner.strong_count() == 0 {
+            if is_over(&inner) {
                 return;
             }
         };
@@ -79,16 +85,29 @@ pub(crate) async fn drive<V: Send + Sync + 'static>(
             session.clone(),
             present.config.clone(),
         );
-        match life {
-            Ok(life) => *present.life() = Some(life),
+        let life = match life {
+            Ok(life) => life,
             // The limits were checked when the linklet was started.
             Err(error) => {
                 tracing::error!(%error, "this server cannot serve anew");
                 return;
             }
+        };
+        if !present.begin(life) {
+            if let Err(error) = session.leave().await {
+                tracing::warn!(%error, "the assigner was not told: the lease has to run out");
+            }
+            return;
         }
         present.store.tell(Event::Rejoined(session.server_id()));
     }
+}
+
+/// Whether nobody needs a membership any more.
+fn is_over<V>(inner: &Weak<Inner<V>>) -> bool {
+    inner
+        .upgrade()
+        .is_none_or(|present| present.progress.borrow().ended)
 }
 
 enum Ended {
@@ -194,13 +213,14 @@ fn end<V: Send + Sync + 'static>(weak: &Weak<Inner<V>>) {
     }
 }
 
-/// Says that the server is to give everything away.
+/// Says that the server is to give everything away. The protocol hears of it
+/// when the assigner is known to have taken note. Between two memberships there
+/// is nothing to give: no further one begins.
 pub(crate) fn begin_drain<V: Send + Sync + 'static>(inner: &Inner<V>) {
-    if let Some(life) = inner.life().as_mut() {
-        life.session.set_state(MemberState::Draining);
-        life.drive(|core, now, values| core.drain(now, values));
+    match inner.life().as_mut() {
+        Some(life) => life.leave(),
+        None => inner.progress.send_modify(|progress| progress.ended = true),
     }
-    inner.store.errand.notify_one();
 }
 
 /// Ends the membership.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use trefoil_coordination::{Session, View};
 use trefoil_linklet_core::{Commit, Config, ConfigError, Core, Effect, Ticket, Uncertain};
-use trefoil_sharder::{AssignmentVersion, ServerId};
+use trefoil_sharder::{AssignmentVersion, MemberState, ServerId, Slice};
 
 /// What a commit that waits for its replicas comes to.
 pub(crate) type Settlement = Result<Commit, Uncertain>;
@@ -29,6 +29,8 @@ pub(crate) struct Life<V> {
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
     proposed: HashMap<Ticket, oneshot::Sender<Settlement>>,
     lease_told: Duration,
+    /// About to stop, and has said so.
+    leaving: bool,
     pub(crate) drained: bool,
     pub(crate) replaced: bool,
     /// Everything had arrived when the driver looked last.
@@ -54,6 +56,7 @@ impl<V: Send + Sync + 'static> Life<V> {
             waiting: HashMap::new(),
             proposed: HashMap::new(),
             lease_told: Duration::ZERO,
+            leaving: false,
             drained: false,
             replaced: false,
             settled: false,
@@ -112,19 +115,41 @@ impl<V: Send + Sync + 'static> Life<V> {
         if !view.is_assigned() || view.servers_as_of < view.assignment.version() {
             return;
         }
-        let alive: BTreeSet<ServerId> = view.servers.keys().copied().collect();
-        self.drive(|core, now, values| core.learn(now, values, &view.assignment, &alive));
         let me = self.core.id();
-        let mine = view
+        let mine: Vec<Slice> = view
             .assignment
             .slices()
             .iter()
             .filter(|assigned| assigned.servers.contains(&me))
             .map(|assigned| assigned.slice)
             .collect();
+        if self.drained && !mine.is_empty() {
+            // Made before the assigner took note: the next one gives this
+            // server nothing again, and until then it claims nothing.
+            return;
+        }
+        let alive: BTreeSet<ServerId> = view.servers.keys().copied().collect();
+        self.drive(|core, now, values| core.learn(now, values, &view.assignment, &alive));
+        let noted = view.servers.get(&me).map(|info| info.state);
+        if self.leaving && noted == Some(MemberState::Draining) {
+            self.drive(|core, now, values| core.drain(now, values));
+        }
         let store = &self.objects.store;
         store.meters.follow(mine, std::time::Instant::now());
         self.peers.meet(view);
+    }
+
+    /// Asks the assigner to give everything to others.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
+        self.session.set_state(MemberState::Draining);
+    }
+
+    /// The membership has ended: reports what that has lost. Whether the server
+    /// was about to stop.
+    pub(crate) fn expire(mut self) -> bool {
+        self.drive(|core, _, values| core.expire(values));
+        self.leaving
     }
 
     /// Tells the protocol how long the lease lasts, and the time.

@@ -121,6 +121,16 @@ impl<V: Send + Sync + 'static> Inner<V> {
         self.life.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Begins another membership, unless the server was told to stop meanwhile.
+    pub(crate) fn begin(&self, life: Life<V>) -> bool {
+        let mut place = self.life();
+        let wanted = !self.progress.borrow().ended;
+        if wanted {
+            *place = Some(life);
+        }
+        wanted
+    }
+
     /// Somebody else serves the key.
     pub(crate) fn redirect(
         &self,

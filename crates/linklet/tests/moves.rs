@@ -192,7 +192,10 @@ async fn a_rollout_keeps_the_cache_warm() {
     let misses = loads.load(Ordering::Relaxed) - KEYS;
     assert!(requests > 500, "{requests}");
     assert!(misses * 100 <= requests, "{misses} misses of {requests}");
-    println!("{misses} misses of {requests} requests during the rollout");
+    println!(
+        "a rollout over 5 servers: hit ratio {:.3} %, {misses} misses of {requests} requests",
+        100.0 * (1.0 - misses as f64 / requests as f64)
+    );
     assert!(
         cluster
             .linklets

@@ -86,8 +86,8 @@ struct Term {
     election: u64,
     /// From when on members could have been heard.
     since: Duration,
-    /// Struck off in this term: these are known to be gone.
-    struck: BTreeSet<ServerId>,
+    /// The store had an assignment when it began.
+    resumes: bool,
     /// `None` until the store's roll has come.
     table: Option<MemberTable>,
     asked_at: Option<Duration>,
@@ -312,11 +312,12 @@ impl Driver {
         });
     }
 
-    /// Nothing moves while the assignment names servers that the store does
-    /// not know, until these have had the time to come back: the store may
-    /// have forgotten them.
+    /// Nothing moves before those who are alive have had the time to come back
+    /// and to say what they know. The store may be an old copy: it may have
+    /// forgotten servers, or have assignments that others were told of under
+    /// the same version.
     fn apply_freeze(&mut self, now: Duration) {
-        let wanted = if self.missing(now) {
+        let wanted = if self.is_resuming(now) {
             Freeze::All
         } else {
             self.freeze
@@ -332,27 +333,11 @@ impl Driver {
         }
     }
 
-    fn missing(&self, now: Duration) -> bool {
-        let Some(Term {
-            since,
-            struck,
-            table: Some(table),
-            ..
-        }) = &self.term
-        else {
-            return false;
-        };
-        if now.saturating_sub(*since) >= self.options.lease {
-            return false;
-        }
-        let known = table.ids();
-        self.assigner.assignment().is_some_and(|assignment| {
-            assignment
-                .slices()
-                .iter()
-                .flat_map(|assigned| &assigned.servers)
-                .any(|server| !known.contains(server) && !struck.contains(server))
-        })
+    /// Whether this assigner has taken up an assignment less than a lease ago.
+    fn is_resuming(&self, now: Duration) -> bool {
+        self.term
+            .as_ref()
+            .is_some_and(|term| term.resumes && now.saturating_sub(term.since) < self.options.lease)
     }
 
     /// Runs a request beside the task.
@@ -379,7 +364,7 @@ impl Driver {
                         term,
                         election: self.elections,
                         since: now,
-                        struck: BTreeSet::new(),
+                        resumes: false,
                         table: None,
                         asked_at: None,
                     });
@@ -484,9 +469,6 @@ impl Driver {
                 });
                 if answer.is_ok() {
                     self.totals.expired += u64::from(!left);
-                    if let Some(term) = &mut self.term {
-                        term.struck.insert(id);
-                    }
                 }
                 if let Some(reply) = reply {
                     let _ = reply.send(answer);
@@ -503,6 +485,7 @@ impl Driver {
     }
 
     fn take_roll(&mut self, now: Duration, election: u64, result: Result<Roll, StoreError>) {
+        let version = self.version();
         let Some(term) = self
             .term
             .as_mut()
@@ -512,7 +495,16 @@ impl Driver {
         };
         match result {
             Ok(roll) => {
+                // Members that an old copy does not know are asked to register
+                // again at once: it has to be known by then why it does not.
+                if let Some(seen) = version.filter(|&seen| roll.version < Some(seen)) {
+                    self.error = Some(StoreError::Behind {
+                        store: roll.version,
+                        seen,
+                    });
+                }
                 term.since = now;
+                term.resumes = roll.version.is_some();
                 term.table = Some(MemberTable::new(self.options.lease, now, roll.members));
                 self.freeze = roll.freeze;
             }
@@ -784,8 +776,8 @@ impl Driver {
             .collect();
         let frozen_because = match (&self.error, &state.behind) {
             (Some(error), _) | (None, Some(error)) => Some(error.to_string()),
-            (None, None) if self.missing(now) => {
-                Some("servers of the assignment have not come back yet".to_owned())
+            (None, None) if self.is_resuming(now) => {
+                Some("this assigner has just been elected: servers are coming back".to_owned())
             }
             (None, None) if state.leader.is_none() => Some("nobody leads".to_owned()),
             (None, None) => None,

@@ -198,6 +198,7 @@ impl EmbeddedCorpus {
         Roll {
             members: contents.members.values().cloned().collect(),
             freeze: contents.freeze,
+            version: contents.store.version(),
         }
     }
 

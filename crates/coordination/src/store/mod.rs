@@ -21,7 +21,7 @@ use etcd::{EtcdCorpus, EtcdStore};
 use std::sync::Arc;
 use tokio::sync::watch;
 use trefoil_sharder::coordination::{CandidateId, Reply, Request, StoreError};
-use trefoil_sharder::{Freeze, ServerId};
+use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
 /// Who writes: told to those who ask the wrong assigner.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub(crate) struct Writer {
 pub(crate) struct Roll {
     pub(crate) members: Vec<MemberRecord>,
     pub(crate) freeze: Freeze,
+    /// The assignment of the same moment.
+    pub(crate) version: Option<AssignmentVersion>,
 }
 
 /// An opened store.

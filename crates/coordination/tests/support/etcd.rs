@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Longer than anything takes that is to happen at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 /// One etcd process; killed when it is dropped.
 pub(crate) struct Etcd {
     folder: PathBuf,
@@ -65,10 +68,7 @@ impl Etcd {
         self.process = Some(process);
         let since = Instant::now();
         while !self.is_well() {
-            assert!(
-                since.elapsed() < Duration::from_secs(20),
-                "etcd did not start"
-            );
+            assert!(since.elapsed() < PATIENCE, "etcd did not start");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -4,14 +4,15 @@
 pub(crate) mod etcd;
 pub(crate) mod processes;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use trefoil_coordination::{NodeOptions, ServerInfo, Session, View};
 use trefoil_sharder::{Capacity, Load, ServerId, ServerReport, SliceLoad};
 
-/// Longer than anything takes that is to happen at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use etcd::PATIENCE;
 
 /// Leases of a second, rounds of a tenth.
 pub(crate) fn fast() -> NodeOptions {
@@ -33,12 +34,22 @@ pub(crate) fn server(port: u16) -> ServerInfo {
     ServerInfo::new(format!("127.0.0.1:{port}"), capacity)
 }
 
+/// Waits until what is watched is so.
+pub(crate) async fn until<T: Clone + Debug>(
+    mut watched: watch::Receiver<T>,
+    what: &str,
+    is_so: impl FnMut(&T) -> bool,
+) -> T {
+    let latest = watched.clone();
+    match timeout(PATIENCE, watched.wait_for(is_so)).await {
+        Ok(Ok(found)) => found.clone(),
+        Ok(Err(_)) => panic!("nobody tells any more: {what}"),
+        Err(_) => panic!("in vain: {what}; at last {:?}", *latest.borrow()),
+    }
+}
+
 /// Waits until exactly these have slices, and are members.
-pub(crate) async fn assigned_to(
-    mut view: watch::Receiver<Arc<View>>,
-    ids: &[ServerId],
-) -> Arc<View> {
-    let latest = view.clone();
+pub(crate) async fn assigned_to(view: watch::Receiver<Arc<View>>, ids: &[ServerId]) -> Arc<View> {
     let mut wanted = ids.to_vec();
     wanted.sort_unstable();
     let settled = |view: &Arc<View>| {
@@ -52,21 +63,16 @@ pub(crate) async fn assigned_to(
         owners.dedup();
         owners == wanted && wanted.iter().all(|id| view.servers.contains_key(id))
     };
-    let found = tokio::time::timeout(PATIENCE, view.wait_for(settled)).await;
-    if let Ok(view) = found {
-        return Arc::clone(&view.expect("the session lives"));
-    }
-    panic!("the slices did not come to {ids:?}: {:?}", latest.borrow());
+    until(view, &format!("the slices are with {ids:?}"), settled).await
 }
 
 /// Waits until a server is no member and has no slice.
-pub(crate) async fn replaced(mut view: watch::Receiver<Arc<View>>, id: ServerId) -> Arc<View> {
+pub(crate) async fn replaced(view: watch::Receiver<Arc<View>>, id: ServerId) -> Arc<View> {
     let is_replaced = |view: &Arc<View>| {
         let slices = view.assignment.slices();
         view.is_gone(id) && slices.iter().all(|slice| !slice.servers.contains(&id))
     };
-    let found = tokio::time::timeout(PATIENCE, view.wait_for(is_replaced)).await;
-    Arc::clone(&found.expect("it is replaced").expect("the session lives"))
+    until(view, &format!("{id} is replaced"), is_replaced).await
 }
 
 /// Waits for something.

@@ -28,10 +28,7 @@ impl AssignerProcess {
             .expect("it starts");
         let since = Instant::now();
         while std::net::TcpStream::connect(address).is_err() {
-            assert!(
-                since.elapsed() < Duration::from_secs(20),
-                "it did not start"
-            );
+            assert!(since.elapsed() < super::PATIENCE, "it did not start");
             std::thread::sleep(Duration::from_millis(10));
         }
         AssignerProcess { address, process }

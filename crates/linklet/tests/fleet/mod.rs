@@ -15,6 +15,8 @@ use trefoil_layout::hash::KeyHasher;
 use trefoil_sharder::{AssignmentVersion, BalanceConfig, KeyPoint, Slice};
 
 pub(crate) const CORPUS: &str = "numbers";
+/// Longer than a process takes to begin, or to stop, that does at all.
+const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Ports by server id, as the processes say them; their other lines.
 #[derive(Debug, Default)]
@@ -72,7 +74,9 @@ impl Node {
                     .is_some_and(|(_, rest)| rest.starts_with('T'))
             })
         };
+        let since = Instant::now();
         while !stopped() {
+            assert!(since.elapsed() < START_PATIENCE, "it does not stop");
             sleep(Duration::from_millis(1)).await;
         }
     }
@@ -132,7 +136,7 @@ impl Fleet {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = timeout(Duration::from_secs(20), lines.next_line());
+        let first = timeout(START_PATIENCE, lines.next_line());
         let first = first
             .await
             .unwrap()

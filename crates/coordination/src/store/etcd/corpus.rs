@@ -84,6 +84,8 @@ impl EtcdCorpus {
                 roll.members.push(decode_member(&kv.value)?);
             } else if kv.key == self.keys.freeze.as_bytes() {
                 roll.freeze = decode_freeze(&kv.value)?;
+            } else if kv.key == self.keys.assignment.as_bytes() {
+                roll.version = Some(decode_assignment(&kv.value)?.version());
             }
         }
         Ok(roll)

@@ -5,11 +5,13 @@ mod process;
 
 use super::EtcdStore;
 use super::corpus::EtcdCorpus;
-use crate::store::Writer;
+use crate::store::{CorpusState, Writer};
 use crate::view::ServerInfo;
 use crate::wire::MemberRecord;
-use process::Etcd;
-use std::time::Duration;
+use process::{Etcd, PATIENCE};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
 use trefoil_sharder::coordination::{CandidateId, Reply, Request, StoreError};
 use trefoil_sharder::{Assignment, AssignmentVersion, Capacity, Freeze, ServerId};
 
@@ -112,9 +114,12 @@ async fn a_former_leader_writes_nothing_however_sure_of_itself() {
     assert_eq!(campaign(&a, 1).await, Ok(Reply::Elected { term: 1 }));
     a.put_member(1, &member(5)).await.unwrap();
     // It falls silent; etcd ends its lease.
+    let since = Instant::now();
     let elected = loop {
         match campaign(&b, 2).await {
-            Ok(Reply::Following { .. }) => tokio::time::sleep(LEASE / 20).await,
+            Ok(Reply::Following { .. }) if since.elapsed() < PATIENCE => {
+                tokio::time::sleep(LEASE / 20).await;
+            }
             other => break other,
         }
     };
@@ -153,11 +158,9 @@ async fn everything_is_followed_through_a_compaction_and_a_crash() {
     assert_eq!(campaign(&a, 1).await, Ok(Reply::Elected { term: 1 }));
     a.put_member(1, &member(5)).await.unwrap();
     a.request(swap(1, None, 1)).await.unwrap();
-    let state = seen
-        .wait_for(|state| state.version() == Some(map(1).version()))
-        .await
-        .unwrap()
-        .clone();
+    let first = |state: &Arc<CorpusState>| state.version() == Some(map(1).version());
+    let state = timeout(PATIENCE, seen.wait_for(first)).await;
+    let state = state.expect("b is told").unwrap().clone();
     assert_eq!(
         state.servers.len(),
         1,
@@ -171,18 +174,22 @@ async fn everything_is_followed_through_a_compaction_and_a_crash() {
     etcd.kill();
     etcd.run();
     // The lease is still there after a restart, and so is the term.
+    let since = Instant::now();
     let term = loop {
         match campaign(&a, 1).await {
             Ok(Reply::Elected { term }) => break term,
             other => {
                 assert!(!matches!(other, Ok(Reply::Following { .. })), "{other:?}");
+                assert!(since.elapsed() < PATIENCE, "{other:?}");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
     };
     a.request(swap(term, Some(9), 10)).await.unwrap();
     a.remove_member(term, ServerId(5)).await.unwrap();
-    seen.wait_for(|state| state.version() == Some(map(10).version()) && state.servers.is_empty())
-        .await
-        .unwrap();
+    let last = |state: &Arc<CorpusState>| {
+        state.version() == Some(map(10).version()) && state.servers.is_empty()
+    };
+    let state = timeout(PATIENCE, seen.wait_for(last)).await;
+    state.expect("b is told of it all").unwrap();
 }
