@@ -172,7 +172,7 @@ fn a_flush_among_writers_loses_nothing_that_came_after_it() {
         }
         stop.store(true, Relaxed);
         let failed = load.join().unwrap();
-        let operations = operations.into_inner();
+        let operations = operations.load(Relaxed);
         assert!(
             failed.is_empty(),
             "{} of {operations}: {:?}",
