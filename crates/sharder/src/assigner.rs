@@ -106,8 +106,9 @@ pub struct Assigner {
     loaded: bool,
     /// The newest version that anybody is known to go by.
     seen: Option<AssignmentVersion>,
-    /// Told to go on above `seen` although the store is behind.
-    new_incarnation: bool,
+    /// Told to go on above `seen` although the store is behind: until an
+    /// incarnation above this one is in force.
+    leaves_incarnation: Option<u64>,
     plan: Option<Plan>,
     /// The newest of each server, and when it came, until the next step.
     reports: BTreeMap<ServerId, (Duration, ServerReport)>,
@@ -129,7 +130,7 @@ impl Assigner {
             balancer: None,
             loaded: false,
             seen: None,
-            new_incarnation: false,
+            leaves_incarnation: None,
             plan: None,
             reports: BTreeMap::new(),
             pending: None,
@@ -210,7 +211,8 @@ impl Assigner {
     /// anything in use: the answer to [`StoreError::Behind`] of a person who
     /// knows that the store will not catch up.
     pub fn begin_incarnation(&mut self) {
-        self.new_incarnation = true;
+        let seen = self.seen.map_or(0, |seen| seen.incarnation);
+        self.leaves_incarnation = Some(seen);
     }
 
     /// What to ask of the store now, under a number that the answer is handed
@@ -338,7 +340,7 @@ impl Assigner {
         let heard = self.reports.values().map(|(_, report)| report.version);
         self.seen = self.seen.max(heard.max());
         if let Some(seen) = self.seen.filter(|&seen| store < Some(seen))
-            && !self.new_incarnation
+            && self.leaves_incarnation.is_none()
         {
             self.not_before = now + self.options.step_every;
             self.tell(AssignerEvent::Store(StoreError::Behind { store, seen }));
@@ -370,7 +372,7 @@ impl Assigner {
         members: &[Member],
     ) -> Option<(Option<AssignmentVersion>, Assignment)> {
         self.step_at = now + self.options.step_every;
-        if let (Some(seen), true) = (self.seen, self.new_incarnation) {
+        if let (Some(seen), Some(_)) = (self.seen, self.leaves_incarnation) {
             let version = AssignmentVersion::first_of(seen.incarnation.saturating_add(1));
             let expected = self.assignment().map(Assignment::version);
             let next = match self.assignment() {
@@ -427,7 +429,10 @@ impl Assigner {
 
     fn published(&mut self, now: Duration, next: Assignment, version: AssignmentVersion) {
         self.seen = self.seen.max(Some(version));
-        self.new_incarnation = false;
+        // The answer may be to a swap that was under way before.
+        self.leaves_incarnation = self
+            .leaves_incarnation
+            .filter(|&left| version.incarnation <= left);
         match (&mut self.balancer, self.plan.take()) {
             (Some(balancer), Some(plan)) if plan.next.as_ref() == Some(&next) => {
                 balancer.commit(&plan, now);

@@ -226,6 +226,34 @@ fn a_store_that_has_forgotten_is_found_out_and_overruled_only_by_hand() {
     assert_eq!(published(&events), [version(2, 2)], "goes on from there");
 }
 
+/// The answer to a swap from before is not taken for that of the incarnation.
+#[test]
+fn a_new_incarnation_comes_whatever_was_under_way() {
+    let (mut assigner, mut store) = (assigner(1), EmbeddedStore::new());
+    converse(&mut assigner, &mut store, at(0), &members(&[1, 2]));
+    assert_eq!(store.version(), Some(version(1, 1)));
+    // A server dies; before the store has answered, somebody asks.
+    let (id, request) = loop {
+        let now = at(1_500);
+        let (id, request) = assigner.poll_request(now, &members(&[1])).expect("asks");
+        if matches!(request, Request::Swap { .. }) {
+            break (id, request);
+        }
+        store.submit(now, request);
+        let answer = store.poll(now).expect("answered at once");
+        assigner.handle_reply(now, id, answer.result);
+    };
+    assigner.begin_incarnation();
+    store.submit(at(1_500), request);
+    let answer = store.poll(at(1_500)).expect("answered at once");
+    assigner.handle_reply(at(1_500), id, answer.result);
+    assert_eq!(store.version(), Some(version(1, 2)));
+    converse(&mut assigner, &mut store, at(2_600), &members(&[1]));
+    assert_eq!(store.version(), Some(version(2, 1)));
+    converse(&mut assigner, &mut store, at(4_000), &members(&[1]));
+    assert_eq!(store.version(), Some(version(2, 1)), "only once");
+}
+
 /// Somebody who has watched knows what moved, and does not move it back.
 #[test]
 fn who_takes_over_knows_what_was_published() {

@@ -111,8 +111,6 @@ pub(crate) struct Driver {
     /// Writes and removals of members that are under way.
     writing: BTreeMap<ServerId, usize>,
     gathering_since: Option<Duration>,
-    /// A person wants another incarnation than this one.
-    leaves_incarnation: Option<u64>,
     /// It is about to end: it does not stand for election again.
     resigned: bool,
     /// As of the last round.
@@ -164,7 +162,6 @@ impl Driver {
             elections: 0,
             writing: BTreeMap::new(),
             gathering_since: None,
-            leaves_incarnation: None,
             resigned: false,
             plan: None,
             announced: BTreeSet::new(),
@@ -395,12 +392,6 @@ impl Driver {
     }
 
     fn published(&mut self, now: Duration, version: AssignmentVersion) {
-        match self.leaves_incarnation {
-            // The answer to a swap from before: the assigner takes it for that
-            // of the new incarnation.
-            Some(left) if version.incarnation <= left => self.assigner.begin_incarnation(),
-            _ => self.leaves_incarnation = None,
-        }
         self.totals.assignments += 1;
         self.error = None;
         let name = shown(version);
@@ -628,7 +619,6 @@ impl Driver {
                 let answer = self.leading(now).map(|_| ());
                 if answer.is_ok() {
                     self.assigner.begin_incarnation();
-                    self.leaves_incarnation = self.version().map(|version| version.incarnation);
                     // The next answers are measured by what comes of it.
                     self.error = None;
                 }
