@@ -15,6 +15,7 @@ nightly() {
 }
 linked_store() {
   TREFOIL_SOAK_RUNS=200 cargo test --release --locked -p trefoil-linklet --test chaos
+  cargo test --release --locked -p trefoil-coordination --test outages
   FRESHNESS_CHANGES=100000 cargo test --release --locked -p trefoil-freshness --test fresh
 }
 loom() {
@@ -34,7 +35,7 @@ fuzz() {
 stage "tools and peers" scripts/setup.sh
 stage "nightly tools" nightly
 stage "lints" cargo clippy --release --workspace --all-targets --locked -- -D warnings
-stage "linked store: kills, 200 pauses past the lease, 100,000 changes" linked_store
+stage "linked store: kills, 200 pauses past the lease, an etcd that is killed and restored, 100,000 changes" linked_store
 stage "linked store, $linked_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --seeds "$linked_seeds"
 stage "linked store, $linked_seeds seeds, maps that change all the time" \

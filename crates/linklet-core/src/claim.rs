@@ -236,13 +236,9 @@ impl Core {
         }
         let mut open = RangeSet::of(self.wanted.slices());
         for answer in claim.answers.values() {
-            for (slice, ()) in answer.busy.iter() {
-                open.remove(slice);
-            }
+            open.remove_all(answer.busy.iter().map(|(slice, ())| slice));
         }
-        for (slice, _) in claim.recovering.iter() {
-            open.remove(slice);
-        }
+        open.remove_all(claim.recovering.iter().map(|(slice, _)| slice));
         if open.is_empty() {
             return;
         }

@@ -190,9 +190,7 @@ impl Core {
     /// What is owned here and served, ascending.
     pub fn owned(&self) -> Vec<Slice> {
         let mut owned = RangeSet::of(self.owned.slices());
-        for (slice, _) in self.leaving.iter() {
-            owned.remove(slice);
-        }
+        owned.remove_all(self.leaving.iter().map(|(slice, _)| slice));
         owned.slices()
     }
 
@@ -476,9 +474,7 @@ impl Core {
                 }
             }
         }
-        for (slice, _) in self.leaving.iter() {
-            ranges.remove(slice);
-        }
+        ranges.remove_all(self.leaving.iter().map(|(slice, _)| slice));
         for point in self.proposals.unsettled_points() {
             ranges.remove(Slice::of_point(point));
         }

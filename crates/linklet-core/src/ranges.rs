@@ -85,13 +85,52 @@ impl<T: Clone + PartialEq> RangeMap<T> {
     }
 
     pub(crate) fn insert(&mut self, slice: Slice, fact: T) {
-        self.replace(slice, Some(fact));
+        match self.ranges.last_mut() {
+            Some((last, _)) if slice.start() <= last.last() => self.replace(slice, Some(fact)),
+            // What is built in order is only appended to.
+            Some((last, had)) if *had == fact && last.join(slice).is_some() => {
+                *last = Slice::spanning(last.start(), slice.last());
+            }
+            _ => self.ranges.push((slice, fact)),
+        }
     }
 
     pub(crate) fn remove(&mut self, slice: Slice) {
         if self.touches(slice) {
             self.replace(slice, None);
         }
+    }
+
+    /// Removes ascending disjoint ranges in one pass: one after the other, each
+    /// would move all that lie behind it.
+    pub(crate) fn remove_all(&mut self, gone: impl Iterator<Item = Slice>) {
+        let mut gone = gone.peekable();
+        if gone.peek().is_none() {
+            return;
+        }
+        let mut kept = Vec::with_capacity(self.ranges.len());
+        for (slice, fact) in self.ranges.drain(..) {
+            let mut rest = Some(slice);
+            while let (Some(part), Some(&hole)) = (rest, gone.peek()) {
+                if hole.start() > part.last() {
+                    break;
+                }
+                if hole.last() >= part.start() {
+                    if hole.start() > part.start() {
+                        let before = KeyPoint(hole.start().0 - 1);
+                        kept.push((Slice::spanning(part.start(), before), fact.clone()));
+                    }
+                    rest = (hole.last() < part.last())
+                        .then(|| Slice::spanning(KeyPoint(hole.last().0 + 1), part.last()));
+                }
+                // One that goes on behind this range stays for the next.
+                if rest.is_some() {
+                    gone.next();
+                }
+            }
+            kept.extend(rest.map(|rest| (rest, fact)));
+        }
+        self.ranges = kept;
     }
 
     fn replace(&mut self, slice: Slice, fact: Option<T>) {
@@ -211,6 +250,7 @@ mod tests {
         #[test]
         fn is_a_map_of_points(
             steps in prop::collection::vec((slice(), prop::option::of(0u8..3)), 0..30),
+            holes in prop::collection::vec(slice(), 0..6),
             probe in slice(),
         ) {
             let points: Vec<u64> = (0..12).chain(u64::MAX - 11..=u64::MAX).collect();
@@ -235,6 +275,12 @@ mod tests {
                     prop_assert!(pair[0].1 != pair[1].1 || pair[0].0.join(pair[1].0).is_none());
                 }
             }
+            let holes = RangeSet::of(holes);
+            let mut one_pass = map.clone();
+            one_pass.remove_all(holes.iter().map(|(slice, ())| slice));
+            let mut one_by_one = map.clone();
+            holes.iter().for_each(|(slice, ())| one_by_one.remove(slice));
+            prop_assert_eq!(&one_pass, &one_by_one);
             let inside = RangeSet::of(map.within(probe).map(|(slice, _)| slice));
             let gaps = RangeSet::of(map.gaps(probe));
             for &point in points.iter().filter(|&&p| probe.contains(KeyPoint(p))) {
