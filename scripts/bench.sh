@@ -3,7 +3,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh
-cargo build --release --locked --quiet -p trefoil
+cargo build --release --locked --quiet -p trefoil -p address-book
 target/release/trefoil bench all --out out/bench
 target/release/trefoil bench gateway | tee out/bench/gateway.txt
 target/release/trefoil bench gateway --peer redis --no-cell | tee out/bench/gateway-redis.txt
+target/release/trefoil bench gateway --no-cell --only "one at a time" --runs 11 |
+  tee out/bench/gateway-one-at-a-time.txt
+for protocol in frames grpc; do
+  target/release/trefoil bench linked --protocol "$protocol" --out "out/bench/linked-$protocol" |
+    tee "out/bench/linked-$protocol.txt"
+done
+cargo run --release --locked --quiet -p trefoil-linklet --example move-under-load |
+  tee out/bench/move-under-load.txt

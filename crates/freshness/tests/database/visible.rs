@@ -46,18 +46,27 @@ async fn a_load_in_between_is_not_kept() {
         .batch_execute("SELECT pg_reload_conf()")
         .await
         .expect("a reload");
-    let setting = async || {
-        let row = client
-            .query_one("SHOW synchronous_standby_names", &[])
-            .await;
-        row.expect("a setting").get::<_, String>(0)
+    // Each server process learns of it by itself: it is in force for all once a
+    // commit waits.
+    let waits = async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        let row = client.query_one(waiting, &[]).await;
+        row.expect("a count").get::<_, i64>(0) > 0
     };
-    while setting().await != "nobody" {
+    let mut probe = tokio::spawn(async {});
+    while !waits().await {
+        if probe.is_finished() {
+            let other = fixture.connect().await;
+            probe = tokio::spawn(async move {
+                let insert = "INSERT INTO item SELECT max(id) + 1, 'other' FROM item";
+                other.client.batch_execute(insert).await.expect("an insert");
+            });
+        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let writer = fixture.connect().await;
     let update = tokio::spawn(async move {
-        let update = "UPDATE item SET body = 'new'";
+        let update = "UPDATE item SET body = 'new' WHERE id = 1";
         writer
             .client
             .batch_execute(update)
