@@ -11,7 +11,15 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Document {
     path: PathBuf,
     /// Held as long as the document is.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Document {
+    fn drop(&mut self) {
+        // Closing alone would leave it to children that were forked just now and
+        // have not closed what they inherited. If it fails, nothing is held.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
 }
 
 impl Document {
@@ -34,7 +42,7 @@ impl Document {
         };
         let document = Document {
             path: path.to_owned(),
-            _lock: lock,
+            lock,
         };
         Ok((document, content))
     }
