@@ -225,8 +225,13 @@ pub(crate) fn begin_drain<V: Send + Sync + 'static>(inner: &Inner<V>) {
 
 /// Ends the membership.
 pub(crate) async fn leave<V: Send + Sync + 'static>(inner: &Inner<V>) {
-    // Without a life nothing can publish another table after this one.
-    let session = inner.life().take().map(|life| life.session.clone());
+    // Without a life nothing can publish another table after this one, and no
+    // further one begins.
+    let session = {
+        let mut life = inner.life();
+        inner.progress.send_modify(|progress| progress.ended = true);
+        life.take().map(|life| life.session.clone())
+    };
     let nothing = Arc::new(trefoil_linklet_core::Table::nothing());
     inner.store.table.publish(&nothing);
     if let Some(session) = session

@@ -25,6 +25,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use trefoil_router::Redirect;
 
+const INPUT_LEN: usize = 16 << 10;
+
 /// How requests are carried, to all forms alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -93,7 +95,8 @@ impl Caller {
     }
 }
 
-type Waiting = Rc<RefCell<HashMap<u32, oneshot::Sender<Frame>>>>;
+/// Who waits for an answer; nothing once the connection has ended.
+type Waiting = Rc<RefCell<Option<HashMap<u32, oneshot::Sender<Frame>>>>>;
 
 /// A connection that carries frames.
 #[derive(Debug)]
@@ -108,7 +111,7 @@ impl FrameCaller {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (read, write) = stream.into_split();
-        let waiting = Waiting::default();
+        let waiting: Waiting = Rc::new(RefCell::new(Some(HashMap::new())));
         let (requests, queue) = mpsc::unbounded_channel();
         tokio::task::spawn_local(send(write, queue));
         tokio::task::spawn_local(receive(read, Rc::clone(&waiting)));
@@ -123,7 +126,10 @@ impl FrameCaller {
         let gone = || Status::unavailable("the connection has ended");
         let number = self.next.replace(self.next.get().wrapping_add(1));
         let (tell, told) = oneshot::channel();
-        self.waiting.borrow_mut().insert(number, tell);
+        match &mut *self.waiting.borrow_mut() {
+            Some(waiting) => waiting.insert(number, tell),
+            None => return Err(gone()),
+        };
         let request = frame::wrap_bytes(number, method.tag(), message);
         self.requests.send(request).map_err(|_| gone())?;
         let answer = told.await.map_err(|_| gone())?;
@@ -157,27 +163,26 @@ async fn send(mut write: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<Byte
     }
 }
 
-/// Hands out answers until the connection ends; those who wait then hear of it.
+/// Hands out answers until the connection ends; those who wait then hear of it,
+/// and whoever calls later.
 async fn receive(mut read: OwnedReadHalf, waiting: Waiting) {
     let mut input = BytesMut::new();
-    while let Ok(1..) = read.read_buf(&mut input).await {
+    'connection: while let Ok(1..) = read.read_buf(&mut input).await {
         loop {
-            match frame::take(&mut input) {
-                Ok(Some(answer)) => {
-                    let waits = waiting.borrow_mut().remove(&answer.number);
-                    // Nobody waits any more after a time-out.
-                    let _ = waits.map(|waits| waits.send(answer));
-                }
+            let answer = match frame::take(&mut input) {
+                Ok(Some(answer)) => answer,
                 Ok(None) => break,
-                Err(_) => return waiting.borrow_mut().clear(),
-            }
+                Err(_) => break 'connection,
+            };
+            let mut waiting = waiting.borrow_mut();
+            let waits = waiting.as_mut().and_then(|w| w.remove(&answer.number));
+            // Nobody waits any more after a time-out.
+            let _ = waits.map(|waits| waits.send(answer));
         }
         input.reserve(INPUT_LEN);
     }
-    waiting.borrow_mut().clear();
+    *waiting.borrow_mut() = None;
 }
-
-const INPUT_LEN: usize = 16 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct AsBytes;
