@@ -39,7 +39,10 @@ impl Installation {
     }
 
     fn hosts(&self) -> Vec<SocketAddr> {
-        self.assigners.iter().map(|one| one.address).collect()
+        self.assigners
+            .iter()
+            .map(AssignerProcess::address)
+            .collect()
     }
 
     fn address(&self) -> String {
@@ -176,7 +179,7 @@ async fn an_etcd_with_old_data_is_found_out_and_freezes_the_map() {
     // An assigner that remembers nothing is no better off.
     installation.assigners.clear();
     let fresh = AssignerProcess::start("assigner_process", &installation.etcd.address());
-    let watcher_address = fresh.address.to_string();
+    let watcher_address = fresh.address().to_string();
     let watcher = Watcher::open(&watcher_address, CORPUS).await.unwrap();
     let rejoined = join(&watcher_address, 9).await;
     assert_eq!(
@@ -201,7 +204,7 @@ async fn an_etcd_with_old_data_is_found_out_and_freezes_the_map() {
         !rejoined.holds_lease(),
         "no lease by a store that is behind"
     );
-    let found = status(fresh.address, CORPUS).await.unwrap();
+    let found = status(fresh.address(), CORPUS).await.unwrap();
     let because = found["frozen_because"].as_str().unwrap_or_default();
     assert!(because.contains("restored from an old copy"), "{found}");
 

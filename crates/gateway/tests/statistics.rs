@@ -6,8 +6,8 @@ mod cell;
 
 use cell::TestCell;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trefoil_backend::Reporter as _;
@@ -21,6 +21,7 @@ use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_layout::Version;
 use trefoil_layout::size_class::ClassCounts;
+use trefoil_ports::ServerProcess;
 
 /// A front door over a keyspace in memory.
 struct Front {
@@ -296,35 +297,16 @@ impl Client {
 }
 
 /// Debian's memcached on a free port.
-struct Memcached(Child, SocketAddr);
-
-impl Memcached {
-    fn start() -> Memcached {
-        let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).unwrap();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let child = Command::new("memcached")
+fn start_memcached() -> ServerProcess {
+    let server = ServerProcess::start(|port| {
+        let mut command = Command::new("memcached");
+        command
             .args(["-l", "127.0.0.1", "-U", "0", "-u", "nobody"])
             .args(["-p", &port.to_string()])
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("memcached is installed (apt package memcached)");
-        let mut server = Memcached(child, address);
-        for _ in 0..200 {
-            if TcpStream::connect(address).is_ok() {
-                return server;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = server.0.kill();
-        panic!("memcached does not listen at {address}");
-    }
-}
-
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+            .stderr(Stdio::null());
+        command
+    });
+    server.expect("memcached is installed (apt package memcached)")
 }
 
 /// Every kind of command, with each of its endings.
@@ -371,9 +353,9 @@ const SCRIPT: &[&str] = &[
 
 #[test]
 fn commands_are_counted_as_memcached_counts_them() {
-    let memcached = Memcached::start();
+    let memcached = start_memcached();
     let front = Front::open(|_| {});
-    let (mut theirs, mut ours) = (Client::connect(memcached.1), front.client());
+    let (mut theirs, mut ours) = (Client::connect(memcached.address()), front.client());
     let is_count = |name: &str| {
         name.starts_with("cmd_")
             || name.ends_with("_hits")
@@ -399,7 +381,7 @@ fn commands_are_counted_as_memcached_counts_them() {
 
 #[test]
 fn every_name_that_memcached_has_is_there_in_its_order() {
-    let memcached = Memcached::start();
+    let memcached = start_memcached();
     let front = Front::open(|options| {
         options.totals = Some(Arc::new(|| {
             let mut classes = ClassCounts::default();
@@ -413,7 +395,7 @@ fn every_name_that_memcached_has_is_there_in_its_order() {
             })
         }));
     });
-    let (mut theirs, mut ours) = (Client::connect(memcached.1), front.client());
+    let (mut theirs, mut ours) = (Client::connect(memcached.address()), front.client());
     theirs.ask("set a 0 0 1\r\n1");
     let names = |stats: Vec<(String, String)>| -> Vec<String> {
         stats.into_iter().map(|(name, _)| name).collect()
@@ -435,7 +417,7 @@ fn every_name_that_memcached_has_is_there_in_its_order() {
 
 #[test]
 fn items_are_counted_in_memcacheds_classes() {
-    let memcached = Memcached::start();
+    let memcached = start_memcached();
     let cell = TestCell::start(Mode::R32);
     let local = TestCell::start(Mode::R1);
     let reports = [
@@ -450,7 +432,7 @@ fn items_are_counted_in_memcacheds_classes() {
         Front::over(|options| options.totals = of_cell, |_| cell.keyspace()),
         Front::over(|options| options.totals = of_local, |_| local.local()),
     ];
-    let mut theirs = Client::connect(memcached.1);
+    let mut theirs = Client::connect(memcached.address());
     let mut ours = fronts.each_ref().map(Front::client);
     let long = "v".repeat(67_000);
     let script = [
@@ -521,9 +503,9 @@ fn what_has_expired_and_what_a_class_lost_is_counted() {
 
 #[test]
 fn a_store_is_logged_behind_its_lookup() {
-    let memcached = Memcached::start();
+    let memcached = start_memcached();
     let front = Front::open(|_| {});
-    let shown = [memcached.1, front.address()].map(|address| {
+    let shown = [memcached.address(), front.address()].map(|address| {
         let (mut watcher, mut client) = (Client::connect(address), Client::connect(address));
         watcher
             .0
@@ -558,9 +540,9 @@ fn a_store_is_logged_behind_its_lookup() {
 
 #[test]
 fn a_flush_that_was_put_off_is_overridden_by_one_at_once() {
-    let memcached = Memcached::start();
+    let memcached = start_memcached();
     let front = Front::over(|_| {}, |_| memory());
-    let mut clients = [Client::connect(memcached.1), front.client()];
+    let mut clients = [Client::connect(memcached.address()), front.client()];
     for command in ["set a 0 0 1\r\n1", "flush_all 2", "get a", "flush_all"] {
         for client in &mut clients {
             assert!(client.ask(command).len() < 4, "{command}");

@@ -7,7 +7,12 @@
 //! connection that looks whether the server is up. The ports named here lie
 //! below that range, where the system gives nothing away by itself.
 
-use std::net::{Ipv4Addr, TcpListener};
+mod process;
+
+pub use process::ServerProcess;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The lowest port named; those of well-known services lie below.
@@ -30,12 +35,24 @@ pub fn free_port(address: Ipv4Addr) -> std::io::Result<u16> {
     for _ in 0..span {
         let turn = TAKEN.fetch_add(1, Ordering::Relaxed);
         let port = FIRST + (begin.wrapping_add(turn) % span) as u16;
-        match TcpListener::bind((address, port)) {
-            Ok(_) => return Ok(port),
-            Err(error) => refusal = Some(error),
+        match try_port(SocketAddrV4::new(address, port)) {
+            Ok(()) => return Ok(port),
+            Err(error) => refusal = Some(error.into()),
         }
     }
     Err(refusal.unwrap_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()))
+}
+
+/// Fails if somebody listens at `address`. It is bound and never listened at: a
+/// process that is forked this moment holds a copy of the socket until it
+/// executes its program. As a listener that copy would take the first
+/// connections and keep the server from the port; like this, whoever sets
+/// `SO_REUSEADDR`, as servers do, may bind beside it.
+fn try_port(address: SocketAddrV4) -> rustix::io::Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)
 }
 
 /// Where the ports begin that the system gives to connections.
@@ -51,6 +68,7 @@ fn ephemeral_begin() -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn ports_are_distinct_and_outside_the_ephemeral_range() {

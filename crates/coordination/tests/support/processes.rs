@@ -1,51 +1,39 @@
 //! Assigners as processes of their own, which can be killed. The test's own
 //! program is the assigner: it begins as one where it finds an order to.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{AssignerClient, AssignerServer};
+use trefoil_ports::ServerProcess;
 
 const ORDER: &str = "TREFOIL_TEST_ASSIGNER";
 
 /// One assigner process; killed when it is dropped.
-pub(crate) struct AssignerProcess {
-    pub(crate) address: SocketAddr,
-    process: Child,
-}
+pub(crate) struct AssignerProcess(ServerProcess);
 
 impl AssignerProcess {
     /// `entry` is the test that calls [`serve_if_ordered`].
     pub(crate) fn start(entry: &str, store: &str) -> Self {
-        let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).expect("a free port");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let process = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", entry, "--nocapture"])
-            .env(ORDER, format!("{address} {store}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        let since = Instant::now();
-        while std::net::TcpStream::connect(address).is_err() {
-            assert!(since.elapsed() < super::PATIENCE, "it did not start");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        AssignerProcess { address, process }
+        let program = std::env::current_exe().expect("this program");
+        let server = ServerProcess::start(|port| {
+            let mut command = Command::new(&program);
+            command
+                .args(["--exact", entry, "--nocapture"])
+                .env(ORDER, format!("127.0.0.1:{port} {store}"))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command
+        });
+        AssignerProcess(server.expect("it starts"))
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.address()
     }
 
     /// SIGKILL.
-    pub(crate) fn kill(mut self) {
-        self.process.kill().expect("it runs");
-        self.process.wait().expect("it ran");
-    }
-}
-
-impl Drop for AssignerProcess {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+    pub(crate) fn kill(self) {}
 }
 
 /// Is an assigner until it is killed, where that was ordered.

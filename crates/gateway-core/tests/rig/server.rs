@@ -1,84 +1,40 @@
 //! A real server on a free port of the loopback, and a connection to it.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use trefoil_ports::ServerProcess;
 
 /// A server process; it is killed with its owner.
-pub(crate) struct Server {
-    child: Child,
-    pub(crate) port: u16,
-}
+pub(crate) struct Server(ServerProcess);
 
 impl Server {
     /// Starts `program` with these arguments, `{port}` in them replaced.
-    /// Another process may take the port first; then it is tried with another.
     pub(crate) fn start(program: &str, arguments: &[&str]) -> Server {
-        for _ in 0..5 {
-            let port = trefoil_ports::free_port(Ipv4Addr::LOCALHOST).expect("a free port");
+        let server = ServerProcess::start(|port| {
             let arguments = arguments
                 .iter()
                 .map(|argument| argument.replace("{port}", &port.to_string()));
-            let child = Command::new(program)
+            let mut command = Command::new(program);
+            command
                 .args(arguments)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap_or_else(|error| panic!("{program}: {error}; install Debian's package"));
-            let mut server = Server { child, port };
-            let begin = Instant::now();
-            while begin.elapsed() < Duration::from_secs(10) {
-                if listens(server.child.id(), port) {
-                    return server;
-                }
-                if !matches!(server.child.try_wait(), Ok(None)) {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        panic!("{program} does not answer on any port");
+                .stderr(Stdio::null());
+            command
+        });
+        Server(server.expect("Debian's package is installed"))
     }
 
     /// A new connection.
     pub(crate) fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connects");
+        let stream = TcpStream::connect(self.0.address()).expect("connects");
         stream.set_nodelay(true).expect("no delay");
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .expect("a timeout");
         Connection { stream }
-    }
-}
-
-/// Whether this process listens on this port of the loopback. That somebody
-/// does is not enough: a test beside this one may have got the same free port.
-fn listens(process: u32, port: u16) -> bool {
-    const LISTENING: &str = "0A";
-    let Ok(sockets) = std::fs::read_to_string("/proc/net/tcp") else {
-        return false;
-    };
-    let address = format!("0100007F:{port:04X}");
-    // number, local address, remote address, state, …, inode in place 9
-    let inode = sockets.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let found = words.get(1) == Some(&address.as_str()) && words.get(3) == Some(&LISTENING);
-        found.then(|| words.get(9).map(|inode| format!("socket:[{inode}]")))?
-    });
-    let (Some(inode), Ok(files)) = (inode, std::fs::read_dir(format!("/proc/{process}/fd"))) else {
-        return false;
-    };
-    files.flatten().any(|file| {
-        std::fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == inode.as_str())
-    })
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
