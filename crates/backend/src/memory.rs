@@ -8,8 +8,10 @@
 //!
 //! The stores account for every byte of theirs. What they do not know is
 //! measured before they are filled and again while they serve, and taken off
-//! their shares. Memory that is resident beyond the limit all the same comes
-//! off as well, so that the sum returns under it whatever the cause.
+//! their shares. Memory that is resident beyond the limit all the same, and that
+//! no store knows of, comes off as well, so that the sum returns under it
+//! whatever the cause. What a store still holds while it shrinks is no such
+//! cause: counted twice, it would cost items that may stay.
 
 use crate::process::Resident;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,6 +52,13 @@ pub enum MemoryError {
         /// Most possible.
         machine: u64,
     },
+}
+
+/// Bytes that the stores account for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) private: u64,
+    pub(crate) shared: u64,
 }
 
 /// The bound in force.
@@ -131,18 +140,14 @@ impl MemoryBound {
         (self.limit().saturating_sub(taken) / self.members as u64).max(SHARE_MIN)
     }
 
-    /// Takes a measurement into account: what is resident, and how much of the
-    /// private memory the stores account for. Returns the new share if it
-    /// differs enough from `share`.
-    pub(crate) fn correct(
-        &self,
-        resident: Resident,
-        stores_private: u64,
-        share: u64,
-    ) -> Option<u64> {
-        let unaccounted = resident.private.saturating_sub(stores_private);
+    /// Takes a measurement into account: what is resident, and what the stores
+    /// know that they hold. Returns the new share if it differs enough from
+    /// `share`.
+    pub(crate) fn correct(&self, resident: Resident, stores: Known, share: u64) -> Option<u64> {
+        let unknown_private = resident.private.saturating_sub(stores.private);
+        let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
         let excess = resident.total().saturating_sub(self.limit());
-        let overhead = unaccounted.max(self.baseline) + excess;
+        let overhead = unknown_private.max(self.baseline) + excess.min(unknown_shared);
         self.overhead.store(overhead, Ordering::Relaxed);
         let next = self.share();
         (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
@@ -201,16 +206,38 @@ mod tests {
             shared: shared * MIB,
             huge: 0,
         };
+        let known = |private, shared| Known {
+            private: private * MIB,
+            shared: shared * MIB,
+        };
         // As at the start: nothing changes, small noise neither.
-        assert_eq!(bound.correct(measured(10, 200), 0, share), None);
-        assert_eq!(bound.correct(measured(14, 200), 4 * MIB, share), None);
-        assert_eq!(bound.correct(measured(11, 200), 0, share), None);
+        assert_eq!(bound.correct(measured(10, 200), known(0, 200), share), None);
+        assert_eq!(bound.correct(measured(14, 200), known(4, 200), share), None);
+        assert_eq!(bound.correct(measured(11, 200), known(0, 200), share), None);
         // 20 MiB more that no store knows of.
-        let less = bound.correct(measured(30, 200), 0, share).unwrap();
-        assert_eq!(less, share - 20 * MIB);
-        assert_eq!(bound.correct(measured(10, 200), 0, less), Some(share));
-        // Beyond the limit, for whatever reason.
-        let less = bound.correct(measured(10, 256), 0, share).unwrap();
-        assert_eq!(less, share - 10 * MIB);
+        let less = bound.correct(measured(30, 200), known(0, 200), share);
+        assert_eq!(less, Some(share - 20 * MIB));
+        let again = bound.correct(measured(10, 200), known(0, 200), share - 20 * MIB);
+        assert_eq!(again, Some(share));
+        // Beyond the limit, and no store knows why.
+        let less = bound.correct(measured(10, 256), known(0, 240), share);
+        assert_eq!(less, Some(share - 10 * MIB));
+    }
+
+    #[test]
+    fn a_store_that_is_still_shrinking_is_not_told_to_shrink_more() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        bound.set_limit(128 * MIB).unwrap();
+        let share = bound.share();
+        let resident = Resident {
+            private: 10 * MIB,
+            shared: 240 * MIB,
+            huge: 0,
+        };
+        let stores = Known {
+            private: 0,
+            shared: 240 * MIB,
+        };
+        assert_eq!(bound.correct(resident, stores, share), None);
     }
 }

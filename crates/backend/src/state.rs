@@ -1,7 +1,7 @@
 //! What every thread of the process shares.
 
 use crate::member::Member;
-use crate::memory::{MemoryBound, MemoryError};
+use crate::memory::{Known, MemoryBound, MemoryError};
 use crate::process::Resident;
 use crate::reporter::Reporter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -122,13 +122,14 @@ impl State {
 
     /// Measures what the process holds and corrects the stores' shares.
     pub(crate) fn correct_memory(&self) {
-        let stores_private = self
-            .members
-            .iter()
-            .map(|member| member.store.stats().resident.private)
-            .sum();
+        let mut stores = Known::default();
+        for member in &self.members {
+            let resident = member.store.stats().resident;
+            stores.private += resident.private;
+            stores.shared += resident.total() - resident.private;
+        }
         let share = self.members.first().map_or(0, |m| m.store.memory_limit());
-        if let Some(share) = self.bound.correct(Resident::now(), stores_private, share) {
+        if let Some(share) = self.bound.correct(Resident::now(), stores, share) {
             tracing::debug!(share, "memory share corrected");
             self.apply_share(share);
         }
