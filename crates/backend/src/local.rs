@@ -5,9 +5,24 @@ use crate::clock;
 use crate::flush::FlushError;
 use crate::memory::MemoryError;
 use crate::state::State;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trefoil_layout::Version;
 use trefoil_store::{Now, Store};
+
+/// Keys share turns; two that do wait for one another needlessly.
+const TURN_COUNT: usize = 64;
+/// Bytes from a key's end that choose its turn.
+const TURN_BYTES: usize = 16;
+
+/// See [`LocalStore::turn`].
+#[derive(Debug)]
+pub(crate) struct Turns([Mutex<()>; TURN_COUNT]);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns([const { Mutex::new(()) }; TURN_COUNT])
+    }
+}
 
 /// See the module. Cheap to clone; for any thread. Once the server shuts down,
 /// everything is refused.
@@ -30,6 +45,20 @@ impl LocalStore {
     #[inline]
     pub fn store(&self) -> &Store {
         &self.state.members[0].store
+    }
+
+    /// To be held by whoever reads an item to write what follows from it. Among
+    /// writers that each wait for the store twice, one could lose every time
+    /// and give up; those who take turns do not get into one another's way.
+    pub fn turn(&self, key: &[u8]) -> MutexGuard<'_, ()> {
+        let end = &key[key.len().saturating_sub(TURN_BYTES)..];
+        let mixed = end.iter().fold(0usize, |mixed, byte| {
+            mixed.wrapping_mul(31).wrapping_add(usize::from(*byte))
+        });
+        let turns = &self.state.turns.0;
+        turns[mixed % TURN_COUNT]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The time, as every request of this backend is given it.

@@ -1,5 +1,6 @@
 //! What every thread of the process shares.
 
+use crate::local::Turns;
 use crate::member::Member;
 use crate::memory::{Known, MemoryBound, MemoryError};
 use crate::process::Resident;
@@ -36,6 +37,7 @@ pub(crate) struct State {
     config: RwLock<Arc<CellConfig>>,
     /// Held while another configuration is adopted.
     adopting: Mutex<()>,
+    pub(crate) turns: Turns,
     stopping: AtomicBool,
 }
 
@@ -57,6 +59,7 @@ impl State {
             reporter: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),
             adopting: Mutex::default(),
+            turns: Turns::default(),
             stopping: AtomicBool::new(false),
         }
     }

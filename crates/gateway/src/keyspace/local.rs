@@ -42,13 +42,14 @@ impl LocalKeyspace {
 
     /// One mutation, whose version is the next one.
     fn mutate(
-        &mut self,
+        local: &LocalStore,
+        versions: &mut Nominator,
         now: Now,
         key: &[u8],
         action: Action,
         item: &NewItem<'_>,
     ) -> (Version, Outcome) {
-        let version = self.versions.next(now.unix_ns);
+        let version = versions.next(now.unix_ns);
         let mutation = Mutation {
             action,
             version,
@@ -61,15 +62,15 @@ impl LocalKeyspace {
                 value: item.value,
             },
         };
-        (version, self.local.store().mutate(now, &mutation).outcome)
+        (version, local.store().mutate(now, &mutation).outcome)
     }
 
     /// Takes note of what stood against a mutation; an error if that is final.
-    fn refused(&mut self, outcome: Outcome) -> Result<(), Fault> {
+    fn refused(versions: &mut Nominator, outcome: Outcome) -> Result<(), Fault> {
         match outcome {
             Outcome::Applied => {}
             Outcome::Superseded { bound } | Outcome::Mismatch { bound, .. } => {
-                self.versions.observe(bound);
+                versions.observe(bound);
             }
             Outcome::Rejected(rejection) => return Err(fault(rejection)),
         }
@@ -82,11 +83,14 @@ impl LocalKeyspace {
         decide: &mut Decide<'_>,
         scratch: &mut Vec<u8>,
     ) -> Result<Updated, Fault> {
+        let LocalKeyspace {
+            local, versions, ..
+        } = self;
+        let _turn = local.turn(key);
         for _ in 0..ATTEMPTS_MAX {
             scratch.clear();
-            let now = self.local.now();
-            let read = self
-                .local
+            let now = local.now();
+            let read = local
                 .store()
                 .read(now, key, trefoil_store::Access::Peek, |stored| {
                     let expected =
@@ -96,26 +100,30 @@ impl LocalKeyspace {
                     (expected, decide(item.as_ref(), &mut *scratch))
                 });
             let (expected, decision) = read.map_err(fault)?;
+            // It may be newer than `now`, which was told before the lock was waited for.
+            if let Expected::Version(version) = expected {
+                versions.observe(version);
+            }
             match (decision, expected) {
                 (Decision::Keep, _) => return Ok(Updated::Kept),
                 (Decision::Store(item), _) => {
-                    let (version, outcome) = self.mutate(now, key, Action::Cas(expected), &item);
+                    let (version, outcome) =
+                        Self::mutate(local, versions, now, key, Action::Cas(expected), &item);
                     if outcome == Outcome::Applied {
                         return Ok(Updated::Stored(version));
                     }
-                    self.refused(outcome)?;
+                    Self::refused(versions, outcome)?;
                 }
                 // Nothing is there already.
                 (Decision::Erase, Expected::Absent) => return Ok(Updated::Erased),
                 (Decision::Erase, Expected::Version(expected)) => {
-                    self.versions.observe(expected);
-                    let version = self.versions.next(now.unix_ns);
-                    let store = self.local.store();
+                    let version = versions.next(now.unix_ns);
+                    let store = local.store();
                     let ack = store.erase_if(now, key, expected, version);
                     if ack.outcome == Outcome::Applied {
                         return Ok(Updated::Erased);
                     }
-                    self.refused(ack.outcome)?;
+                    Self::refused(versions, ack.outcome)?;
                 }
             }
         }
@@ -169,11 +177,12 @@ impl Keyspace for LocalKeyspace {
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
         for _ in 0..ATTEMPTS_MAX {
             let now = self.local.now();
-            let (version, outcome) = self.mutate(now, key, Action::Set, item);
+            let (version, outcome) =
+                Self::mutate(&self.local, &mut self.versions, now, key, Action::Set, item);
             if outcome == Outcome::Applied {
                 return Ok(version);
             }
-            self.refused(outcome)?;
+            Self::refused(&mut self.versions, outcome)?;
         }
         Err(Fault::Contended)
     }
