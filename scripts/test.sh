@@ -1,43 +1,50 @@
 #!/usr/bin/env bash
-# All tests, in one optimised build flavour. Prints the seconds of each stage.
+# All tests. Prints the seconds of each stage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
 
-# Many suites start servers and wait for them, which a very busy machine can make
-# them give up: one or two that failed are repeated, once and alone, and named.
-# What is broken fails again.
-crate_tests() {
-  local log suite
-  local -a failed
-  log=$(mktemp)
-  if cargo test --release --workspace --locked --quiet --no-fail-fast 2>&1 | tee "$log"; then
-    rm "$log"
-    return
-  fi
-  mapfile -t failed < <(sed -n 's/^ *`\(-p .*\)`$/\1/p' "$log")
-  rm "$log"
-  ((${#failed[@]} >= 1 && ${#failed[@]} <= 2)) || return 1
-  for suite in "${failed[@]}"; do
-    printf '\n== FAILED, and repeated alone: cargo test %s\n' "$suite"
-    # shellcheck disable=SC2086
-    cargo test --release --locked --quiet $suite || return 1
-    repeated+=("$suite")
-  done
+built=target/tested
+repeated=$built/repeated-suites
+export TREFOIL=$PWD/$built/trefoil
+
+# The clients' packages are downloaded while the compiler works; in a session of
+# their own, to be ended with everything that they started.
+fetch_clients() {
+  mkdir -p target/clients
+  setsid tests/clients/setup.sh >target/clients/setup.log 2>&1 &
+  clients=$!
+  trap 'kill -- "-$clients" 2>/dev/null || true' EXIT
 }
-repeated=()
+
+await_clients() {
+  wait "$clients" || {
+    cat target/clients/setup.log >&2
+    return 1
+  }
+}
+
+# That every form works; this flavour's figures say nothing.
+linked_quick() {
+  "$TREFOIL" bench linked --quick --out target/linked-quick >target/linked-quick.txt 2>&1 || {
+    cat target/linked-quick.txt >&2
+    return 1
+  }
+}
 
 stage "tools and peers" scripts/setup.sh
+fetch_clients
 stage "formatting" cargo fmt --all --check
-stage "build" cargo build --release --workspace --bins --tests --locked --quiet
-stage "tests of every crate" crate_tests
-stage "simulator, 100,000 seeds" target/release/trefoil sim --seed 1 --seeds 100000
+stage "build" cargo build --profile tested --workspace --bins --tests --locked --quiet
+stage "clients' packages" await_clients
+stage "tests of every crate" scripts/run-tests.py tested "$repeated"
+stage "simulator, 100,000 seeds" "$TREFOIL" sim --seed 1 --seeds 100000
 stage "simulator, a mutant for each safety rule" \
-  cargo test --release --locked --quiet -p trefoil-sim --features mutants --test mutants
-stage "linked store beside caches, quick" \
-  target/release/trefoil bench linked --quick --out target/linked-quick
-stage "real clients, and memcached's own tests" scripts/clients.sh serve gateway
+  cargo test --profile tested --locked --quiet -p trefoil-sim --features mutants --test mutants
+stage "linked store beside caches, quick" linked_quick
+stage "real clients, and memcached's own tests" scripts/clients.sh --checks-only serve gateway
 stages_report
-for suite in "${repeated[@]}"; do
-  echo "failed at first and passed when repeated alone: cargo test $suite"
-done
+if [[ -s $repeated ]]; then
+  echo "failed at first and passed when repeated alone:"
+  cat "$repeated"
+fi

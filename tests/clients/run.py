@@ -23,6 +23,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # A bound for what hangs, above that of one of memcached's files.
 SUITE_S_MAX = 600
 AT_A_TIME = 2
+# What makes a measuring suite a short check.
+CHECKS_ONLY = {"YCSB_PEER": "", "YCSB_OPERATIONS": "8000"}
 ALL = servers.TARGETS
 TREFOIL = ("serve", "gateway")
 
@@ -37,7 +39,7 @@ class Suite:
     targets: tuple = ALL
     # Whether the command starts servers by itself; it then gets the target's name.
     own_servers: bool = False
-    # Measures: nothing runs beside it.
+    # Measures: nothing runs beside it, unless only checks are asked for.
     alone: bool = False
 
 
@@ -81,7 +83,7 @@ class Result:
         return re.sub(r"\s+", " ", ", ".join(lines[-2:])).strip("[ ]") if lines else "(nothing)"
 
 
-def run(suite, target):
+def run(suite, target, checks_only):
     begin = time.monotonic()
     command = [str(HERE / suite.command[0]), *suite.command[1:]]
     starter = [sys.executable, str(HERE / "servers.py"), target]
@@ -93,6 +95,7 @@ def run(suite, target):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        env=os.environ | (CHECKS_ONLY if checks_only else {}),
     )
     running.add(process)
     try:
@@ -138,6 +141,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="memcached, serve, gateway; or trefoil for the last two")
     parser.add_argument("--only", action="append", metavar="SUITE", help="part of a suite's name; may be repeated")
+    parser.add_argument("--checks-only", action="store_true", help="measure nothing: shorter, and figures are not printed")
     options = parser.parse_args()
     targets = []
     for target in options.targets or ["memcached", "trefoil"]:
@@ -156,19 +160,19 @@ def main():
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
+    measuring = [(suite, target) for suite, target in wanted if suite.alone and not options.checks_only]
     results = []
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
-        runs = [pool.submit(run, suite, target) for suite, target in wanted if not suite.alone]
+        runs = [pool.submit(run, *one, options.checks_only) for one in wanted if one not in measuring]
         for done in concurrent.futures.as_completed(runs):
             results.append(done.result())
             report(results[-1])
-    for suite, target in wanted:
-        if suite.alone:
-            results.append(run(suite, target))
-            report(results[-1])
+    for suite, target in measuring:
+        results.append(run(suite, target, False))
+        report(results[-1])
     table(results)
     for result in results:
-        if result.passed and result.suite.alone:
+        if result.passed and (result.suite, result.target) in measuring:
             print(f"\n{result.suite.name} / {result.target}\n{result.output.rstrip()}")
     failed = [result for result in results if not result.passed]
     print(f"\n{len(results)} runs of suites, {len(failed)} failed")

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """YCSB's workloads A, B, C, D and F against a target, beside memcached: run.py TARGET
 
+YCSB_PEER names what it is measured beside, nothing if empty; YCSB_RECORDS and
+YCSB_OPERATIONS say how much is done.
+
 Fails on any operation that did not succeed. The clients are YCSB's threads
 with spymemcached (java/src/main/java/trefoil/SpyDb.java).
 """
@@ -19,6 +22,7 @@ import servers
 CACHE = pathlib.Path(os.environ.get("CLIENTS_CACHE", servers.ROOT / "target" / "clients"))
 RECORDS = int(os.environ.get("YCSB_RECORDS", 5_000))
 OPERATIONS = int(os.environ.get("YCSB_OPERATIONS", 40_000))
+PEER = os.environ.get("YCSB_PEER", "memcached")
 THREADS = 8
 # D inserts, so it comes last.
 WORKLOADS = "abcfd"
@@ -89,7 +93,7 @@ def main(target):
     print(f"{RECORDS:,} records of 1,000 bytes, {OPERATIONS:,} operations, {THREADS} threads; p50 / p99")
     with contextlib.ExitStack() as stack:
         running = [
-            stack.enter_context(servers.Servers(name)) for name in dict.fromkeys((target, "memcached"))
+            stack.enter_context(servers.Servers(name)) for name in dict.fromkeys((target, PEER)) if name
         ]
         for server in running:
             ycsb(server, "a", "-load")
