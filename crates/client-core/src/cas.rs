@@ -26,11 +26,13 @@
 //!   SET at its own version, which also takes the place of what a contender has
 //!   left there. A copy of its own on one replica of three would leave the key
 //!   without a quorum when another one dies.
-//! * A CAS may *give way* ([`Cas::giving_way`]): its first refusal ends it. One
-//!   that goes on may still find a quorum where the refusing replica was the
-//!   odd one out, but while others contend it only gets in the way of the one
-//!   that was first. So one gives way first and goes on when it finds the same
-//!   version again.
+//! * A CAS may *give way* ([`Cas::giving_way`]): a refusal by the first replica
+//!   ends it. One that goes on may still find a quorum where the refusing
+//!   replica was the odd one out, but while others contend it only gets in the
+//!   way of the one that was first. So one gives way first and goes on when it
+//!   finds the same version again. One that a replica holds does not give way:
+//!   where the replica that refused is the odd one out, each of the three would
+//!   be left with something else, and no quorum would ever come about again.
 
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
@@ -73,7 +75,7 @@ pub struct Cas {
     bound: Version,
     /// The replica to be sent to next.
     next: Option<usize>,
-    /// Whether the first refusal ends it.
+    /// Whether a refusal ends it as long as no replica holds it.
     gives_way: bool,
     /// The replicas that were sent an `Install`, as a bit set.
     installed: u8,
@@ -102,7 +104,7 @@ impl Cas {
         cas
     }
 
-    /// The same, ended by its first refusal.
+    /// The same, ended by a refusal that comes before any replica holds it.
     pub fn giving_way(mode: Mode, version: Version, limits: Limits) -> Self {
         Cas {
             gives_way: true,
@@ -190,7 +192,9 @@ impl Cas {
         self.outcome = match decide_cas(states, self.quorum) {
             CasDecision::Open => None,
             CasDecision::Ask(replica) => match self.refusal() {
-                Some(present) if self.gives_way => Some(MutationOutcome::Exists { present }),
+                Some(present) if self.gives_way && self.holders() == 0 => {
+                    Some(MutationOutcome::Exists { present })
+                }
                 _ => {
                     self.next = Some(replica);
                     None
@@ -208,14 +212,20 @@ impl Cas {
         };
     }
 
+    /// How many replicas hold it, or may hold it.
+    fn holders(&self) -> usize {
+        let states = &self.states[..self.replica_count];
+        let held = |state: &&CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
+        states.iter().filter(held).count()
+    }
+
     /// What a replica that refused has instead, if one has and if no quorum
     /// can hold this CAS unless somebody else is asked.
     fn refusal(&self) -> Option<Option<Version>> {
-        let states = &self.states[..self.replica_count];
-        let held = |state: &&CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
-        if states.iter().filter(held).count() >= self.quorum {
+        if self.holders() >= self.quorum {
             return None;
         }
+        let states = &self.states[..self.replica_count];
         states.iter().find_map(|state| match state {
             CasState::Refused { present } => Some(*present),
             _ => None,
