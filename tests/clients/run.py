@@ -39,7 +39,7 @@ class Suite:
     targets: tuple = ALL
     # Whether the command starts servers by itself; it then gets the target's name.
     own_servers: bool = False
-    # Measures: nothing runs beside it, unless only checks are asked for.
+    # Measures: nothing runs beside it.
     alone: bool = False
 
 
@@ -160,19 +160,23 @@ def main():
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    measuring = [(suite, target) for suite, target in wanted if suite.alone and not options.checks_only]
     results = []
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
-        runs = [pool.submit(run, *one, options.checks_only) for one in wanted if one not in measuring]
+        runs = [
+            pool.submit(run, suite, target, options.checks_only)
+            for suite, target in wanted
+            if not suite.alone
+        ]
         for done in concurrent.futures.as_completed(runs):
             results.append(done.result())
             report(results[-1])
-    for suite, target in measuring:
-        results.append(run(suite, target, False))
-        report(results[-1])
+    for suite, target in wanted:
+        if suite.alone:
+            results.append(run(suite, target, options.checks_only))
+            report(results[-1])
     table(results)
     for result in results:
-        if result.passed and (result.suite, result.target) in measuring:
+        if result.passed and result.suite.alone and not options.checks_only:
             print(f"\n{result.suite.name} / {result.target}\n{result.output.rstrip()}")
     failed = [result for result in results if not result.passed]
     print(f"\n{len(results)} runs of suites, {len(failed)} failed")

@@ -15,7 +15,7 @@ use crate::load::LoadError;
 use crate::peer::{PeerError, PeerKind};
 use crate::target::TargetError;
 
-pub use report::{BatchFigures, CompareReport, GetFigures, RpcFigures, SetFigures};
+pub use report::{BatchFigures, BatchRates, CompareReport, GetFigures, RpcFigures, SetFigures};
 
 /// What to compare.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use trefoil_client::{Carrier, Cell, Options, SetOptions};
 
-use super::report::{BatchFigures, CompareReport, GetFigures, RpcFigures, SetFigures};
+use super::report::{BatchFigures, BatchRates, CompareReport, GetFigures, RpcFigures, SetFigures};
 use super::{CompareError, CompareOptions};
 use crate::floor::{FloorCorpus, FloorOptions, FloorTarget, PageSize, futex_ping_pong};
 use crate::load::{
@@ -21,7 +21,9 @@ use crate::target::{Target, TargetError};
 
 const BATCH: usize = 100;
 const BATCH_VALUE_LEN: usize = 100;
+/// With what belongs to them some 190 MB, and a tenth of it.
 const BATCH_KEYS_COUNT: u64 = 1_000_000;
+const CACHED_KEYS_COUNT: u64 = 100_000;
 /// Keys of the phases that only write.
 const SMALL_KEYS_COUNT: u64 = 100_000;
 /// How long a backend takes to fall asleep, with a margin.
@@ -379,35 +381,69 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
     fill(&mut ours, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
     cell.settle()?;
     fill_peer(&mut theirs, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
-    let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
-    for number in 0..options.runs {
-        progress(&format!(
-            "run {} of {}: lookups of {BATCH} keys",
-            number + 1,
-            options.runs
-        ));
-        let load = Load {
-            keys_count: BATCH_KEYS_COUNT,
-            value_len: BATCH_VALUE_LEN,
-            gets: 1.0,
-            batch: BATCH,
-            seconds: options.seconds,
-            seed: number as u64 + 1,
-        };
-        // Keys per time inside the calls: composing and verifying are the load
-        // generator's, for both alike.
-        let rate = |summary: Summary| BATCH as f64 * 1e9 / summary.get.p50_ns.max(1) as f64;
-        our_rates.push(rate(measure("trefoil R=1", &mut ours, load)?));
-        their_rates.push(rate(measure_peer(&mut theirs, load)?));
+    let [mut whole, mut cached] = [BATCH_KEYS_COUNT, CACHED_KEYS_COUNT].map(BatchRuns::of);
+    for runs in [&mut whole, &mut cached] {
+        for number in 0..options.runs {
+            progress(&format!(
+                "run {} of {}: lookups of {BATCH} of {} keys",
+                number + 1,
+                options.runs,
+                runs.keys_count
+            ));
+            let load = Load {
+                keys_count: runs.keys_count,
+                value_len: BATCH_VALUE_LEN,
+                gets: 1.0,
+                batch: BATCH,
+                seconds: options.seconds,
+                seed: number as u64 + 1,
+            };
+            runs.ours.push(measure("trefoil R=1", &mut ours, load)?);
+            runs.theirs.push(measure_peer(&mut theirs, load)?);
+        }
     }
-    let (trefoil_ops_per_s, memcached_ops_per_s) = (middle(&our_rates), middle(&their_rates));
     Ok(BatchFigures {
         batch: BATCH,
         value_size: BATCH_VALUE_LEN,
-        trefoil_ops_per_s,
-        memcached_ops_per_s,
-        ratio: trefoil_ops_per_s / memcached_ops_per_s,
+        rates: whole.rates(),
+        cached: cached.rates(),
     })
+}
+
+/// Runs of batches over one corpus.
+struct BatchRuns {
+    keys_count: u64,
+    ours: Vec<Summary>,
+    theirs: Vec<Summary>,
+}
+
+impl BatchRuns {
+    fn of(keys_count: u64) -> Self {
+        BatchRuns {
+            keys_count,
+            ours: Vec::new(),
+            theirs: Vec::new(),
+        }
+    }
+
+    /// Keys per time inside the calls: composing and verifying are the load
+    /// generator's, for both alike.
+    fn rates(&self) -> BatchRates {
+        let rate = |runs: &[Summary]| {
+            let rates: Vec<f64> = runs
+                .iter()
+                .map(|run| BATCH as f64 * 1e9 / run.get.p50_ns.max(1) as f64)
+                .collect();
+            middle(&rates)
+        };
+        let (trefoil_ops_per_s, memcached_ops_per_s) = (rate(&self.ours), rate(&self.theirs));
+        BatchRates {
+            keys: self.keys_count,
+            trefoil_ops_per_s,
+            memcached_ops_per_s,
+            ratio: trefoil_ops_per_s / memcached_ops_per_s,
+        }
+    }
 }
 
 fn processes(options: &CompareOptions, progress: Progress<'_>) -> Result<Latency, CompareError> {

@@ -88,6 +88,18 @@ pub struct BatchFigures {
     pub batch: usize,
     /// Bytes of a value.
     pub value_size: usize,
+    /// Over the whole corpus, more than the processor's caches hold.
+    #[serde(flatten)]
+    pub rates: BatchRates,
+    /// Over a tenth of it, which they hold.
+    pub cached: BatchRates,
+}
+
+/// One corpus's figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct BatchRates {
+    /// Keys asked for, each as often as any other.
+    pub keys: u64,
     /// Keys per second.
     pub trefoil_ops_per_s: f64,
     /// Keys per second.
@@ -203,14 +215,23 @@ impl CompareReport {
         );
         row("empty gRPC call", &self.rpc.empty, none(), none());
         let many = &self.get_many;
+        let rates = |rates: &BatchRates| {
+            format!(
+                "{}, {} {}: {}",
+                rate(rates.trefoil_ops_per_s),
+                self.peer,
+                rate(rates.memcached_ops_per_s),
+                ratio(rates.ratio)
+            )
+        };
         format!(
-            "{table}\nGET of {} keys at once, {} B values: {}, {} {}: {}\nbackend CPU per one-sided GET, touches included: {:.3} µs\n",
+            "{table}\nGET of {} keys at once, {} B values, of {} keys: {}\nthe same of {} keys, which the caches hold: {}\nbackend CPU per one-sided GET, touches included: {:.3} µs\n",
             many.batch,
             many.value_size,
-            rate(many.trefoil_ops_per_s),
-            self.peer,
-            rate(many.memcached_ops_per_s),
-            ratio(many.ratio),
+            many.rates.keys,
+            rates(&many.rates),
+            many.cached.keys,
+            rates(&many.cached),
             self.server_cpu_us_per_get,
         )
     }
