@@ -26,13 +26,14 @@
 //!   SET at its own version, which also takes the place of what a contender has
 //!   left there. A copy of its own on one replica of three would leave the key
 //!   without a quorum when another one dies.
-//! * A CAS may *give way* ([`Cas::giving_way`]): a refusal by the first replica
-//!   ends it. One that goes on may still find a quorum where the refusing
-//!   replica was the odd one out, but while others contend it only gets in the
-//!   way of the one that was first. So one gives way first and goes on when it
-//!   finds the same version again. One that a replica holds does not give way:
-//!   where the replica that refused is the odd one out, each of the three would
-//!   be left with something else, and no quorum would ever come about again.
+//! * A CAS may *give way* ([`Cas::giving_way`]): a refusal that comes before any
+//!   replica has applied it ends it. One that goes on may still find a quorum
+//!   where the refusing replica was the odd one out, but while others contend it
+//!   only gets in the way of the one that was first. So one gives way first and
+//!   goes on when it finds the same version again. One that a replica holds does
+//!   not give way: where the replica that refused is the odd one out, each of
+//!   the three would be left with something else, and no quorum would ever come
+//!   about again.
 
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};

@@ -103,9 +103,9 @@ impl Client {
         self.cas_as(Cas::new, key, expected, value, options)
     }
 
-    /// [`Client::cas`] for a first attempt while others contend: ended by the
-    /// first replica that refuses, so that the one who was first is through
-    /// sooner. `expected` may still be what a quorum holds then; whoever finds it
+    /// [`Client::cas`] for a first attempt while others contend: ended by a
+    /// replica that refuses before any has applied it, so that the one who was
+    /// first is through sooner. `expected` may still be what a quorum holds then; whoever finds it
     /// again tries [`Client::cas`].
     pub fn cas_giving_way(
         &mut self,
