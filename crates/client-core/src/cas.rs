@@ -3,12 +3,14 @@
 //! # Calling order
 //!
 //! ```text
-//! let mut cas = Cas::new(mode, version, limits);
+//! let mut cas = Cas::new(mode, expected, version, limits);
 //! loop {
 //!     match cas.poll(now) {
 //!         Send { replica }  => message -> handle_ack, or handle_failure
 //!         Install { replica } => a SET of the same value at the same version; its
 //!                              answer is nobody's
+//!         Pause { ns }      => let so much time pass
+//!         Look              => a GET, and a version above bound() -> handle_agreed
 //!         Wait { until_ns } => feed the answer, or poll again at that time
 //!         Done(outcome)     => ends it
 //!     }
@@ -26,14 +28,15 @@
 //!   SET at its own version, which also takes the place of what a contender has
 //!   left there. A copy of its own on one replica of three would leave the key
 //!   without a quorum when another one dies.
-//! * A CAS may *give way* ([`Cas::giving_way`]): a refusal that comes before any
-//!   replica has applied it ends it. One that goes on may still find a quorum
-//!   where the refusing replica was the odd one out, but while others contend it
-//!   only gets in the way of the one that was first. So one gives way first and
-//!   goes on when it finds the same version again. One that a replica holds does
-//!   not give way: where the replica that refused is the odd one out, each of
-//!   the three would be left with something else, and no quorum would ever come
-//!   about again.
+//! * **A refusal that comes before any replica has applied it stops it for a
+//!   look**: only if a quorum still agrees on what is expected (the replica that
+//!   refused was the odd one out) does it begin anew, under a new version, and
+//!   then goes on after one refusal. Going on at once would let two contenders
+//!   hold one replica each where the third lags behind or has something else:
+//!   three replicas with three versions, and no quorum ever again. After the
+//!   look, the other two held what both contenders expect, so one of them wins.
+//! * One that a replica holds goes on, for the same reason: ending there would
+//!   leave its version in nobody's care.
 
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
@@ -41,7 +44,11 @@ use crate::outcome::{MutationOutcome, SendFailure};
 use crate::quorum::{CasDecision, CasState, decide_cas};
 use crate::retry::{Limits, Retry, RetryCause, RetryCounts};
 use trefoil_layout::Version;
-use trefoil_layout::op::{Ack, Outcome, Rejection};
+use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
+
+/// How long a contender that was first may need to be through: some messages
+/// on one host.
+const LOOK_AFTER_NS: u64 = 5_000;
 
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +63,13 @@ pub enum CasStep {
         /// Place in the cohort.
         replica: usize,
     },
+    /// Let this time pass: whoever was first may be through then.
+    Pause {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// Find out by a GET what a quorum agrees on, then [`Cas::handle_agreed`].
+    Look,
     /// Nothing to start before the answer or this time.
     Wait {
         /// On the caller's monotonic clock; `u64::MAX` if there is no such time.
@@ -65,9 +79,25 @@ pub enum CasStep {
     Done(MutationOutcome),
 }
 
+/// Where it is with its look at what a quorum agrees on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// None was needed.
+    Ahead,
+    /// The next step but one.
+    Paused,
+    /// The next step.
+    Due,
+    /// The driver has it.
+    Open,
+    /// It was there: a refusal does not stop it any more.
+    Past,
+}
+
 /// The machine. See the module's page for the calling order.
 #[derive(Clone, Debug)]
 pub struct Cas {
+    expected: Expected,
     version: Version,
     replica_count: usize,
     quorum: usize,
@@ -76,8 +106,7 @@ pub struct Cas {
     bound: Version,
     /// The replica to be sent to next.
     next: Option<usize>,
-    /// Whether a refusal ends it as long as no replica holds it.
-    gives_way: bool,
+    look: Look,
     /// The replicas that were sent an `Install`, as a bit set.
     installed: u8,
     retry: Retry,
@@ -85,17 +114,19 @@ pub struct Cas {
 }
 
 impl Cas {
-    /// A machine that installs under `version`, freshly issued by a clock that
-    /// has observed the expected version: below it, every replica would refuse.
-    pub fn new(mode: Mode, version: Version, limits: Limits) -> Self {
+    /// A machine that puts `version` in the place of `expected`. It is freshly
+    /// issued by a clock that has observed the expected one: below that, every
+    /// replica would refuse.
+    pub fn new(mode: Mode, expected: Expected, version: Version, limits: Limits) -> Self {
         let mut cas = Cas {
+            expected,
             version,
             replica_count: mode.replica_count(),
             quorum: mode.quorum(),
             states: [CasState::Unsent; REPLICAS_MAX],
             bound: Version::ZERO,
             next: None,
-            gives_way: false,
+            look: Look::Ahead,
             installed: 0,
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
@@ -103,14 +134,6 @@ impl Cas {
         };
         cas.advance();
         cas
-    }
-
-    /// The same, ended by a refusal that comes before any replica holds it.
-    pub fn giving_way(mode: Mode, version: Version, limits: Limits) -> Self {
-        Cas {
-            gives_way: true,
-            ..Cas::new(mode, version, limits)
-        }
     }
 
     /// The next step.
@@ -126,12 +149,42 @@ impl Cas {
             self.installed |= 1 << replica;
             return CasStep::Install { replica };
         }
-        match self.outcome {
-            Some(outcome) => CasStep::Done(outcome),
-            None => CasStep::Wait {
+        if let Some(outcome) = self.outcome {
+            return CasStep::Done(outcome);
+        }
+        match self.look {
+            Look::Paused => {
+                self.look = Look::Due;
+                CasStep::Pause { ns: LOOK_AFTER_NS }
+            }
+            Look::Due => {
+                self.look = Look::Open;
+                CasStep::Look
+            }
+            _ => CasStep::Wait {
                 until_ns: self.retry.deadline_ns(),
             },
         }
+    }
+
+    /// What a GET has found that a quorum agrees on, `None` if on nothing, and a
+    /// version above [`Cas::bound`] to begin anew with.
+    pub fn handle_agreed(&mut self, agreed: Option<Expected>, version: Version) {
+        if self.look != Look::Open || self.outcome.is_some() {
+            return;
+        }
+        self.look = Look::Past;
+        if agreed == Some(self.expected) {
+            self.version = version;
+            self.states = [CasState::Unsent; REPLICAS_MAX];
+            return self.advance();
+        }
+        let present = match agreed {
+            Some(Expected::Version(version)) => Some(version),
+            Some(Expected::Absent) => None,
+            None => self.refusal().flatten(),
+        };
+        self.outcome = Some(MutationOutcome::Exists { present });
     }
 
     /// A replica's answer.
@@ -164,7 +217,7 @@ impl Cas {
         self.advance();
     }
 
-    /// The version under which it is being installed.
+    /// The version under which it is being installed; another one after a look.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -192,15 +245,14 @@ impl Cas {
         let states = &self.states[..self.replica_count];
         self.outcome = match decide_cas(states, self.quorum) {
             CasDecision::Open => None,
-            CasDecision::Ask(replica) => match self.refusal() {
-                Some(present) if self.gives_way && self.holders() == 0 => {
-                    Some(MutationOutcome::Exists { present })
-                }
-                _ => {
-                    self.next = Some(replica);
-                    None
-                }
-            },
+            CasDecision::Ask(_) if self.stops_for_a_look() => {
+                self.look = Look::Paused;
+                None
+            }
+            CasDecision::Ask(replica) => {
+                self.next = Some(replica);
+                None
+            }
             CasDecision::Stored => Some(MutationOutcome::Stored {
                 version: self.version,
             }),
@@ -213,19 +265,16 @@ impl Cas {
         };
     }
 
-    /// How many replicas hold it, or may hold it.
-    fn holders(&self) -> usize {
-        let states = &self.states[..self.replica_count];
-        let held = |state: &&CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
-        states.iter().filter(held).count()
+    fn stops_for_a_look(&self) -> bool {
+        let held = |state: &CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
+        self.look == Look::Ahead
+            && self.refusal().is_some()
+            && !self.states[..self.replica_count].iter().any(held)
+            && !mutants::is_on(Mutant::CasWithoutLook)
     }
 
-    /// What a replica that refused has instead, if one has and if no quorum
-    /// can hold this CAS unless somebody else is asked.
+    /// What a replica that refused has instead, if one has refused.
     fn refusal(&self) -> Option<Option<Version>> {
-        if self.holders() >= self.quorum {
-            return None;
-        }
         let states = &self.states[..self.replica_count];
         states.iter().find_map(|state| match state {
             CasState::Refused { present } => Some(*present),

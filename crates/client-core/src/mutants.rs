@@ -12,6 +12,8 @@ pub enum Mutant {
     VotesAcrossEpochs,
     /// Rule 14: a CAS whose answer was lost is sent again.
     CasResent,
+    /// Rule 15: a CAS that was refused goes on without a look.
+    CasWithoutLook,
     /// Rule 15: one refusal makes a CAS failed.
     OneRefusalFails,
     /// Rule 15: one application makes a CAS stored.

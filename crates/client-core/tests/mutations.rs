@@ -6,7 +6,10 @@ use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
 use trefoil_layout::Version;
-use trefoil_layout::op::{Ack, Outcome, Rejection};
+use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
+
+/// What the CASes expect.
+const EXPECTED: Expected = Expected::Version(Version::new(3, 1, 0));
 
 fn v(time_ns: u64) -> Version {
     Version::new(time_ns, 1, 0)
@@ -235,12 +238,12 @@ fn an_immutable_corpus_refuses_without_a_message() {
     let limits = Limits::until(1_000);
     let mut mutate = Mutate::new(Mode::R2Immutable, MutateKind::Set, v(5), limits);
     ends(&mut mutate, refused);
-    let mut cas = Cas::new(Mode::R2Immutable, v(5), limits);
+    let mut cas = Cas::new(Mode::R2Immutable, EXPECTED, v(5), limits);
     assert_eq!(cas.poll(0), CasStep::Done(refused));
 }
 
 fn cas() -> Cas {
-    Cas::new(Mode::R32, v(5), Limits::until(1_000))
+    Cas::new(Mode::R32, EXPECTED, v(5), Limits::until(1_000))
 }
 
 #[track_caller]
@@ -289,16 +292,63 @@ fn cas_takes_the_place_of_what_a_contender_left() {
     ends_cas(&mut cas, MutationOutcome::Stored { version: v(5) });
 }
 
-#[test]
-fn cas_gives_way_until_a_replica_holds_it() {
-    let limits = Limits::until(1_000);
-    let mut cas = Cas::giving_way(Mode::R32, v(5), limits);
-    sends_cas(&mut cas, 0);
-    cas.handle_ack(0, mismatch(Some(4)));
-    let present = Some(v(4));
-    ends_cas(&mut cas, MutationOutcome::Exists { present });
+/// Lets it be refused by its first replica and look.
+#[track_caller]
+fn is_refused_and_looks(cas: &mut Cas, present: u64) {
+    sends_cas(cas, 0);
+    cas.handle_ack(0, mismatch(Some(present)));
+    assert!(matches!(cas.poll(0), CasStep::Pause { .. }));
+    assert_eq!(cas.poll(0), CasStep::Look);
+    waits_cas(cas);
+}
 
-    let mut cas = Cas::giving_way(Mode::R32, v(5), limits);
+#[test]
+fn a_refused_cas_ends_if_a_quorum_holds_something_else_or_nothing() {
+    for (agreed, present) in [
+        (Some(Expected::Version(v(4))), Some(v(4))),
+        (Some(Expected::Absent), None),
+        // No quorum: what the replica that refused has.
+        (None, Some(v(9))),
+    ] {
+        let mut cas = cas();
+        is_refused_and_looks(&mut cas, 9);
+        cas.handle_agreed(agreed, v(10));
+        ends_cas(&mut cas, MutationOutcome::Exists { present });
+    }
+}
+
+#[test]
+fn a_refused_cas_begins_anew_if_a_quorum_holds_what_it_expects() {
+    let mut cas = cas();
+    is_refused_and_looks(&mut cas, 9);
+    assert_eq!(cas.bound(), v(9));
+    cas.handle_agreed(Some(EXPECTED), v(10));
+    sends_cas(&mut cas, 0);
+    cas.handle_ack(0, mismatch(Some(9)));
+    // It has looked: the odd one out does not stop it again.
+    sends_cas(&mut cas, 1);
+    cas.handle_ack(1, applied(1));
+    sends_cas(&mut cas, 2);
+    cas.handle_ack(2, applied(1));
+    installs_cas(&mut cas, 0);
+    ends_cas(&mut cas, MutationOutcome::Stored { version: v(10) });
+}
+
+#[test]
+fn a_look_nobody_answers_ends_with_the_deadline() {
+    let mut cas = cas();
+    is_refused_and_looks(&mut cas, 9);
+    let last = None;
+    let cause = GiveUp::Deadline { last };
+    let failed = MutationOutcome::Failed { cause };
+    assert_eq!(cas.poll(1_000), CasStep::Done(failed));
+    cas.handle_agreed(Some(EXPECTED), v(10));
+    ends_cas(&mut cas, failed);
+}
+
+#[test]
+fn a_cas_that_a_replica_holds_does_not_look() {
+    let mut cas = cas();
     sends_cas(&mut cas, 0);
     cas.handle_ack(0, applied(1));
     sends_cas(&mut cas, 1);
@@ -309,9 +359,11 @@ fn cas_gives_way_until_a_replica_holds_it() {
     cas.handle_ack(2, applied(1));
     installs_cas(&mut cas, 1);
     ends_cas(&mut cas, MutationOutcome::Stored { version: v(5) });
+}
 
-    // Down is no refusal.
-    let mut cas = Cas::giving_way(Mode::R32, v(5), limits);
+#[test]
+fn a_dead_replica_is_no_reason_to_look() {
+    let mut cas = cas();
     sends_cas(&mut cas, 0);
     cas.handle_failure(0, SendFailure::NotSent);
     sends_cas(&mut cas, 1);
@@ -324,6 +376,8 @@ fn cas_gives_way_until_a_replica_holds_it() {
 #[test]
 fn cas_fails_by_two_refusals() {
     let mut cas = cas();
+    is_refused_and_looks(&mut cas, 4);
+    cas.handle_agreed(Some(EXPECTED), v(10));
     sends_cas(&mut cas, 0);
     cas.handle_ack(0, mismatch(Some(4)));
     sends_cas(&mut cas, 1);
@@ -411,7 +465,7 @@ fn cas_with_one_copy_is_decided_by_one_answer() {
             MutationOutcome::Rejected(Rejection::NoMemory),
         ),
     ] {
-        let mut cas = Cas::new(Mode::R1, v(5), Limits::until(1_000));
+        let mut cas = Cas::new(Mode::R1, EXPECTED, v(5), Limits::until(1_000));
         sends_cas(&mut cas, 0);
         cas.handle_ack(0, answer);
         ends_cas(&mut cas, outcome);

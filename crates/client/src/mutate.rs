@@ -2,17 +2,17 @@
 
 use crate::client::{Client, check_key};
 use crate::error::{Mutated, OpError};
-use crate::get::pause;
+use crate::get::{Lookup, pause};
 use crate::rpc::CallAnswer;
 use crate::time;
 use crate::wait::{AllOutstanding, Event, Outstanding};
 use std::time::Duration;
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::{Cas, CasStep};
-use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
+use trefoil_client_core::get::MissReason;
+use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
-use trefoil_client_core::retry::Limits;
 use trefoil_fabric::SendError;
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX};
 use trefoil_layout::message::Request;
@@ -100,31 +100,6 @@ impl Client {
         value: &[u8],
         options: SetOptions,
     ) -> Result<Mutated, OpError> {
-        self.cas_as(Cas::new, key, expected, value, options)
-    }
-
-    /// [`Client::cas`] for a first attempt while others contend: ended by a
-    /// replica that refuses before any has applied it, so that the one who was
-    /// first is through sooner. `expected` may still be what a quorum holds then; whoever finds it
-    /// again tries [`Client::cas`].
-    pub fn cas_giving_way(
-        &mut self,
-        key: &[u8],
-        expected: Expected,
-        value: &[u8],
-        options: SetOptions,
-    ) -> Result<Mutated, OpError> {
-        self.cas_as(Cas::giving_way, key, expected, value, options)
-    }
-
-    fn cas_as(
-        &mut self,
-        machine: fn(Mode, Version, Limits) -> Cas,
-        key: &[u8],
-        expected: Expected,
-        value: &[u8],
-        options: SetOptions,
-    ) -> Result<Mutated, OpError> {
         check_key(key)?;
         let limit = self.config.value_len_max;
         if value.len() as u64 > limit {
@@ -137,7 +112,7 @@ impl Client {
         let entry = entry(key, value, options)?;
         let limits = self.limits(time::monotonic_ns());
         self.run_cas(
-            machine(self.mode, version, limits),
+            Cas::new(self.mode, expected, version, limits),
             &Outgoing {
                 action: Action::Cas(expected),
                 entry,
@@ -244,14 +219,14 @@ impl Client {
     }
 
     fn run_cas(&mut self, mut machine: Cas, outgoing: &Outgoing<'_>) -> Result<Mutated, OpError> {
-        let version = machine.version();
         self.operation += 1;
         let hash = self.hash(outgoing.entry.key);
-        let cohort = self.cohort(hash);
+        let mut cohort = self.cohort(hash);
         let mut now = time::monotonic_ns();
         let mut outstanding = AllOutstanding::default();
         let mut reason = None;
         let outcome = loop {
+            let version = machine.version();
             match machine.poll(now) {
                 CasStep::Send { replica } => {
                     match self.send(outgoing, hash, version, cohort, replica) {
@@ -269,6 +244,17 @@ impl Client {
                     };
                     // Whether it arrives changes nothing of the outcome.
                     let _ = self.send(&install, hash, version, cohort, replica);
+                }
+                CasStep::Pause { ns } => pause(ns),
+                CasStep::Look => {
+                    let agreed = self.agreed(outgoing.entry.key);
+                    // Reading may have learned of another configuration.
+                    cohort = self.cohort(hash);
+                    outstanding = AllOutstanding::default();
+                    self.operation += 1;
+                    self.observe_sanely(machine.bound());
+                    machine.handle_agreed(agreed, self.versions.next());
+                    now = time::monotonic_ns();
                 }
                 CasStep::Wait { until_ns } => {
                     match self.next_event(cohort, &mut outstanding, until_ns) {
@@ -289,6 +275,17 @@ impl Client {
         // The next attempt has to lie above whatever refused this one.
         self.observe_sanely(machine.bound());
         self.conclude_mutation(outcome, reason)
+    }
+
+    /// What a quorum agrees on, in the words of a CAS.
+    fn agreed(&mut self, key: &[u8]) -> Option<Expected> {
+        match self.peek(key) {
+            Ok(Lookup::Hit(hit)) => Some(Expected::Version(hit.version)),
+            Ok(Lookup::Miss(miss)) if miss.reason != MissReason::Inquorate => {
+                Some(Expected::Absent)
+            }
+            _ => None,
+        }
     }
 
     /// Sends to one replica by ring, or by RPC where rings do not go. An error

@@ -108,6 +108,8 @@ pub(crate) struct Env<'t> {
     pub(crate) operations: Vec<Cell<u32>>,
     /// The backend that is to crash next, if it was chosen.
     pub(crate) victim: Cell<Option<usize>>,
+    /// A calm run's mutations have ended and every message has arrived.
+    pub(crate) has_settled: Cell<bool>,
     fillers: Vec<Vec<u8>>,
     filler_clock: RefCell<VersionClock>,
     value: RefCell<Vec<u8>>,
@@ -129,6 +131,7 @@ impl<'t> Env<'t> {
             stats: RefCell::default(),
             operations: vec![Cell::new(0); profile.clients],
             victim: Cell::new(None),
+            has_settled: Cell::new(false),
             fillers: Vec::new(),
             filler_clock: RefCell::new(VersionClock::new(0xf1_11e5)),
             value: RefCell::default(),

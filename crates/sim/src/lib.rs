@@ -19,7 +19,8 @@
 //! waiting, reads torn between any two words, clocks that differ by up to 15
 //! s, evictions at single replicas, expiry, forgotten tombstones, indexes that
 //! grow and data that moves under readers, configuration changes, one crash
-//! with the dead memory still mapped, recovery of the crashed backend.
+//! with the dead memory still mapped, recovery of the crashed backend. Some
+//! runs are calm, with delays alone: there a key must keep its quorum, too.
 //!
 //! A violation names its seed; `trefoil sim --seed S` replays it step by step.
 

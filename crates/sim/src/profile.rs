@@ -8,6 +8,8 @@ use trefoil_store::PolicyKind;
 /// Chances are of 1,024.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
+    /// Nothing fails and nothing is forgotten: what remains is delay and order.
+    pub(crate) calm: bool,
     /// Copies of each key: 1 or 3.
     pub(crate) replicas: usize,
     pub(crate) backends: usize,
@@ -93,6 +95,9 @@ impl Profile {
     /// steps in the right order.
     pub(crate) fn draw(rng: &Rng) -> Self {
         let profile = Self::mix(rng);
+        if rng.chance(80) {
+            return profile.calmed(rng);
+        }
         if !rng.chance(256) {
             return profile;
         }
@@ -137,6 +142,44 @@ impl Profile {
         }
     }
 
+    /// Writers who contend for one key, and no other trouble than delay.
+    fn calmed(self, rng: &Rng) -> Self {
+        Profile {
+            calm: true,
+            replicas: 3,
+            clients: 2 + rng.index(3),
+            keys: 1,
+            operations: rng.pick(&[24, 60]),
+            weights: rng.pick(&[
+                [8, 2, 1, 10, 1],
+                [6, 0, 0, 10, 0],
+                [4, 2, 0, 4, 0],
+                [4, 4, 4, 2, 2],
+            ]),
+            loss: 0,
+            answer_loss: 0,
+            lateness: 1024,
+            delay_steps: 50,
+            read_failure: 0,
+            impatience: 0,
+            surroundings: 0,
+            crash: false,
+            recovery: false,
+            filler: 0,
+            fillers_first: 0,
+            crowded: false,
+            objects_max: 0,
+            memory_max: 64 << 10,
+            tombstones: 16,
+            value_len: 0,
+            expiry_ms: 0,
+            skew_ns: rng.pick(&[0, 50_000, 2_000_000]),
+            deadline_ns: u64::MAX >> 1,
+            retries_max: 24,
+            ..self
+        }
+    }
+
     fn mix(rng: &Rng) -> Self {
         let replicas = if rng.chance(128) { 1 } else { 3 };
         let often = |chance| rng.chance(chance);
@@ -145,6 +188,7 @@ impl Profile {
         let crowded = often(48);
         let operations = rng.pick(&[24, 60, 120]);
         Profile {
+            calm: false,
             replicas,
             backends: rng.pick(&[3, 3, 4, 5]),
             clients: 2 + rng.index(3),

@@ -48,6 +48,8 @@ pub enum Mark {
     CasStored,
     /// A CAS failed.
     CasFailed,
+    /// A CAS began anew after a look at what a quorum agrees on.
+    CasLooked,
     /// A CAS ended with neither.
     CasIndeterminate,
     /// A SET or ERASE ended with neither.
@@ -90,6 +92,7 @@ impl Mark {
         (Mark::EntriesMoved, "entries_moved"),
         (Mark::CasStored, "cas_stored"),
         (Mark::CasFailed, "cas_failed"),
+        (Mark::CasLooked, "cas_looked"),
         (Mark::CasIndeterminate, "cas_indeterminate"),
         (Mark::Indeterminate, "indeterminate"),
         (Mark::ClockAhead, "clock_ahead"),

@@ -18,6 +18,9 @@ pub enum Property {
     Ghost,
     /// A hit's bytes are not what was written at its version.
     Value,
+    /// A key is left without a quorum although nothing failed: no loss, no
+    /// crash, no eviction, and every message has arrived.
+    Quorum,
     /// An operation waits for nothing.
     Stuck,
     /// Something panicked.
@@ -34,6 +37,7 @@ impl Property {
             Property::Exact => "exact",
             Property::Ghost => "ghost",
             Property::Value => "value",
+            Property::Quorum => "quorum",
             Property::Stuck => "stuck",
             Property::Panic => "panic",
         }

@@ -116,12 +116,26 @@ impl<'t, const R: usize> World<'t, R> {
             self.remaining -= 1;
             (self.choose(client), env.rng.index(env.keys.len()))
         } else if self.finals > 0 {
+            if env.profile.calm && !self.settle() {
+                return;
+            }
             self.finals -= 1;
             (Kind::Get, self.finals % env.keys.len())
         } else {
             return;
         };
         self.clients[client].begin(env, &self.histories, kind, key);
+    }
+
+    /// Whether a calm run's mutations are all through.
+    fn settle(&self) -> bool {
+        let env = &self.env;
+        let has_settled = env.has_settled.get()
+            || (self.clients.iter().all(Client::is_idle)
+                && env.messages.borrow().is_empty()
+                && env.answers.borrow().is_empty());
+        env.has_settled.set(has_settled);
+        has_settled
     }
 
     fn choose(&self, client: usize) -> Kind {

@@ -72,6 +72,11 @@ fn rule_14_a_cas_is_sent_once() {
 }
 
 #[test]
+fn rule_15_a_refused_cas_looks_before_it_goes_on() {
+    shows(Rule::Client(Core::CasWithoutLook), &[Property::Quorum]);
+}
+
+#[test]
 fn rule_15_one_refusal_is_no_failure() {
     shows(Rule::Client(Core::OneRefusalFails), &[Property::Failed]);
 }

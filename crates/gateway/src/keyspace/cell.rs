@@ -105,7 +105,6 @@ impl CellKeyspace {
         key: &[u8],
         decide: &mut Decide<'_>,
         scratch: &mut Vec<u8>,
-        before: &mut Option<Expected>,
     ) -> Result<Attempt, Fault> {
         scratch.clear();
         let (expected, decision) = match self.client.peek(key).map_err(fault)? {
@@ -119,14 +118,10 @@ impl CellKeyspace {
             }
             Lookup::Miss(_) => (Expected::Absent, decide(None, scratch)),
         };
-        // The first attempt over a version gives way to other writers; if the
-        // same version is found again, no other writer was in the way.
-        let gives_way = *before != Some(expected);
-        *before = Some(expected);
         match (decision, expected) {
             (Decision::Keep, _) => Ok(Attempt::Done(Updated::Kept)),
             (Decision::Store(item), _) => {
-                let stored = self.cas(key, expected, &item, gives_way)?;
+                let stored = self.cas(key, expected, &item)?;
                 Ok(stored.map_or(Attempt::Again(Fault::Contended), |version| {
                     Attempt::Done(Updated::Stored(version))
                 }))
@@ -139,7 +134,7 @@ impl CellKeyspace {
                     expiry_ms: EXPIRED_MS,
                     ..NewItem::default()
                 };
-                let stored = self.cas(key, expected, &nothing, gives_way)?;
+                let stored = self.cas(key, expected, &nothing)?;
                 Ok(stored.map_or(Attempt::Again(Fault::Contended), |_| {
                     Attempt::Done(Updated::Erased)
                 }))
@@ -153,14 +148,9 @@ impl CellKeyspace {
         key: &[u8],
         expected: Expected,
         item: &NewItem<'_>,
-        gives_way: bool,
     ) -> Result<Option<Version>, Fault> {
         self.check_len(item)?;
-        let client = &mut self.client;
-        let result = match gives_way {
-            true => client.cas_giving_way(key, expected, item.value, options(item)),
-            false => client.cas(key, expected, item.value, options(item)),
-        };
+        let result = self.client.cas(key, expected, item.value, options(item));
         let version = self.client.last_version();
         match result {
             Ok(Mutated::Stored { version }) => Ok(Some(version)),
@@ -223,9 +213,8 @@ impl CellKeyspace {
         }
         let begin = Instant::now();
         let mut limit_ns = PAUSE_NS_MIN;
-        let mut before = None;
         loop {
-            match self.attempt(key, decide, scratch, &mut before)? {
+            match self.attempt(key, decide, scratch)? {
                 Attempt::Done(updated) => return Ok(updated),
                 Attempt::Again(fault) => {
                     let patience = match fault {

@@ -1,7 +1,7 @@
 //! The client's GETs: every step of the machine, carried out against the live
 //! memory of the backends.
 
-use super::{Client, Op};
+use super::Client;
 use crate::env::{Env, Life};
 use crate::history::{Broken, KeyHistory, Snapshot};
 use crate::reads::{NoData, View};
@@ -27,30 +27,33 @@ pub(super) struct GetOp<const R: usize> {
 }
 
 impl<const R: usize> Client<R> {
+    /// Goes on with a GET; its outcome, once there is one.
     pub(super) fn step_get(
         &mut self,
         env: &Env<'_>,
         histories: &mut [KeyHistory],
-        mut op: GetOp<R>,
-    ) -> Result<(), Broken> {
+        op: &mut GetOp<R>,
+    ) -> Result<Option<GetOutcome>, Broken> {
         match op.machine.poll(env.time_ns.get()) {
-            GetStep::Done(outcome) => return self.end_get(env, histories, &op, outcome),
+            GetStep::Done(outcome) => {
+                self.end_get(env, histories, op, outcome)?;
+                return Ok(Some(outcome));
+            }
             GetStep::Pause { .. } => {}
             GetStep::Wait { until_ns } => {
                 if op.pending.is_empty() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a GET waits for nothing".to_owned()));
                 }
-                self.carry_out_one(env, &mut op);
+                self.carry_out_one(env, op);
             }
             step => {
                 op.pending.push(step);
                 if env.rng.chance(512) {
-                    self.carry_out_one(env, &mut op);
+                    self.carry_out_one(env, op);
                 }
             }
         }
-        self.op = Op::Get(op);
-        Ok(())
+        Ok(None)
     }
 
     fn carry_out_one(&mut self, env: &Env<'_>, op: &mut GetOp<R>) {
@@ -231,6 +234,10 @@ impl<const R: usize> Client<R> {
                     stats.add_mark(Mark::Inquorate, 1);
                 }
                 drop(stats);
+                if reason == MissReason::Inquorate && env.has_settled.get() {
+                    let message = format!("key {} has no quorum, and nothing failed", self.key);
+                    return Err((Property::Quorum, message));
+                }
                 let version = self.nominate(env);
                 self.fill = Some((self.key, version));
                 self.known[self.key] = None;

@@ -33,7 +33,7 @@ enum Op<const R: usize> {
     None,
     Get(GetOp<R>),
     Mutate(MutateOp),
-    Cas(CasOp),
+    Cas(CasOp<R>),
 }
 
 /// See the module.
@@ -106,10 +106,7 @@ impl<const R: usize> Client<R> {
         let operation = &env.operations[self.number];
         operation.set(operation.get() + 1);
         let profile = &env.profile;
-        let limits = Limits {
-            deadline_ns: env.time_ns.get() + profile.deadline_ns,
-            retries_max: profile.retries_max,
-        };
+        let limits = limits(env);
         let mode = Mode::of(R);
         let expiry_ms = match profile.expiry_ms {
             0 => 0,
@@ -117,28 +114,16 @@ impl<const R: usize> Client<R> {
             _ => 0,
         };
         self.op = match kind {
-            Kind::Get => {
-                self.reconnect_in_the_background(env);
-                let plan = self.plan(env);
-                let hash = env.keys[key].hash;
-                Op::Get(GetOp {
-                    machine: Get::new(&plan, hash, limits, env.time_ns.get()),
-                    snapshot: histories[key].snapshot(),
-                    pending: Vec::new(),
-                    votes: [Vote::Open; R],
-                })
-            }
+            Kind::Get => Op::Get(self.begin_get(env, histories)),
             Kind::Cas => {
                 let expected = self.expectation(env);
                 let version = self.nominate(env);
                 Op::Cas(CasOp {
-                    machine: match env.rng.chance(512) {
-                        true => Cas::giving_way(mode, version, limits),
-                        false => Cas::new(mode, version, limits),
-                    },
+                    machine: Cas::new(mode, expected, version, limits),
                     expected,
                     expiry_ms,
                     open: None,
+                    look: None,
                 })
             }
             Kind::Set | Kind::Erase | Kind::Fill => {
@@ -179,6 +164,18 @@ impl<const R: usize> Client<R> {
                 Op::None => String::new(),
             }
         });
+    }
+
+    fn begin_get(&mut self, env: &Env<'_>, histories: &[KeyHistory]) -> GetOp<R> {
+        self.reconnect_in_the_background(env);
+        let plan = self.plan(env);
+        let hash = env.keys[self.key].hash;
+        GetOp {
+            machine: Get::new(&plan, hash, limits(env), env.time_ns.get()),
+            snapshot: histories[self.key].snapshot(),
+            pending: Vec::new(),
+            votes: [Vote::Open; R],
+        }
     }
 
     fn plan(&self, env: &Env<'_>) -> Plan<R> {
@@ -240,7 +237,12 @@ impl<const R: usize> Client<R> {
         }
         match std::mem::replace(&mut self.op, Op::None) {
             Op::None => Ok(()),
-            Op::Get(op) => self.step_get(env, histories, op),
+            Op::Get(mut op) => {
+                if self.step_get(env, histories, &mut op)?.is_none() {
+                    self.op = Op::Get(op);
+                }
+                Ok(())
+            }
             Op::Mutate(op) => self.step_mutate(env, histories, op),
             Op::Cas(op) => self.step_cas(env, histories, op),
         }
@@ -271,5 +273,12 @@ impl<const R: usize> Client<R> {
             }
             _ => {}
         }
+    }
+}
+
+fn limits(env: &Env<'_>) -> Limits {
+    Limits {
+        deadline_ns: env.time_ns.get() + env.profile.deadline_ns,
+        retries_max: env.profile.retries_max,
     }
 }

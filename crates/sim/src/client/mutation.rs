@@ -1,11 +1,13 @@
 //! The client's mutations: messages out, answers in, outcomes into the history.
 
+use super::lookup::GetOp;
 use super::{Client, Op};
 use crate::env::{Env, Life, Message};
 use crate::history::{Broken, KeyHistory};
 use crate::stats::Mark;
 use crate::violation::Property;
 use trefoil_client_core::cas::{Cas, CasStep};
+use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::mutate::{Mutate, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::retry::RetryCause;
@@ -23,11 +25,13 @@ pub(super) struct MutateOp {
 }
 
 /// A CAS under way.
-pub(super) struct CasOp {
+pub(super) struct CasOp<const R: usize> {
     pub(super) machine: Cas,
     pub(super) expected: Expected,
     pub(super) expiry_ms: u64,
     pub(super) open: Option<usize>,
+    /// Its look at what a quorum agrees on.
+    pub(super) look: Option<GetOp<R>>,
 }
 
 impl<const R: usize> Client<R> {
@@ -118,8 +122,16 @@ impl<const R: usize> Client<R> {
         &mut self,
         env: &Env<'_>,
         histories: &mut [KeyHistory],
-        mut op: CasOp,
+        mut op: CasOp<R>,
     ) -> Result<(), Broken> {
+        if let Some(look) = &mut op.look {
+            if let Some(outcome) = self.step_get(env, histories, look)? {
+                op.look = None;
+                self.end_look(env, &mut histories[self.key], &mut op.machine, outcome)?;
+            }
+            self.op = Op::Cas(op);
+            return Ok(());
+        }
         match op.machine.poll(env.time_ns.get()) {
             CasStep::Done(outcome) => return self.end_cas(env, histories, &op, outcome),
             CasStep::Send { replica } => {
@@ -134,6 +146,8 @@ impl<const R: usize> Client<R> {
                 let version = op.machine.version();
                 let _ = self.send(env, replica, Action::Set, version, op.expiry_ms);
             }
+            CasStep::Pause { .. } => {}
+            CasStep::Look => op.look = Some(self.begin_get(env, histories)),
             CasStep::Wait { until_ns } => {
                 if op.open.is_none() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
@@ -150,11 +164,35 @@ impl<const R: usize> Client<R> {
         Ok(())
     }
 
+    fn end_look(
+        &mut self,
+        env: &Env<'_>,
+        history: &mut KeyHistory,
+        machine: &mut Cas,
+        outcome: GetOutcome,
+    ) -> Result<(), Broken> {
+        let agreed = match outcome {
+            GetOutcome::Hit { version, .. } => Some(Expected::Version(version)),
+            GetOutcome::Miss { reason } if reason != MissReason::Inquorate => {
+                Some(Expected::Absent)
+            }
+            _ => None,
+        };
+        self.clock.observe(machine.bound());
+        let given_up = machine.version();
+        machine.handle_agreed(agreed, self.nominate(env));
+        if machine.version() == given_up {
+            return Ok(());
+        }
+        env.mark(Mark::CasLooked);
+        history.cas_failed(given_up)
+    }
+
     fn end_cas(
         &mut self,
         env: &Env<'_>,
         histories: &mut [KeyHistory],
-        op: &CasOp,
+        op: &CasOp<R>,
         outcome: MutationOutcome,
     ) -> Result<(), Broken> {
         let version = op.machine.version();
