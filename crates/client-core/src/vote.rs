@@ -82,8 +82,9 @@ where
     scan_neighbours(hash, expected_config, index, &home, header, bucket_at)
 }
 
-/// The vote that most keys get from the cache line of their home slot alone:
-/// where this says that the key is present, [`index_vote`] would say the same.
+/// The vote that most keys (nine in ten at a load of 0.65) get from the header and
+/// the pair of cache lines
+/// around their home slot: where this says that the key is present, [`index_vote`] would say the same.
 /// `None` means that more of the index has to be looked at. `home` is the key's
 /// home bucket, number `index` of the window.
 #[inline(always)]
@@ -283,9 +284,9 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_finds_what_shares_the_home_slots_line_and_believes_no_other_header() {
+    fn a_glance_finds_what_stands_near_the_home_slot_and_believes_no_other_header() {
         let glance = |index: &Index| super::glance(hash(), CONFIG, 2, &Bucket(index, 2));
-        for (slot, near) in [(14, true), (13, true), (12, false), (0, false)] {
+        for (slot, near) in [(14, true), (13, true), (11, true), (10, false), (0, false)] {
             let index = Index::new(header());
             assert_eq!(glance(&index), None);
             index.put(2, slot, hash().tag, 99);
@@ -302,6 +303,13 @@ mod tests {
                 assert_eq!(glance(&index), None);
             }
         }
+        // A header that looks like the tag, in the line of home slot 0.
+        let index = Index::new(header());
+        let tag = header().encode()[0];
+        let at_header = KeyHash { tag, ..hash() };
+        assert_eq!(at_header.home_slot(), 0);
+        let bucket = Bucket(&index, 2);
+        assert_eq!(super::glance(at_header, CONFIG, 2, &bucket), None);
         // An epoch raised between the first look at the header and the last.
         let index = Index::new(header());
         index.put(2, 14, hash().tag, 99);

@@ -6,7 +6,7 @@
 //!
 //! | stage | does | and fetches ahead |
 //! |---|---|---|
-//! | place | hashes the key | the two lines of its bucket that will most likely do |
+//! | place | hashes the key | the lines of its bucket that will most likely do |
 //! | glance | looks for it in these | its data, or the rest of the bucket |
 //! | settle | looks through the rest for the few keys that need it | their data |
 //! | hand out | copies the data, judges it, calls back | |

@@ -43,6 +43,8 @@ pub const HEADER_LEN: usize = 32;
 pub const SLOT_COUNT: usize = (BUCKET_LEN - HEADER_LEN) / ENTRY_LEN;
 
 const HEADER_WORDS: usize = HEADER_LEN / 8;
+/// Places (header or entry) in a pair of cache lines.
+const PAIR_PLACES: usize = 2 * 64 / ENTRY_LEN;
 const FLAG_OVERFLOWED: u16 = 1;
 const FLAG_RECOVERING: u16 = 2;
 
@@ -60,6 +62,12 @@ const _: () = {
     assert!(SPILL_MAX <= u8::MAX as usize);
 };
 
+/// First word of the other line of a slot's pair of lines, within its bucket.
+#[inline(always)]
+pub const fn beside_word(slot: usize) -> usize {
+    slot_word(slot) ^ (PAIR_PLACES / 2 * ENTRY_WORDS)
+}
+
 /// First word of a slot, within its bucket.
 #[inline(always)]
 pub const fn slot_word(slot: usize) -> usize {
@@ -67,7 +75,7 @@ pub const fn slot_word(slot: usize) -> usize {
 }
 
 /// The slot probed at step `probe` (below [`SLOT_COUNT`]) from `home`: first the
-/// other slot of the same cache line, then those of its pair of lines (which
+/// other slot of the same cache line, then those of its pair of lines (which many
 /// processors fetch together), then further away. With the header as place 0
 /// and slot `n` as place `n + 1`, places that differ in low bits only are near.
 #[inline(always)]
@@ -165,17 +173,23 @@ pub fn scan<W: Words + ?Sized>(bucket: &W, tag: u64, home: usize) -> BucketScan 
     })
 }
 
-/// Looks for `tag` only in the cache line of slot `home`, and so touches that
-/// line and the header's. Having found nothing says nothing.
+/// Looks for `tag` only in the pair of cache lines around slot `home`, and so
+/// touches these two and the header's. Having found nothing says nothing.
 #[inline(always)]
 pub fn glance<W: Words + ?Sized>(bucket: &W, tag: u64, home: usize) -> BucketScan {
     scan_slots(bucket, |bucket| {
-        // Slot 0 has the header beside it. Both slots are looked at, whatever
-        // the first holds: which of them it is cannot be predicted.
-        let beside = if home == 0 { 0 } else { probe_slot(home, 1) };
-        let (at_home, at_beside) = (holds(bucket, home, tag), holds(bucket, beside, tag));
-        let slot = if at_home { home } else { beside };
-        (at_home | at_beside).then(|| (slot, read_entry(bucket, slot, tag)))
+        // In places, of which the header is number 0 (see `probe_slot`).
+        let first = (home + 1) & !(PAIR_PLACES - 1);
+        let mut found = 0;
+        // All four are looked at, whatever the first hold: which of them it is
+        // cannot be predicted.
+        for place in first..first + PAIR_PLACES {
+            let holds = bucket.load_acquire(place * ENTRY_WORDS + TAG) == tag;
+            found = if holds { place } else { found };
+        }
+        // Words of a header that look like the tag end as place 0, too.
+        let slot = found.checked_sub(1)?;
+        Some((slot, read_entry(bucket, slot, tag)))
     })
 }
 

@@ -7,7 +7,7 @@
 use crate::agreement::Agreement;
 use crate::initiator::{OutOfWindow, Refreshed};
 use trefoil_client_core::vote::{self, IndexVote, index_vote};
-use trefoil_layout::bucket::{self, BUCKET_LEN, BUCKET_WORDS, SLOT_COUNT, slot_word};
+use trefoil_layout::bucket::{self, BUCKET_LEN, BUCKET_WORDS, SLOT_COUNT, beside_word, slot_word};
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::limits::SPILL_MAX;
 use trefoil_layout::{KeyHash, Pointer, Version};
@@ -165,8 +165,8 @@ impl Reader {
         }
     }
 
-    /// Fetches the lines of the bucket that hold its header and the slot where
-    /// the key most likely stands.
+    /// Fetches the lines of the bucket that hold its header and the slots where
+    /// nearly every key stands.
     #[inline(always)]
     pub fn prefetch_bucket(&self, hash: KeyHash) {
         if let Some(home) = self.home(hash) {
@@ -230,13 +230,14 @@ impl Home<'_> {
         self.partition.into()
     }
 
-    /// Fetches the lines that hold the header and the slot where the key most
-    /// likely stands.
+    /// Fetches the lines that hold the header and the slots where nearly every key
+    /// stands.
     #[inline(always)]
     pub fn prefetch(&self, hash: KeyHash) {
         let words = self.bucket.words();
         words.prefetch_word(0);
         words.prefetch_word(slot_word(hash.home_slot()));
+        words.prefetch_word(beside_word(hash.home_slot()));
     }
 }
 
