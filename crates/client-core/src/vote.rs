@@ -83,10 +83,10 @@ where
 }
 
 /// The vote that most keys (nine in ten at a load of 0.65) get from the header and
-/// the pair of cache lines
-/// around their home slot: where this says that the key is present, [`index_vote`] would say the same.
-/// `None` means that more of the index has to be looked at. `home` is the key's
-/// home bucket, number `index` of the window.
+/// the pair of cache lines around their home slot: where this says that the key
+/// is present, [`index_vote`] would say the same. `None` means that more of the
+/// index has to be looked at. `home` is the key's home bucket, number `index` of
+/// the window.
 #[inline(always)]
 pub fn glance<W: Words>(
     hash: KeyHash,
