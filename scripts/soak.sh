@@ -22,7 +22,8 @@ loom() {
   RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-layout --test loom --target-dir target/loom
 }
 miri() {
-  MIRIFLAGS="-Zmiri-disable-isolation" \
+  # An interpreter is some thousand times slower: few cases of each property.
+  MIRIFLAGS="-Zmiri-disable-isolation" PROPTEST_CASES=16 \
     cargo +nightly miri test --locked -p trefoil-layout -p trefoil-region --target-dir target/miri
 }
 fuzz() {

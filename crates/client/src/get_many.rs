@@ -29,6 +29,7 @@ use crate::get::{Hit, Lookup, Miss};
 use crate::link::{Link, Mapped};
 use crate::options::Carrier;
 use crate::time;
+use smallvec::SmallVec;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
@@ -48,6 +49,9 @@ const SETTLE_AFTER: usize = GLANCE_AFTER + 2;
 const HAND_OUT_AFTER: usize = SETTLE_AFTER + 2;
 /// Groups under way.
 const GROUP_COUNT: usize = HAND_OUT_AFTER + 1;
+
+/// Backends of a cell that a batch reads without allocating.
+const BACKENDS_INLINE: usize = 16;
 
 /// How far a key has come.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -131,7 +135,7 @@ impl Client {
             .links
             .iter_mut()
             .map(Link::mapped)
-            .collect::<Option<Vec<_>>>()
+            .collect::<Option<SmallVec<[_; BACKENDS_INLINE]>>>()
         else {
             return 0;
         };
