@@ -343,6 +343,16 @@ pub(crate) struct GetArgs {
     pub json: bool,
 }
 
+/// A duration after which an item expires. Nothing would be stored with none,
+/// and elsewhere 0 means "never".
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if duration.is_zero() {
+        return Err("an item with no time to live would never be seen; leave --ttl out for one that does not expire".to_owned());
+    }
+    Ok(duration)
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
     pub key: String,
@@ -353,7 +363,7 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Expire after, for example 60s, 5m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = time_to_live)]
     pub ttl: Option<Duration>,
     #[command(flatten)]
     pub address: CellAddress,
@@ -380,7 +390,7 @@ pub(crate) struct CasArgs {
     #[arg(long, value_name = "V")]
     pub version: Version,
     /// Expire after, for example 60s, 5m, 2h
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = time_to_live)]
     pub ttl: Option<Duration>,
     #[command(flatten)]
     pub address: CellAddress,

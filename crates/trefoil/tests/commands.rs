@@ -118,6 +118,7 @@ fn usage_errors_exit_2_and_say_what_to_do() {
         &["frobnicate"][..],
         &["get"],
         &["get", "k", "--cell", "127.0.0.1:1", "--no-such-flag"],
+        &["set", "k", "v", "--cell", "127.0.0.1:1", "--ttl", "0s"],
         &["cas", "k", "v", "--cell", "127.0.0.1:1", "--version", "xyz"],
         &[
             "cas",
