@@ -49,6 +49,25 @@ fn an_index_grows_with_and_without_maintenance() {
     }
 }
 
+/// A reader asks by message for what stands in the side table, so it must stay
+/// the exception also just before an index grows.
+#[test]
+fn hardly_anything_ends_in_the_side_table() {
+    let store = memfd(128 * MIB, 128 * MIB, 1);
+    let mut worst = 0.0f64;
+    for n in 1..=300_000 {
+        assert_eq!(set(&store, &key(n), &n.to_le_bytes(), n), Outcome::Applied);
+        if n % 64 == 0 {
+            store.maintain(START);
+        }
+        if n > 50_000 && n % 1_000 == 0 {
+            let share = store.stats().side_table_items as f64 / n as f64;
+            worst = worst.max(share);
+        }
+    }
+    assert!(worst < 0.0005, "{:.4} %", worst * 100.0);
+}
+
 #[test]
 fn order_of_eviction_survives_growth() {
     let config = StoreConfig {
