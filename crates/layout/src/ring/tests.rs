@@ -64,7 +64,6 @@ fn records_of_every_length_wrap_around_many_times() {
     let mut consumer = Consumer::requests(small());
     let mut into = buffer();
     let lengths = [0, 1, 7, 8, 9, 100, 4095, 65_536, MESSAGE_LEN_MAX];
-
     for round in 0..200u64 {
         let len = lengths[round as usize % lengths.len()];
         let message: Vec<u64> = (0..len.div_ceil(8) as u64)
