@@ -194,6 +194,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "too many lengths for an interpreter")]
     fn an_item_is_in_the_class_that_memcached_would_put_it_in_or_beside() {
         assert_eq!(of_item(3, 5), 1);
         assert_eq!(of_item(3, 66_560), 31);
