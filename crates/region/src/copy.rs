@@ -80,17 +80,20 @@ unsafe fn load_one_by_one(from: *const u64, to: *mut u64, count: usize) {
 #[cfg(test)]
 mod tests {
     use super::load_words;
+    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn every_length_is_copied_and_nothing_beyond() {
-        let source: Vec<u64> = (1..=70).map(|n| n * 0x0101_0101_0101_0101).collect();
+        let expected: Vec<u64> = (1..=70).map(|n| n * 0x0101_0101_0101_0101).collect();
+        let source: Vec<AtomicU64> = expected.iter().map(|n| AtomicU64::new(*n)).collect();
         for skip in 0..3 {
             for count in 0..=source.len() - skip {
                 let mut target = vec![0; count + 2];
+                let (from, to) = (source[skip..].as_ptr().cast(), target[1..].as_mut_ptr());
                 // SAFETY: both runs have `count` words.
-                unsafe { load_words(source[skip..].as_ptr(), target[1..].as_mut_ptr(), count) };
+                unsafe { load_words(from, to, count) };
                 assert_eq!(target[0], 0);
-                assert_eq!(target[1..=count], source[skip..skip + count]);
+                assert_eq!(target[1..=count], expected[skip..skip + count]);
                 assert_eq!(target[count + 1], 0);
             }
         }
