@@ -128,6 +128,20 @@ fn a_backend_runs_once() {
     store.lock_backend(2).unwrap();
 }
 
+#[test]
+fn a_backend_waits_for_its_predecessors_last_moments() {
+    let home = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::create(home.path()).unwrap();
+    let lock = store.lock_backend(0).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(40));
+            drop(lock);
+        });
+        store.lock_backend(0).unwrap();
+    });
+}
+
 /// A backend that comes back under the same configuration has forgotten what
 /// it acknowledged, and must be able to tell.
 #[test]

@@ -8,6 +8,7 @@
 //! | `backend-N.sock` | its RPC service |
 //! | `backend-N.fabric` | where it hands its shared memory over |
 
+use super::ending::is_ending;
 use super::file::{FileError, FileLock, Note, fail, replace};
 use super::{ConfigStore, ConfigStoreError, check_swap};
 use crate::address::RpcAddress;
@@ -19,6 +20,12 @@ use std::time::{Duration, Instant};
 
 /// How long a change waits for another process's change.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How long a backend waits for a predecessor that is ending: killed, it keeps
+/// its lock until the kernel has taken all of its memory down.
+const ENDING_WAIT: Duration = Duration::from_secs(10);
+/// How long a predecessor may look alive, lest a signal that is just being
+/// delivered is overlooked.
+const ALIVE_WAIT: Duration = Duration::from_millis(100);
 /// How often a waiting process looks again.
 const POLL: Duration = Duration::from_millis(20);
 /// More than any configuration of [`crate::BACKEND_COUNT_MAX`] backends needs.
@@ -111,25 +118,32 @@ impl DirectoryStore {
         Ok(path)
     }
 
-    /// Becomes backend `number`, for as long as the lock lives.
+    /// Becomes backend `number`, for as long as the lock lives. Waits for a
+    /// predecessor that is ending, not for one that lives.
     pub fn lock_backend(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
         let path = self.directory.join(format!("backend-{number}.lock"));
-        match FileLock::try_acquire(&path)? {
-            Some(lock) => {
-                let note = Note {
-                    pid: std::process::id(),
-                    ..lock.read().unwrap_or_default()
-                };
-                // For the errors of others only: a full disk is noticed later.
-                let _ = lock.write(note);
-                Ok(BackendLock { number, path, lock })
+        let begin = Instant::now();
+        let lock = loop {
+            if let Some(lock) = FileLock::try_acquire(&path)? {
+                break lock;
             }
-            None => Err(ConfigStoreError::BackendLocked {
-                number,
-                pid: Note::of(&path).map(|note| note.pid),
-                path,
-            }),
-        }
+            let pid = Note::of(&path).map(|note| note.pid);
+            let patience = match pid.is_some_and(is_ending) {
+                true => ENDING_WAIT,
+                false => ALIVE_WAIT,
+            };
+            if begin.elapsed() >= patience {
+                return Err(ConfigStoreError::BackendLocked { number, pid, path });
+            }
+            std::thread::sleep(POLL);
+        };
+        let note = Note {
+            pid: std::process::id(),
+            ..lock.read().unwrap_or_default()
+        };
+        // For the errors of others only: a full disk is noticed later.
+        let _ = lock.write(note);
+        Ok(BackendLock { number, path, lock })
     }
 
     fn config_path(&self) -> PathBuf {

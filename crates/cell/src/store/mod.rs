@@ -2,6 +2,7 @@
 
 mod directory;
 mod embedded;
+mod ending;
 mod file;
 
 pub use directory::{BackendLock, DirectoryStore};
