@@ -1,7 +1,5 @@
 //! Reads and writes allocate nothing once the buffers have their size.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use trefoil_gateway_core::keyspace::{
     Access, Decide, Decision, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
 };
@@ -10,36 +8,6 @@ use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::Session;
 use trefoil_gateway_core::world::{Done, Now, Observer, ServerRequest, Settings, World};
 use trefoil_layout::Version;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is the system allocator's; the count is a thread's own
-// and needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(pointer, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// One item under every key, in buffers that stay.
 struct OneItem {
@@ -165,7 +133,6 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
     for round in 0..2 {
         for request in requests {
             out.clear();
-            let before = COUNT.with(Cell::get);
             let mut world = World {
                 keyspace: &mut keyspace,
                 observer: &mut Nobody,
@@ -176,12 +143,16 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
                 },
                 connection: 1,
             };
-            let driven = session.drive(request, &mut out, 1 << 20, &mut world);
+            let mut consumed = 0;
+            let allocated = allocation_counter::measure(|| {
+                consumed = session
+                    .drive(request, &mut out, 1 << 20, &mut world)
+                    .consumed;
+            });
             let shown = request.escape_ascii();
-            assert_eq!(driven.consumed, request.len(), "{shown}");
+            assert_eq!(consumed, request.len(), "{shown}");
             if round == 1 {
-                let allocated = COUNT.with(Cell::get) - before;
-                assert_eq!(allocated, 0, "allocations of {shown}");
+                assert_eq!(allocated.count_total, 0, "allocations of {shown}");
             }
         }
     }

@@ -2,39 +2,8 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use support::Cell;
 use trefoil_client::{Lookup, Options, SetOptions};
-
-thread_local! {
-    static COUNT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is the system allocator's; the count is a thread's own
-// and needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(pointer, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const KEYS: usize = 2_000;
 /// Enough for several batches of reported reads.
@@ -68,10 +37,10 @@ fn reads_allocate_nothing_once_buffers_have_their_size() {
             hits
         };
         assert_eq!(read_all(1), 2 * KEYS, "{mode}");
-        let before = COUNT.get();
-        let hits = read_all(ROUNDS);
-        let allocations = COUNT.get() - before;
-        assert_eq!((hits, allocations), (2 * KEYS * ROUNDS, 0), "{mode}");
+        let mut hits = 0;
+        let allocated = allocation_counter::measure(|| hits = read_all(ROUNDS));
+        assert_eq!(hits, 2 * KEYS * ROUNDS, "{mode}");
+        assert_eq!(allocated.count_total, 0, "{mode}");
         cell.stop();
     }
 }
