@@ -12,6 +12,7 @@ use trefoil_cell::Cohort;
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep, MissReason, Plan, Strategy};
 use trefoil_client_core::mode::Mode;
+use trefoil_client_core::retry::Limits;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::message::Request;
 use trefoil_layout::op::{Found, LookupAnswer};
@@ -82,35 +83,50 @@ impl Client {
     /// Looks a key up.
     pub fn get(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
         self.reports_uses = true;
-        self.look_up(key)
+        let now = time::coarse_ns();
+        self.look_up(key, now, self.limits(now))
     }
 
     #[inline(always)]
-    fn look_up(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
+    fn look_up(&mut self, key: &[u8], now_ns: u64, limits: Limits) -> Result<Lookup<'_>, OpError> {
         check_key(key)?;
         match self.mode {
-            Mode::R1 => self.get_of::<1>(key),
-            Mode::R2Immutable => self.get_of::<2>(key),
-            Mode::R32 => self.get_of::<3>(key),
+            Mode::R1 => self.get_of::<1>(key, now_ns, limits),
+            Mode::R2Immutable => self.get_of::<2>(key, now_ns, limits),
+            Mode::R32 => self.get_of::<3>(key, now_ns, limits),
         }
     }
 
     /// Looks a key up without telling the backends that it is in use.
     pub fn peek(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
+        let now = time::coarse_ns();
+        self.peek_within(key, self.limits(now))
+    }
+
+    /// The same as a part of an operation that has its limits already.
+    pub(crate) fn peek_within(
+        &mut self,
+        key: &[u8],
+        limits: Limits,
+    ) -> Result<Lookup<'_>, OpError> {
         self.reports_uses = false;
-        self.look_up(key)
+        self.look_up(key, time::coarse_ns(), limits)
     }
 
     /// A lookup where each key has `N` copies.
     #[inline(always)]
-    fn get_of<const N: usize>(&mut self, key: &[u8]) -> Result<Lookup<'_>, OpError> {
+    fn get_of<const N: usize>(
+        &mut self,
+        key: &[u8],
+        now: u64,
+        limits: Limits,
+    ) -> Result<Lookup<'_>, OpError> {
         self.operation += 1;
         let hash = self.hash(key);
         let cohort = self.cohort(hash);
-        let now = time::coarse_ns();
         let plan = self.plan::<N>(cohort, now);
         self.prefetch(hash, cohort, &plan);
-        let mut get = Get::new(&plan, hash, self.limits(now), now);
+        let mut get = Get::new(&plan, hash, limits, now);
         let outcome = self.drive(&mut get, key, hash, cohort, now);
         if !get.is_clean() {
             self.counters.get_retries.merge(&get.retries());

@@ -13,6 +13,7 @@ use trefoil_client_core::get::MissReason;
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::Limits;
 use trefoil_fabric::SendError;
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX};
 use trefoil_layout::message::Request;
@@ -117,6 +118,7 @@ impl Client {
                 action: Action::Cas(expected),
                 entry,
             },
+            limits,
         )
     }
 
@@ -218,7 +220,12 @@ impl Client {
         self.conclude_mutation(outcome, reason)
     }
 
-    fn run_cas(&mut self, mut machine: Cas, outgoing: &Outgoing<'_>) -> Result<Mutated, OpError> {
+    fn run_cas(
+        &mut self,
+        mut machine: Cas,
+        outgoing: &Outgoing<'_>,
+        limits: Limits,
+    ) -> Result<Mutated, OpError> {
         self.operation += 1;
         let hash = self.hash(outgoing.entry.key);
         let mut cohort = self.cohort(hash);
@@ -247,7 +254,7 @@ impl Client {
                 }
                 CasStep::Pause { ns } => pause(ns),
                 CasStep::Look => {
-                    let agreed = self.agreed(outgoing.entry.key);
+                    let agreed = self.agreed(outgoing.entry.key, limits);
                     // Reading may have learned of another configuration.
                     cohort = self.cohort(hash);
                     outstanding = AllOutstanding::default();
@@ -278,8 +285,8 @@ impl Client {
     }
 
     /// What a quorum agrees on, in the words of a CAS.
-    fn agreed(&mut self, key: &[u8]) -> Option<Expected> {
-        match self.peek(key) {
+    fn agreed(&mut self, key: &[u8], limits: Limits) -> Option<Expected> {
+        match self.peek_within(key, limits) {
             Ok(Lookup::Hit(hit)) => Some(Expected::Version(hit.version)),
             Ok(Lookup::Miss(miss)) if miss.reason != MissReason::Inquorate => {
                 Some(Expected::Absent)

@@ -20,7 +20,7 @@
 //! s, evictions at single replicas, expiry, forgotten tombstones, indexes that
 //! grow and data that moves under readers, configuration changes, one crash
 //! with the dead memory still mapped, recovery of the crashed backend. Some
-//! runs are calm, with delays alone: there a key must keep its quorum, too.
+//! runs are calm: nothing is lost or forgotten, and a key must keep its quorum.
 //!
 //! A violation names its seed; `trefoil sim --seed S` replays it step by step.
 

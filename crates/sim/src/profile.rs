@@ -8,7 +8,8 @@ use trefoil_store::PolicyKind;
 /// Chances are of 1,024.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
-    /// Nothing fails and nothing is forgotten: what remains is delay and order.
+    /// Nothing fails and nothing is forgotten: what remains is delay, order,
+    /// repetition and torn reads.
     pub(crate) calm: bool,
     /// Copies of each key: 1 or 3.
     pub(crate) replicas: usize,
@@ -90,7 +91,7 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// The mixture of a seed: in a quarter of the runs one of crashes,
+    /// The mixture of a seed: calm in one run of thirteen; in a quarter one of crashes,
     /// recoveries and delays alone, for what goes wrong with epochs takes many
     /// steps in the right order.
     pub(crate) fn draw(rng: &Rng) -> Self {
@@ -142,7 +143,7 @@ impl Profile {
         }
     }
 
-    /// Writers who contend for one key, and no other trouble than delay.
+    /// Writers who contend for one key, and nothing that loses or forgets.
     fn calmed(self, rng: &Rng) -> Self {
         Profile {
             calm: true,

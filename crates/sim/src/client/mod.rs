@@ -106,7 +106,10 @@ impl<const R: usize> Client<R> {
         let operation = &env.operations[self.number];
         operation.set(operation.get() + 1);
         let profile = &env.profile;
-        let limits = limits(env);
+        let limits = Limits {
+            deadline_ns: env.time_ns.get() + profile.deadline_ns,
+            retries_max: profile.retries_max,
+        };
         let mode = Mode::of(R);
         let expiry_ms = match profile.expiry_ms {
             0 => 0,
@@ -114,7 +117,7 @@ impl<const R: usize> Client<R> {
             _ => 0,
         };
         self.op = match kind {
-            Kind::Get => Op::Get(self.begin_get(env, histories)),
+            Kind::Get => Op::Get(self.begin_get(env, histories, limits)),
             Kind::Cas => {
                 let expected = self.expectation(env);
                 let version = self.nominate(env);
@@ -122,6 +125,7 @@ impl<const R: usize> Client<R> {
                     machine: Cas::new(mode, expected, version, limits),
                     expected,
                     expiry_ms,
+                    limits,
                     open: None,
                     look: None,
                 })
@@ -166,12 +170,12 @@ impl<const R: usize> Client<R> {
         });
     }
 
-    fn begin_get(&mut self, env: &Env<'_>, histories: &[KeyHistory]) -> GetOp<R> {
+    fn begin_get(&mut self, env: &Env<'_>, histories: &[KeyHistory], limits: Limits) -> GetOp<R> {
         self.reconnect_in_the_background(env);
         let plan = self.plan(env);
         let hash = env.keys[self.key].hash;
         GetOp {
-            machine: Get::new(&plan, hash, limits(env), env.time_ns.get()),
+            machine: Get::new(&plan, hash, limits, env.time_ns.get()),
             snapshot: histories[self.key].snapshot(),
             pending: Vec::new(),
             votes: [Vote::Open; R],
@@ -273,12 +277,5 @@ impl<const R: usize> Client<R> {
             }
             _ => {}
         }
-    }
-}
-
-fn limits(env: &Env<'_>) -> Limits {
-    Limits {
-        deadline_ns: env.time_ns.get() + env.profile.deadline_ns,
-        retries_max: env.profile.retries_max,
     }
 }

@@ -10,7 +10,7 @@ use trefoil_client_core::cas::{Cas, CasStep};
 use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::mutate::{Mutate, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
-use trefoil_client_core::retry::RetryCause;
+use trefoil_client_core::retry::{Limits, RetryCause};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Expected};
 
@@ -29,6 +29,7 @@ pub(super) struct CasOp<const R: usize> {
     pub(super) machine: Cas,
     pub(super) expected: Expected,
     pub(super) expiry_ms: u64,
+    pub(super) limits: Limits,
     pub(super) open: Option<usize>,
     /// Its look at what a quorum agrees on.
     pub(super) look: Option<GetOp<R>>,
@@ -147,7 +148,7 @@ impl<const R: usize> Client<R> {
                 let _ = self.send(env, replica, Action::Set, version, op.expiry_ms);
             }
             CasStep::Pause { .. } => {}
-            CasStep::Look => op.look = Some(self.begin_get(env, histories)),
+            CasStep::Look => op.look = Some(self.begin_get(env, histories, op.limits)),
             CasStep::Wait { until_ns } => {
                 if op.open.is_none() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
