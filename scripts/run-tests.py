@@ -17,7 +17,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-AT_A_TIME = 2
+AT_A_TIME = 3
 REPEATED_MAX = 2
 # A bound for what hangs.
 SUITE_S_MAX = 600

@@ -574,19 +574,24 @@ fn bad_magic_closes() {
     assert!(pair.ours.is_closed());
 }
 
+/// Numbers stay below 2^63: at a larger one memcached looks for a minus sign as
+/// far as the next zero byte, beyond the item, and what it finds there depends on
+/// what that memory held before.
 fn random_request(random: &mut Random, seen_count: usize) -> Request {
     let key = format!("key{}", random.below(6)).into_bytes();
     let value: Vec<u8> = match random.below(8) {
-        0..=2 => (random.next() >> random.below(64)).to_string().into_bytes(),
+        0..=2 => (random.next() >> (2 + random.below(62)))
+            .to_string()
+            .into_bytes(),
         3 => Vec::new(),
         4 => b"12 34".to_vec(),
-        5 => u64::MAX.to_string().into_bytes(),
+        5 => (u64::MAX >> 2).to_string().into_bytes(),
         6 => vec![b'x'; random.below(5000) as usize],
         _ => b"some text".to_vec(),
     };
     let expiration = *random.pick(&[0, 0, 0, 1000, 2_592_000, 2_592_001, 4_000_000_000, u32::MAX]);
     let flags = random.next() as u32;
-    let delta = *random.pick(&[0, 1, 7, 1000, u64::MAX]);
+    let delta = *random.pick(&[0, 1, 7, 1000, u64::MAX >> 16]);
     let cas = match random.below(8) {
         0..=4 => Cas::Zero,
         5 => Cas::Wrong,
@@ -607,7 +612,7 @@ fn random_request(random: &mut Random, seen_count: usize) -> Request {
             *random.pick(&[0x05, 0x06, 0x15, 0x16]),
             &key,
             delta,
-            random.next(),
+            random.next() >> 2,
             expiration,
         ),
         30..=33 => touch(

