@@ -55,17 +55,19 @@ python_packages() {
 
 go_tests() {
   unchanged go go/*.go go/go.mod go/go.sum && return
-  # Without cgo there is less of the standard library to compile. The modules'
-  # files can be removed like all others of the target folder.
+  # Without cgo there is less of the standard library to compile, and nothing is
+  # optimised: two thirds of the time. The modules' files can be removed like all
+  # others of the target folder.
   (cd go && CGO_ENABLED=0 GOMODCACHE=$cache/go/modules GOCACHE=$cache/go/build \
-    go test -modcacherw -vet=off -c -o "$cache/go/clients.test" .)
+    go test -modcacherw -vet=off -gcflags='all=-N -l' -c -o "$cache/go/clients.test" .)
   done_with go
 }
 
 java_classes() {
   local sources=(java/pom.xml java/src/main/java/trefoil/*.java)
   unchanged java "${sources[@]}" && return
-  mvn --batch-mode --quiet --no-transfer-progress -Dstyle.color=never -f java/pom.xml \
+  # Maven runs too shortly for the second compiler to pay.
+  MAVEN_OPTS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' mvn --batch-mode --quiet --no-transfer-progress -Dstyle.color=never -f java/pom.xml \
     -Dmaven.repo.local="$cache/maven" -Dclients.build="$cache/java" compile
   done_with java
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::{Cell, kill, text};
 use trefoil_client::{Carrier, Client, Lookup, MissReason, Options, SetOptions};
 
-const KEYS: usize = 200;
+const KEYS: usize = 60;
 
 fn key(number: usize) -> Vec<u8> {
     format!("key-{number}").into_bytes()

@@ -342,6 +342,7 @@ impl Runs {
             ratio_p50_blocking: ratio(memcached_blocking.p50_ns, trefoil.p50_ns),
             floor_ratio_p50: ratio(trefoil.p50_ns, floor.p50_ns),
             tail_ratio: ratio(trefoil.p999_ns, trefoil.p50_ns),
+            floor_tail_ratio: ratio(floor.p999_ns, floor.p50_ns),
             r32_ratio_p50: ratio(trefoil_r32.p50_ns, trefoil.p50_ns),
             trefoil,
             trefoil_r32,

@@ -56,6 +56,8 @@ pub struct GetFigures {
     pub floor_ratio_p50: f64,
     /// Trefoil's p99.9 by its own p50.
     pub tail_ratio: f64,
+    /// The bare loop's p99.9 by its own p50: what the machine's pauses alone do.
+    pub floor_tail_ratio: f64,
     /// Three copies' p50 by one copy's.
     pub r32_ratio_p50: f64,
 }
@@ -142,7 +144,12 @@ impl CompareReport {
         };
         let (get, set) = (&self.get, &self.set);
         let none = String::new;
-        row("GET floor (bare loop)", &get.floor, none(), none());
+        row(
+            "GET floor (bare loop)",
+            &get.floor,
+            none(),
+            format!("p99.9 {} own p50", ratio(get.floor_tail_ratio)),
+        );
         row(
             "GET R=1",
             &get.trefoil,
