@@ -39,7 +39,7 @@ class Suite:
     targets: tuple = ALL
     # Whether the command starts servers by itself; it then gets the target's name.
     own_servers: bool = False
-    # Measures: nothing runs beside it, unless only its checks count.
+    # Measures: nothing runs beside it.
     alone: bool = False
 
 
@@ -160,20 +160,20 @@ def main():
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    alone = [one for one in wanted if one[0].alone and not options.checks_only]
     results = []
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
         runs = [
             pool.submit(run, suite, target, options.checks_only)
             for suite, target in wanted
-            if (suite, target) not in alone
+            if not suite.alone
         ]
         for done in concurrent.futures.as_completed(runs):
             results.append(done.result())
             report(results[-1])
-    for suite, target in alone:
-        results.append(run(suite, target, options.checks_only))
-        report(results[-1])
+    for suite, target in wanted:
+        if suite.alone:
+            results.append(run(suite, target, options.checks_only))
+            report(results[-1])
     table(results)
     for result in results:
         if result.passed and result.suite.alone and not options.checks_only:
