@@ -379,6 +379,7 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
     })?;
     let mut ours = client(&cell, Carrier::Auto)?;
     let mut theirs = PeerTarget::connect(&peer, Waiting::Spinning)?;
+    let mut blocking = PeerTarget::connect(&peer, Waiting::Blocking)?;
     fill(&mut ours, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
     cell.settle()?;
     fill_peer(&mut theirs, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
@@ -401,6 +402,7 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
             };
             runs.ours.push(measure("trefoil R=1", &mut ours, load)?);
             runs.theirs.push(measure_peer(&mut theirs, load)?);
+            runs.blocking.push(measure_peer(&mut blocking, load)?);
         }
     }
     Ok(BatchFigures {
@@ -416,6 +418,7 @@ struct BatchRuns {
     keys_count: u64,
     ours: Vec<Summary>,
     theirs: Vec<Summary>,
+    blocking: Vec<Summary>,
 }
 
 impl BatchRuns {
@@ -424,6 +427,7 @@ impl BatchRuns {
             keys_count,
             ours: Vec::new(),
             theirs: Vec::new(),
+            blocking: Vec::new(),
         }
     }
 
@@ -437,12 +441,15 @@ impl BatchRuns {
                 .collect();
             middle(&rates)
         };
-        let (trefoil_ops_per_s, memcached_ops_per_s) = (rate(&self.ours), rate(&self.theirs));
+        let [ours, theirs, blocking] =
+            [&self.ours, &self.theirs, &self.blocking].map(|of| rate(of));
         BatchRates {
             keys: self.keys_count,
-            trefoil_ops_per_s,
-            memcached_ops_per_s,
-            ratio: trefoil_ops_per_s / memcached_ops_per_s,
+            trefoil_ops_per_s: ours,
+            memcached_ops_per_s: theirs,
+            memcached_blocking_ops_per_s: blocking,
+            ratio: ours / theirs,
+            ratio_blocking: ours / blocking,
         }
     }
 }

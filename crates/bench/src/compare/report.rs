@@ -104,10 +104,14 @@ pub struct BatchRates {
     pub keys: u64,
     /// Keys per second.
     pub trefoil_ops_per_s: f64,
-    /// Keys per second.
+    /// Keys per second, by a client that spins.
     pub memcached_ops_per_s: f64,
-    /// Trefoil's by the peer's.
+    /// Keys per second, by an ordinary blocking client.
+    pub memcached_blocking_ops_per_s: f64,
+    /// Trefoil's by the peer's with a client that spins.
     pub ratio: f64,
+    /// Trefoil's by the peer's with a blocking client.
+    pub ratio_blocking: f64,
 }
 
 /// Through gRPC.
@@ -224,11 +228,13 @@ impl CompareReport {
         let many = &self.get_many;
         let rates = |rates: &BatchRates| {
             format!(
-                "{}, {} {}: {}",
+                "{}, {} {}: {}; {} with a blocking client: {}",
                 rate(rates.trefoil_ops_per_s),
                 self.peer,
                 rate(rates.memcached_ops_per_s),
-                ratio(rates.ratio)
+                ratio(rates.ratio),
+                rate(rates.memcached_blocking_ops_per_s),
+                ratio(rates.ratio_blocking)
             )
         };
         format!(

@@ -109,10 +109,12 @@ pub(super) fn compare(report: &CompareReport) -> Vec<Figure> {
     let many = &report.get_many;
     let rates = |rates: &BatchRates| {
         format!(
-            "{}: {}, {peer} {}",
+            "{}: {}, {peer} {}; {} beside a blocking client's {}",
             ratio(rates.ratio),
             rate(rates.trefoil_ops_per_s),
-            rate(rates.memcached_ops_per_s)
+            rate(rates.memcached_ops_per_s),
+            ratio(rates.ratio_blocking),
+            rate(rates.memcached_blocking_ops_per_s)
         )
     };
     rows.add(
