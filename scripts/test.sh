@@ -38,7 +38,6 @@ stage "formatting" cargo fmt --all --check
 stage "build" cargo build --profile tested --workspace --bins --tests --locked --quiet
 stage "clients' packages" await_clients
 stage "tests of every crate" scripts/run-tests.py tested "$repeated"
-stage "simulator, 100,000 seeds" "$TREFOIL" sim --seed 1 --seeds 100000
 stage "simulator, a mutant for each safety rule" \
   cargo test --profile tested --locked --quiet -p trefoil-sim --features mutants --test mutants
 stage "linked store beside caches, quick" linked_quick

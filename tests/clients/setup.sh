@@ -67,7 +67,8 @@ java_classes() {
   local sources=(java/pom.xml java/src/main/java/trefoil/*.java)
   unchanged java "${sources[@]}" && return
   # Maven runs too shortly for the second compiler to pay.
-  MAVEN_OPTS='-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' mvn --batch-mode --quiet --no-transfer-progress -Dstyle.color=never -f java/pom.xml \
+  MAVEN_OPTS="${MAVEN_OPTS:-} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" \
+    mvn --batch-mode --quiet --no-transfer-progress -Dstyle.color=never -f java/pom.xml \
     -Dmaven.repo.local="$cache/maven" -Dclients.build="$cache/java" compile
   done_with java
 }

@@ -361,6 +361,16 @@ fn script() -> Vec<(&'static str, Vec<Request>)> {
             ],
         ),
         (
+            "count around 2^64",
+            vec![
+                count(0x05, b"w", 1, 5, 0),
+                count(0x05, b"w", u64::MAX, 0, 0),
+                count(0x15, b"w", u64::MAX, 0, 0),
+                plain(get, b"w"),
+                count(0x06, b"w", u64::MAX, 0, 0),
+            ],
+        ),
+        (
             "counting odd values",
             vec![
                 store(set, b"o", b" 12 apples", 3, 0),

@@ -128,9 +128,10 @@ impl DirectoryStore {
                 break lock;
             }
             let pid = Note::of(&path).map(|note| note.pid);
-            let patience = match pid.is_some_and(is_ending) {
-                true => ENDING_WAIT,
-                false => ALIVE_WAIT,
+            let patience = if pid.is_some_and(is_ending) {
+                ENDING_WAIT
+            } else {
+                ALIVE_WAIT
             };
             if begin.elapsed() >= patience {
                 return Err(ConfigStoreError::BackendLocked { number, pid, path });
