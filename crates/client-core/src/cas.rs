@@ -9,6 +9,8 @@
 //!         Send { replica }  => message -> handle_ack, or handle_failure
 //!         Install { replica } => a SET of the same value at the same version; its
 //!                              answer is nobody's
+//!         Withdraw { replica } => an ERASE at the same version -> handle_ack, or
+//!                              handle_failure
 //!         Pause { ns }      => let so much time pass
 //!         Look              => a GET, and a version above bound() -> handle_agreed
 //!         Wait { until_ns } => feed the answer, or poll again at that time
@@ -37,6 +39,14 @@
 //!   look, the other two held what both contenders expect, so one of them wins.
 //! * One that a replica holds goes on, for the same reason: ending there would
 //!   leave its version in nobody's care.
+//! * What it says is there instead is what a quorum agrees on, found by a look:
+//!   a version that one replica named may be another contender's that is given
+//!   up, and who built on it would take away a copy that is still needed.
+//! * **One that has failed takes back what it left** at the replica that had
+//!   applied it, before `Done`: an ERASE at its own version, which finds that
+//!   version or is superseded. To the replica it is as if it had evicted that
+//!   entry. Left there, it would be one of three different votes as soon as a
+//!   mutation is late at another replica, or that replica dies.
 
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
@@ -63,6 +73,11 @@ pub enum CasStep {
         /// Place in the cohort.
         replica: usize,
     },
+    /// Send an ERASE at the same version: it has failed.
+    Withdraw {
+        /// Place in the cohort.
+        replica: usize,
+    },
     /// Let this time pass: whoever was first may be through then.
     Pause {
         /// Nanoseconds.
@@ -79,7 +94,8 @@ pub enum CasStep {
     Done(MutationOutcome),
 }
 
-/// Where it is with its look at what a quorum agrees on.
+/// Where it is with its look at what a quorum agrees on: before it goes on after
+/// a refusal, and when it has failed, to say what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     /// None was needed.
@@ -90,8 +106,19 @@ enum Look {
     Due,
     /// The driver has it.
     Open,
-    /// It was there: a refusal does not stop it any more.
+    /// A refusal does not stop it any more.
     Past,
+}
+
+/// Where it is with taking back what it left at a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Withdrawal {
+    /// There is nothing to take back.
+    None,
+    /// The next step but for installing.
+    Due(usize),
+    /// Sent.
+    Open(usize),
 }
 
 /// The machine. See the module's page for the calling order.
@@ -109,6 +136,7 @@ pub struct Cas {
     look: Look,
     /// The replicas that were sent an `Install`, as a bit set.
     installed: u8,
+    withdrawal: Withdrawal,
     retry: Retry,
     outcome: Option<MutationOutcome>,
 }
@@ -128,6 +156,7 @@ impl Cas {
             next: None,
             look: Look::Ahead,
             installed: 0,
+            withdrawal: Withdrawal::None,
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
                 .then_some(MutationOutcome::Rejected(Rejection::Immutable)),
@@ -138,7 +167,7 @@ impl Cas {
 
     /// The next step.
     pub fn poll(&mut self, now_ns: u64) -> CasStep {
-        if self.outcome.is_none() && now_ns >= self.retry.deadline_ns() {
+        if now_ns >= self.retry.deadline_ns() {
             self.give_up();
         }
         if let Some(replica) = self.next.take() {
@@ -149,8 +178,16 @@ impl Cas {
             self.installed |= 1 << replica;
             return CasStep::Install { replica };
         }
-        if let Some(outcome) = self.outcome {
-            return CasStep::Done(outcome);
+        let wait = CasStep::Wait {
+            until_ns: self.retry.deadline_ns(),
+        };
+        match self.withdrawal {
+            Withdrawal::None => {}
+            Withdrawal::Due(replica) => {
+                self.withdrawal = Withdrawal::Open(replica);
+                return CasStep::Withdraw { replica };
+            }
+            Withdrawal::Open(_) => return wait,
         }
         match self.look {
             Look::Paused => {
@@ -161,34 +198,37 @@ impl Cas {
                 self.look = Look::Open;
                 CasStep::Look
             }
-            _ => CasStep::Wait {
-                until_ns: self.retry.deadline_ns(),
-            },
+            Look::Open => wait,
+            Look::Ahead | Look::Past => self.outcome.map_or(wait, CasStep::Done),
         }
     }
 
     /// What a GET has found that a quorum agrees on, `None` if on nothing, and a
     /// version above [`Cas::bound`] to begin anew with.
     pub fn handle_agreed(&mut self, agreed: Option<Expected>, version: Version) {
-        if self.look != Look::Open || self.outcome.is_some() {
+        if self.look != Look::Open {
             return;
         }
         self.look = Look::Past;
-        if agreed == Some(self.expected) {
+        if self.outcome.is_none() && agreed == Some(self.expected) {
             self.version = version;
             self.states = [CasState::Unsent; REPLICAS_MAX];
             return self.advance();
         }
+        // Never what a single replica holds: it may have been given up.
         let present = match agreed {
             Some(Expected::Version(version)) => Some(version),
-            Some(Expected::Absent) => None,
-            None => self.refusal().flatten(),
+            Some(Expected::Absent) | None => None,
         };
         self.outcome = Some(MutationOutcome::Exists { present });
     }
 
     /// A replica's answer.
     pub fn handle_ack(&mut self, replica: usize, ack: Ack) {
+        if self.withdrawal == Withdrawal::Open(replica) {
+            self.withdrawal = Withdrawal::None;
+            return;
+        }
         if let Outcome::Mismatch { bound, .. } | Outcome::Superseded { bound } = ack.outcome {
             self.bound = self.bound.max(bound);
         }
@@ -207,6 +247,10 @@ impl Cas {
     /// There is no answer, or there was no message.
     pub fn handle_failure(&mut self, replica: usize, failure: SendFailure) {
         self.retry.count(RetryCause::Connection);
+        if self.withdrawal == Withdrawal::Open(replica) {
+            self.withdrawal = Withdrawal::None;
+            return;
+        }
         self.states[replica] = match failure {
             SendFailure::NotSent => CasState::Down,
             SendFailure::Lost if mutants::is_on(Mutant::CasResent) && self.may_repeat() => {
@@ -256,30 +300,45 @@ impl Cas {
             CasDecision::Stored => Some(MutationOutcome::Stored {
                 version: self.version,
             }),
-            CasDecision::Exists { present } => Some(MutationOutcome::Exists { present }),
+            CasDecision::Exists { present } => {
+                let is_agreed = self.replica_count == 1 || mutants::is_on(Mutant::PresentByOne);
+                let present = present.filter(|_| is_agreed);
+                if !is_agreed {
+                    self.look = Look::Due;
+                }
+                Some(MutationOutcome::Exists { present })
+            }
             CasDecision::Rejected(rejection) => Some(MutationOutcome::Rejected(rejection)),
             CasDecision::Unreached => Some(MutationOutcome::Failed {
                 cause: self.retry.unreached(),
             }),
             CasDecision::Indeterminate => Some(MutationOutcome::Indeterminate),
         };
+        self.withdrawal = self.left_behind();
+    }
+
+    /// Failed, but a replica has applied it (one at most, or it were stored).
+    fn left_behind(&self) -> Withdrawal {
+        let has_failed = !matches!(
+            self.outcome,
+            None | Some(MutationOutcome::Stored { .. } | MutationOutcome::Indeterminate)
+        );
+        let applied = |state: &CasState| matches!(state, CasState::Applied { .. });
+        self.states[..self.replica_count]
+            .iter()
+            .position(applied)
+            .filter(|_| has_failed && !mutants::is_on(Mutant::FailedCasStays))
+            .map_or(Withdrawal::None, Withdrawal::Due)
     }
 
     fn stops_for_a_look(&self) -> bool {
+        let states = &self.states[..self.replica_count];
+        let has_refused = |state: &CasState| matches!(state, CasState::Refused { .. });
         let held = |state: &CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
         self.look == Look::Ahead
-            && self.refusal().is_some()
-            && !self.states[..self.replica_count].iter().any(held)
+            && states.iter().any(has_refused)
+            && !states.iter().any(held)
             && !mutants::is_on(Mutant::CasWithoutLook)
-    }
-
-    /// What a replica that refused has instead, if one has refused.
-    fn refusal(&self) -> Option<Option<Version>> {
-        let states = &self.states[..self.replica_count];
-        states.iter().find_map(|state| match state {
-            CasState::Refused { present } => Some(*present),
-            _ => None,
-        })
     }
 
     fn next_to_install(&self) -> Option<usize> {
@@ -296,8 +355,13 @@ impl Cas {
             .find(|replica| self.installed & 1 << replica == 0 && lacks(&self.states[*replica]))
     }
 
-    /// The deadline has passed without a decision.
+    /// The deadline has passed: nothing is waited for any more.
     fn give_up(&mut self) {
+        self.look = Look::Past;
+        if self.outcome.is_some() {
+            self.withdrawal = Withdrawal::None;
+            return;
+        }
         self.next = None;
         let states = &self.states[..self.replica_count];
         let untouched = states.iter().all(|state| {

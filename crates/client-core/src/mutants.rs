@@ -14,6 +14,10 @@ pub enum Mutant {
     CasResent,
     /// Rule 15: a CAS that was refused goes on without a look.
     CasWithoutLook,
+    /// Rule 15: a CAS that failed leaves its entry at the replica that applied it.
+    FailedCasStays,
+    /// Rule 15: what one replica named is reported as what is there.
+    PresentByOne,
     /// Rule 15: one refusal makes a CAS failed.
     OneRefusalFails,
     /// Rule 15: one application makes a CAS stored.

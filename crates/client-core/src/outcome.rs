@@ -21,7 +21,8 @@ pub enum MutationOutcome {
     },
     /// A CAS did not find what it expected, and will never be seen.
     Exists {
-        /// What is present instead, as far as the replicas that refused know.
+        /// What a quorum holds instead; `None` for no value, and where no quorum
+        /// agrees on one.
         present: Option<Version>,
     },
     /// It may have been applied or may still be: nothing can be said.

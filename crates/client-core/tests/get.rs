@@ -400,13 +400,16 @@ fn without_agreement_another_round_begins_and_in_the_end_it_is_a_miss() {
         .votes(1, 6, 1)
         .asks_index(2)
         .votes(2, 7, 1);
+    // Two of them might be of items whose time is over.
+    get.asks_data(1).asks_data(2).data(1, 6).data(2, 7);
     get.asks_index(0)
         .asks_index(1)
         .votes(0, 7, 1)
         .absent(1)
         .asks_data(0)
         .data(0, 7);
-    get.asks_index(2).votes(2, 8, 1).miss(MissReason::Inquorate);
+    get.asks_index(2).votes(2, 8, 1).asks_data(2).data(2, 8);
+    get.miss(MissReason::Inquorate);
     get.retried(&[(RetryCause::Inquorate, 2)]);
 }
 
@@ -448,6 +451,80 @@ fn an_expired_entry_that_one_replica_has_removed_already_is_a_miss_at_once() {
         .asks_data(0);
     get.bytes(0, &bytes_of(KEY, 5, NOW_MS))
         .miss(MissReason::Expired);
+}
+
+#[test]
+fn an_expired_entry_is_looked_at_even_if_another_vote_came_first() {
+    // Erased by a CAS to what has expired, of which replica 0 has not heard;
+    // replica 2 has removed it already.
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .votes(1, 6, 1)
+        .asks_data(0)
+        .data(0, 5);
+    get.asks_index(2).absent(2).asks_data(1);
+    get.bytes(1, &bytes_of(KEY, 6, NOW_MS))
+        .miss(MissReason::Expired)
+        .retried(&[]);
+}
+
+/// Rounds in which all three replicas say the same three things, until the
+/// machine asks each of them by message.
+fn three_different_votes() -> Script<3> {
+    let mut get = Script::<3>::new();
+    let mut step = get.0.poll(0);
+    while step
+        != (GetStep::Ask {
+            replica: 0,
+            by_rpc: false,
+        })
+    {
+        match step {
+            GetStep::ReadIndex { replica: 2 } => get.absent(2),
+            GetStep::ReadIndex { replica } => get.votes(replica, 5 + replica as u64, 1),
+            GetStep::ReadData { replica, .. } => get.data(replica, 5 + replica as u64),
+            GetStep::Pause { .. } => &mut get,
+            other => panic!("{other:?}"),
+        };
+        step = get.0.poll(0);
+    }
+    for replica in 1..3 {
+        let by_rpc = false;
+        get.asks(GetStep::Ask { replica, by_rpc });
+    }
+    get.waits();
+    get
+}
+
+#[test]
+fn where_all_replicas_live_a_slow_one_is_asked_before_it_is_a_miss() {
+    let answer = |get: &mut Script<3>, replica: usize, time_ns: u64| {
+        let data = bytes_of(KEY, time_ns, 0);
+        let version = v(time_ns);
+        let found = Found::Present {
+            version,
+            data: &data,
+        };
+        get.0
+            .handle_answer(replica, &LookupAnswer { epoch: 1, found }, &check());
+    };
+    let absent = LookupAnswer {
+        epoch: 1,
+        found: Found::Absent,
+    };
+    // It had not got round to the mutation that another one holds.
+    let mut get = three_different_votes();
+    answer(&mut get, 0, 6);
+    answer(&mut get, 1, 6);
+    get.hit(0, 6);
+    // It says what it said.
+    let mut get = three_different_votes();
+    answer(&mut get, 0, 5);
+    answer(&mut get, 1, 6);
+    get.0.handle_answer(2, &absent, &check());
+    get.miss(MissReason::Inquorate);
 }
 
 #[test]

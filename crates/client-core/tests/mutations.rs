@@ -307,8 +307,8 @@ fn a_refused_cas_ends_if_a_quorum_holds_something_else_or_nothing() {
     for (agreed, present) in [
         (Some(Expected::Version(v(4))), Some(v(4))),
         (Some(Expected::Absent), None),
-        // No quorum: what the replica that refused has.
-        (None, Some(v(9))),
+        // No quorum: what one replica has may have been given up.
+        (None, None),
     ] {
         let mut cas = cas();
         is_refused_and_looks(&mut cas, 9);
@@ -382,12 +382,68 @@ fn cas_fails_by_two_refusals() {
     cas.handle_ack(0, mismatch(Some(4)));
     sends_cas(&mut cas, 1);
     cas.handle_ack(1, mismatch(None));
-    ends_cas(
-        &mut cas,
-        MutationOutcome::Exists {
-            present: Some(v(4)),
-        },
-    );
+    says_what_is_there(&mut cas);
+}
+
+/// Lets it look what a quorum holds before it ends.
+#[track_caller]
+fn says_what_is_there(cas: &mut Cas) {
+    assert_eq!(cas.poll(0), CasStep::Look);
+    waits_cas(cas);
+    cas.handle_agreed(Some(Expected::Version(v(7))), v(11));
+    let present = Some(v(7));
+    ends_cas(cas, MutationOutcome::Exists { present });
+}
+
+/// Lets one replica apply it and the others refuse it.
+#[track_caller]
+fn fails_after_it_was_applied(cas: &mut Cas) {
+    sends_cas(cas, 0);
+    cas.handle_ack(0, applied(1));
+    sends_cas(cas, 1);
+    cas.handle_ack(1, mismatch(Some(4)));
+    sends_cas(cas, 2);
+    cas.handle_ack(2, mismatch(Some(4)));
+    assert_eq!(cas.poll(0), CasStep::Withdraw { replica: 0 });
+    waits_cas(cas);
+}
+
+#[test]
+fn a_failed_cas_takes_back_what_it_left() {
+    for answer in [applied(1), superseded(9)] {
+        let mut cas = cas();
+        fails_after_it_was_applied(&mut cas);
+        cas.handle_ack(0, answer);
+        says_what_is_there(&mut cas);
+    }
+    let mut cas = cas();
+    fails_after_it_was_applied(&mut cas);
+    cas.handle_failure(0, SendFailure::Lost);
+    says_what_is_there(&mut cas);
+}
+
+#[test]
+fn a_failed_cas_does_not_wait_for_ever_for_what_it_left() {
+    let mut cas = cas();
+    fails_after_it_was_applied(&mut cas);
+    let exists = MutationOutcome::Exists { present: None };
+    assert_eq!(cas.poll(1_000), CasStep::Done(exists));
+    cas.handle_ack(0, applied(1));
+    ends_cas(&mut cas, exists);
+}
+
+#[test]
+fn a_cas_that_is_refused_for_good_takes_back_what_it_left() {
+    let mut cas = cas();
+    sends_cas(&mut cas, 0);
+    cas.handle_ack(0, applied(1));
+    for replica in [1, 2] {
+        sends_cas(&mut cas, replica);
+        cas.handle_ack(replica, rejected(Rejection::NoMemory));
+    }
+    assert_eq!(cas.poll(0), CasStep::Withdraw { replica: 0 });
+    cas.handle_ack(0, applied(1));
+    ends_cas(&mut cas, MutationOutcome::Rejected(Rejection::NoMemory));
 }
 
 #[test]
@@ -413,8 +469,7 @@ fn cas_that_was_lost_and_refused_does_not_split_the_cohort() {
     cas.handle_failure(0, SendFailure::Lost);
     sends_cas(&mut cas, 1);
     cas.handle_ack(1, mismatch(Some(4)));
-    let present = Some(v(4));
-    ends_cas(&mut cas, MutationOutcome::Exists { present });
+    says_what_is_there(&mut cas);
 }
 
 #[test]

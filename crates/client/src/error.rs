@@ -78,7 +78,8 @@ pub enum Mutated {
     },
     /// A CAS did not find what it expected.
     Exists {
-        /// What it found instead; `None` for no value.
+        /// What a quorum holds instead; `None` for no value, and where no quorum
+        /// agrees on one: read again.
         present: Option<Version>,
     },
 }

@@ -252,6 +252,19 @@ impl Client {
                     // Whether it arrives changes nothing of the outcome.
                     let _ = self.send(&install, hash, version, cohort, replica);
                 }
+                CasStep::Withdraw { replica } => {
+                    let withdrawal = Outgoing {
+                        action: Action::Erase,
+                        entry: DataEntry {
+                            key: outgoing.entry.key,
+                            ..DataEntry::default()
+                        },
+                    };
+                    match self.send(&withdrawal, hash, version, cohort, replica) {
+                        Ok(waiting) => outstanding[replica] = waiting,
+                        Err(_) => machine.handle_failure(replica, SendFailure::NotSent),
+                    }
+                }
                 CasStep::Pause { ns } => pause(ns),
                 CasStep::Look => {
                     let agreed = self.agreed(outgoing.entry.key, limits);

@@ -108,8 +108,9 @@ pub(crate) struct Env<'t> {
     pub(crate) operations: Vec<Cell<u32>>,
     /// The backend that is to crash next, if it was chosen.
     pub(crate) victim: Cell<Option<usize>>,
-    /// A calm run's mutations have ended and every message has arrived.
-    pub(crate) has_settled: Cell<bool>,
+    /// The client whose GET is to be all that is under way in a calm run,
+    /// messages of what has ended apart: it must find a quorum.
+    pub(crate) alone: Cell<Option<usize>>,
     fillers: Vec<Vec<u8>>,
     filler_clock: RefCell<VersionClock>,
     value: RefCell<Vec<u8>>,
@@ -131,7 +132,7 @@ impl<'t> Env<'t> {
             stats: RefCell::default(),
             operations: vec![Cell::new(0); profile.clients],
             victim: Cell::new(None),
-            has_settled: Cell::new(false),
+            alone: Cell::new(None),
             fillers: Vec::new(),
             filler_clock: RefCell::new(VersionClock::new(0xf1_11e5)),
             value: RefCell::default(),

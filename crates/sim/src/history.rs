@@ -19,6 +19,10 @@ pub(crate) struct Snapshot {
 pub(crate) struct KeyHistory {
     acknowledged: Vec<Version>,
     acknowledged_max: Version,
+    /// Whether that one stored something that lasts.
+    is_there: bool,
+    /// A fill has given way to something newer, but may hold the place of a copy.
+    fill_gave_way: bool,
     seen: Vec<Version>,
     seen_max: Version,
     /// Versions of CAS reported failed.
@@ -74,11 +78,32 @@ impl KeyHistory {
         Ok(())
     }
 
-    /// A mutation was reported stored.
-    pub(crate) fn stored(&mut self, version: Version) -> Result<(), Broken> {
+    /// A GET found nothing while nothing fails and nobody else is at work.
+    pub(crate) fn lonely_miss(&self, is_inquorate: bool) -> Result<(), Broken> {
+        if is_inquorate {
+            return broken(Property::Quorum, "a GET found no quorum".to_owned());
+        }
+        if self.is_there && !self.fill_gave_way {
+            let version = self.acknowledged_max;
+            let message = format!("a GET found nothing, but {version:?} was acknowledged");
+            return broken(Property::Kept, message);
+        }
+        Ok(())
+    }
+
+    /// A fill was superseded: it is not tried again above what superseded it.
+    pub(crate) fn fill_gave_way(&mut self) {
+        self.fill_gave_way = true;
+    }
+
+    /// A mutation was reported stored; `leaves` something that lasts.
+    pub(crate) fn stored(&mut self, version: Version, leaves: bool) -> Result<(), Broken> {
         self.check_between(version, "acknowledged")?;
         self.acknowledged.push(version);
-        self.acknowledged_max = self.acknowledged_max.max(version);
+        if version > self.acknowledged_max {
+            self.acknowledged_max = version;
+            self.is_there = leaves;
+        }
         Ok(())
     }
 
@@ -159,7 +184,7 @@ mod tests {
     fn hits_are_fresh_and_monotone_only_against_what_ended_before() {
         let mut history = KeyHistory::default();
         let early = history.snapshot();
-        history.stored(v(5)).unwrap();
+        history.stored(v(5), true).unwrap();
         let late = history.snapshot();
         history.hit(early, v(3)).unwrap();
         breaks(history.hit(late, v(4)), Property::Fresh);
@@ -182,13 +207,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_stored_last_is_kept_and_what_was_erased_is_not_missed() {
+        let mut history = KeyHistory::default();
+        history.lonely_miss(false).unwrap();
+        breaks(history.lonely_miss(true), Property::Quorum);
+        history.stored(v(5), true).unwrap();
+        breaks(history.lonely_miss(false), Property::Kept);
+        history.stored(v(6), false).unwrap();
+        history.stored(v(4), true).unwrap();
+        history.lonely_miss(false).unwrap();
+    }
+
+    #[test]
     fn nothing_stands_between_a_cas_and_what_it_replaced() {
         let mut history = KeyHistory::default();
-        history.stored(v(5)).unwrap();
+        history.stored(v(5), true).unwrap();
         history.cas_stored(v(5), v(9)).unwrap();
-        breaks(history.stored(v(7)), Property::Exact);
+        breaks(history.stored(v(7), true), Property::Exact);
         breaks(history.hit(Snapshot::default(), v(7)), Property::Exact);
-        history.stored(v(12)).unwrap();
+        history.stored(v(12), true).unwrap();
         breaks(history.cas_stored(v(9), v(15)), Property::Exact);
     }
 }

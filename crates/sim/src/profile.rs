@@ -77,6 +77,9 @@ pub(crate) struct Profile {
     pub(crate) filler_len: usize,
     /// A SET carries an expiry so far ahead, in milliseconds; 0 for none.
     pub(crate) expiry_ms: u64,
+    /// A CAS stores what has expired already, which is how one erases: each
+    /// replica removes it in its own time.
+    pub(crate) cas_erases: u32,
     /// Clients' clocks differ by up to this much, in nanoseconds.
     pub(crate) skew_ns: u64,
     /// Time passes by up to this much a step, in nanoseconds.
@@ -91,12 +94,12 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// The mixture of a seed: calm in one run of thirteen; in a quarter one of crashes,
+    /// The mixture of a seed: calm in a quarter; in a quarter of the others one of crashes,
     /// recoveries and delays alone, for what goes wrong with epochs takes many
     /// steps in the right order.
     pub(crate) fn draw(rng: &Rng) -> Self {
         let profile = Self::mix(rng);
-        if rng.chance(80) {
+        if rng.chance(256) {
             return profile.calmed(rng);
         }
         if !rng.chance(256) {
@@ -160,20 +163,22 @@ impl Profile {
             loss: 0,
             answer_loss: 0,
             lateness: 1024,
-            delay_steps: 50,
+            delay_steps: rng.pick(&[50, 1_000]),
             read_failure: 0,
             impatience: 0,
-            surroundings: 0,
+            surroundings: rng.pick(&[0, 30, 120]),
             crash: false,
             recovery: false,
             filler: 0,
             fillers_first: 0,
             crowded: false,
+            config_change: 0,
             objects_max: 0,
             memory_max: 64 << 10,
             tombstones: 16,
             value_len: 0,
             expiry_ms: 0,
+            cas_erases: rng.pick(&[0, 100, 400]),
             skew_ns: rng.pick(&[0, 50_000, 2_000_000]),
             deadline_ns: u64::MAX >> 1,
             retries_max: 24,
@@ -243,6 +248,7 @@ impl Profile {
             value_len: rng.pick(&[0, 40, 400]),
             filler_len: rng.pick(&[30, 300, 2_000]) / if crowded { 20 } else { 1 },
             expiry_ms: rng.pick(&[0, 0, 0, 1, 2]),
+            cas_erases: 0,
             skew_ns: rng.pick(&[0, 50_000, 2_000_000, 50_000_000, 15_000_000_000]),
             step_ns: rng.pick(&[2_000, 10_000, 40_000]),
             deadline_ns: rng.pick(&[300_000, 2_000_000, 20_000_000]),

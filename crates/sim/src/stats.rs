@@ -50,6 +50,8 @@ pub enum Mark {
     CasFailed,
     /// A CAS began anew after a look at what a quorum agrees on.
     CasLooked,
+    /// A CAS that failed took back what it had left at a replica.
+    CasWithdrawn,
     /// A CAS ended with neither.
     CasIndeterminate,
     /// A SET or ERASE ended with neither.
@@ -93,6 +95,7 @@ impl Mark {
         (Mark::CasStored, "cas_stored"),
         (Mark::CasFailed, "cas_failed"),
         (Mark::CasLooked, "cas_looked"),
+        (Mark::CasWithdrawn, "cas_withdrawn"),
         (Mark::CasIndeterminate, "cas_indeterminate"),
         (Mark::Indeterminate, "indeterminate"),
         (Mark::ClockAhead, "clock_ahead"),

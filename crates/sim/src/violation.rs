@@ -18,9 +18,12 @@ pub enum Property {
     Ghost,
     /// A hit's bytes are not what was written at its version.
     Value,
-    /// A key is left without a quorum although nothing failed: no loss, no
-    /// crash, no eviction, and every message has arrived.
+    /// Nothing failed (no loss, no crash, no eviction) and nobody else was at
+    /// work, but a GET found no quorum.
     Quorum,
+    /// The same, but it found nothing, although the last mutation had stored
+    /// something.
+    Kept,
     /// An operation waits for nothing.
     Stuck,
     /// Something panicked.
@@ -38,6 +41,7 @@ impl Property {
             Property::Ghost => "ghost",
             Property::Value => "value",
             Property::Quorum => "quorum",
+            Property::Kept => "kept",
             Property::Stuck => "stuck",
             Property::Panic => "panic",
         }

@@ -80,7 +80,7 @@ impl<'t, const R: usize> World<'t, R> {
     }
 
     fn is_over(&self) -> bool {
-        self.remaining == 0 && self.finals == 0 && self.clients.iter().all(Client::is_idle)
+        self.remaining == 0 && self.finals == 0 && self.env.alone.get().is_none() && self.all_idle()
     }
 
     fn step(&mut self, step: u64) -> Result<(), Broken> {
@@ -112,11 +112,18 @@ impl<'t, const R: usize> World<'t, R> {
 
     fn begin(&mut self, client: usize) {
         let env = &self.env;
+        if let Some(alone) = env.alone.get() {
+            if client == alone && self.all_idle() {
+                let key = env.rng.index(env.keys.len());
+                self.clients[client].begin(env, &self.histories, Kind::Get, key);
+            }
+            return;
+        }
         let (kind, key) = if self.remaining > 0 {
             self.remaining -= 1;
             (self.choose(client), env.rng.index(env.keys.len()))
         } else if self.finals > 0 {
-            if env.profile.calm && !self.settle() {
+            if env.profile.calm && !self.has_settled() {
                 return;
             }
             self.finals -= 1;
@@ -124,18 +131,21 @@ impl<'t, const R: usize> World<'t, R> {
         } else {
             return;
         };
+        if env.profile.calm && kind == Kind::Get && env.rng.chance(512) {
+            env.alone.set(Some(client));
+            return;
+        }
         self.clients[client].begin(env, &self.histories, kind, key);
     }
 
+    fn all_idle(&self) -> bool {
+        self.clients.iter().all(Client::is_idle)
+    }
+
     /// Whether a calm run's mutations are all through.
-    fn settle(&self) -> bool {
+    fn has_settled(&self) -> bool {
         let env = &self.env;
-        let has_settled = env.has_settled.get()
-            || (self.clients.iter().all(Client::is_idle)
-                && env.messages.borrow().is_empty()
-                && env.answers.borrow().is_empty());
-        env.has_settled.set(has_settled);
-        has_settled
+        self.all_idle() && env.messages.borrow().is_empty() && env.answers.borrow().is_empty()
     }
 
     fn choose(&self, client: usize) -> Kind {

@@ -121,7 +121,7 @@ fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
         Ok(Mutated::Exists { present }) => {
             let reason = match present {
                 Some(_) => "another version is there",
-                None => "no value is there",
+                None => "no value is there, or none that a quorum agrees on",
             };
             let version = present.and_then(text);
             (

@@ -211,7 +211,12 @@ impl<const N: usize> Get<N> {
         if voters >= Self::quorum() {
             if let Some(reason) = self.absence_with_the_dead() {
                 self.finish_miss(reason);
+            } else if self.may_be_absence_with_the_dead() {
+                self.read_all_data();
             } else if self.is_settled_absence() {
+                if voters == N && self.still_count == STILL_ROUND_COUNT {
+                    return self.ask_all();
+                }
                 self.retry.count(RetryCause::Inquorate);
                 self.finish_miss(MissReason::Inquorate);
             } else if self.spend(RetryCause::Inquorate) {
@@ -248,6 +253,32 @@ impl<const N: usize> Get<N> {
         reason.filter(|_| absent >= Self::quorum())
     }
 
+    /// Whether it could become one with data that nobody has read yet. A writer
+    /// that erases by an item whose time is over leaves three different votes
+    /// behind while one replica has removed that item and another one has not
+    /// heard of it: the vote that decides is then not the first one.
+    fn may_be_absence_with_the_dead(&self) -> bool {
+        let mut unread = 0;
+        let mut absent = 0;
+        for (replica, vote) in self.replicas.iter().zip(&self.votes) {
+            match (vote, replica.data) {
+                (Vote::Absent { .. }, _) | (_, Data::Expired | Data::Flushed) => absent += 1,
+                (Vote::Present { .. }, Data::Unread) => unread += 1,
+                _ => {}
+            }
+        }
+        unread > 0 && absent + unread >= Self::quorum()
+    }
+
+    fn read_all_data(&mut self) {
+        for number in 0..N {
+            let is_present = matches!(self.votes[number], Vote::Present { .. });
+            if is_present && self.replicas[number].data == Data::Unread {
+                self.read_data(number);
+            }
+        }
+    }
+
     /// Whether a replica without the value goes on disagreeing with one that
     /// has it: no mutation on its way, which ends within microseconds, but an
     /// eviction at one of two replicas while the third is down. Waiting would
@@ -275,6 +306,18 @@ impl<const N: usize> Get<N> {
             self.still_count = 1;
         }
         any_absent && self.still_count >= STILL_ROUND_COUNT
+    }
+
+    /// Where all replicas live, what keeps them apart is most likely a mutation
+    /// that one of them has not got round to: a busy machine may let a backend
+    /// stand still for much longer than we have waited. It answers a message
+    /// when it gets round to it.
+    fn ask_all(&mut self) {
+        self.retry.count(RetryCause::Inquorate);
+        for number in 0..N {
+            self.clear(number);
+            self.replicas[number].work = Work::Message;
+        }
     }
 
     /// Everybody who can vote votes again.

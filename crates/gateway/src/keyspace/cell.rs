@@ -27,10 +27,10 @@ const DEADLINE: Duration = Duration::from_secs(4);
 /// half second that some clients wait at most.
 const QUORUM_PATIENCE: Duration = Duration::from_millis(400);
 /// How long totals wait for replicas that lag behind.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
+const SETTLE_PATIENCE: Duration = Duration::from_millis(200);
 /// How long totals wait for backends that do not answer: the event loop waits,
 /// too.
-const STATS_PATIENCE: Duration = Duration::from_millis(100);
+const STATS_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a read waits for what replicas know of an item's use.
 const USES_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest scratch buffer that is kept between updates, in bytes.

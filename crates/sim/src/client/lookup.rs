@@ -204,6 +204,10 @@ impl<const R: usize> Client<R> {
             };
             format!("client {} ends its GET: {outcome}", self.number)
         });
+        let is_alone = env.alone.get() == Some(self.number);
+        if is_alone {
+            env.alone.set(None);
+        }
         let mut stats = env.stats.borrow_mut();
         let retries = op.machine.retries();
         stats.retries.merge(&retries);
@@ -234,9 +238,8 @@ impl<const R: usize> Client<R> {
                     stats.add_mark(Mark::Inquorate, 1);
                 }
                 drop(stats);
-                if reason == MissReason::Inquorate && env.has_settled.get() {
-                    let message = format!("key {} has no quorum, and nothing failed", self.key);
-                    return Err((Property::Quorum, message));
+                if is_alone {
+                    histories[self.key].lonely_miss(reason == MissReason::Inquorate)?;
                 }
                 let version = self.nominate(env);
                 self.fill = Some((self.key, version));

@@ -19,6 +19,9 @@ use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Expected, Outcome};
 use trefoil_region::WordBuffer;
 
+/// The expiry of a CAS that erases: long ago.
+const EXPIRED_MS: u64 = 1;
+
 /// What the next operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -111,7 +114,10 @@ impl<const R: usize> Client<R> {
             retries_max: profile.retries_max,
         };
         let mode = Mode::of(R);
+        let erases =
+            kind == Kind::Cas && profile.cas_erases > 0 && env.rng.chance(profile.cas_erases);
         let expiry_ms = match profile.expiry_ms {
+            _ if erases => EXPIRED_MS,
             0 => 0,
             ahead if env.rng.chance(512) => self.unix_ns(env) / 1_000_000 + ahead,
             _ => 0,

@@ -97,12 +97,14 @@ impl<const R: usize> Client<R> {
         match outcome {
             MutationOutcome::Stored { version } => {
                 self.known[self.key] = (op.action == Action::Set).then_some(version);
-                history.stored(version)
+                let leaves = op.action == Action::Set && op.expiry_ms == 0;
+                history.stored(version, leaves)
             }
             MutationOutcome::Superseded { bound } => {
                 self.clock.observe(bound);
                 if op.is_fill {
                     stats.add_mark(Mark::FillSuperseded, 1);
+                    history.fill_gave_way();
                 }
                 Ok(())
             }
@@ -146,6 +148,16 @@ impl<const R: usize> Client<R> {
             CasStep::Install { replica } => {
                 let version = op.machine.version();
                 let _ = self.send(env, replica, Action::Set, version, op.expiry_ms);
+            }
+            CasStep::Withdraw { replica } => {
+                let version = op.machine.version();
+                match self.send(env, replica, Action::Erase, version, 0) {
+                    Ok(()) => {
+                        env.mark(Mark::CasWithdrawn);
+                        op.open = Some(replica);
+                    }
+                    Err(failure) => op.machine.handle_failure(replica, failure),
+                }
             }
             CasStep::Pause { .. } => {}
             CasStep::Look => op.look = Some(self.begin_get(env, histories, op.limits)),
@@ -207,7 +219,7 @@ impl<const R: usize> Client<R> {
                 if let Expected::Version(expected) = op.expected {
                     history.cas_stored(expected, version)?;
                 }
-                history.stored(version)
+                history.stored(version, op.expiry_ms == 0)
             }
             MutationOutcome::Exists { present } => {
                 env.mark(Mark::CasFailed);
