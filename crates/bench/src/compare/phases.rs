@@ -45,11 +45,13 @@ pub(super) fn run(
     let singles = singles(options, progress)?;
     let get_many = batches(options, progress)?;
     let processes = processes(options, progress)?;
-    let (rpc, asleep) = rpc_and_sleep(options, progress)?;
+    let rpc = rpc(options, progress)?;
+    let (asleep, peer_asleep) = asleep(options, progress)?;
     let futex = futex_ping_pong(options.server_core, options.client_core, PING_PONG_ROUNDS)?;
     let mut set = singles.set;
     set.trefoil_r32_processes = processes;
     set.trefoil_asleep = asleep;
+    set.memcached_asleep = peer_asleep;
     set.futex_ping_pong = futex;
     Ok(CompareReport {
         peer: singles.peer,
@@ -364,6 +366,7 @@ impl Runs {
             memcached,
             trefoil_r32_processes: Latency::default(),
             trefoil_asleep: Latency::default(),
+            memcached_asleep: Latency::default(),
             futex_ping_pong: Latency::default(),
         }
     }
@@ -478,12 +481,9 @@ fn processes(options: &CompareOptions, progress: Progress<'_>) -> Result<Latency
     Ok(middle(&runs))
 }
 
-/// SET and an empty call through gRPC, in turn; and SET to a backend that sleeps.
-fn rpc_and_sleep(
-    options: &CompareOptions,
-    progress: Progress<'_>,
-) -> Result<(RpcFigures, Latency), CompareError> {
-    progress("SET through gRPC, and to a sleeping backend");
+/// SET and an empty call through gRPC, in turn.
+fn rpc(options: &CompareOptions, progress: Progress<'_>) -> Result<RpcFigures, CompareError> {
+    progress("SET through gRPC");
     let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
     let server = server(options, "R=1", false, memory)?;
     let cell = Cell::connect(&server.address)?;
@@ -491,7 +491,6 @@ fn rpc_and_sleep(
         carrier: Carrier::Rpc,
         ..Options::default()
     });
-    let mut by_ring = cell.client(Options::default());
     let value = vec![7; options.value_len];
     let failed = |reason: String| CompareError::Failed {
         system: "trefoil by RPC".to_owned(),
@@ -499,7 +498,7 @@ fn rpc_and_sleep(
         ops: 1,
         reason,
     };
-    let (mut sets, mut pings, mut sleeps) = (histogram(), histogram(), histogram());
+    let (mut sets, mut pings) = (histogram(), histogram());
     for number in 0..RPC_COUNT {
         let key = (number as u64).to_le_bytes();
         let begin = Instant::now();
@@ -511,22 +510,53 @@ fn rpc_and_sleep(
             .map_err(|e| failed(e.to_string()))?;
         record(&mut sets, begin);
     }
-    for number in 0..ASLEEP_COUNT {
-        std::thread::sleep(ASLEEP_AFTER);
-        let key = (number as u64).to_le_bytes();
-        let begin = Instant::now();
-        by_ring
-            .set(&key, &value, SetOptions::default())
-            .map_err(|e| failed(e.to_string()))?;
-        record(&mut sleeps, begin);
-    }
     let (set, empty) = (Latency::of(&sets), Latency::of(&pings));
-    let rpc = RpcFigures {
+    Ok(RpcFigures {
         ratio_p50: ratio(set.p50_ns, empty.p50_ns),
         set,
         empty,
-    };
-    Ok((rpc, Latency::of(&sleeps)))
+    })
+}
+
+/// SETs so far apart that their servers sleep: ours, and the peer's by a client
+/// that blocks, in turn.
+fn asleep(
+    options: &CompareOptions,
+    progress: Progress<'_>,
+) -> Result<(Latency, Latency), CompareError> {
+    progress("SET to servers that sleep");
+    let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
+    let cell = server(options, "R=1", false, memory)?;
+    let peer = PeerProcess::start(PeerOptions {
+        core: Some(options.server_core),
+        ..PeerOptions::new(options.peer, memory >> 20)
+    })?;
+    let mut ours = client(&cell, Carrier::Auto)?;
+    let mut theirs = PeerTarget::connect(&peer, Waiting::Blocking)?;
+    let (mut our_times, mut their_times) = (histogram(), histogram());
+    let value = vec![7; options.value_len];
+    for number in 0..ASLEEP_COUNT {
+        let key = format!("asleep-{number}");
+        let item = (key.as_bytes(), &value[..]);
+        set_after_a_sleep(&mut ours, item, &mut our_times)?;
+        match &mut theirs {
+            PeerTarget::Memcached(client) => set_after_a_sleep(client, item, &mut their_times)?,
+            PeerTarget::Redis(client) => set_after_a_sleep(client, item, &mut their_times)?,
+        }
+    }
+    Ok((Latency::of(&our_times), Latency::of(&their_times)))
+}
+
+fn set_after_a_sleep<T: Target>(
+    target: &mut T,
+    (key, value): (&[u8], &[u8]),
+    times: &mut Histogram<u64>,
+) -> Result<(), CompareError> {
+    std::thread::sleep(ASLEEP_AFTER);
+    let begin = Instant::now();
+    target.set(key, value, None)?;
+    record(times, begin);
+    Ok(())
 }
 
 fn histogram() -> Histogram<u64> {

@@ -73,6 +73,8 @@ pub struct SetFigures {
     pub trefoil_r32_processes: Latency,
     /// One copy, backend asleep.
     pub trefoil_asleep: Latency,
+    /// The peer, asleep, asked by a client that blocks.
+    pub memcached_asleep: Latency,
     /// A futex ping-pong between the two cores.
     pub futex_ping_pong: Latency,
     /// The peer, asked by a client that spins.
@@ -209,6 +211,12 @@ impl CompareReport {
         row(
             "SET R=1, backend asleep",
             &set.trefoil_asleep,
+            none(),
+            none(),
+        );
+        row(
+            &format!("SET {}, asleep, blocking client", self.peer),
+            &set.memcached_asleep,
             none(),
             none(),
         );

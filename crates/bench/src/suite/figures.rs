@@ -169,8 +169,9 @@ pub(super) fn compare(report: &CompareReport) -> Vec<Figure> {
         "reported beside a futex ping-pong",
         None,
         format!(
-            "{}; a futex ping-pong between the two cores {}",
+            "{}; memcached asleep {}; a futex ping-pong between the two cores {}",
             at_p50(&set.trefoil_asleep),
+            at_p50(&set.memcached_asleep),
             at_p50(&set.futex_ping_pong)
         ),
     );

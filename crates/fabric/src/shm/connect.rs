@@ -30,8 +30,10 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Whether to ask for message rings.
     pub rings: bool,
-    /// How long a wait spins before it sleeps. About one wake-up of the other
-    /// side, so that even an answer of a server that slept is usually caught.
+    /// How long a wait spins (and yields) before it sleeps. Longer than one
+    /// wake-up of a server on another core, which takes a virtual machine 50 to
+    /// 150 us, so that its answer is usually caught: it would cost a second
+    /// wake-up, of this side.
     pub spin: Duration,
 }
 
@@ -41,7 +43,7 @@ impl Default for ConnectOptions {
             servers: UserPolicy::SameUser,
             timeout: Duration::from_secs(2),
             rings: true,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(200),
         }
     }
 }
