@@ -1,5 +1,8 @@
 //! Whether a process is on its way out.
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
 /// `PF_EXITING` in the kernel's flags of a process.
 const FLAG_EXITING: u64 = 4;
 /// SIGKILL in a set of signals.
@@ -8,10 +11,16 @@ const SIGKILL_BIT: u64 = 1 << 8;
 /// Whether `pid` has ended, is ending, or has been sent a SIGKILL.
 pub(super) fn is_ending(pid: u32) -> bool {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
-    let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
-        return true;
-    };
-    has_left(&stat).unwrap_or(false) || is_killed(&status)
+    match (read("stat"), read("status")) {
+        (Ok(stat), Ok(status)) => has_left(&stat).unwrap_or(false) || is_killed(&status),
+        // It has ended, or /proc does not show other users' processes.
+        _ => !exists(pid),
+    }
+}
+
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 /// Judges `/proc/PID/stat`: the state and the flags stand behind the program's
@@ -51,6 +60,8 @@ mod tests {
         assert!(noticed > 50, "{noticed}");
         child.wait().unwrap();
         assert!(is_ending(child.id()));
+        assert!(exists(1), "whoever it belongs to");
+        assert!(!exists(0) && !exists(u32::MAX));
     }
 
     #[test]
