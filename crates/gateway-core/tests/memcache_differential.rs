@@ -116,15 +116,15 @@ const DIFFERENCES: &[(&str, &str, &str, &str)] = &[
 ///
 /// | what | memcached | here | shown by |
 /// |---|---|---|---|
-/// | a line over 2,048 bytes without end that reads no keys | closed without a word | `CLIENT_ERROR line too long`, closed | `memcache_text::lines_without_end` |
+/// | a line over 2,048 bytes without end that reads no keys | closed without a word | `CLIENT_ERROR line too long`, closed | `memcache_text::items::lines_without_end` |
 /// | `gat`, `gats` with such a line | closed | answered | the same |
 /// | a key without end | waits for ever | refused, skipped | the same |
-/// | the greatest value | about 60 bytes and the key below `-I` | `-I` | `memcache_text::values_over_the_limit_are_swallowed_and_remove_the_old` |
-/// | an error in a long get | also drops answers to earlier commands | drops its own | `memcache_text::a_key_that_is_too_long_ends_a_long_get` |
-/// | a number counted down while answers wait, or soon after reads | may become shorter | keeps its length | `memcache_text::changes` |
+/// | the greatest value | about 60 bytes and the key below `-I` | `-I` | `memcache_text::items::values_over_the_limit_are_swallowed_and_remove_the_old` |
+/// | an error in a long get | also drops answers to earlier commands | drops its own | `memcache_text::items::a_key_that_is_too_long_ends_a_long_get` |
+/// | a number counted down while answers wait, or soon after reads | may become shorter | keeps its length | `memcache_text::items::changes` |
 /// | a number from 2^63 on | now and then non-numeric, for a `-` in memory behind the item | a number | – |
 /// | `t` beside a `T` of the past | 2^32 less some seconds | 0 | – |
-/// | slab classes | many | all items are of class 1 | `memcache_text::lists` |
+/// | slab classes | many | all items are of class 1 | `memcache_text::server::lists` |
 /// | metadump | – | also `flags=`, as newer versions | the same |
 const _TABLE: () = ();
 

@@ -213,18 +213,19 @@ impl CellKeyspace {
         }
         let begin = Instant::now();
         let mut limit_ns = PAUSE_NS_MIN;
+        // What contenders cost does not count as a loss of quorum.
+        let mut agreed_at = begin;
         loop {
-            match self.attempt(key, decide, scratch)? {
+            let fault = match self.attempt(key, decide, scratch)? {
                 Attempt::Done(updated) => return Ok(updated),
-                Attempt::Again(fault) => {
-                    let patience = match fault {
-                        Fault::Inquorate => QUORUM_PATIENCE.min(self.update_patience),
-                        _ => self.update_patience,
-                    };
-                    if begin.elapsed() >= patience {
-                        return Err(fault);
-                    }
-                }
+                Attempt::Again(fault) => fault,
+            };
+            let now = Instant::now();
+            if fault != Fault::Inquorate {
+                agreed_at = now;
+            }
+            if now - agreed_at >= QUORUM_PATIENCE || now - begin >= self.update_patience {
+                return Err(fault);
             }
             self.pause(limit_ns);
             limit_ns = (limit_ns * 2).min(PAUSE_NS_MAX);
