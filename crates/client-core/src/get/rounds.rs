@@ -62,8 +62,8 @@ impl Replica {
     };
 }
 
-/// Rounds with the same votes after which a disagreement about whether there is
-/// a value at all is taken as settled: with the back-off between them about
+/// Rounds with the same votes after which those who disagree about whether there
+/// is a value at all are asked by message: with the back-off between them about
 /// 100 microseconds, many times what a mutation takes from its first replica to
 /// its last, a hundredth of what the retry budget allows.
 const STILL_ROUND_COUNT: u8 = 10;
@@ -214,8 +214,8 @@ impl<const N: usize> Get<N> {
             } else if self.may_be_absence_with_the_dead() {
                 self.read_all_data();
             } else if self.is_settled_absence() {
-                if voters == N && self.still_count == STILL_ROUND_COUNT {
-                    return self.ask_all();
+                if self.still_count == STILL_ROUND_COUNT {
+                    return self.ask_voters();
                 }
                 self.retry.count(RetryCause::Inquorate);
                 self.finish_miss(MissReason::Inquorate);
@@ -279,10 +279,10 @@ impl<const N: usize> Get<N> {
         }
     }
 
-    /// Whether a replica without the value goes on disagreeing with one that
-    /// has it: no mutation on its way, which ends within microseconds, but an
-    /// eviction at one of two replicas while the third is down. Waiting would
-    /// change nothing, and to the caller it is a miss either way.
+    /// Whether a replica without the value goes on disagreeing with one that has
+    /// it: most likely no mutation on its way, which ends within microseconds,
+    /// but an eviction at one of two replicas while the third is down. Waiting
+    /// would change nothing, and to the caller it is a miss either way.
     fn is_settled_absence(&mut self) -> bool {
         let mut digest = 0u64;
         let mut any_absent = false;
@@ -308,15 +308,16 @@ impl<const N: usize> Get<N> {
         any_absent && self.still_count >= STILL_ROUND_COUNT
     }
 
-    /// Where all replicas live, what keeps them apart is most likely a mutation
-    /// that one of them has not got round to: a busy machine may let a backend
-    /// stand still for much longer than we have waited. It answers a message
-    /// when it gets round to it.
-    fn ask_all(&mut self) {
+    /// What keeps them apart may still be a mutation that one of them has not got
+    /// round to: a busy machine may let a backend stand still for much longer
+    /// than we have waited. It answers a message when it gets round to it.
+    fn ask_voters(&mut self) {
         self.retry.count(RetryCause::Inquorate);
         for number in 0..N {
-            self.clear(number);
-            self.replicas[number].work = Work::Message;
+            if self.votes[number] != Vote::None {
+                self.clear(number);
+                self.replicas[number].work = Work::Message;
+            }
         }
     }
 
