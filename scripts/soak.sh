@@ -50,5 +50,5 @@ stage "linked store, a mutant for each safety rule" \
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz
-stage "simulator, $seeds seeds" cargo run --release --locked --quiet -- sim --seed 1000000 --seeds "$seeds"
+stage "simulator, $seeds seeds" cargo run --release --locked --quiet -p trefoil -- sim --seed 1000000 --seeds "$seeds"
 stages_report

@@ -68,3 +68,4 @@ pub use trefoil_client_core::get::MissReason;
 pub use trefoil_client_core::retry::{RetryCause, RetryCounts};
 pub use trefoil_hot::{HotKey, Order};
 pub use trefoil_layout::Version;
+pub use trefoil_layout::op::Expected;

@@ -3,6 +3,8 @@
 use crate::options::Carrier;
 use crate::time::COARSE_LAG_NS;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 use trefoil_client_core::get::Strategy;
 use trefoil_client_core::touch::TouchBuffer;
 use trefoil_fabric::shm::{Channel, ConnectError, ConnectOptions, Connection, Reader};
@@ -12,6 +14,9 @@ use trefoil_region::WordBuffer;
 /// up to [`RETRY_NS_MAX`].
 const RETRY_NS_MIN: u64 = 20_000_000;
 const RETRY_NS_MAX: u64 = 1_000_000_000;
+/// Patience with a greeting where nothing else can be done meanwhile. A backend
+/// that lives answers within a millisecond, on a busy machine within some tens.
+const GREETING_PATIENCE: Duration = Duration::from_millis(250);
 
 /// How the backend can be reached.
 enum State {
@@ -56,6 +61,9 @@ pub(crate) struct Link {
     socket: Option<PathBuf>,
     has_tcp: bool,
     state: State,
+    /// A connection that is being made. A process that hangs lets one knock and
+    /// does not answer: that must not hold up an operation that others can serve.
+    attempt: Option<Receiver<Result<Connection, ConnectError>>>,
     pause_ns: u64,
     /// The latest data read from this backend; what a hit borrows.
     pub(crate) bytes: WordBuffer,
@@ -76,6 +84,7 @@ impl Link {
             socket,
             has_tcp,
             state: State::Down { retry_at_ns: 0 },
+            attempt: None,
             pause_ns: RETRY_NS_MIN,
             bytes: WordBuffer::default(),
             touches: Box::default(),
@@ -134,7 +143,7 @@ impl Link {
         if let State::Down { retry_at_ns } = self.state
             && now_ns >= retry_at_ns
         {
-            self.reconnect(now_ns);
+            self.knock(now_ns, Duration::ZERO);
         }
         match (&self.state, carrier) {
             (State::Shared(_), Carrier::Auto) => Strategy::TwoReads,
@@ -146,14 +155,47 @@ impl Link {
         }
     }
 
-    /// Connects anew; `false` if the backend cannot be reached.
+    /// Connects anew, and waits for it a while; `false` if the backend cannot be
+    /// reached.
     #[cold]
     pub(crate) fn reconnect(&mut self, now_ns: u64) -> bool {
+        self.knock(now_ns, GREETING_PATIENCE)
+    }
+
+    /// Begins to connect anew, unless that is under way; `true` if within
+    /// `patience` it has come to a way to reach the backend.
+    #[cold]
+    fn knock(&mut self, now_ns: u64, patience: Duration) -> bool {
         let Some(socket) = &self.socket else {
             self.state = State::RpcOnly;
             return true;
         };
-        match Connection::connect(socket, self.number, &ConnectOptions::default()) {
+        let attempt = self.attempt.get_or_insert_with(|| {
+            let (done, attempt) = sync_channel(1);
+            let (socket, number) = (socket.clone(), self.number);
+            // A thread that cannot be started leaves the channel without a sender.
+            let _ = std::thread::Builder::new()
+                .name("trefoil-connect".to_owned())
+                .spawn(move || {
+                    let options = ConnectOptions::default();
+                    let _ = done.send(Connection::connect(&socket, number, &options));
+                });
+            attempt
+        });
+        let result = match attempt.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => return false,
+            Ok(result) => Some(result),
+            Err(RecvTimeoutError::Disconnected) => None,
+        };
+        self.attempt = None;
+        match result {
+            Some(result) => self.connected(now_ns, result),
+            None => self.set_down(now_ns),
+        }
+    }
+
+    fn connected(&mut self, now_ns: u64, result: Result<Connection, ConnectError>) -> bool {
+        match result {
             Ok(connection) => {
                 let partition_count = connection.agreement().partition_count;
                 self.touches = (0..partition_count)
@@ -163,8 +205,12 @@ impl Link {
                 self.pause_ns = RETRY_NS_MIN;
                 true
             }
-            // The socket of a backend on this host is gone or silent: it is down.
-            Err(ConnectError::NobodyListens { .. }) => self.set_down(now_ns),
+            // The backend on this host is gone, or hangs, or is on its way out.
+            Err(
+                ConnectError::NobodyListens { .. }
+                | ConnectError::Timeout { .. }
+                | ConnectError::HungUp { .. },
+            ) => self.set_down(now_ns),
             Err(ConnectError::NotFound { .. }) if !self.has_tcp => self.set_down(now_ns),
             // Another host's socket, another user's, another release's layout:
             // RPC reaches it, or says why not.

@@ -15,6 +15,11 @@ use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::v1;
 
+/// How often those that do not answer are looked at: whose lease has ended, twice
+/// in a row, is not waited for. (Once may be a pause of this whole machine, after
+/// which the backend renews it at once.)
+const LEASE_LOOK_NS: u64 = 50_000_000;
+
 /// Where rings and calls are both outstanding, neither is slept on longer.
 const MIXED_WAIT: Duration = Duration::from_micros(200);
 
@@ -62,15 +67,27 @@ impl Client {
         outstanding: &mut AllOutstanding,
         until_ns: u64,
     ) -> Option<(usize, Event)> {
+        let mut lapsed_before = 0;
+        let mut look_ns = u64::MAX;
         loop {
             if let Some(event) = self.ring_event(cohort, outstanding) {
                 return Some(event);
             }
             let now = time::monotonic_ns();
+            if now >= look_ns {
+                let lapsed = self.lapsed(cohort, outstanding, now);
+                if lapsed & lapsed_before != 0 {
+                    let place = (lapsed & lapsed_before).trailing_zeros() as usize;
+                    return Some((place, self.give_up_on(cohort, outstanding, place, now)));
+                }
+                lapsed_before = lapsed;
+                look_ns = u64::MAX;
+            }
+            look_ns = look_ns.min(now + LEASE_LOOK_NS);
             if now >= until_ns {
                 return None;
             }
-            let patience = Duration::from_nanos((until_ns - now).min(1_000_000_000));
+            let patience = Duration::from_nanos(until_ns.min(look_ns) - now);
             let calls = outstanding.contains(&Outstanding::Call);
             let rings = outstanding
                 .iter()
@@ -97,6 +114,34 @@ impl Client {
                 return Some(event);
             }
         }
+    }
+
+    /// The places at which a ring's answer is awaited from a backend whose lease
+    /// has ended, as a bit set.
+    fn lapsed(&self, cohort: Cohort, outstanding: &AllOutstanding, now_ns: u64) -> u8 {
+        let mut lapsed = 0;
+        for (place, number) in cohort.as_slice().iter().enumerate() {
+            if matches!(outstanding[place], Outstanding::Ring(_))
+                && let Some(connection) = self.links[*number as usize].shared()
+                && !connection.lease_alive(now_ns)
+            {
+                lapsed |= 1 << place;
+            }
+        }
+        lapsed
+    }
+
+    fn give_up_on(
+        &mut self,
+        cohort: Cohort,
+        outstanding: &mut AllOutstanding,
+        place: usize,
+        now_ns: u64,
+    ) -> Event {
+        outstanding[place] = Outstanding::Nothing;
+        self.links[cohort.as_slice()[place] as usize].set_down(now_ns);
+        let why = "the backend does not answer and its lease has ended";
+        Event::Gone(SendFailure::Lost, why.into())
     }
 
     fn wait_rings(&mut self, cohort: Cohort, outstanding: &AllOutstanding, patience: Duration) {

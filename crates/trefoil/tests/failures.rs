@@ -5,6 +5,7 @@ mod support;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{Cell, PROGRAM, parse, text};
+use trefoil_client::{Expected, Lookup, Mutated, Options, SetOptions};
 
 /// Keys that a load fills in before it measures.
 const KEYS: &str = "20000";
@@ -58,6 +59,74 @@ fn one_of_three_killed_costs_no_operation() {
     assert_eq!(result["stale"], 0, "{result:#}");
     assert_eq!(result["misses"], 0, "{result:#}");
     assert!(result["ops"].as_u64().unwrap() > 1_000, "{result:#}");
+}
+
+/// A process that stands still until this is dropped.
+struct Hanging(u32);
+
+impl Hanging {
+    fn new(pid: u32) -> Self {
+        support::kill(pid, "STOP");
+        Hanging(pid)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        support::kill(self.0, "CONT");
+    }
+}
+
+#[test]
+fn one_of_three_that_hangs_costs_no_operation_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "128MiB"]);
+    let mut client = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .client(Options {
+            deadline: Duration::from_secs(30),
+            ..Options::default()
+        });
+    // Each backend is the first of some cohorts: a CAS waits for it.
+    let keys: Vec<_> = (0..30).map(|number| format!("key-{number}")).collect();
+    let mut versions = Vec::new();
+    for key in &keys {
+        let Ok(Mutated::Stored { version }) =
+            client.set(key.as_bytes(), b"a", SetOptions::default())
+        else {
+            panic!("not stored: {key}");
+        };
+        versions.push(version);
+    }
+    let hanging = Hanging::new(cell.pids[1]);
+    for (key, version) in keys.iter().zip(versions) {
+        let key = key.as_bytes();
+        let expected = Expected::Version(version);
+        let cas = client.cas(key, expected, b"b", SetOptions::default());
+        assert!(matches!(cas, Ok(Mutated::Stored { .. })), "{cas:?}");
+        let set = client.set(key, b"c", SetOptions::default());
+        assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+        let get = client.get(key);
+        assert!(matches!(get, Ok(Lookup::Hit(hit)) if hit.value == b"c"));
+    }
+    drop(hanging);
+    // Whoever reads there one-sidedly what is written again tells it so.
+    let touches = || {
+        let status = cell.json(&["cell", "status", "--json"]);
+        status["backends"][1]["touches"].as_u64().unwrap()
+    };
+    let (before, begin) = (touches(), Instant::now());
+    while touches() == before {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it is not read");
+        for key in &keys {
+            let set = client.set(key.as_bytes(), b"d", SetOptions::default());
+            assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+            let get = client.get(key.as_bytes());
+            assert!(matches!(get, Ok(Lookup::Hit(hit)) if hit.value == b"d"));
+        }
+        client.flush_touches();
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
