@@ -359,7 +359,10 @@ impl Cas {
     fn give_up(&mut self) {
         self.look = Look::Past;
         if self.outcome.is_some() {
-            self.withdrawal = Withdrawal::None;
+            // What is still due is sent, late or not.
+            if matches!(self.withdrawal, Withdrawal::Open(_)) {
+                self.withdrawal = Withdrawal::None;
+            }
             return;
         }
         self.next = None;

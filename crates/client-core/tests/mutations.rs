@@ -430,6 +430,16 @@ fn a_failed_cas_does_not_wait_for_ever_for_what_it_left() {
     assert_eq!(cas.poll(1_000), CasStep::Done(exists));
     cas.handle_ack(0, applied(1));
     ends_cas(&mut cas, exists);
+    // With the deadline behind it, it takes it back all the same.
+    let mut late = Cas::new(Mode::R32, EXPECTED, v(5), Limits::until(1_000));
+    sends_cas(&mut late, 0);
+    late.handle_ack(0, applied(1));
+    for replica in [1, 2] {
+        sends_cas(&mut late, replica);
+        late.handle_ack(replica, mismatch(Some(4)));
+    }
+    assert_eq!(late.poll(1_000), CasStep::Withdraw { replica: 0 });
+    assert_eq!(late.poll(1_000), CasStep::Done(exists));
 }
 
 #[test]

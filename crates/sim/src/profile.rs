@@ -94,9 +94,9 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// The mixture of a seed: calm in a quarter; in a quarter of the others one of crashes,
-    /// recoveries and delays alone, for what goes wrong with epochs takes many
-    /// steps in the right order.
+    /// The mixture of a seed: calm in a quarter; in a quarter of the others one of
+    /// crashes, recoveries and delays alone, for what goes wrong with epochs takes
+    /// many steps in the right order.
     pub(crate) fn draw(rng: &Rng) -> Self {
         let profile = Self::mix(rng);
         if rng.chance(256) {
