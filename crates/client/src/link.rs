@@ -15,8 +15,9 @@ use trefoil_region::WordBuffer;
 const RETRY_NS_MIN: u64 = 20_000_000;
 const RETRY_NS_MAX: u64 = 1_000_000_000;
 /// Patience with a greeting where nothing else can be done meanwhile. A backend
-/// that lives answers within a millisecond, on a busy machine within some tens.
-const GREETING_PATIENCE: Duration = Duration::from_millis(250);
+/// that lives answers within a millisecond, on a starved machine within some
+/// hundreds.
+const GREETING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How the backend can be reached.
 enum State {

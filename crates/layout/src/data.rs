@@ -35,6 +35,10 @@ const ITEM_HAS_UNIQUE: u8 = 4;
 /// Item flags that a caller may set.
 pub const ITEM_FLAGS_ALLOWED: u8 = ITEM_STALE | ITEM_WIN_GIVEN;
 
+/// Expiry of an item that stands for nothing, long ago: the least that is not
+/// *never*. A CAS to such an item is a conditional erase.
+pub const EXPIRED_MS: u64 = 1;
+
 /// Latest expiry that can be written, in milliseconds since the Unix epoch.
 pub const EXPIRY_MS_MAX: u64 = (1 << EXPIRY_BITS) - 1;
 

@@ -199,6 +199,13 @@ fn server(
     })?)
 }
 
+fn peer(options: &CompareOptions, memory: u64) -> Result<PeerProcess, CompareError> {
+    Ok(PeerProcess::start(PeerOptions {
+        core: Some(options.server_core),
+        ..PeerOptions::new(options.peer, memory >> 20)
+    })?)
+}
+
 fn client(server: &Server, carrier: Carrier) -> Result<Trefoil, CompareError> {
     let cell = Cell::connect(&server.address)?;
     Ok(Trefoil::new(cell.client(Options {
@@ -232,10 +239,7 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
         false,
         memory_for(keys_count, value_len, 3),
     )?;
-    let peer = PeerProcess::start(PeerOptions {
-        core: Some(options.server_core),
-        ..PeerOptions::new(options.peer, memory_for(keys_count, value_len, 1) >> 20)
-    })?;
+    let peer = peer(options, memory_for(keys_count, value_len, 1))?;
     let mut one_client = client(&one, Carrier::Auto)?;
     let mut three_client = client(&three, Carrier::Auto)?;
     let mut spinning = PeerTarget::connect(&peer, Waiting::Spinning)?;
@@ -376,10 +380,7 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
     progress("filling with small values");
     let memory = memory_for(BATCH_KEYS_COUNT, BATCH_VALUE_LEN, 1);
     let cell = server(options, "R=1", false, memory)?;
-    let peer = PeerProcess::start(PeerOptions {
-        core: Some(options.server_core),
-        ..PeerOptions::new(options.peer, memory >> 20)
-    })?;
+    let peer = peer(options, memory)?;
     let mut ours = client(&cell, Carrier::Auto)?;
     let mut theirs = PeerTarget::connect(&peer, Waiting::Spinning)?;
     let mut blocking = PeerTarget::connect(&peer, Waiting::Blocking)?;
@@ -527,10 +528,7 @@ fn asleep(
     progress("SET to servers that sleep");
     let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
     let cell = server(options, "R=1", false, memory)?;
-    let peer = PeerProcess::start(PeerOptions {
-        core: Some(options.server_core),
-        ..PeerOptions::new(options.peer, memory >> 20)
-    })?;
+    let peer = peer(options, memory)?;
     let mut ours = client(&cell, Carrier::Auto)?;
     let mut theirs = PeerTarget::connect(&peer, Waiting::Blocking)?;
     let (mut our_times, mut their_times) = (histogram(), histogram());

@@ -16,6 +16,7 @@ use trefoil_gateway_core::keyspace::{
     ValueSource,
 };
 use trefoil_layout::Version;
+use trefoil_layout::data::EXPIRED_MS;
 use trefoil_layout::op::{Expected, ItemUse, Rejection};
 
 /// Patience with one operation: a value of megabytes goes to three replicas by
@@ -41,8 +42,6 @@ const PAUSE_NS_MIN: u64 = 10_000;
 const PAUSE_NS_MAX: u64 = 2_000_000;
 /// Below this a sleep would take longer than the pause.
 const SLEEP_NS_MIN: u64 = 100_000;
-/// Expiry of an item that stands for nothing: the least that is not *never*.
-const EXPIRED_MS: u64 = 1;
 /// Keys looked up before the answer's buffer is asked whether it is full.
 const BATCH: usize = 64;
 

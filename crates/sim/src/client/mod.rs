@@ -16,11 +16,9 @@ use trefoil_client_core::mutate::{Mutate, MutateKind};
 use trefoil_client_core::quorum::Vote;
 use trefoil_client_core::retry::Limits;
 use trefoil_layout::Version;
+use trefoil_layout::data::EXPIRED_MS;
 use trefoil_layout::op::{Action, Expected, Outcome};
 use trefoil_region::WordBuffer;
-
-/// The expiry of a CAS that erases: long ago.
-const EXPIRED_MS: u64 = 1;
 
 /// What the next operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
