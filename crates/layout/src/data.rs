@@ -17,12 +17,13 @@
 //! granule belong to nobody and are not checksummed. A published entry is
 //! immutable: a new expiry is a new version.
 
-use crate::checksum::checksum;
+use crate::checksum::{Checksum, checksum};
 use crate::limits::{KEY_LEN_MAX, VALUE_LEN_LIMIT};
 use crate::version::Version;
 
 /// Bytes before the optional fields.
 pub const DATA_HEADER_LEN: usize = 24;
+const HEAD_LEN_MAX: usize = DATA_HEADER_LEN + UNIQUE_LEN;
 const UNIQUE_LEN: usize = 8;
 const VALUE_LEN_BITS: u32 = 25;
 const EXPIRY_BITS: u32 = 48;
@@ -91,10 +92,59 @@ impl<'a> DataEntry<'a> {
     /// If a length is beyond its limit or `out` is too short: the callers
     /// check what came from outside.
     pub fn encode(&self, out: &mut [u8], tag: u64, version: Version) {
-        assert!(!self.key.is_empty() && self.key.len() <= KEY_LEN_MAX);
-        assert!(self.value.len() <= VALUE_LEN_LIMIT && self.expiry_ms <= EXPIRY_MS_MAX);
         let len = self.encoded_len();
         let out = &mut out[..len];
+        let at = self.encode_head(out);
+        out[at..at + self.key.len()].copy_from_slice(self.key);
+        out[at + self.key.len()..].copy_from_slice(self.value);
+        let sum = checksum(&out[8..], tag, version);
+        out[..8].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Encodes an entry that is too long for one buffer: `write` is called with
+    /// consecutive parts and where they begin, each but the last as long as
+    /// `buffer`; at last with the checksum, which stands at the front.
+    ///
+    /// # Panics
+    /// As [`DataEntry::encode`], or if `buffer` is shorter than a head or is not
+    /// whole words.
+    pub fn encode_in_parts(
+        &self,
+        buffer: &mut [u8],
+        tag: u64,
+        version: Version,
+        write: &mut dyn FnMut(usize, &[u8]),
+    ) {
+        assert!(buffer.len() >= HEAD_LEN_MAX && buffer.len().is_multiple_of(8));
+        let mut sum = Checksum::default();
+        let mut head = [0; HEAD_LEN_MAX];
+        let head_len = self.encode_head(&mut head);
+        let (mut done, mut len) = (0, 0);
+        for mut part in [&head[..head_len], self.key, self.value] {
+            while !part.is_empty() {
+                let count = part.len().min(buffer.len() - len);
+                let (now, rest) = part.split_at(count);
+                buffer[len..len + count].copy_from_slice(now);
+                (part, len) = (rest, len + count);
+                if len == buffer.len() {
+                    // The checksum does not cover itself.
+                    sum.write(&buffer[if done == 0 { 8 } else { 0 }..]);
+                    write(done, buffer);
+                    (done, len) = (done + len, 0);
+                }
+            }
+        }
+        if len > 0 {
+            sum.write(&buffer[if done == 0 { 8 } else { 0 }..len]);
+            write(done, &buffer[..len]);
+        }
+        write(0, &sum.finish(tag, version).to_le_bytes());
+    }
+
+    /// Writes everything before the key but the checksum; its length.
+    fn encode_head(&self, out: &mut [u8]) -> usize {
+        assert!(!self.key.is_empty() && self.key.len() <= KEY_LEN_MAX);
+        assert!(self.value.len() <= VALUE_LEN_LIMIT && self.expiry_ms <= EXPIRY_MS_MAX);
         let has_unique = if self.unique.is_some() {
             ITEM_HAS_UNIQUE
         } else {
@@ -111,10 +161,7 @@ impl<'a> DataEntry<'a> {
             out[at..at + UNIQUE_LEN].copy_from_slice(&unique.to_le_bytes());
             at += UNIQUE_LEN;
         }
-        out[at..at + self.key.len()].copy_from_slice(self.key);
-        out[at + self.key.len()..].copy_from_slice(self.value);
-        let sum = checksum(&out[8..], tag, version);
-        out[..8].copy_from_slice(&sum.to_le_bytes());
+        at
     }
 
     /// Decodes an entry at the front of `bytes` without checking its checksum:
@@ -243,6 +290,29 @@ mod tests {
             unique: Some(77),
             key: b"the key",
             value: b"the value",
+        }
+    }
+
+    #[test]
+    fn parts_are_the_same_entry() {
+        let version = Version::new(5, 6, 7);
+        let value: Vec<u8> = (0..3_000u32).map(|n| (n * 13) as u8).collect();
+        for len in [0, 1, 31, 64, 1_000, 2_999, 3_000] {
+            for unique in [None, Some(77)] {
+                let entry = DataEntry {
+                    unique,
+                    value: &value[..len],
+                    ..sample()
+                };
+                let mut whole = vec![0; entry.encoded_len()];
+                entry.encode(&mut whole, 9, version);
+                let mut parts = vec![0; entry.encoded_len()];
+                let mut buffer = [0xaa; 128];
+                entry.encode_in_parts(&mut buffer, 9, version, &mut |at, part| {
+                    parts[at..at + part.len()].copy_from_slice(part);
+                });
+                assert_eq!(parts, whole, "{len}");
+            }
         }
     }
 

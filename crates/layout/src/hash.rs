@@ -4,7 +4,7 @@
 //! | part | from | used for |
 //! |---|---|---|
 //! | `tag` | low 64 bits (0 is mapped to 1) | recognises the key inside a bucket; its upper half also picks the home slot |
-//! | `place` | high 64 bits | upper 48 bits: bucket; lower 16 bits: partition; remixed as a whole: shard |
+//! | `place` | high 64 bits | upper 48 bits: bucket; lower 16 bits: partition of the shard; remixed as a whole: shard |
 //!
 //! The kind and the seed are the cell's configuration and are agreed when a
 //! client connects: every client of a cell must hash alike.
@@ -93,10 +93,17 @@ impl KeyHash {
         x ^ (x >> 33)
     }
 
-    /// The partition, of `count`.
+    /// The partition within its shard, of `count`.
     #[inline]
-    pub const fn partition(self, count: usize) -> usize {
+    pub const fn sub_partition(self, count: usize) -> usize {
         (((self.place & 0xffff) * count as u64) >> 16) as usize
+    }
+
+    /// The partition at the backend that has this place in the key's cohort and
+    /// `sub_count` partitions for each of its shards.
+    #[inline]
+    pub const fn partition(self, place: usize, sub_count: usize) -> usize {
+        place * sub_count + self.sub_partition(sub_count)
     }
 
     /// The home bucket, of `count` (any number, not only powers of two, so
@@ -129,7 +136,7 @@ mod tests {
             let mut buckets = [0u32; 10];
             for i in 0..70_000u32 {
                 let hash = hasher.hash(format!("key-{i}").as_bytes());
-                partitions[hash.partition(7)] += 1;
+                partitions[hash.sub_partition(7)] += 1;
                 slots[hash.home_slot()] += 1;
                 buckets[hash.bucket(10) as usize] += 1;
             }

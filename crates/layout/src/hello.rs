@@ -26,17 +26,17 @@
 //! | 64 | 8 | data length | third descriptor |
 //! | 72 | 4 | request ring length | 0 if no rings were given |
 //! | 76 | 4 | answer ring length | fourth descriptor, both rings |
-//! | 80 | 16 | reserved, zero | |
-//!
-//! The config id is not here: it may change at any time and has one place,
-//! the control region.
+//! | 80 | 8 | life | of the cell; rings belong to it, so their messages need not name it |
+//! | 88 | 4 | config id | in force when the reply was made; the control region has the latest |
+//! | 92 | 4 | reserved, zero | |
 
 use crate::hash::{HashKind, KeyHasher};
 use crate::limits::LAYOUT_VERSION;
 use crate::ring::Geometry;
+use crate::topology::TopologyId;
 
 /// Number of this protocol. Either side refuses any other.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Bytes of a hello.
 pub const HELLO_LEN: usize = 32;
 /// Bytes of a reply.
@@ -64,6 +64,9 @@ const AT_INDEX_LEN: usize = 56;
 const AT_DATA_LEN: usize = 64;
 const AT_REQUEST_RING: usize = 72;
 const AT_ANSWER_RING: usize = 76;
+const AT_LIFE: usize = 80;
+const AT_CONFIG_ID: usize = 88;
+const AT_REPLY_RESERVED: usize = 92;
 
 const _: () = {
     assert!(AT_VERSION == MAGIC.len() && AT_WISHES == AT_VERSION + 2);
@@ -74,7 +77,9 @@ const _: () = {
     assert!(AT_INCARNATION == AT_BACKEND + 8 && AT_SEED == AT_INCARNATION + 8);
     assert!(AT_CONTROL_LEN == AT_SEED + 16 && AT_INDEX_LEN == AT_CONTROL_LEN + 8);
     assert!(AT_DATA_LEN == AT_INDEX_LEN + 8 && AT_REQUEST_RING == AT_DATA_LEN + 8);
-    assert!(AT_ANSWER_RING == AT_REQUEST_RING + 4 && AT_ANSWER_RING + 4 + 16 == REPLY_LEN);
+    assert!(AT_ANSWER_RING == AT_REQUEST_RING + 4 && AT_LIFE == AT_ANSWER_RING + 4);
+    assert!(AT_CONFIG_ID == AT_LIFE + 8 && AT_REPLY_RESERVED == AT_CONFIG_ID + 4);
+    assert!(AT_REPLY_RESERVED + 4 == REPLY_LEN);
 };
 
 /// What a client asks for.
@@ -182,6 +187,8 @@ pub struct Granted {
     pub data_len: u64,
     /// The rings, if any were given.
     pub rings: Option<Geometry>,
+    /// What the backend serves now.
+    pub topology: TopologyId,
 }
 
 /// A reply, parsed.
@@ -249,6 +256,9 @@ impl Granted {
         {
             to.copy_from_slice(&from.to_le_bytes());
         }
+        out[AT_LIFE..AT_CONFIG_ID].copy_from_slice(&self.topology.life.to_le_bytes());
+        out[AT_CONFIG_ID..AT_REPLY_RESERVED]
+            .copy_from_slice(&self.topology.config_id.to_le_bytes());
         if let Some(rings) = self.rings {
             out[AT_REQUEST_RING..AT_ANSWER_RING]
                 .copy_from_slice(&rings.request_len().to_le_bytes());
@@ -265,6 +275,13 @@ impl Granted {
             (0, 0) => None,
             (request_len, answer_len) => Some(Geometry::new(request_len, answer_len)?),
         };
+        let topology = TopologyId {
+            life: u64_at(bytes, AT_LIFE),
+            config_id: u32_at(bytes, AT_CONFIG_ID),
+        };
+        if topology.life == 0 || u32_at(bytes, AT_REPLY_RESERVED) != 0 {
+            return None;
+        }
         Some(Granted {
             layout_version: bytes[AT_LAYOUT],
             hasher: KeyHasher {
@@ -278,6 +295,7 @@ impl Granted {
             index_len: u64_at(bytes, AT_INDEX_LEN),
             data_len: u64_at(bytes, AT_DATA_LEN),
             rings,
+            topology,
         })
     }
 }
@@ -322,6 +340,10 @@ mod tests {
             index_len: 1 << 40,
             data_len: 1 << 43,
             rings: Geometry::new(1 << 18, 1 << 17),
+            topology: TopologyId {
+                life: u64::MAX - 7,
+                config_id: 9,
+            },
         }
     }
 
@@ -360,6 +382,10 @@ mod tests {
         assert_eq!(Hello::parse(&[b'G'; 32]), Err(HelloError::Malformed));
         let mut bytes = Reply::Granted(granted()).encode();
         bytes[72] = 1;
+        assert_eq!(Reply::parse(&bytes), Err(HelloError::Malformed));
+        let mut lifeless = granted();
+        lifeless.topology.life = 0;
+        let bytes = Reply::Granted(lifeless).encode();
         assert_eq!(Reply::parse(&bytes), Err(HelloError::Malformed));
     }
 }

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | [`limits`] | named bounds and how they relate |
 //! | [`hash`] | key hash: which bits pick shard, partition, bucket, slot and tag |
+//! | [`placement`] | which backends hold a key, and which shards a backend holds |
+//! | [`epoch`] | numbers of epochs, and who may be in one |
 //! | [`version`] | client-nominated, globally unique, totally ordered versions |
 //! | [`entry`] | the 32-byte index entry and its packed pointer |
 //! | [`bucket`] | header, slots, the reader's scan and the writer's publish |
@@ -17,6 +19,7 @@
 //! | [`ring`] | one client's request and answer rings |
 //! | [`message`] | requests and answers, as bytes |
 //! | [`size_class`] | classes of items by size, in which statistics are told |
+//! | [`topology`] | which life and configuration of a cell |
 //! | [`op`] | the vocabulary of mutations, lookups and their answers |
 //!
 //! Shared words are reached through [`words::Words`], so that the same code
@@ -28,17 +31,22 @@ pub mod checksum;
 pub mod control;
 pub mod data;
 pub mod entry;
+pub mod epoch;
 pub mod hash;
 pub mod hello;
 pub mod limits;
 pub mod message;
 pub mod op;
+pub mod placement;
 pub mod ring;
 pub mod size_class;
+pub mod topology;
 pub mod version;
 pub mod words;
 
 pub use bucket::{BucketHeader, BucketScan};
 pub use entry::{IndexEntry, Pointer};
 pub use hash::{HashKind, KeyHash, KeyHasher};
+pub use placement::{Cohort, Placement, ShardMap};
+pub use topology::TopologyId;
 pub use version::Version;

@@ -1,7 +1,7 @@
 //! Bounds that both sides of the shared memory rely on, on one page.
 
 /// Number of this description of the bytes. A reader refuses any other.
-pub const LAYOUT_VERSION: u8 = 1;
+pub const LAYOUT_VERSION: u8 = 2;
 
 /// Offsets and lengths of data entries count in granules of this many bytes.
 pub const GRANULE: usize = 16;

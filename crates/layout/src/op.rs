@@ -18,13 +18,19 @@ pub enum Expected {
 /// What a mutation does with its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Install unless something newer is known (rule 1). A cache *fill* is a
-    /// set whose version was taken at the miss and is never retried above it.
+    /// Install unless something newer is known (rule 1).
     Set,
     /// Remove unless something newer is known; the version is remembered.
     Erase,
     /// Install iff exactly the expected version is present (rule 13).
     Cas(Expected),
+    /// A SET of what was computed after a miss, iff no SET, ERASE or CAS of the key
+    /// was applied here since: iff its stamp ([`crate::control::stamp`]) is still
+    /// that of the miss.
+    Fill {
+        /// Of this replica, read at the miss.
+        stamp: u64,
+    },
 }
 
 /// One mutation at one replica.
@@ -48,7 +54,8 @@ pub enum Outcome {
         /// The replica's bound for this key.
         bound: Version,
     },
-    /// A CAS did not find what it expected.
+    /// A CAS did not find what it expected, or the key was written since a fill's
+    /// miss.
     Mismatch {
         /// What is present instead.
         present: Option<Version>,
@@ -87,17 +94,29 @@ pub enum Rejection {
     /// This shard is being filled.
     #[error("the backend is recovering")]
     Recovering = 7,
-    /// The key belongs to other backends, or the configuration changed.
+    /// The key belongs to other backends.
     #[error("the key does not belong to this backend under its configuration")]
     WrongShard = 8,
     /// An expiry or a flag that the formats cannot carry.
     #[error("the item's expiry or flags are out of range")]
     BadItem = 9,
+    /// The request was made for another life of the cell. The client has to
+    /// learn the whole topology anew.
+    #[error("the cell was started anew: this backend holds another life of it")]
+    OtherLife = 10,
+    /// The request was made under a configuration that was replaced. The client
+    /// has to learn the one in force.
+    #[error("the cell's configuration has changed")]
+    StaleConfig = 11,
+    /// The request was made under a configuration that this backend does not
+    /// serve yet: it is catching up. The client waits a moment.
+    #[error("the backend is taking over the cell's new configuration")]
+    UnknownConfig = 12,
 }
 
 impl Rejection {
     /// Every rejection, for decoding and for tables.
-    pub const ALL: [Rejection; 9] = [
+    pub const ALL: [Rejection; 12] = [
         Rejection::ClockAhead,
         Rejection::NoMemory,
         Rejection::ValueTooLong,
@@ -107,7 +126,23 @@ impl Rejection {
         Rejection::Recovering,
         Rejection::WrongShard,
         Rejection::BadItem,
+        Rejection::OtherLife,
+        Rejection::StaleConfig,
+        Rejection::UnknownConfig,
     ];
+
+    /// Whether the operation may succeed in a moment: what was wrong is the
+    /// client's or the backend's knowledge of the topology, or a recovery.
+    pub fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Rejection::Recovering
+                | Rejection::WrongShard
+                | Rejection::OtherLife
+                | Rejection::StaleConfig
+                | Rejection::UnknownConfig
+        )
+    }
 
     /// The rejection with this number.
     pub fn from_number(number: u8) -> Option<Self> {

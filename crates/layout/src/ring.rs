@@ -42,7 +42,7 @@ use crate::words::{Words, WordsMut};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TFRINGS1");
 
 /// Bytes of a request ring unless configured otherwise.
-pub const REQUEST_RING_LEN_DEFAULT: u32 = 256 * 1024;
+pub const REQUEST_RING_LEN_DEFAULT: u32 = 128 * 1024;
 /// Bytes of an answer ring unless configured otherwise.
 pub const ANSWER_RING_LEN_DEFAULT: u32 = 128 * 1024;
 /// Shortest ring: holds the longest message.

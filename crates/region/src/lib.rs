@@ -9,11 +9,13 @@
 
 mod copy;
 mod gather;
+mod heap;
 mod mapping;
 mod object;
 mod words;
 
 pub use gather::{Gathered, Gatherer};
+pub use heap::return_long_blocks;
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
 pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};

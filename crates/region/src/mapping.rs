@@ -6,6 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Bytes of a huge page, and how long mappings are aligned: a mapping at an odd
 /// address could never be mapped by huge pages.
@@ -38,12 +39,26 @@ enum Backing {
     Heap,
 }
 
-/// A run of shared memory, mapped whole.
+/// A run of shared memory, mapped whole. Clones share the mapping; the last one
+/// ends it.
+#[derive(Clone)]
 pub struct Mapping {
+    base: NonNull<u64>,
+    len: u64,
+    owned: Arc<Owned>,
+}
+
+/// What ends a mapping.
+struct Owned {
     base: NonNull<u64>,
     len: u64,
     backing: Backing,
 }
+
+// SAFETY: used for unmapping by its last owner alone.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
 
 // SAFETY: the memory is reached only through `SharedWords`, whose accesses are
 // atomic; the mapping itself is immutable.
@@ -81,10 +96,15 @@ impl Mapping {
         let words = vec![0u64; (len as usize).div_ceil(8)].into_boxed_slice();
         let len = words.len() as u64 * 8;
         let base = NonNull::from(Box::leak(words)).cast();
+        Self::owning(base, len, Backing::Heap)
+    }
+
+    fn owning(base: NonNull<u64>, len: u64, backing: Backing) -> Self {
+        let owned = Owned { base, len, backing };
         Mapping {
             base,
             len,
-            backing: Backing::Heap,
+            owned: Arc::new(owned),
         }
     }
 
@@ -117,11 +137,7 @@ impl Mapping {
         };
         let base =
             NonNull::new(base.cast()).ok_or_else(|| fail(io::ErrorKind::OutOfMemory.into()))?;
-        Ok(Mapping {
-            base,
-            len,
-            backing: Backing::Kernel,
-        })
+        Ok(Self::owning(base, len, Backing::Kernel))
     }
 
     /// Gathers the huge page at `offset` (aligned to [`HUGE_PAGE_LEN`], wholly
@@ -161,7 +177,10 @@ impl Mapping {
     /// so that the first writes there cost no faults. A hint: where the system
     /// cannot, the faults come later.
     pub fn prefault(&self, range: std::ops::Range<u64>) {
-        if !matches!(self.backing, Backing::Kernel) || range.end > self.len || range.is_empty() {
+        if !matches!(self.owned.backing, Backing::Kernel)
+            || range.end > self.len
+            || range.is_empty()
+        {
             return;
         }
         let start = range.start / crate::PAGE_LEN * crate::PAGE_LEN;
@@ -225,7 +244,7 @@ fn reserve_aligned(size: usize) -> io::Result<*mut std::ffi::c_void> {
     Ok(base)
 }
 
-impl Drop for Mapping {
+impl Drop for Owned {
     fn drop(&mut self) {
         match &self.backing {
             // SAFETY: the mapping was made by `map` with this length and every

@@ -268,6 +268,11 @@ pub struct WordBuffer {
 }
 
 impl WordBuffer {
+    /// Bytes that it holds without allocating.
+    pub fn capacity(&self) -> usize {
+        self.words.capacity() * 8
+    }
+
     /// Makes room for `len` bytes and returns the words that hold them. Old
     /// contents may remain.
     #[inline]

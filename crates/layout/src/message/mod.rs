@@ -10,7 +10,8 @@
 //! |---|---|---|---|
 //! | 0 | 8 | request id | chosen by the initiator, repeated by the answer |
 //! | 8 | 1 | kind | 1 mutate, 2 lookup, 3 touch, 4 ping, 5 use; 129 ack, 130 lookup answer, 131 pong, 132 error, 133 use answer |
-//! | 9 | 7 | by kind | the tables of the private modules `request` and `answer` |
+//! | 9 | 3 | by kind | the tables of the private modules `request` and `answer` |
+//! | 12 | 4 | of a request: config id; of an answer: by kind | the configuration that the client chose this backend by; the life is the connection's. 0 where it does not matter: touches and pings |
 //!
 //! Parsing judges the form only. Whether a key is empty, an expiry in range
 //! or a slot inside its window is for the store, whatever door the operation
@@ -25,7 +26,8 @@ pub use answer::{
     ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, USE_ANSWER_LEN, parse_answer,
 };
 pub use request::{
-    MUTATE_HEAD_LEN, Request, Slots, TOUCH_HEAD_LEN, TOUCH_SLOT_COUNT_MAX, parse_request,
+    MUTATE_HEAD_LEN, Request, RequestHead, Slots, TOUCH_HEAD_LEN, TOUCH_SLOT_COUNT_MAX,
+    parse_request,
 };
 
 use crate::op::Rejection;
@@ -42,8 +44,10 @@ const AT_ID: usize = 0;
 const AT_KIND: usize = 8;
 const AT_DETAIL: usize = 9;
 const AT_REJECTION: usize = 10;
+const AT_CONFIG_ID: usize = 12;
 
 const _: () = assert!(AT_KIND == AT_ID + 8 && AT_DETAIL == AT_KIND + 1 && AT_DETAIL < HEAD_LEN);
+const _: () = assert!(AT_CONFIG_ID == AT_DETAIL + 3 && AT_CONFIG_ID + 4 == HEAD_LEN);
 
 /// Message kinds, by their number on the wire.
 mod kind {

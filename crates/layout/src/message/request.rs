@@ -2,79 +2,98 @@
 //!
 //! | offset | bytes | mutate | why |
 //! |---|---|---|---|
-//! | 9 | 1 | action | 1 set, 2 erase, 3 CAS on a version, 4 CAS on absence |
+//! | 9 | 1 | action | 1 set, 2 erase, 3 CAS on a version, 4 CAS on absence, 5 fill |
 //! | 10 | 1 | item flags | of the data entry |
 //! | 11 | 1 | options | 1: a CAS unique is given |
-//! | 12 | 4 | client flags | |
 //! | 16 | 16 | version | nominated by the client |
-//! | 32 | 16 | expected version | action 3 only |
+//! | 32 | 16 | expected version | action 3 only; of action 5 the first 8 bytes are the stamp, the others zero |
 //! | 48 | 8 | expiry, ms | 0 never |
 //! | 56 | 8 | CAS unique | option 1 only |
-//! | 64 | 4 | key length | |
-//! | 68 | 4 | value length | |
-//! | 72 | | key, value | |
+//! | 64 | 4 | client flags | |
+//! | 68 | 4 | key length | |
+//! | 72 | 4 | value length | |
+//! | 76 | 4 | reserved, zero | |
+//! | 80 | | key, value | |
 //!
 //! | offset | bytes | lookup, use | |
 //! |---|---|---|---|
-//! | 12 | 4 | key length | |
-//! | 16 | | key | |
+//! | 16 | 4 | key length | |
+//! | 20 | 4 | reserved, zero | |
+//! | 24 | | key | |
 //!
 //! | offset | bytes | touch | never answered |
 //! |---|---|---|---|
 //! | 10 | 2 | partition | |
-//! | 12 | 4 | slot count | at most [`TOUCH_SLOT_COUNT_MAX`] |
 //! | 16 | 8 | window id | slot numbers mean something within one index only |
-//! | 24 | 4 each | slots | |
+//! | 24 | 4 | slot count | at most [`TOUCH_SLOT_COUNT_MAX`] |
+//! | 28 | 4 each | slots | |
+//!
+//! Offset 12 of each is the head's config id.
 
 use super::{
-    AT_DETAIL, AT_ID, AT_KIND, Fields, HEAD_LEN, MESSAGE_LEN_MAX, MessageError, exact, kind,
-    put_head, put_u32, put_u64, put_version,
+    AT_CONFIG_ID, AT_DETAIL, AT_ID, AT_KIND, Fields, HEAD_LEN, MESSAGE_LEN_MAX, MessageError,
+    exact, kind, put_head, put_u32, put_u64, put_version,
 };
 use crate::data::DataEntry;
 use crate::op::{Action, Expected, Mutation};
 use crate::version::Version;
 
 /// Bytes of a mutation before its key.
-pub const MUTATE_HEAD_LEN: usize = 72;
+pub const MUTATE_HEAD_LEN: usize = 80;
+/// Bytes of a lookup, or of a question for an item's use, before the key.
+const KEY_HEAD_LEN: usize = 24;
 /// Bytes of a touch before its slots.
-pub const TOUCH_HEAD_LEN: usize = 24;
+pub const TOUCH_HEAD_LEN: usize = 28;
 /// Slots that one touch names at most.
 pub const TOUCH_SLOT_COUNT_MAX: usize = 256;
 
 const AT_MUTATE_ITEM_FLAGS: usize = 10;
 const AT_MUTATE_OPTIONS: usize = 11;
-const AT_MUTATE_CLIENT_FLAGS: usize = 12;
 const AT_MUTATE_VERSION: usize = 16;
 const AT_MUTATE_EXPECTED: usize = 32;
 const AT_MUTATE_EXPIRY: usize = 48;
 const AT_MUTATE_UNIQUE: usize = 56;
-const AT_MUTATE_KEY_LEN: usize = 64;
-const AT_MUTATE_VALUE_LEN: usize = 68;
-const AT_LOOKUP_KEY_LEN: usize = 12;
+const AT_MUTATE_CLIENT_FLAGS: usize = 64;
+const AT_MUTATE_KEY_LEN: usize = 68;
+const AT_MUTATE_VALUE_LEN: usize = 72;
+const AT_MUTATE_RESERVED: usize = 76;
+const AT_KEY_LEN: usize = 16;
+const AT_KEY_RESERVED: usize = 20;
 const AT_TOUCH_PARTITION: usize = 10;
-const AT_TOUCH_COUNT: usize = 12;
 const AT_TOUCH_WINDOW: usize = 16;
+const AT_TOUCH_COUNT: usize = 24;
 
 const OPTION_UNIQUE: u8 = 1;
 
 const _: () = {
     assert!(AT_MUTATE_ITEM_FLAGS == AT_DETAIL + 1);
     assert!(AT_MUTATE_OPTIONS == AT_MUTATE_ITEM_FLAGS + 1);
-    assert!(AT_MUTATE_CLIENT_FLAGS == AT_MUTATE_OPTIONS + 1);
-    assert!(AT_MUTATE_VERSION == AT_MUTATE_CLIENT_FLAGS + 4 && AT_MUTATE_VERSION == HEAD_LEN);
+    assert!(AT_MUTATE_OPTIONS + 1 == AT_CONFIG_ID && AT_MUTATE_VERSION == HEAD_LEN);
     assert!(AT_MUTATE_EXPECTED == AT_MUTATE_VERSION + 16);
     assert!(AT_MUTATE_EXPIRY == AT_MUTATE_EXPECTED + 16);
     assert!(AT_MUTATE_UNIQUE == AT_MUTATE_EXPIRY + 8);
-    assert!(AT_MUTATE_KEY_LEN == AT_MUTATE_UNIQUE + 8);
+    assert!(AT_MUTATE_CLIENT_FLAGS == AT_MUTATE_UNIQUE + 8);
+    assert!(AT_MUTATE_KEY_LEN == AT_MUTATE_CLIENT_FLAGS + 4);
     assert!(AT_MUTATE_VALUE_LEN == AT_MUTATE_KEY_LEN + 4);
-    assert!(AT_MUTATE_VALUE_LEN + 4 == MUTATE_HEAD_LEN);
-    assert!(AT_LOOKUP_KEY_LEN + 4 == HEAD_LEN);
-    assert!(AT_TOUCH_PARTITION + 2 == AT_TOUCH_COUNT && AT_TOUCH_COUNT + 4 == HEAD_LEN);
-    assert!(AT_TOUCH_WINDOW == HEAD_LEN && AT_TOUCH_WINDOW + 8 == TOUCH_HEAD_LEN);
+    assert!(AT_MUTATE_RESERVED == AT_MUTATE_VALUE_LEN + 4);
+    assert!(AT_MUTATE_RESERVED + 4 == MUTATE_HEAD_LEN);
+    assert!(AT_KEY_LEN == HEAD_LEN && AT_KEY_RESERVED == AT_KEY_LEN + 4);
+    assert!(AT_KEY_RESERVED + 4 == KEY_HEAD_LEN);
+    assert!(AT_TOUCH_PARTITION + 2 == AT_CONFIG_ID && AT_TOUCH_WINDOW == HEAD_LEN);
+    assert!(AT_TOUCH_COUNT == AT_TOUCH_WINDOW + 8 && AT_TOUCH_COUNT + 4 == TOUCH_HEAD_LEN);
     // A value of 64 KiB and a key of 1 KiB fit; touches stay far below.
     assert!(MUTATE_HEAD_LEN + 64 * 1024 + 1024 < MESSAGE_LEN_MAX);
     assert!(TOUCH_HEAD_LEN + 4 * TOUCH_SLOT_COUNT_MAX <= 2048);
 };
+
+/// What every request begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHead {
+    /// Chosen by the initiator, repeated by the answer.
+    pub id: u64,
+    /// The configuration that the client chose the backend by.
+    pub config_id: u32,
+}
 
 /// Slot numbers of a touch: borrowed numbers to send, or borrowed bytes of a
 /// message that was received.
@@ -162,7 +181,7 @@ impl Request<'_> {
     pub fn encoded_len(&self) -> usize {
         match self {
             Request::Mutate(m) => MUTATE_HEAD_LEN + m.entry.key.len() + m.entry.value.len(),
-            Request::Lookup { key } | Request::Use { key } => HEAD_LEN + key.len(),
+            Request::Lookup { key } | Request::Use { key } => KEY_HEAD_LEN + key.len(),
             Request::Touch { slots, .. } => TOUCH_HEAD_LEN + 4 * slots.count(),
             Request::Ping => HEAD_LEN,
         }
@@ -172,8 +191,9 @@ impl Request<'_> {
     ///
     /// # Panics
     /// If `out` is shorter than [`Request::encoded_len`].
-    pub fn encode(&self, id: u64, out: &mut [u8]) {
+    pub fn encode(&self, head: RequestHead, out: &mut [u8]) {
         let out = &mut out[..self.encoded_len()];
+        let id = head.id;
         match self {
             Request::Mutate(m) => encode_mutation(m, id, out),
             Request::Lookup { key } => encode_key(kind::LOOKUP, key, id, out),
@@ -194,13 +214,14 @@ impl Request<'_> {
             }
             Request::Ping => put_head(out, HEAD_LEN, id, kind::PING),
         }
+        put_u32(out, AT_CONFIG_ID, head.config_id);
     }
 }
 
 fn encode_key(kind: u8, key: &[u8], id: u64, out: &mut [u8]) {
-    put_head(out, HEAD_LEN, id, kind);
-    put_u32(out, AT_LOOKUP_KEY_LEN, key.len() as u32);
-    out[HEAD_LEN..].copy_from_slice(key);
+    put_head(out, KEY_HEAD_LEN, id, kind);
+    put_u32(out, AT_KEY_LEN, key.len() as u32);
+    out[KEY_HEAD_LEN..].copy_from_slice(key);
 }
 
 fn encode_mutation(m: &Mutation<'_>, id: u64, out: &mut [u8]) {
@@ -211,6 +232,13 @@ fn encode_mutation(m: &Mutation<'_>, id: u64, out: &mut [u8]) {
         Action::Erase => (2, Version::ZERO),
         Action::Cas(Expected::Version(version)) => (3, version),
         Action::Cas(Expected::Absent) => (4, Version::ZERO),
+        Action::Fill { stamp } => (
+            5,
+            Version {
+                time_ns: stamp,
+                origin: 0,
+            },
+        ),
     };
     out[AT_DETAIL] = action;
     out[AT_MUTATE_ITEM_FLAGS] = entry.item_flags;
@@ -231,25 +259,30 @@ fn encode_mutation(m: &Mutation<'_>, id: u64, out: &mut [u8]) {
 
 /// Parses a request out of private bytes. Total: any bytes give a request or
 /// an error.
-pub fn parse_request(bytes: &[u8]) -> Result<(u64, Request<'_>), MessageError> {
-    let head = Fields::new(bytes, HEAD_LEN)?;
-    let id = head.u64(AT_ID);
+pub fn parse_request(bytes: &[u8]) -> Result<(RequestHead, Request<'_>), MessageError> {
+    let fields = Fields::new(bytes, HEAD_LEN)?;
+    let head = RequestHead {
+        id: fields.u64(AT_ID),
+        config_id: fields.u32(AT_CONFIG_ID),
+    };
     let request = match bytes[AT_KIND] {
         kind::MUTATE => parse_mutation(bytes)?,
         kind @ (kind::LOOKUP | kind::USE) => {
-            head.zero(AT_DETAIL, 3)?;
-            let key = &bytes[HEAD_LEN..];
-            exact(key.len(), head.u32(AT_LOOKUP_KEY_LEN))?;
+            let fields = Fields::new(bytes, KEY_HEAD_LEN)?;
+            fields.zero(AT_DETAIL, 3)?;
+            fields.zero(AT_KEY_RESERVED, 4)?;
+            let key = &bytes[KEY_HEAD_LEN..];
+            exact(key.len(), fields.u32(AT_KEY_LEN))?;
             match kind {
                 kind::LOOKUP => Request::Lookup { key },
                 _ => Request::Use { key },
             }
         }
         kind::TOUCH => {
-            let head = Fields::new(bytes, TOUCH_HEAD_LEN)?;
-            head.zero(AT_DETAIL, 1)?;
+            let fields = Fields::new(bytes, TOUCH_HEAD_LEN)?;
+            fields.zero(AT_DETAIL, 1)?;
             let (slots, rest) = bytes[TOUCH_HEAD_LEN..].as_chunks::<4>();
-            exact(slots.len(), head.u32(AT_TOUCH_COUNT))?;
+            exact(slots.len(), fields.u32(AT_TOUCH_COUNT))?;
             if !rest.is_empty() || slots.len() > TOUCH_SLOT_COUNT_MAX {
                 return Err(MessageError::Length);
             }
@@ -258,31 +291,38 @@ pub fn parse_request(bytes: &[u8]) -> Result<(u64, Request<'_>), MessageError> {
                     bytes[AT_TOUCH_PARTITION],
                     bytes[AT_TOUCH_PARTITION + 1],
                 ]),
-                window_id: head.u64(AT_TOUCH_WINDOW),
+                window_id: fields.u64(AT_TOUCH_WINDOW),
                 slots: Slots(SlotsRepr::Bytes(slots)),
             }
         }
         kind::PING => {
             exact(bytes.len(), HEAD_LEN as u32)?;
-            head.zero(AT_DETAIL, 7)?;
+            fields.zero(AT_DETAIL, 3)?;
             Request::Ping
         }
         _ => return Err(MessageError::Field { offset: AT_KIND }),
     };
-    Ok((id, request))
+    Ok((head, request))
 }
 
 fn parse_mutation(bytes: &[u8]) -> Result<Request<'_>, MessageError> {
     let head = Fields::new(bytes, MUTATE_HEAD_LEN)?;
+    head.zero(AT_MUTATE_RESERVED, 4)?;
     let expected = head.version(AT_MUTATE_EXPECTED);
     let action = match bytes[AT_DETAIL] {
         1 => Action::Set,
         2 => Action::Erase,
         3 => Action::Cas(Expected::Version(expected)),
         4 => Action::Cas(Expected::Absent),
+        5 => {
+            head.zero(AT_MUTATE_EXPECTED + 8, 8)?;
+            Action::Fill {
+                stamp: expected.time_ns,
+            }
+        }
         _ => return Err(MessageError::Field { offset: AT_DETAIL }),
     };
-    if bytes[AT_DETAIL] != 3 {
+    if !matches!(bytes[AT_DETAIL], 3 | 5) {
         head.zero(AT_MUTATE_EXPECTED, 16)?;
     }
     let unique = match bytes[AT_MUTATE_OPTIONS] {

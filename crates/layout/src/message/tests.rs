@@ -13,6 +13,7 @@ fn action() -> impl Strategy<Value = Action> {
         Just(Action::Erase),
         Just(Action::Cas(Expected::Absent)),
         version().prop_map(|v| Action::Cas(Expected::Version(v))),
+        any::<u64>().prop_map(|stamp| Action::Fill { stamp }),
     ]
 }
 
@@ -26,9 +27,16 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     ]
 }
 
-fn encoded(request: &Request<'_>, id: u64) -> Vec<u8> {
+fn head(id: u64) -> RequestHead {
+    RequestHead {
+        id,
+        config_id: (id >> 3) as u32,
+    }
+}
+
+fn encoded(request: &Request<'_>, head: RequestHead) -> Vec<u8> {
     let mut bytes = vec![0xaa; request.encoded_len()];
-    request.encode(id, &mut bytes);
+    request.encode(head, &mut bytes);
     bytes
 }
 
@@ -55,12 +63,12 @@ proptest! {
             expiry_ms, client_flags, item_flags, unique, key: &key, value: &value,
         };
         let request = Request::Mutate(Mutation { action, version, entry });
-        let bytes = encoded(&request, id);
-        let (parsed_id, parsed) = parse_request(&bytes).unwrap();
+        let bytes = encoded(&request, head(id));
+        let (parsed_head, parsed) = parse_request(&bytes).unwrap();
         let Request::Mutate(m) = parsed else { panic!("{parsed:?}") };
-        prop_assert_eq!(parsed_id, id);
+        prop_assert_eq!(parsed_head, head(id));
         prop_assert_eq!((m.action, m.version, m.entry), (action, version, entry));
-        prop_assert_eq!(encoded(&parsed, id), bytes);
+        prop_assert_eq!(encoded(&parsed, head(id)), bytes);
     }
 
     #[test]
@@ -72,7 +80,7 @@ proptest! {
         key in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         let slots = Slots::from(&numbers[..]);
-        let bytes = encoded(&Request::Touch { partition, window_id, slots }, id);
+        let bytes = encoded(&Request::Touch { partition, window_id, slots }, head(id));
         let Ok((_, Request::Touch { partition: p, window_id: w, slots: s })) =
             parse_request(&bytes) else { panic!() };
         prop_assert_eq!((p, w, s.count()), (partition, window_id, numbers.len()));
@@ -80,11 +88,11 @@ proptest! {
         let mut room = [0; TOUCH_SLOT_COUNT_MAX];
         prop_assert_eq!(s.copy_to(&mut room), &numbers[..]);
 
-        let bytes = encoded(&Request::Lookup { key: &key }, id);
+        let bytes = encoded(&Request::Lookup { key: &key }, head(id));
         let Ok((_, Request::Lookup { key: parsed })) = parse_request(&bytes) else { panic!() };
         prop_assert_eq!(parsed, &key[..]);
 
-        let bytes = encoded(&Request::Use { key: &key }, id);
+        let bytes = encoded(&Request::Use { key: &key }, head(id));
         let Ok((_, Request::Use { key: parsed })) = parse_request(&bytes) else { panic!() };
         prop_assert_eq!(parsed, &key[..]);
     }
@@ -174,7 +182,7 @@ fn corpus() -> Vec<Vec<u8>> {
         Answer::Pong,
         Answer::Error(ErrorCode::Malformed),
     ];
-    let requests = requests.iter().map(|r| encoded(r, 77));
+    let requests = requests.iter().map(|r| encoded(r, head(77)));
     requests
         .chain(answers.iter().map(|a| encoded_answer(a, 77)))
         .collect()
@@ -218,9 +226,9 @@ fn any_mangled_message_is_an_error_or_encodes_back_to_the_same_bytes() {
                 _ => {}
             }
         }
-        if let Ok((id, request)) = parse_request(&bytes) {
+        if let Ok((head, request)) = parse_request(&bytes) {
             accepted += 1;
-            assert_eq!(encoded(&request, id), bytes);
+            assert_eq!(encoded(&request, head), bytes);
         }
         if let Ok((id, answer)) = parse_answer(&bytes) {
             accepted += 1;
@@ -248,7 +256,7 @@ fn truncations_and_long_touches_are_refused() {
         slots: Slots::from(&many[..]),
     };
     assert_eq!(
-        parse_request(&encoded(&touch, 1)).err(),
+        parse_request(&encoded(&touch, head(1))).err(),
         Some(MessageError::Length)
     );
 }

@@ -1,9 +1,4 @@
 //! The readers' and the writer's protocol under a real memory model.
-//!
-//! Run by `make soak`: `RUSTFLAGS="--cfg loom" cargo test --release -p
-//! trefoil-layout --test loom`. Loom explores the interleavings and the stale
-//! values that the C11 memory model allows (up to a bound on pre-emptions).
-#![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -3,10 +3,6 @@
 //!
 //! Loom never moves a store before an earlier load, so the release of *read*
 //! is checked for its place only, not for its ordering.
-//!
-//! Run by `make soak`: `RUSTFLAGS="--cfg loom" cargo test --release -p
-//! trefoil-layout --test loom_ring`.
-#![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
