@@ -128,7 +128,7 @@ fn touches(store: &Store, newest: u64) {
         let mut key = [b'k'; 16];
         key[..8].copy_from_slice(&number.to_le_bytes());
         let hash = hasher.hash(&key);
-        let partition = hash.partition(count);
+        let partition = hash.partition(0, count);
         let window = control::index_window(&control, partition).expect("a window");
         let home = hash.bucket(window.bucket_count);
         for bucket_number in home..home + 4 {

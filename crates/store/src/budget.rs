@@ -28,7 +28,7 @@ const KIND_COUNT: usize = 5;
 /// Headroom: this share of the limit, but not less than a length, but not more
 /// than another share.
 const HEADROOM_SHARE: u64 = 1024;
-const HEADROOM_LEN: u64 = 32 << 10;
+const HEADROOM_LEN: u64 = 64 << 10;
 const HEADROOM_SHARE_MAX: u64 = 64;
 
 /// The account.

@@ -1,9 +1,10 @@
 //! Size classes of data entries within pages.
 //!
-//! Up to 1 KiB there is a class every granule (16 bytes). Above, a class is
-//! the largest slot of which a whole number fits a page, with counts about an
-//! eighth apart, down to a slot of 16 KiB or half a (small) page. Larger
-//! entries get runs of their own.
+//! Up to 1 KiB there is a class every granule. Above, there is a class for
+//! every number of slots that a page can be cut into, down to a slot of 16 KiB
+//! or half a (small) page. Larger entries get runs of their own. Many classes
+//! waste little within slots; what they would waste in half-empty pages, a
+//! class lends to its smaller neighbours ([`crate::slab`]).
 
 use trefoil_layout::limits::GRANULE;
 
@@ -40,7 +41,7 @@ impl Classes {
         let mut count = page_len / largest;
         while page_len / count > FINE_LEN_MAX {
             coarse.push(page_len / count / GRANULE * GRANULE);
-            count = (count + 1).max(count * 9 / 8);
+            count += 1;
         }
         lens.extend(coarse.into_iter().rev().filter(|len| *len > FINE_LEN_MAX));
         let longest = lens.last().copied().unwrap_or(0) / GRANULE;
@@ -105,8 +106,10 @@ mod tests {
             let waste = 65536.0 / classes.slots(class) as f64 / len as f64;
             let bound = if len <= 1024 {
                 1.10
+            } else if len <= 2048 {
+                1.04
             } else if len <= 8192 {
-                1.16
+                1.13
             } else {
                 1.26
             };

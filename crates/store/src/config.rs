@@ -1,9 +1,9 @@
 //! What a store is told when it is made, and why it may refuse to be made.
 
 use crate::policy::PolicyKind;
-use trefoil_layout::Version;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
+use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::{MappingError, ObjectError};
 
 /// The time, given by the caller: the store has no clock.
@@ -24,11 +24,14 @@ impl Now {
 /// What a store is told when it is made.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Units of mutual exclusion.
+    /// Units of mutual exclusion, those of all shards: a multiple of the number
+    /// of shards.
     pub partition_count: usize,
+    /// Which shards this backend holds.
+    pub shards: ShardMap,
     /// Cell configuration that the buckets carry; not 0.
     pub config_id: u32,
-    /// The shard's epoch at the start.
+    /// Every shard's epoch at the start; see [`trefoil_layout::epoch`].
     pub epoch: u32,
     /// One life of the process; stands in the control region.
     pub incarnation: u64,
@@ -54,11 +57,12 @@ impl Default for StoreConfig {
     fn default() -> Self {
         StoreConfig {
             partition_count: 8,
+            shards: ShardMap::WHOLE,
             config_id: 1,
-            epoch: 1,
+            epoch: epoch::FIRST,
             incarnation: 1,
             hasher: KeyHasher::default(),
-            policy: PolicyKind::Lru,
+            policy: PolicyKind::default(),
             memory_limit: 1 << 30,
             value_len_max: VALUE_LEN_MAX_DEFAULT,
             objects_max: None,
@@ -84,6 +88,16 @@ pub enum StoreError {
     /// More partitions than the control region has windows, or none.
     #[error("{0} partitions were asked for; 1 to {PARTITION_COUNT_MAX} are possible")]
     PartitionCount(usize),
+    /// Shards of one backend are alike.
+    #[error(
+        "{partition_count} partitions were asked for; {shard_count} shards need a multiple of it"
+    )]
+    PartitionsOfShards {
+        /// Partitions asked for.
+        partition_count: usize,
+        /// Shards of the backend.
+        shard_count: usize,
+    },
     /// Longer values than the data entry can describe.
     #[error("values of {0} bytes were asked for; at most {VALUE_LEN_LIMIT} are possible")]
     ValueLen(usize),

@@ -3,10 +3,13 @@
 //!
 //! A slot number is `bucket * SLOT_COUNT + slot`; it names an item for touches
 //! and for eviction metadata. Numbers from [`Index::slot_count`] up name places
-//! of the side table.
+//! of the side table. Inside the store the bit [`SPACE`] tells the numbers of two
+//! indexes apart, of which one replaces the other.
 
+use crate::policy::SPACE;
 use crate::space::Space;
 use std::cmp::Reverse;
+use std::ops::Range;
 use trefoil_layout::bucket::{self, BUCKET_LEN, BucketHeader, SLOT_COUNT};
 use trefoil_layout::control::IndexWindow;
 use trefoil_layout::limits::SPILL_MAX;
@@ -20,16 +23,10 @@ use trefoil_region::SharedWords;
 /// their home.
 const SLOTS_KEPT: usize = 2;
 
-/// The slot number of a slot in a bucket.
-#[inline(always)]
-pub(crate) fn slot_number(bucket: u64, slot: usize) -> u32 {
-    (bucket * SLOT_COUNT as u64) as u32 + slot as u32
-}
-
 /// Bucket and slot of a slot number.
 #[inline(always)]
 pub(crate) fn bucket_and_slot(number: u32) -> (u64, usize) {
-    let number = number as usize;
+    let number = (number & !SPACE) as usize;
     ((number / SLOT_COUNT) as u64, number % SLOT_COUNT)
 }
 
@@ -37,7 +34,18 @@ pub(crate) fn bucket_and_slot(number: u32) -> (u64, usize) {
 #[derive(Debug)]
 pub(crate) struct Index {
     pub(crate) window: IndexWindow,
+    /// What every header says, or is about to say.
+    pub(crate) stamp: Stamp,
+    /// 0 or [`SPACE`]: a bit of all its slot numbers.
+    pub(crate) space: u32,
+}
+
+/// What all bucket headers of a partition have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
     pub(crate) config_id: u32,
+    pub(crate) epoch: u32,
+    pub(crate) recovering: bool,
 }
 
 /// Where a new entry can go.
@@ -50,13 +58,34 @@ pub(crate) struct Vacancy {
 
 impl Index {
     /// Writes empty, valid buckets over zeroed memory.
-    pub(crate) fn initialise(space: &Space, window: IndexWindow, config_id: u32) -> Self {
-        let index = Index { window, config_id };
-        let header = BucketHeader::new(config_id, window.epoch);
-        for number in 0..index.buckets_in_all() {
+    pub(crate) fn initialise(space: &Space, buckets: Range<u64>, index: &Index) {
+        let stamp = index.stamp;
+        let header = BucketHeader {
+            recovering: stamp.recovering,
+            ..BucketHeader::new(stamp.config_id, stamp.epoch)
+        };
+        for number in buckets {
             bucket::set_header(&index.bucket(space, number), header);
         }
-        index
+    }
+
+    /// The slot number of a slot in a bucket.
+    #[inline(always)]
+    pub(crate) fn number(&self, bucket: u64, slot: usize) -> u32 {
+        self.space | ((bucket * SLOT_COUNT as u64) as u32 + slot as u32)
+    }
+
+    /// The slot number of a place of the side table.
+    #[inline(always)]
+    pub(crate) fn side_number(&self, place: u32) -> u32 {
+        self.space | (self.slot_count() + place)
+    }
+
+    /// The place of the side table that a slot number names; `None` for a slot of
+    /// a bucket.
+    #[inline(always)]
+    pub(crate) fn side_place(&self, number: u32) -> Option<u32> {
+        (number & !SPACE).checked_sub(self.slot_count())
     }
 
     /// Home buckets.
@@ -101,12 +130,12 @@ impl Index {
         let home = self.home(hash);
         let scan = bucket::scan(&self.bucket(space, home), hash.tag, hash.home_slot());
         if let Some((slot, entry)) = scan.found {
-            return Some((slot_number(home, slot), entry));
+            return Some((self.number(home, slot), entry));
         }
         for number in home + 1..=home + u64::from(scan.header.spill) {
             let scan = bucket::scan(&self.bucket(space, number), hash.tag, hash.home_slot());
             if let Some((slot, entry)) = scan.found {
-                return Some((slot_number(number, slot), entry));
+                return Some((self.number(number, slot), entry));
             }
         }
         None
@@ -134,7 +163,7 @@ impl Index {
             .map(|probe| bucket::probe_slot(hash.home_slot(), probe))
             .find(|slot| words.load(bucket::slot_word(*slot)) == 0)?;
         Some(Vacancy {
-            number: slot_number(home + displacement, slot),
+            number: self.number(home + displacement, slot),
             displacement: displacement as u8,
         })
     }
@@ -188,24 +217,24 @@ impl Index {
         }
     }
 
-    /// Rewrites every header.
-    pub(crate) fn restamp(&mut self, space: &Space, config_id: u32, epoch: u32) {
-        self.config_id = config_id;
-        self.window.epoch = epoch;
-        for number in 0..self.buckets_in_all() {
+    /// Rewrites the headers of some buckets as the stamp says.
+    pub(crate) fn restamp(&self, space: &Space, buckets: Range<u64>) {
+        let stamp = self.stamp;
+        for number in buckets {
             let words = self.bucket(space, number);
             let header = BucketHeader {
-                config_id,
-                epoch,
+                config_id: stamp.config_id,
+                epoch: stamp.epoch,
+                recovering: stamp.recovering,
                 ..bucket::header(&words)
             };
             bucket::set_header(&words, header);
         }
     }
 
-    /// Makes every bucket invalid: readers look for the present window.
-    pub(crate) fn poison(&self, space: &Space) {
-        for number in 0..self.buckets_in_all() {
+    /// Makes buckets invalid: readers look for the present window.
+    pub(crate) fn poison(&self, space: &Space, buckets: Range<u64>) {
+        for number in buckets {
             bucket::set_header(&self.bucket(space, number), BucketHeader::default());
         }
     }

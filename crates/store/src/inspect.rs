@@ -1,7 +1,7 @@
 //! A look at the whole store: statistics, and the check of every invariant.
 
 use crate::budget::Kind;
-use crate::partition::CheckError;
+use crate::partition::{CheckError, Stepped};
 use crate::shared::lock;
 use crate::stats::{Resident, StoreStats};
 use crate::store::Store;
@@ -24,9 +24,34 @@ impl Store {
             ..StoreStats::default()
         };
         for cell in &self.partitions {
-            lock(&cell.0).live.add_stats(&mut stats);
+            cell.enter().live.add_stats(&mut stats);
         }
         stats
+    }
+
+    /// The most slots and headers that were gone over for an index's sake under
+    /// one hold of a partition's lock: for tests of the bound on it.
+    #[doc(hidden)]
+    pub fn reshape_work_max(&self) -> u64 {
+        let work = |cell: &crate::store::Cell| cell.enter().live.work_max();
+        self.partitions.iter().map(work).max().unwrap_or_default()
+    }
+
+    /// Takes one step of what the index of a partition needs, as maintenance
+    /// does; `false` if there is nothing to do. For tests of what is between two
+    /// steps.
+    #[doc(hidden)]
+    pub fn reshape_one_step(&self, partition: usize) -> bool {
+        let stepped = self.partitions[partition]
+            .enter()
+            .live
+            .reshape_step(&self.shared);
+        match stepped {
+            Stepped::Idle | Stepped::Blocked(_) => return false,
+            Stepped::Went => {}
+            Stepped::Done(retired) | Stepped::Aborted(retired) => retired.release(&self.shared),
+        }
+        true
     }
 
     /// Checks the invariants of every partition and that the account is the sum
@@ -34,13 +59,16 @@ impl Store {
     pub fn check(&self) -> Result<(), CheckError> {
         let (mut private, mut index) = (0, 0);
         for cell in &self.partitions {
-            let slot = lock(&cell.0);
+            let slot = cell.enter();
             for partition in std::iter::once(&slot.live).chain(slot.staged.as_deref()) {
                 partition.check(&self.shared)?;
                 let charged = partition.charged(&self.shared);
                 private += charged.0;
                 index += charged.1;
             }
+        }
+        for (_, _, resident) in lock(&self.shared.stuck_windows).iter() {
+            index += resident;
         }
         let budget = &self.shared.budget;
         let pages = lock(&self.shared.pool).resident_len();

@@ -50,6 +50,7 @@ mod space;
 mod stats;
 mod store;
 mod tombstones;
+mod transfer;
 mod uses;
 
 pub use config::{Now, StoreConfig, StoreError};
@@ -63,3 +64,4 @@ pub use reload::ReloadError;
 pub use space::{Regions, Space};
 pub use stats::{Counts, MutationKind, OutcomeCounts, Resident, StoreStats};
 pub use store::Store;
+pub use transfer::{ExportCursor, Exported};

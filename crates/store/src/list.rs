@@ -7,14 +7,14 @@
 
 use crate::config::Now;
 use crate::partition::StoredItem;
-use crate::shared::lock;
 use crate::store::Store;
 
-/// How far a listing has come: partitions before `partition` and, in it, places
-/// below `place` are done.
+/// How far the listing of a shard has come: its partitions before `partition`
+/// and, in it, places below `place` are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Position {
-    /// Number of a partition.
+    /// Number of a partition, within its shard: the same at all backends that
+    /// hold the shard.
     pub partition: u8,
     /// The upper [`Position::PLACE_BITS`] bits of a key hash's place.
     pub place: u64,
@@ -48,12 +48,13 @@ pub struct ListedItem<'a> {
 }
 
 impl Store {
-    /// Lists items from `from` on and before `until`, about `count` of them,
+    /// Lists items of a shard from `from` on and before `until`, about `count` of them,
     /// each at least once; where to go on, `None` at the end. No partition is
     /// kept locked for longer than a page takes.
     pub fn list(
         &self,
         now: Now,
+        shard: usize,
         (from, until): (Position, Option<Position>),
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
@@ -61,13 +62,14 @@ impl Store {
         let mut position = from;
         let mut left = count.max(1);
         let mut key = Vec::new();
-        while let Some(cell) = self.partitions.get(usize::from(position.partition)) {
+        let cells = self.cells(shard);
+        while let Some(cell) = cells.get(usize::from(position.partition)) {
             let places = match until {
                 Some(until) if position >= until => break,
                 Some(until) if position.partition == until.partition => position.place..until.place,
                 _ => position.place..1 << Position::PLACE_BITS,
             };
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             let next = slot
                 .live
                 .list(&self.shared, now, places, &mut left, &mut key, each);
@@ -83,7 +85,7 @@ impl Store {
                 break;
             }
         }
-        let done = usize::from(position.partition) >= self.partitions.len()
+        let done = usize::from(position.partition) >= cells.len()
             || until.is_some_and(|until| position >= until);
         (!done).then_some(position)
     }

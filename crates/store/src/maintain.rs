@@ -4,7 +4,7 @@
 
 use crate::budget::Kind;
 use crate::config::Now;
-use crate::partition::NoRoom;
+use crate::partition::{NoRoom, Stepped};
 use crate::shared::lock;
 use crate::store::Store;
 
@@ -14,6 +14,8 @@ const CRAWL_SLOTS: u32 = 1024;
 const SHRINK_EVICTIONS: usize = 1024;
 /// Bytes that one step takes from one partition to shrink the store.
 const SHRINK_LEN: u64 = 4 << 20;
+/// Steps that one call takes for one partition's index.
+const RESHAPE_STEPS_MAX: usize = 4096;
 /// Bytes populated ahead under one system call.
 const POPULATE_LEN: u64 = 1 << 20;
 
@@ -53,14 +55,14 @@ impl Store {
 
     fn expire_step(&self, now: Now, done: &mut Maintained) {
         for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             done.expired += slot.live.crawl(&self.shared, now, CRAWL_SLOTS);
             done.more |= slot.live.is_flushing();
         }
     }
 
     /// Towards the limit, if it was lowered.
-    fn shrink_step(&self) {
+    pub(crate) fn shrink_step(&self) {
         let shared = &self.shared;
         let excess = shared.budget.excess();
         if excess == 0 {
@@ -73,7 +75,7 @@ impl Store {
             if shared.budget.excess() == 0 {
                 break;
             }
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             // A smaller index may be all that is needed.
             if !slot.live.wants_reshape(shared) {
                 slot.live.shed(shared, SHRINK_LEN, SHRINK_EVICTIONS);
@@ -93,7 +95,7 @@ impl Store {
             return false;
         };
         for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             slot.live.evacuate(&self.shared, pages.clone());
             if let Some(staged) = &mut slot.staged {
                 staged.evacuate(&self.shared, pages.clone());
@@ -103,38 +105,42 @@ impl Store {
         pool.end_drain() && pool.shrink(&self.shared.regions.data, &self.shared.budget, 1) > 0
     }
 
-    /// Grows what is crowded and shrinks what is far too large. The memory is
-    /// charged under the partition's lock, populated without it, filled under it.
+    /// Grows what is crowded and shrinks what is far too large, a bounded step
+    /// under the partition's lock at a time; those who wait go first.
     fn reshape_step(&self, done: &mut Maintained) {
-        let shared = &self.shared;
         for (number, cell) in self.partitions.iter().enumerate() {
-            let reserved = {
-                let mut slot = lock(&cell.0);
-                // A smaller index may be all that is needed.
-                if !slot.live.wants_reshape(shared) {
-                    continue;
+            for step in 0..=RESHAPE_STEPS_MAX {
+                if step == RESHAPE_STEPS_MAX {
+                    done.more = true;
+                    break;
                 }
-                slot.live.reserve_reshape(shared)
-            };
-            let Some(reservation) = reserved else {
-                // The partition could not make room by itself.
-                let bytes = lock(&cell.0).live.reshape_bytes(shared);
-                if let Some(bytes) = bytes {
-                    done.more |= self.take_room_elsewhere(
-                        number,
-                        NoRoom { bytes, poor: true },
-                        shared.budget.cap(),
-                    );
+                let mut slot = cell.enter();
+                if self.is_revoked() {
+                    return;
                 }
-                continue;
-            };
-            let Some(reservation) = reservation.populate(shared) else {
-                continue;
-            };
-            let mut slot = lock(&cell.0);
-            slot.live.reshape(shared, reservation);
-            done.reshaped += 1;
-            done.more |= slot.live.wants_reshape(shared);
+                let stepped = slot.live.reshape_step(&self.shared);
+                drop(slot);
+                match stepped {
+                    Stepped::Went => cell.give_way(),
+                    Stepped::Idle => break,
+                    Stepped::Blocked(bytes) => {
+                        // The partition could not make room by itself.
+                        let wanted = NoRoom { bytes, poor: true };
+                        let cap = self.shared.budget.cap();
+                        if !self.take_room_elsewhere(number, wanted, cap) {
+                            break;
+                        }
+                    }
+                    Stepped::Done(retired) => {
+                        retired.release(&self.shared);
+                        done.reshaped += 1;
+                    }
+                    Stepped::Aborted(retired) => {
+                        retired.release(&self.shared);
+                        break;
+                    }
+                }
+            }
         }
     }
 
@@ -178,6 +184,8 @@ impl Store {
                 runs.punch_holes(data);
             }
         }
+        shared.retry_stuck_windows();
+        lock(&shared.runs).retry_stuck(data, &shared.budget);
         if let Some(object) = index.object() {
             let windows = lock(&shared.windows);
             let known = shared.budget.used_for(Kind::Index);

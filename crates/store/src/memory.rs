@@ -3,10 +3,14 @@
 
 use crate::budget::Kind;
 use crate::partition::NoRoom;
-use crate::shared::lock;
 use crate::store::{EVICTIONS_MAX, ROOM_ATTEMPTS_MAX, Store};
 use std::sync::atomic::Ordering;
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
+
+/// Bytes that a store needs beyond an entry to take it in for certain.
+const FIT_MARGIN: u64 = 256 << 10;
+/// Bytes for items that a store keeps whatever others ask for.
+const GIVE_KEEP: u64 = (1 << 20) + FIT_MARGIN;
 
 impl Store {
     /// Changes the memory limit, at most to what the regions were made for;
@@ -21,6 +25,32 @@ impl Store {
     /// The memory limit in force, in bytes.
     pub fn memory_limit(&self) -> u64 {
         self.shared.budget.limit()
+    }
+
+    /// Bytes that are missing before an entry of `entry_len` bytes can be stored,
+    /// even if every item is evicted for it; 0 if it can be.
+    pub fn missing_for(&self, entry_len: usize) -> u64 {
+        let frame_len = self.shared.regions.data.frame_len();
+        let wanted = (entry_len as u64).next_multiple_of(frame_len) + FIT_MARGIN;
+        wanted.saturating_sub(self.shared.budget.evictable())
+    }
+
+    /// Lowers the limit by up to `bytes` and keeps to it before this returns,
+    /// evicting for it; by how much. What cannot be evicted is not given, nor the
+    /// last megabyte.
+    pub fn give_limit(&self, bytes: u64) -> u64 {
+        let budget = &self.shared.budget;
+        let give = bytes.min(budget.evictable().saturating_sub(GIVE_KEEP));
+        let limit = budget.limit();
+        budget.set_limit(limit - give);
+        let mut used = u64::MAX;
+        while budget.excess() > 0 && budget.used() < used {
+            used = budget.used();
+            self.shrink_step();
+        }
+        let given = give - give.min(budget.excess());
+        budget.set_limit(limit - given);
+        given
     }
 
     /// Charges `bytes` that the caller is about to make resident, evicting for
@@ -69,7 +99,7 @@ impl Store {
             if at == number || len == 0 || (wanted.poor && len <= own) {
                 continue;
             }
-            let mut slot = lock(&self.partitions[at].0);
+            let mut slot = self.partitions[at].enter();
             let gave = slot
                 .live
                 .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);

@@ -18,6 +18,8 @@ pub enum Mutant {
     ExpiryForgotten,
     /// 13: CAS applies whatever version is present.
     CasNotExact,
+    /// A fill applies whatever was written since its miss.
+    FillUnchecked,
     /// Writer's rule 1: the index entry is published first, and its data entry
     /// is written only when its partition is entered again.
     PublishedBeforeData,
@@ -29,12 +31,13 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 8] = [
+    pub const ALL: [Mutant; 9] = [
         Mutant::BoundIgnored,
         Mutant::TombstoneForgottenSilently,
         Mutant::EvictionForgotten,
         Mutant::ExpiryForgotten,
         Mutant::CasNotExact,
+        Mutant::FillUnchecked,
         Mutant::PublishedBeforeData,
         Mutant::ChecksumUnbound,
         Mutant::OverflowUnflagged,
@@ -50,6 +53,15 @@ thread_local! {
 #[cfg(feature = "mutants")]
 pub fn set(mutant: Option<Mutant>) {
     ACTIVE.set(mutant);
+}
+
+/// Whether the calling thread breaks any rule.
+#[inline(always)]
+pub(crate) fn any() -> bool {
+    #[cfg(feature = "mutants")]
+    return ACTIVE.get().is_some();
+    #[cfg(not(feature = "mutants"))]
+    false
 }
 
 /// Whether the calling thread breaks this rule.

@@ -3,9 +3,8 @@
 
 use crate::config::Now;
 use crate::partition::StoredItem;
-use crate::shared::lock;
 use crate::stats::MutationKind;
-use crate::store::Store;
+use crate::store::{Store, of_no_shard};
 use std::sync::atomic::Ordering;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::KEY_LEN_MAX;
@@ -42,8 +41,8 @@ impl Store {
         with: impl FnOnce(Option<&StoredItem<'_>>) -> R,
     ) -> Result<R, Rejection> {
         self.check_key(key)?;
-        let (hash, number) = self.place(key);
-        Ok(self.read_placed(now, key, hash, number, access, with))
+        let (hash, number) = self.place(key)?;
+        self.read_placed(now, key, hash, number, access, with)
     }
 
     #[inline]
@@ -55,41 +54,44 @@ impl Store {
         number: usize,
         access: Access,
         with: impl FnOnce(Option<&StoredItem<'_>>) -> R,
-    ) -> R {
-        let mut slot = lock(&self.partitions[number].0);
+    ) -> Result<R, Rejection> {
+        let mut slot = self.partitions[number].enter();
+        if slot.live.is_recovering() {
+            return Err(Rejection::Recovering);
+        }
         let item = slot.live.read(&self.shared, now, hash, key, access);
-        with(item.as_ref())
+        Ok(with(item.as_ref()))
     }
 
     /// [`Store::read`] for each key in order, with the memory latencies of
     /// different keys overlapped. Stops early when `each` returns `false`.
     pub fn read_many(&self, now: Now, keys: &[&[u8]], access: Access, each: &mut EachRead<'_>) {
-        let mut places = [(KeyHash::default(), 0usize); WINDOW];
+        let mut places = [Ok((KeyHash::default(), 0usize)); WINDOW];
         for step in 0..keys.len() + WINDOW {
             // The place that is taken anew is the one read in this step.
             if let Some(done) = step.checked_sub(WINDOW) {
                 let key = keys[done];
-                let (hash, number) = places[done % WINDOW];
-                let wants_more = match self.check_key(key) {
-                    Ok(()) => self
-                        .read_placed(now, key, hash, number, access, |item| each(done, Ok(item))),
-                    Err(rejection) => each(done, Err(rejection)),
-                };
-                if !wants_more {
+                let place = self.check_key(key).and(places[done % WINDOW]);
+                let wants_more = place.and_then(|(hash, number)| {
+                    self.read_placed(now, key, hash, number, access, |item| each(done, Ok(item)))
+                });
+                if !wants_more.unwrap_or_else(|rejection| each(done, Err(rejection))) {
                     return;
                 }
             }
-            if let Some(index) = step.checked_sub(DISTANCE).filter(|at| *at < keys.len()) {
-                let (hash, number) = places[index % WINDOW];
+            if let Some(index) = step.checked_sub(DISTANCE).filter(|at| *at < keys.len())
+                && let Ok((hash, number)) = places[index % WINDOW]
+            {
                 // Whoever holds the lock is not waited for only to be early.
-                if let Ok(slot) = self.partitions[number].0.try_lock() {
+                if let Some(slot) = self.partitions[number].try_enter() {
                     slot.live.prefetch_data(&self.shared, hash);
                 }
             }
             if let Some(key) = keys.get(step) {
-                let (hash, number) = self.place(key);
-                places[step % WINDOW] = (hash, number);
-                if let Ok(slot) = self.partitions[number].0.try_lock() {
+                places[step % WINDOW] = self.place(key);
+                if let Ok((hash, number)) = places[step % WINDOW]
+                    && let Some(slot) = self.partitions[number].try_enter()
+                {
                     slot.live.prefetch_bucket(&self.shared, hash);
                 }
             }
@@ -129,20 +131,26 @@ impl Store {
             self.check_key(key)
                 .and_then(|()| self.check_form(now, &mutation))
         };
-        let (hash, number) = self.place(key);
-        let mut slot = lock(&self.partitions[number].0);
+        let (hash, number) = match self.place(key) {
+            Ok(place) => place,
+            Err(rejection) => return of_no_shard(rejection),
+        };
+        let mut slot = self.partitions[number].enter();
         let outcome = match refused {
             Err(rejection) => Outcome::Rejected(rejection),
+            Ok(()) if slot.live.is_recovering() => Outcome::Rejected(Rejection::Recovering),
             Ok(()) => slot
                 .live
                 .erase_if(&self.shared, now, hash, expected, &mutation),
         };
-        slot.live
-            .after_mutation(&self.shared, MutationKind::Erase, &outcome);
-        Ack {
-            epoch: slot.live.epoch(),
-            outcome,
+        let kind = MutationKind::Erase;
+        let retired = slot.live.after_mutation(&self.shared, kind, &outcome);
+        let epoch = slot.live.epoch();
+        drop(slot);
+        if let Some(retired) = retired {
+            retired.release(&self.shared);
         }
+        Ack { epoch, outcome }
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), Rejection> {
@@ -162,7 +170,7 @@ impl Store {
     /// clients report it, at four bytes for each slot.
     pub fn keep_last_use(&self) {
         for cell in &self.partitions {
-            lock(&cell.0).live.keep_last_use();
+            cell.enter().live.keep_last_use();
         }
     }
 
@@ -173,7 +181,7 @@ impl Store {
     /// nothing.
     pub fn raise_flush_floor(&self, floor: Version) {
         for cell in &self.partitions {
-            lock(&cell.0).live.flush(floor);
+            cell.enter().live.flush(floor);
         }
         let words = self.shared.regions.control.words();
         if floor > control::flush_floor(&words) {
@@ -183,7 +191,7 @@ impl Store {
 
     /// The highest version that was ever applied here.
     pub fn newest(&self) -> Version {
-        let newest = |cell: &crate::store::Cell| lock(&cell.0).live.newest();
+        let newest = |cell: &crate::store::Cell| cell.enter().live.newest();
         self.partitions.iter().map(newest).max().unwrap_or_default()
     }
 }

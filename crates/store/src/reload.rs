@@ -6,7 +6,6 @@
 
 use crate::config::StoreError;
 use crate::partition::Partition;
-use crate::shared::lock;
 use crate::store::{Store, objects_max};
 
 /// Why a reload could not begin or end.
@@ -30,12 +29,11 @@ impl Store {
             return Err(ReloadError::UnderWay);
         }
         for (number, cell) in self.partitions.iter().enumerate() {
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             let made = Partition::new(
                 &self.shared,
                 number,
-                slot.live.config_id(),
-                slot.live.epoch(),
+                slot.live.stamp(),
                 objects_max(&self.shared.config, number),
             );
             match made {
@@ -56,13 +54,12 @@ impl Store {
             return Err(ReloadError::NotUnderWay);
         }
         for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             if let Some(staged) = slot.staged.take() {
                 let mut old = std::mem::replace(&mut slot.live, *staged);
-                let (config_id, epoch) = (old.config_id(), old.epoch());
-                if (slot.live.config_id(), slot.live.epoch()) != (config_id, epoch) {
-                    slot.live.restamp(&self.shared, config_id, epoch);
-                }
+                // Nobody waits: an immutable corpus has no mutations.
+                slot.live.restamp(old.stamp());
+                while slot.live.stamp_step(&self.shared) {}
                 slot.live.replace(&self.shared, &mut old);
             }
         }
@@ -72,7 +69,7 @@ impl Store {
     /// Gives the second corpus up.
     pub fn abort_reload(&self) {
         for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             if let Some(mut staged) = slot.staged.take() {
                 staged.release_all(&self.shared);
             }
@@ -82,6 +79,6 @@ impl Store {
     fn reload_under_way(&self) -> bool {
         self.partitions
             .iter()
-            .any(|cell| lock(&cell.0).staged.is_some())
+            .any(|cell| cell.enter().staged.is_some())
     }
 }

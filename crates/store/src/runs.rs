@@ -31,6 +31,9 @@ pub(crate) struct RunPool {
     /// Freed runs that are still resident: offset and length.
     spare: Vec<(u64, u64)>,
     spare_bytes: u64,
+    /// Freed runs that the system did not take back: offset and length. They
+    /// stay on the account until it does.
+    stuck: Vec<(u64, u64)>,
     count: u64,
     resident_len: u64,
 }
@@ -50,6 +53,7 @@ impl RunPool {
             shared_frames: HashMap::new(),
             spare: Vec::new(),
             spare_bytes: 0,
+            stuck: Vec::new(),
             count: 0,
             resident_len: 0,
         }
@@ -70,6 +74,10 @@ impl RunPool {
             self.spare_bytes -= len;
             self.count += 1;
             return Ok(offset);
+        }
+        if let Some(at) = self.stuck.iter().position(|stuck| stuck.1 == len) {
+            self.count += 1;
+            return Ok(self.stuck.swap_remove(at).0);
         }
         let offset = self.ranges.allocate(len).ok_or(len + RUN_PRIVATE_LEN)?;
         let made = self.make_resident(space, budget, cap, offset, len);
@@ -142,7 +150,10 @@ impl RunPool {
 
     fn give_back(&mut self, space: &Space, budget: &Budget, offset: u64, len: u64) {
         if self.frame_len == PAGE_LEN {
-            let _ = space.punch(offset..offset + len);
+            if space.punch(offset..offset + len).is_err() {
+                self.stuck.push((offset, len));
+                return;
+            }
             self.resident_len -= len;
             budget.release(Kind::Runs, len + RUN_PRIVATE_LEN);
         } else {
@@ -152,15 +163,37 @@ impl RunPool {
                 };
                 *used -= bytes;
                 if *used == 0 {
-                    self.shared_frames.remove(&frame);
-                    self.resident_len -= self.frame_len;
-                    let _ = space.punch(frame * self.frame_len..(frame + 1) * self.frame_len);
-                    budget.release(Kind::Runs, self.frame_len);
+                    self.give_frame_back(space, budget, frame);
                 }
             }
             budget.release(Kind::Runs, RUN_PRIVATE_LEN);
         }
         self.ranges.release(offset, len);
+    }
+
+    /// Gives a frame that no run uses back. One that the system does not take
+    /// stays known, with no bytes in use.
+    fn give_frame_back(&mut self, space: &Space, budget: &Budget, frame: u64) {
+        let range = frame * self.frame_len..(frame + 1) * self.frame_len;
+        if space.punch(range).is_ok() {
+            self.shared_frames.remove(&frame);
+            self.resident_len -= self.frame_len;
+            budget.release(Kind::Runs, self.frame_len);
+        }
+    }
+
+    /// Asks the system again to take back what it did not.
+    pub(crate) fn retry_stuck(&mut self, space: &Space, budget: &Budget) {
+        for (offset, len) in std::mem::take(&mut self.stuck) {
+            self.give_back(space, budget, offset, len);
+        }
+        if self.frame_len != PAGE_LEN {
+            let unused = |(frame, used): (&u64, &u64)| (*used == 0).then_some(*frame);
+            let unused: Vec<u64> = self.shared_frames.iter().filter_map(unused).collect();
+            for frame in unused {
+                self.give_frame_back(space, budget, frame);
+            }
+        }
     }
 
     /// Gives the spare runs back to the system; returns their bytes.

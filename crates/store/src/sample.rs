@@ -1,6 +1,5 @@
 //! Which items reported accesses are about: see [`Store::keys_at`].
 
-use crate::shared::lock;
 use crate::store::Store;
 
 impl Store {
@@ -16,7 +15,7 @@ impl Store {
         each: &mut dyn FnMut(usize, &[u8], usize),
     ) {
         if let Some(cell) = self.partitions.get(partition) {
-            let mut slot = lock(&cell.0);
+            let mut slot = cell.enter();
             slot.live.keys_at(&self.shared, window_id, slots, each);
         }
     }

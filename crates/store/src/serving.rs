@@ -1,20 +1,80 @@
 //! What is served and whether: epoch, cell configuration, the end.
 
-use crate::shared::lock;
-use crate::store::Store;
+use crate::partition::Stamp;
+use crate::store::{Cell, Store};
 use std::sync::atomic::Ordering;
-use trefoil_layout::control;
+use trefoil_layout::{Version, control, epoch};
 
 impl Store {
-    /// Raises the shard's epoch: every bucket header and window record is
-    /// rewritten, one partition after the other.
-    pub fn raise_epoch(&self, epoch: u32) {
-        for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
-            let config_id = slot.live.config_id();
-            if !self.is_revoked() && epoch > slot.live.epoch() {
-                slot.live.restamp(&self.shared, config_id, epoch);
-            }
+    /// Raises a shard's epoch; a lower one than the present changes nothing.
+    ///
+    /// Bucket headers and window records are rewritten, one partition after the
+    /// other, while everything goes on. Until it returns, answers and votes may
+    /// be of either epoch, and each is of the epoch that its bucket was in at
+    /// that moment. When it has returned, none is of the old one any more: so
+    /// whoever is going to copy from here raises the epoch first (rule 6).
+    pub fn raise_epoch(&self, shard: usize, epoch: u32) {
+        self.restamp(shard, |stamp| Stamp {
+            epoch: stamp.epoch.max(epoch),
+            ..stamp
+        });
+    }
+
+    /// While a shard is recovering it gives no vote (rule 7) and refuses
+    /// mutations (rule 8). Begins like [`Store::raise_epoch`]: in force when
+    /// this has returned.
+    pub fn set_recovering(&self, shard: usize, recovering: bool) {
+        self.restamp(shard, |stamp| Stamp {
+            recovering,
+            ..stamp
+        });
+    }
+
+    /// Raises the floor of a shard: what is known of its keys of which nothing
+    /// else is known. A lower one than the present changes nothing.
+    pub fn raise_floor(&self, shard: usize, version: Version) {
+        for cell in self.cells(shard) {
+            cell.enter().live.raise_floor_to(version);
+        }
+    }
+
+    /// A shard's epoch: what the answers of its last partition say, which is
+    /// raised last.
+    pub fn epoch(&self, shard: usize) -> u32 {
+        let last = self.cells(shard).last();
+        last.map_or(epoch::NONE, |cell| cell.enter().live.epoch())
+    }
+
+    /// Whether a shard is recovering.
+    pub fn is_recovering(&self, shard: usize) -> bool {
+        let mut cells = self.cells(shard).iter();
+        cells.any(|cell| cell.enter().live.is_recovering())
+    }
+
+    /// The partitions of a shard; none if there is no such shard.
+    pub(crate) fn cells(&self, shard: usize) -> &[Cell] {
+        let count = self.sub_count();
+        let first = shard.saturating_mul(count);
+        self.partitions
+            .get(first..first.saturating_add(count))
+            .unwrap_or_default()
+    }
+
+    fn restamp(&self, shard: usize, change: impl Fn(Stamp) -> Stamp) {
+        for cell in self.cells(shard) {
+            self.restamp_one(cell, &change);
+        }
+    }
+
+    /// Rewrites a partition's headers, a few at a time: requests go on between.
+    fn restamp_one(&self, cell: &Cell, change: &dyn Fn(Stamp) -> Stamp) {
+        let mut slot = cell.enter();
+        let stamp = change(slot.live.stamp());
+        slot.live.restamp(stamp);
+        while !self.is_revoked() && slot.live.stamp_step(&self.shared) {
+            drop(slot);
+            cell.give_way();
+            slot = cell.enter();
         }
     }
 
@@ -25,9 +85,10 @@ impl Store {
             return;
         }
         for cell in &self.partitions {
-            let mut slot = lock(&cell.0);
-            let epoch = slot.live.epoch();
-            slot.live.restamp(&self.shared, id, epoch);
+            self.restamp_one(cell, &|stamp| Stamp {
+                config_id: id,
+                ..stamp
+            });
         }
         control::set_config_id(&self.shared.regions.control.words(), id);
     }
@@ -41,7 +102,7 @@ impl Store {
         control::set_lease_end_ns(&control, 0);
         control::set_config_id(&control, 0);
         for cell in &self.partitions {
-            lock(&cell.0).live.poison(&self.shared);
+            cell.enter().live.poison(&self.shared);
         }
     }
 }

@@ -4,22 +4,40 @@
 //! A partition's lock, then `pool`, `runs` or `windows`, in this order if ever
 //! more than one. Nothing ever holds two partitions.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Kind};
 use crate::classes::Classes;
 use crate::config::StoreConfig;
 use crate::evictions::Evictions;
+use crate::index::Index;
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
 use crate::space::Regions;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+use trefoil_layout::control::IndexWindow;
 use trefoil_region::{Mapping, SharedWords};
 
-/// Locks, whatever became of an earlier holder: every state behind these locks
-/// is consistent at each point where a panic could arise.
+/// Locks. If an earlier holder has panicked, what is behind the lock may be half
+/// done: an entry freed that an index still points at, a floor not raised. A
+/// replica that goes on with that may acknowledge and vote for what it does not
+/// hold, and nobody could tell. One that dies is a case that the cell is made
+/// for. So the process ends.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(_) => half_done(),
+    }
+}
+
+#[cold]
+fn half_done() -> ! {
+    eprintln!(
+        "trefoil: a thread panicked while it was changing the store, which may be half done \
+         now; the process ends, for a backend that is gone does less harm than one that is \
+         wrong. The panic's message stands above: please report it."
+    );
+    std::process::abort();
 }
 
 /// Which of its owner's pages each page of the region is. Only the owner of a
@@ -58,12 +76,45 @@ pub(crate) struct Shared {
     pub(crate) pool: Mutex<PagePool>,
     pub(crate) runs: Mutex<RunPool>,
     pub(crate) windows: Mutex<RangeAllocator>,
+    /// Windows that the system did not take back: resident and charged, and
+    /// nobody's. It is asked again.
+    pub(crate) stuck_windows: Mutex<Vec<StuckWindow>>,
     /// Bytes of pages and runs that each partition holds, so that a poor one
     /// can find a rich one without its lock.
     pub(crate) data_lens: Box<[AtomicU64]>,
 }
 
+/// Offset, length, and how much of it is resident.
+pub(crate) type StuckWindow = (u64, u64, u64);
+
 impl Shared {
+    /// Gives the memory of an index back, of which so much is resident from the
+    /// beginning.
+    pub(crate) fn release_window(&self, offset: u64, len: u64, resident: u64) {
+        let space = &self.regions.index;
+        if resident > 0 && space.punch(offset..offset + resident).is_err() {
+            lock(&self.stuck_windows).push((offset, len, resident));
+            return;
+        }
+        self.budget.release(Kind::Index, resident);
+        lock(&self.windows).release(offset, len);
+    }
+
+    /// The same for an index that is resident as a whole.
+    pub(crate) fn release_window_of(&self, index: &Index) {
+        let bytes = IndexWindow::bytes(index.bucket_count());
+        let len = bytes.next_multiple_of(self.regions.index.frame_len());
+        self.release_window(index.window.offset, len, len);
+    }
+
+    /// Asks the system again to take back what it did not.
+    pub(crate) fn retry_stuck_windows(&self) {
+        let stuck = std::mem::take(&mut *lock(&self.stuck_windows));
+        for (offset, len, resident) in stuck {
+            self.release_window(offset, len, resident);
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn page_len(&self) -> u64 {
         self.regions.page_len()

@@ -4,9 +4,11 @@
 //! free slots of a class form a list; the page that got a free slot last is
 //! used first, so that overwriting keeps to warm memory.
 //!
-//! A class may *borrow* free slots of somewhat larger ones, a page's worth at
-//! most: where many sizes share little memory, the half-empty last page of
-//! each class would otherwise be a large part of it.
+//! A class may *borrow* free slots of larger ones: where many sizes share
+//! little memory, the half-empty last page of each class would otherwise be a
+//! large part of it. From its near neighbours it borrows whatever they have
+//! free, from somewhat larger ones a page's worth at most. Likewise a page is
+//! emptied when it and its near neighbours have a page's worth of slots free.
 
 use crate::classes::Classes;
 use crate::shared::PageTable;
@@ -16,6 +18,8 @@ const NONE: u32 = u32::MAX;
 const SHARED_LEN: usize = 16;
 /// How long a borrowed slot may be, as a multiple of the borrower's own.
 const BORROWED_LEN_MAX: (u64, u64) = (3, 2);
+/// The same where any number may be borrowed.
+const BORROWED_LEN_NEAR: (u64, u64) = (5, 4);
 
 #[derive(Debug)]
 struct Page {
@@ -38,6 +42,11 @@ struct ClassState {
     free_slots: u32,
     /// Entries of this class that stand in slots of larger ones.
     borrowed: u32,
+}
+
+/// Longest slot that counts as near to those of a class.
+fn near_len(classes: &Classes, class: usize) -> u64 {
+    classes.slot_len(class) * BORROWED_LEN_NEAR.0 / BORROWED_LEN_NEAR.1
 }
 
 /// The pages of one partition.
@@ -123,12 +132,14 @@ impl Slab {
         Some(offset)
     }
 
-    /// A free slot of a class above `class`, if that has not borrowed enough.
+    /// A free slot of a class above `class`: of a near one, or of a farther
+    /// one if `class` has not borrowed enough.
     pub(crate) fn borrow(&mut self, classes: &Classes, class: usize, page_len: u64) -> Option<u64> {
-        if self.classes[class].borrowed as usize >= classes.slots(class) {
-            return None;
-        }
-        let len_max = classes.slot_len(class) * BORROWED_LEN_MAX.0 / BORROWED_LEN_MAX.1;
+        let len_max = if (self.classes[class].borrowed as usize) < classes.slots(class) {
+            classes.slot_len(class) * BORROWED_LEN_MAX.0 / BORROWED_LEN_MAX.1
+        } else {
+            near_len(classes, class)
+        };
         let lender = (class + 1..classes.count())
             .take_while(|lender| classes.slot_len(*lender) <= len_max)
             .find(|lender| self.classes[*lender].free_slots > 0)?;
@@ -271,13 +282,17 @@ impl Slab {
     }
 
     /// The page that costs least to empty: the emptiest of the class with the
-    /// most free bytes, among classes whose other pages can take what it holds.
-    /// It is taken off its class's list, so that nothing is allocated from it.
+    /// most free bytes, among classes whose other pages, or else those of their
+    /// near neighbours, can take what it holds. It is taken off its class's list,
+    /// so that nothing is allocated from it.
     pub(crate) fn begin_emptying(&mut self, classes: &Classes) -> Option<Emptying> {
+        let own = |class: usize| self.classes[class].free_slots as usize;
         let class = (0..self.classes.len())
-            .filter(|class| self.classes[*class].free_slots as usize >= classes.slots(*class))
+            .filter(|class| self.classes[*class].first != NONE)
+            .filter(|class| self.free_near(classes, *class) >= classes.slots(*class))
             .max_by_key(|class| {
-                u64::from(self.classes[*class].free_slots) * classes.slot_len(*class)
+                let enough = own(*class) >= classes.slots(*class);
+                (enough, own(*class) as u64 * classes.slot_len(*class))
             })?;
         let mut at = self.classes[class].first;
         let mut emptiest = at;
@@ -292,6 +307,42 @@ impl Slab {
             at: emptiest,
             class,
         })
+    }
+
+    /// Free slots of a class and its near neighbours, as far as a page has slots.
+    fn free_near(&self, classes: &Classes, class: usize) -> usize {
+        let len_max = near_len(classes, class);
+        let mut free = 0;
+        for near in class..classes.count() {
+            if free >= classes.slots(class) || classes.slot_len(near) > len_max {
+                break;
+            }
+            free += self.classes[near].free_slots as usize;
+        }
+        free
+    }
+
+    /// A slot for an entry of `len` bytes that moves out of a page of `class`.
+    pub(crate) fn take_for_move(
+        &mut self,
+        classes: &Classes,
+        class: usize,
+        len: usize,
+        page_len: u64,
+    ) -> Option<u64> {
+        let own = classes.of(len).unwrap_or(class);
+        let len_max = near_len(classes, class);
+        for near in own..classes.count() {
+            if classes.slot_len(near) > len_max {
+                break;
+            }
+            if let Some(offset) = self.take(classes, near, page_len) {
+                self.classes[own].borrowed += u32::from(near != own);
+                self.classes[own].borrowed -= u32::from(class != own);
+                return Some(offset);
+            }
+        }
+        None
     }
 
     /// The class of the page `number` of the region, if it is one of these, and
@@ -322,12 +373,13 @@ impl Slab {
         Emptying { at, class }
     }
 
-    /// The slots in use of a page that is being emptied.
+    /// The first slots in use of a page that is being emptied.
     pub(crate) fn slots_in_use(
         &self,
         classes: &Classes,
         page_len: u64,
         emptying: &Emptying,
+        count_max: usize,
         out: &mut Vec<u64>,
     ) {
         let page = &self.pages[emptying.at as usize];
@@ -337,6 +389,7 @@ impl Slab {
         out.extend(
             (0..classes.slots(emptying.class))
                 .filter(in_use)
+                .take(count_max)
                 .map(|slot| base + slot as u64 * classes.slot_len(emptying.class)),
         );
     }

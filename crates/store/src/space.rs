@@ -9,6 +9,7 @@
 
 use crate::config::StoreError;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use trefoil_layout::control::CONTROL_LEN;
 use trefoil_layout::limits::DATA_REGION_LEN_MAX;
 use trefoil_region::{
@@ -33,6 +34,8 @@ pub struct Space {
     mapping: Mapping,
     object: Option<MemoryObject>,
     frame_len: u64,
+    /// See [`Space::fail_punches`].
+    fails_punches: AtomicBool,
 }
 
 impl Space {
@@ -50,6 +53,7 @@ impl Space {
             mapping,
             frame_len: object.page_len(),
             object: Some(object),
+            fails_punches: AtomicBool::new(false),
         })
     }
 
@@ -59,6 +63,7 @@ impl Space {
             mapping: Mapping::heap(len),
             object: None,
             frame_len: PAGE_LEN,
+            fails_punches: AtomicBool::new(false),
         }
     }
 
@@ -113,9 +118,24 @@ impl Space {
         Ok(())
     }
 
+    /// Has the system refuse to take memory back, as far as this store can tell:
+    /// for tests.
+    #[doc(hidden)]
+    pub fn fail_punches(&self, fails: bool) {
+        self.fails_punches.store(fails, Ordering::Relaxed);
+    }
+
     /// Gives `range` back; it reads as zero afterwards. A failure leaves the
-    /// memory resident, which costs memory and nothing else.
+    /// memory resident and its contents as they were: the caller keeps it on the
+    /// account, and does not take it for zeroed.
     pub(crate) fn punch(&self, range: Range<u64>) -> Result<(), ObjectError> {
+        if self.fails_punches.load(Ordering::Relaxed) {
+            return Err(ObjectError::System {
+                name: "test".to_owned(),
+                what: "hole punching",
+                source: std::io::ErrorKind::OutOfMemory.into(),
+            });
+        }
         match &self.object {
             Some(object) => object.punch(range),
             None => {

@@ -28,7 +28,7 @@ impl MutationKind {
 
     pub(crate) fn of(action: Action) -> Self {
         match action {
-            Action::Set => MutationKind::Set,
+            Action::Set | Action::Fill { .. } => MutationKind::Set,
             Action::Erase => MutationKind::Erase,
             Action::Cas(_) => MutationKind::Cas,
         }

@@ -4,22 +4,22 @@ use crate::budget::Budget;
 use crate::classes::Classes;
 use crate::config::{Now, StoreConfig, StoreError};
 use crate::evictions::Evictions;
-use crate::partition::{Effort, Found as FoundHere, Partition};
+use crate::partition::{Effort, Found as FoundHere, Partition, Stamp};
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
 use crate::shared::{PageTable, Shared, lock};
 use crate::space::Regions;
 use crate::stats::MutationKind;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX, ITEM_FLAGS_ALLOWED};
 use trefoil_layout::limits::{
     CLOCK_AHEAD_NS_MAX, KEY_LEN_MAX, PARTITION_COUNT_MAX, VALUE_LEN_LIMIT,
 };
 use trefoil_layout::op::{Ack, Action, Found, LookupAnswer, Mutation, Outcome, Rejection};
-use trefoil_layout::{KeyHash, Version};
+use trefoil_layout::{KeyHash, Version, epoch};
 use trefoil_region::WordBuffer;
 
 /// How often a mutation asks other partitions for room before it is refused.
@@ -36,7 +36,60 @@ pub(crate) struct Slot {
 
 /// Keeps the locks of two partitions out of one another's cache lines.
 #[repr(align(128))]
-pub(crate) struct Cell(pub(crate) Mutex<Slot>);
+pub(crate) struct Cell {
+    slot: Mutex<Slot>,
+    /// Threads that wait for the lock.
+    waiting: AtomicU32,
+}
+
+/// How long a thread that has many steps to do lets those go first who wait.
+const GIVE_WAY_MAX: u32 = 200;
+
+impl Cell {
+    fn new(live: Partition) -> Self {
+        Cell {
+            slot: Mutex::new(Slot { live, staged: None }),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes the lock.
+    #[inline]
+    pub(crate) fn enter(&self) -> MutexGuard<'_, Slot> {
+        let mut slot = match self.slot.try_lock() {
+            Ok(slot) => slot,
+            Err(_) => self.wait(),
+        };
+        slot.live.begin_hold();
+        slot
+    }
+
+    /// The lock, if it is free.
+    #[inline]
+    pub(crate) fn try_enter(&self) -> Option<MutexGuard<'_, Slot>> {
+        self.slot.try_lock().ok()
+    }
+
+    #[cold]
+    fn wait(&self) -> MutexGuard<'_, Slot> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let slot = lock(&self.slot);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        slot
+    }
+
+    /// For whoever is about to take the lock again and again: a thread that
+    /// waits has to be woken first, which takes longer than a step, so it would
+    /// find the lock taken each time.
+    pub(crate) fn give_way(&self) {
+        for _ in 0..GIVE_WAY_MAX {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
 
 /// See the crate's page.
 pub struct Store {
@@ -58,6 +111,13 @@ impl Store {
         if count == 0 || count > PARTITION_COUNT_MAX {
             return Err(StoreError::PartitionCount(count));
         }
+        let shard_count = config.shards.shard_count();
+        if !count.is_multiple_of(shard_count) {
+            return Err(StoreError::PartitionsOfShards {
+                partition_count: count,
+                shard_count,
+            });
+        }
         if config.value_len_max > VALUE_LEN_LIMIT {
             return Err(StoreError::ValueLen(config.value_len_max));
         }
@@ -77,6 +137,7 @@ impl Store {
             pool: Mutex::new(PagePool::new(page_len, pages_len, data_frame)),
             runs: Mutex::new(RunPool::new(regions.runs_range(), data_frame)),
             windows: Mutex::new(RangeAllocator::new(0..regions.index.len())),
+            stuck_windows: Mutex::default(),
             data_lens: (0..count).map(|_| Default::default()).collect(),
             config,
             regions,
@@ -84,19 +145,20 @@ impl Store {
         let words = shared.regions.control.words();
         let shape = ControlShape {
             partition_count: count,
+            shard_count,
             incarnation: shared.config.incarnation,
         };
         let mut partitions = Vec::with_capacity(count);
         for number in 0..count {
-            let mut live = Partition::new(
-                &shared,
-                number,
-                shared.config.config_id,
-                shared.config.epoch,
-                objects_max(&shared.config, number),
-            )?;
+            let stamp = Stamp {
+                config_id: shared.config.config_id,
+                epoch: shared.config.epoch,
+                recovering: false,
+            };
+            let objects_max = objects_max(&shared.config, number);
+            let mut live = Partition::new(&shared, number, stamp, objects_max)?;
             live.advertise(&shared, 0);
-            partitions.push(Cell(Mutex::new(Slot { live, staged: None })));
+            partitions.push(Cell::new(live));
         }
         control::set_data_window(&words, shared.regions.data.len());
         control::set_flush_floor(&words, shared.config.flush_floor);
@@ -132,9 +194,26 @@ impl Store {
         self.partitions.len()
     }
 
-    pub(crate) fn place(&self, key: &[u8]) -> (KeyHash, usize) {
+    /// Shards: partition `number` belongs to shard
+    /// `number / (partition_count / shard_count)`.
+    pub fn shard_count(&self) -> usize {
+        self.shared.config.shards.shard_count()
+    }
+
+    /// Partitions of each shard.
+    pub(crate) fn sub_count(&self) -> usize {
+        self.partitions.len() / self.shard_count()
+    }
+
+    /// A key's hash and partition; a key of none of this backend's shards is
+    /// refused.
+    #[inline]
+    pub(crate) fn place(&self, key: &[u8]) -> Result<(KeyHash, usize), Rejection> {
         let hash = self.shared.config.hasher.hash(key);
-        (hash, hash.partition(self.partitions.len()))
+        match self.shared.config.shards.local(hash) {
+            Some(shard) => Ok((hash, hash.partition(shard, self.sub_count()))),
+            None => Err(Rejection::WrongShard),
+        }
     }
 
     /// Whether the form of a mutation is acceptable, whatever is stored.
@@ -181,7 +260,7 @@ impl Store {
         self.execute(now, &mutation, MutationKind::Load, Ok(()))
     }
 
-    fn execute(
+    pub(crate) fn execute(
         &self,
         now: Now,
         mutation: &Mutation<'_>,
@@ -189,14 +268,17 @@ impl Store {
         refused: Result<(), Rejection>,
     ) -> Ack {
         let refused = refused.and_then(|()| self.check_form(now, mutation));
-        let (hash, number) = self.place(mutation.entry.key);
+        let (hash, number) = match self.place(mutation.entry.key) {
+            Ok(place) => place,
+            Err(rejection) => return of_no_shard(rejection),
+        };
         let mut effort = Effort {
             own: false,
             cap: self.shared.budget.cap(),
         };
         for _ in 0..ROOM_ATTEMPTS_MAX {
             let (no_room, gave) = {
-                let mut slot = lock(&self.partitions[number].0);
+                let mut slot = self.partitions[number].enter();
                 let Slot { live, staged } = &mut *slot;
                 let (target, served) = match staged {
                     Some(staged) if kind == MutationKind::Load => (&mut **staged, Some(live)),
@@ -205,16 +287,24 @@ impl Store {
                 let result = match refused {
                     Err(rejection) => Ok(Outcome::Rejected(rejection)),
                     Ok(()) if self.is_revoked() => Ok(Outcome::Rejected(Rejection::WrongShard)),
+                    // A corpus that is loaded is not served yet; what recovery
+                    // installs comes in by a way of its own.
+                    Ok(()) if target.is_recovering() && kind != MutationKind::Load => {
+                        Ok(Outcome::Rejected(Rejection::Recovering))
+                    }
                     Ok(()) => target.mutate(&self.shared, now, hash, mutation, effort),
                 };
                 match result {
                     Ok(outcome) => {
-                        target.after_mutation(&self.shared, kind, &outcome);
+                        let retired = target.after_mutation(&self.shared, kind, &outcome);
                         let ack = Ack {
                             epoch: target.epoch(),
                             outcome,
                         };
                         drop(slot);
+                        if let Some(retired) = retired {
+                            retired.release(&self.shared);
+                        }
                         if self.shared.budget.excess() > 0 {
                             self.give_back_unit();
                         }
@@ -239,14 +329,16 @@ impl Store {
                 effort.own = true;
             }
         }
-        let mut slot = lock(&self.partitions[number].0);
+        let mut slot = self.partitions[number].enter();
         let outcome = Outcome::Rejected(Rejection::NoMemory);
         slot.live.count_no_memory(mutation.entry.encoded_len());
-        slot.live.after_mutation(&self.shared, kind, &outcome);
-        Ack {
-            epoch: slot.live.epoch(),
-            outcome,
+        let retired = slot.live.after_mutation(&self.shared, kind, &outcome);
+        let epoch = slot.live.epoch();
+        drop(slot);
+        if let Some(retired) = retired {
+            retired.release(&self.shared);
         }
+        Ack { epoch, outcome }
     }
 
     /// A lookup by message; it also reaches what stands in the side table. The
@@ -261,10 +353,19 @@ impl Store {
         } else {
             None
         };
-        let (hash, number) = self.place(key);
-        let mut slot = lock(&self.partitions[number].0);
+        let (hash, number) = match self.place(key) {
+            Ok(place) => place,
+            Err(rejection) => {
+                return LookupAnswer {
+                    epoch: epoch::NONE,
+                    found: Found::Rejected(refused.unwrap_or(rejection)),
+                };
+            }
+        };
+        let mut slot = self.partitions[number].enter();
         let epoch = slot.live.epoch();
-        if let Some(rejection) = refused {
+        let recovering = slot.live.is_recovering().then_some(Rejection::Recovering);
+        if let Some(rejection) = refused.or(recovering) {
             return LookupAnswer {
                 epoch,
                 found: Found::Rejected(rejection),
@@ -287,7 +388,7 @@ impl Store {
     /// window. A stale window and numbers that mean nothing are ignored.
     pub fn touch(&self, partition: usize, window_id: u64, slots: &[u32]) {
         if let Some(cell) = self.partitions.get(partition) {
-            lock(&cell.0).live.touch(window_id, slots);
+            cell.enter().live.touch(window_id, slots);
         }
     }
 
@@ -295,7 +396,7 @@ impl Store {
     /// report of touches would come to if it were never late.
     pub fn access(&self, partition: usize, window_id: u64, slot: u32) {
         if let Some(cell) = self.partitions.get(partition) {
-            lock(&cell.0).live.access(window_id, slot);
+            cell.enter().live.access(window_id, slot);
         }
     }
 
@@ -303,11 +404,28 @@ impl Store {
         self.revoked.load(Ordering::Acquire)
     }
 
+    /// What a fill that begins now must find again ([`control::stamp`]).
+    pub fn stamp(&self, key: &[u8]) -> u64 {
+        let Ok((hash, number)) = self.place(key) else {
+            return 0;
+        };
+        let slot = self.partitions[number].enter();
+        slot.live.key_stamp(&self.shared, hash)
+    }
+
     /// The partition that a key belongs to and its floor: what is known of
-    /// keys of which nothing else is known.
-    pub fn floor(&self, key: &[u8]) -> (usize, Version) {
-        let (_, number) = self.place(key);
-        (number, lock(&self.partitions[number].0).live.floor())
+    /// keys of which nothing else is known. `None` for a key of another backend.
+    pub fn floor(&self, key: &[u8]) -> Option<(usize, Version)> {
+        let (_, number) = self.place(key).ok()?;
+        Some((number, self.partitions[number].enter().live.floor()))
+    }
+}
+
+/// The answer to a mutation of a key that this backend has no shard for.
+pub(crate) fn of_no_shard(rejection: Rejection) -> Ack {
+    Ack {
+        epoch: epoch::NONE,
+        outcome: Outcome::Rejected(rejection),
     }
 }
 

@@ -102,6 +102,17 @@ impl Tombstones {
         }
     }
 
+    /// Erased keys and their versions, by place from `first` on; `None` where a
+    /// key has a value again.
+    pub(crate) fn iter_from(
+        &self,
+        first: usize,
+    ) -> impl Iterator<Item = Option<(KeyHash, Version)>> + '_ {
+        let known = |tombstone: &Tombstone| (tombstone.hash, tombstone.version);
+        let ring = self.ring.get(first..).unwrap_or_default().iter();
+        ring.map(move |tombstone| tombstone.live.then(|| known(tombstone)))
+    }
+
     /// Erased keys remembered.
     pub(crate) fn count(&self) -> usize {
         self.places.len()

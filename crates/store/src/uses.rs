@@ -1,11 +1,13 @@
 //! When items were last read, in seconds: kept only after somebody has asked,
 //! because it costs four bytes for each slot.
 
+use crate::policy::SPACE;
+
 /// Times by slot number.
 #[derive(Debug, Default)]
 pub(crate) struct LastUse {
     /// Seconds since the Unix epoch; 0 is not since it was written, or not known.
-    seconds: Vec<u32>,
+    seconds: [Vec<u32>; 2],
     kept: bool,
 }
 
@@ -15,67 +17,65 @@ impl LastUse {
         self.kept = true;
     }
 
-    /// Whether times are kept.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept
-    }
-
     /// The item in `slot` was read.
     #[inline]
     pub(crate) fn note(&mut self, slot: u32, now_s: u32, slot_count: u32) {
         if !self.kept {
             return;
         }
-        if slot as usize >= self.seconds.len() {
-            self.seconds.resize(slot_count.max(slot + 1) as usize, 0);
+        let (seconds, at) = self.place(slot);
+        if seconds.is_empty() {
+            // Asked for zeroed: nothing is touched that is not used.
+            *seconds = vec![0; (slot_count as usize).max(at + 1)];
+        } else if at >= seconds.len() {
+            seconds.resize(at + 1, 0);
         }
-        self.seconds[slot as usize] = now_s;
+        seconds[at] = now_s;
+    }
+
+    /// The times of a number's space, and its place there.
+    #[inline]
+    fn place(&mut self, slot: u32) -> (&mut Vec<u32>, usize) {
+        let at = (slot & !SPACE) as usize;
+        (&mut self.seconds[usize::from(slot & SPACE != 0)], at)
     }
 
     /// When the item in `slot` was last read, if that is known.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<u32> {
-        let seconds = self.seconds.get(slot as usize).copied();
+        let seconds = &self.seconds[usize::from(slot & SPACE != 0)];
+        let seconds = seconds.get((slot & !SPACE) as usize).copied();
         seconds.filter(|seconds| *seconds != 0)
     }
 
     /// Another item, or another value, stands in `slot` now.
     #[inline]
     pub(crate) fn forget(&mut self, slot: u32) {
-        if let Some(seconds) = self.seconds.get_mut(slot as usize) {
+        let (seconds, at) = self.place(slot);
+        if let Some(seconds) = seconds.get_mut(at) {
             *seconds = 0;
         }
     }
 
-    /// The item in `from` stands in `to` now.
-    pub(crate) fn relocate(&mut self, from: u32, to: u32) {
+    /// The item in `from` stands in `to` now, in an index of `slot_count` slots.
+    pub(crate) fn relocate(&mut self, from: u32, to: u32, slot_count: u32) {
         let seconds = self.get(from);
         self.forget(from);
-        if let (Some(seconds), Some(slot)) = (seconds, self.seconds.get_mut(to as usize)) {
-            *slot = seconds;
+        match seconds {
+            Some(seconds) => self.note(to, seconds, slot_count),
+            None => self.forget(to),
         }
     }
 
-    /// All items have other slots: `new` gives them in the order of the old.
-    pub(crate) fn rebuild(&mut self, new: impl Iterator<Item = Option<u32>>) {
-        if self.seconds.is_empty() {
-            return;
-        }
-        let old = std::mem::take(&mut self.seconds);
-        for (seconds, to) in old.into_iter().zip(new) {
-            let Some(to) = to.filter(|_| seconds != 0) else {
-                continue;
-            };
-            if to as usize >= self.seconds.len() {
-                self.seconds.resize(to as usize + 1, 0);
-            }
-            self.seconds[to as usize] = seconds;
-        }
+    /// Takes the times of a space away; see [`crate::policy::Policy::retire`].
+    pub(crate) fn retire(&mut self, space: u32) -> Vec<u32> {
+        std::mem::take(&mut self.seconds[usize::from(space != 0)])
     }
 
     /// Private bytes that this takes.
     pub(crate) fn private_len(&self) -> u64 {
-        (self.seconds.capacity() * size_of::<u32>()) as u64
+        let capacity = self.seconds[0].capacity() + self.seconds[1].capacity();
+        (capacity * size_of::<u32>()) as u64
     }
 }
 
@@ -100,11 +100,13 @@ mod tests {
         uses.keep();
         uses.note(1, 10, 4);
         uses.note(2, 20, 4);
-        uses.relocate(1, 3);
+        uses.relocate(1, 3, 4);
         assert_eq!((uses.get(1), uses.get(3)), (None, Some(10)));
-        uses.rebuild([None, None, Some(9), Some(0)].into_iter());
-        assert_eq!((uses.get(9), uses.get(0)), (Some(20), Some(10)));
-        uses.forget(9);
-        assert_eq!(uses.get(9), None);
+        uses.relocate(2, SPACE | 9, 10);
+        uses.relocate(3, SPACE, 10);
+        assert_eq!((uses.get(SPACE | 9), uses.get(SPACE)), (Some(20), Some(10)));
+        uses.retire(0);
+        uses.forget(SPACE | 9);
+        assert_eq!((uses.get(SPACE | 9), uses.get(SPACE)), (None, Some(10)));
     }
 }

@@ -2,6 +2,8 @@
 //! whoever doubts.
 
 use super::Partition;
+use super::reshape::Moving;
+use super::table::Table;
 use crate::index::bucket_and_slot;
 use crate::policy::Policy;
 use crate::shared::Shared;
@@ -9,7 +11,7 @@ use std::collections::HashSet;
 use trefoil_layout::bucket;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
-use trefoil_layout::{IndexEntry, control};
+use trefoil_layout::{IndexEntry, KeyHash, control};
 use trefoil_region::WordBuffer;
 
 /// An invariant that does not hold.
@@ -26,7 +28,22 @@ impl Partition {
     /// Checks every invariant that one partition can see.
     pub(crate) fn check(&self, shared: &Shared) -> Result<(), CheckError> {
         let mut wrong = Vec::new();
-        self.check_headers(shared, &mut wrong);
+        self.check_headers(shared, &self.table, &mut wrong);
+        if let Some(filling) = self.filling() {
+            self.check_headers(shared, &filling.next, &mut wrong);
+            let mut twins = 0;
+            filling
+                .next
+                .for_each_entry(&shared.regions.index, |_, _| twins += 1);
+            if twins != filling.twin_count() {
+                wrong.push(format!(
+                    "{twins} entries in the next index that nobody knows"
+                ));
+            }
+        }
+        if self.stamping.is_some() {
+            wrong.push("headers have been left as they were".to_owned());
+        }
         let mut buffer = WordBuffer::default();
         let mut offsets = HashSet::new();
         let mut classes = self.classes;
@@ -76,7 +93,7 @@ impl Partition {
         );
         if self.advertised {
             let window = control::index_window(&shared.regions.control.words(), self.number);
-            if window != Some(self.index.window) {
+            if window != Some(self.table.index.window) {
                 wrong.push(format!("advertised is {window:?}"));
             }
         }
@@ -89,30 +106,69 @@ impl Partition {
         }
     }
 
-    fn check_headers(&self, shared: &Shared, wrong: &mut Vec<String>) {
-        for number in 0..self.index.buckets_in_all() {
-            let header = bucket::header(&self.index.bucket(&shared.regions.index, number));
-            if header.config_id != self.index.config_id
-                || header.epoch != self.epoch()
+    fn check_headers(&self, shared: &Shared, table: &Table, wrong: &mut Vec<String>) {
+        let index = &table.index;
+        let stamp = index.stamp;
+        for number in 0..index.buckets_in_all() {
+            let header = bucket::header(&index.bucket(&shared.regions.index, number));
+            if header.config_id != stamp.config_id
+                || header.epoch != stamp.epoch
+                || header.recovering != stamp.recovering
                 || header.layout_version != LAYOUT_VERSION
             {
                 wrong.push(format!("bucket {number} has header {header:?}"));
             }
-            let beside = self.side.of_home(number).next().is_some();
+            let beside = table.side.of_home(number).next().is_some();
             if beside != header.overflowed {
                 wrong.push(format!("bucket {number}: overflow flag against {beside}"));
             }
             let farthest = (1..=header.spill).rev().find(|far| {
                 let at = number + u64::from(*far);
                 (0..bucket::SLOT_COUNT).any(|slot| {
-                    let slot = crate::index::slot_number(at, slot);
-                    self.index.entry(&shared.regions.index, slot).tag != 0
+                    let slot = index.number(at, slot);
+                    index.entry(&shared.regions.index, slot).tag != 0
                         && self.policy.displacement(slot) == *far
                 })
             });
             if farthest.unwrap_or(0) != header.spill {
                 wrong.push(format!("bucket {number} spills too far: {header:?}"));
             }
+        }
+    }
+
+    /// What stands in the next index, and what still stands in the old one.
+    fn check_twin(
+        &self,
+        shared: &Shared,
+        number: u32,
+        hash: KeyHash,
+        entry: IndexEntry,
+    ) -> Result<(), String> {
+        let space = &shared.regions.index;
+        match self.moving.as_deref() {
+            Some(Moving::Filling(filling)) => {
+                let twin = filling.twin(number);
+                if twin.is_none() && filling.has_passed(number) {
+                    return Err(format!("slot {number} has no twin"));
+                }
+                let same = |twin| {
+                    filling.next.entry(space, twin) == entry
+                        && filling.next.find(space, hash) == Some((twin, entry))
+                };
+                match twin {
+                    Some(twin) if !same(twin) => {
+                        Err(format!("slot {number} has another twin {twin}"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Some(Moving::Retiring(retiring)) => match retiring.stands(space, hash, entry) {
+                true => Ok(()),
+                false => Err(format!(
+                    "the old index believes something else of {entry:?}"
+                )),
+            },
+            _ => Ok(()),
         }
     }
 
@@ -134,11 +190,12 @@ impl Partition {
         DataEntry::validate(buffer.bytes(), entry.tag, entry.version, key)
             .map_err(|e| format!("{entry:?}: {e:?}"))?;
         let hash = shared.config.hasher.hash(key);
-        let home = self.index.home(hash);
-        match number.checked_sub(self.index.slot_count()) {
+        let home = self.table.index.home(hash);
+        self.check_twin(shared, number, hash, entry)?;
+        match self.table.index.side_place(number) {
             None => {
                 let far = u64::from(self.policy.displacement(number));
-                let header = bucket::header(&self.index.bucket(&shared.regions.index, home));
+                let header = bucket::header(&self.table.index.bucket(&shared.regions.index, home));
                 if bucket_and_slot(number).0 != home + far || far > u64::from(header.spill) {
                     return Err(format!(
                         "{entry:?} of home {home} stands in slot {number}, {far} from home, spill {}",
@@ -147,7 +204,11 @@ impl Partition {
                 }
             }
             Some(place) => {
-                let known = self.side.get(place).is_some_and(|side| side.home == home);
+                let known = self
+                    .table
+                    .side
+                    .get(place)
+                    .is_some_and(|side| side.home == home);
                 if !known {
                     return Err(format!(
                         "side table: {entry:?} has another home than {home}"
@@ -155,17 +216,18 @@ impl Partition {
                 }
             }
         }
-        match self.find(shared, hash) {
+        match self.table.find(&shared.regions.index, hash) {
             Some((found, _)) if found == number => Ok(()),
             other => Err(format!("slot {number} is found as {other:?}")),
         }
     }
 
-    /// What the partition has charged: private bytes and bytes of its window.
+    /// What the partition has charged: private bytes and bytes of its windows.
     pub(crate) fn charged(&self, shared: &Shared) -> (u64, u64) {
         (
-            self.private_charged,
-            super::reshape::window_len(shared, self.index.bucket_count()),
+            self.private_charged + self.reshape_private_charged(),
+            super::reshape::window_len(shared, self.table.index.bucket_count())
+                + self.reshape_window_charged(shared),
         )
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Cause, Partition};
 use crate::config::Now;
-use crate::policy::Policy;
+use crate::policy::{Policy, SPACE};
 use crate::shared::Shared;
 
 /// Slots whose data is fetched ahead.
@@ -91,14 +91,15 @@ impl Partition {
         if first == 0 {
             self.crawl.seen_ms = 0;
         }
-        let last = self.index.slot_count() + self.side.place_count() as u32;
+        let space = self.table.index.space;
+        let last = self.table.end() & !SPACE;
         let end = last.min(first.saturating_add(slot_count));
         let mut expired = 0;
         let mut batch = first;
         while batch < end {
             let batch_end = end.min(batch + BATCH);
             for number in batch..batch_end {
-                let entry = self.entry_at(shared, number);
+                let entry = self.entry_at(shared, space | number);
                 if entry.tag != 0
                     && let Some(head) = shared.data().slice(entry.pointer.offset(), 64)
                 {
@@ -106,6 +107,7 @@ impl Partition {
                 }
             }
             for number in batch..batch_end {
+                let number = self.newest_number(space | number);
                 let entry = self.entry_at(shared, number);
                 if entry.tag == 0 {
                     continue;

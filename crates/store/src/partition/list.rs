@@ -1,8 +1,8 @@
-//! One partition's part of a listing.
+//! A walk over the entries of one partition, in the order of their places; its
+//! part of a listing.
 
 use super::Partition;
 use crate::config::Now;
-use crate::index::slot_number;
 use crate::list::{ListedItem, Position};
 use crate::shared::Shared;
 use std::ops::Range;
@@ -24,6 +24,14 @@ fn place_of(hash: KeyHash) -> u64 {
     hash.place >> (64 - Position::PLACE_BITS)
 }
 
+/// An entry that a walk has come to.
+pub(super) struct Walked<'w> {
+    pub(super) number: u32,
+    pub(super) entry: IndexEntry,
+    pub(super) key: &'w [u8],
+    pub(super) hash: KeyHash,
+}
+
 impl Partition {
     /// Lists the items at `places`, home by home, until `left` is used up or
     /// the page has looked at enough; where to go on, `None` at the end.
@@ -36,27 +44,58 @@ impl Partition {
         key: &mut Vec<u8>,
         each: &mut dyn FnMut(&ListedItem<'_>),
     ) -> Option<u64> {
+        self.walk(shared, places, left, key, &mut |partition, walked| {
+            let item = partition.stored_item(
+                shared,
+                walked.number,
+                walked.entry.version,
+                walked.entry.pointer,
+            );
+            let visible = !partition.is_flushed(item.version) && !item.is_expired(now);
+            if visible {
+                let key = walked.key;
+                each(&ListedItem { key, item });
+            }
+            visible
+        })
+    }
+
+    /// Walks over the entries at `places`, home by home, until `left` is used up
+    /// or the walk has looked at enough; where to go on, `None` at the end.
+    /// `each` says whether an entry counts.
+    pub(super) fn walk(
+        &mut self,
+        shared: &Shared,
+        places: Range<u64>,
+        left: &mut usize,
+        key: &mut Vec<u8>,
+        each: &mut dyn FnMut(&Self, Walked<'_>) -> bool,
+    ) -> Option<u64> {
         self.write_what_is_unwritten(shared);
-        let homes = self.index.bucket_count();
+        let homes = self.table.index.bucket_count();
         let first = KeyHash {
             place: places.start << (64 - Position::PLACE_BITS),
             tag: 0,
         };
-        let first = self.index.home(first);
+        let first = self.table.index.home(first);
         let mut home = first;
         let mut found = Vec::new();
         loop {
             self.entries_of(shared, home, &mut found);
             for (number, entry) in found.drain(..) {
-                self.list_one(
-                    shared,
-                    now,
-                    (number, entry),
-                    (home, &places),
-                    left,
+                let hash = self.read_key(shared, entry, key);
+                if self.table.index.home(hash) != home || !places.contains(&place_of(hash)) {
+                    continue;
+                }
+                let walked = Walked {
+                    number,
+                    entry,
                     key,
-                    each,
-                );
+                    hash,
+                };
+                if each(self, walked) {
+                    *left = left.saturating_sub(1 + key.len() / KEY_LEN_USUAL);
+                }
             }
             home += 1;
             if home >= homes {
@@ -79,50 +118,34 @@ impl Partition {
     /// Everything that may have its home in `home`.
     fn entries_of(&self, shared: &Shared, home: u64, found: &mut Vec<(u32, IndexEntry)>) {
         let space = &shared.regions.index;
-        let spill = bucket::header(&self.index.bucket(space, home)).spill;
+        let spill = bucket::header(&self.table.index.bucket(space, home)).spill;
         for number in home..=home + u64::from(spill) {
-            let words = self.index.bucket(space, number);
+            let words = self.table.index.bucket(space, number);
             for slot in 0..SLOT_COUNT {
                 let entry = bucket::entry(&words, slot);
                 if entry.tag != 0 {
-                    found.push((slot_number(number, slot), entry));
+                    let number = self.table.index.number(number, slot);
+                    found.push((self.newest_number(number), entry));
                 }
             }
         }
-        for place in self.side.of_home(home) {
-            if let Some(side) = self.side.get(place) {
-                found.push((self.index.slot_count() + place, side.entry));
+        for place in self.table.side.of_home(home) {
+            if let Some(side) = self.table.side.get(place) {
+                let number = self.table.index.side_number(place);
+                found.push((self.newest_number(number), side.entry));
             }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the page's state, taken apart")]
-    fn list_one(
-        &mut self,
-        shared: &Shared,
-        now: Now,
-        (number, entry): (u32, IndexEntry),
-        (home, places): (u64, &Range<u64>),
-        left: &mut usize,
-        key: &mut Vec<u8>,
-        each: &mut dyn FnMut(&ListedItem<'_>),
-    ) {
+    /// Copies an entry's key into `key`; its hash.
+    fn read_key(&self, shared: &Shared, entry: IndexEntry, key: &mut Vec<u8>) -> KeyHash {
         let head = Self::head_at(shared, entry.pointer.offset());
-        if self.is_flushed(entry.version) || head.is_expired(now.unix_ms()) {
-            return;
-        }
         key.clear();
         shared
             .data()
             .slice(entry.pointer.offset(), entry.pointer.len())
             .expect("pointers lie inside the data region")
             .append_to(head.key_at, head.key_len, key);
-        let hash = shared.config.hasher.hash(key);
-        if self.index.home(hash) != home || !places.contains(&place_of(hash)) {
-            return;
-        }
-        let item = self.stored_item(shared, number, entry.version, entry.pointer);
-        each(&ListedItem { key, item });
-        *left = left.saturating_sub(1 + key.len() / KEY_LEN_USUAL);
+        shared.config.hasher.hash(key)
     }
 }

@@ -11,8 +11,11 @@
 //! | [`place`] | entries into and out of buckets and side table |
 //! | [`room`] | allocation and eviction |
 //! | [`compact`] | moving entries, so that whole pages become free |
+//! | [`table`] | one index and its side table |
+//! | [`wants`] | when an index should have another size |
 //! | [`reshape`] | larger and smaller indexes, headers, poison |
 //! | [`expire`] | the crawler that removes what has expired |
+//! | [`transfer`] | what recovery takes out and puts in |
 //! | [`sample`] | the keys behind slot numbers |
 //! | [`check`] | the invariants, for tests |
 //!
@@ -39,18 +42,22 @@ mod read;
 mod reshape;
 mod room;
 mod sample;
+mod table;
+mod transfer;
+mod wants;
 
-use crate::index::Index;
+pub(crate) use crate::index::Stamp;
 use crate::mutants::{self, Mutant};
 use crate::policy::{Noted, Policy};
 use crate::shared::Shared;
-use crate::side::SideTable;
 use crate::slab::Slab;
 use crate::stats::{Counts, MutationKind};
 use crate::tombstones::Tombstones;
 use crate::uses::LastUse;
 use crate::{budget::Kind, config::StoreError};
+use reshape::{Moving, Retired};
 use std::sync::atomic::Ordering;
+use table::Table;
 use trefoil_layout::data::DataHead;
 use trefoil_layout::op::Outcome;
 use trefoil_layout::size_class::ClassCounts;
@@ -61,6 +68,7 @@ use trefoil_region::WordBuffer;
 pub use check::CheckError;
 pub(crate) use mutate::Found;
 pub use read::StoredItem;
+pub(crate) use reshape::Stepped;
 pub(crate) use room::{Effort, NoRoom};
 
 /// Longest scratch buffer that is kept between mutations, in bytes, and the
@@ -94,8 +102,18 @@ pub(crate) struct Partition {
     /// Whether the control region names this partition's index (not yet, while
     /// it is a corpus being loaded).
     advertised: bool,
-    index: Index,
-    side: SideTable,
+    /// What readers see.
+    table: Table,
+    /// The index that is to replace it, or that it has replaced.
+    moving: Option<Box<Moving>>,
+    /// Headers that a new stamp has reached, while it has not reached all.
+    stamping: Option<u64>,
+    /// Poisoned for good: nothing is rewritten any more.
+    closed: bool,
+    /// Slots, headers and their like that were gone over since the lock was
+    /// taken, and the most that ever were.
+    work: u64,
+    work_max: u64,
     slab: Slab,
     policy: Noted,
     tombstones: Tombstones,
@@ -140,26 +158,27 @@ impl Partition {
     pub(crate) fn new(
         shared: &Shared,
         number: usize,
-        config_id: u32,
-        epoch: u32,
+        stamp: Stamp,
         objects_max: Option<u64>,
     ) -> Result<Self, StoreError> {
-        let bucket_count = reshape::bucket_count_first(shared);
+        let bucket_count = wants::bucket_count_first(shared);
         let too_small = || StoreError::LimitTooSmall {
             limit: shared.budget.limit(),
             needed: shared.config.partition_count as u64
                 * (reshape::window_len(shared, bucket_count) + 2 * shared.page_len()),
             partition_count: shared.config.partition_count,
         };
-        let window =
-            reshape::acquire_window(shared, bucket_count, 0, epoch).ok_or_else(too_small)?;
-        let index = Index::initialise(&shared.regions.index, window, config_id);
+        let index = reshape::first_index(shared, bucket_count, stamp).ok_or_else(too_small)?;
         let policy = Noted::new(shared.config.policy, index.slot_count());
         let mut partition = Partition {
             number,
             advertised: false,
-            index,
-            side: SideTable::default(),
+            table: Table::new(index),
+            moving: None,
+            stamping: None,
+            closed: false,
+            work: 0,
+            work_max: 0,
             slab: Slab::new(&shared.classes),
             policy,
             tombstones: Tombstones::new(shared.config.tombstone_count_max),
@@ -193,25 +212,32 @@ impl Partition {
     /// every earlier one.
     pub(crate) fn advertise(&mut self, shared: &Shared, window_id_before: u64) {
         self.advertised = true;
-        self.index.window.window_id = window_id_before + 2;
+        self.table.index.window.window_id = window_id_before + 2;
         control::set_index_window(
             &shared.regions.control.words(),
             self.number,
-            self.index.window,
+            self.table.index.window,
         );
     }
 
     /// The id of the advertised window.
     pub(crate) fn window_id(&self) -> u64 {
-        self.index.window.window_id
+        self.table.index.window.window_id
     }
 
     pub(crate) fn epoch(&self) -> u32 {
-        self.index.window.epoch
+        self.table.index.stamp.epoch
     }
 
-    pub(crate) fn config_id(&self) -> u32 {
-        self.index.config_id
+    /// What every bucket says of the whole partition.
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.table.index.stamp
+    }
+
+    /// Whether its shard is being filled: it gives no vote and refuses mutations.
+    #[inline]
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.table.index.stamp.recovering
     }
 
     pub(crate) fn floor(&self) -> Version {
@@ -220,13 +246,12 @@ impl Partition {
 
     /// Feeds accesses that clients report; everything unknown is ignored.
     pub(crate) fn touch(&mut self, window_id: u64, slots: &[u32]) {
-        if window_id == self.index.window.window_id {
-            self.policy.note(slots);
-            if self.last_use.is_kept() {
-                let slot_count = self.index.slot_count();
-                for slot in slots.iter().filter(|slot| **slot < slot_count) {
-                    self.last_use.note(*slot, self.now_s, slot_count);
-                }
+        if window_id == self.table.index.window.window_id {
+            let slot_count = self.table.index.slot_count();
+            for slot in slots.iter().filter(|slot| **slot < slot_count) {
+                let number = self.newest_number(self.table.index.space | *slot);
+                self.policy.note(number);
+                self.last_use.note(number, self.now_s, slot_count);
             }
             self.counts.touches += slots.len() as u64;
         }
@@ -234,8 +259,12 @@ impl Partition {
 
     /// One access, at the moment it happens.
     pub(crate) fn access(&mut self, window_id: u64, slot: u32) {
-        if window_id == self.index.window.window_id {
-            self.policy.access(slot);
+        if window_id == self.table.index.window.window_id {
+            let is_slot = slot < self.table.index.slot_count();
+            if is_slot {
+                self.policy
+                    .access(self.newest_number(self.table.index.space | slot));
+            }
             self.counts.touches += 1;
         }
     }
@@ -244,9 +273,9 @@ impl Partition {
     pub(crate) fn add_stats(&self, stats: &mut crate::StoreStats) {
         stats.items += self.visible_count();
         stats.entry_bytes += self.entry_len;
-        stats.side_table_items += self.side.count() as u64;
+        stats.side_table_items += self.table.side.count() as u64;
         stats.tombstones += self.tombstones.count() as u64;
-        stats.index_buckets += self.index.bucket_count();
+        stats.index_buckets += self.table.index.bucket_count();
         stats.data_pages += self.slab.page_count() as u64;
         stats.counts.add(&self.counts);
         stats.classes.add(&self.classes);
@@ -272,19 +301,33 @@ impl Partition {
         shared: &Shared,
         kind: MutationKind,
         outcome: &Outcome,
-    ) {
+    ) -> Option<Retired> {
         self.counts.mutated(kind, outcome);
-        if self.is_crowded()
-            && let Some(reservation) = self.reserve_reshape(shared)
-            && let Some(reservation) = reservation.populate(shared)
+        let mut retired = None;
+        if self.wants_step()
+            && let Stepped::Done(gone) | Stepped::Aborted(gone) = self.reshape_step(shared)
         {
-            self.reshape(shared, reservation);
+            retired = Some(gone);
         }
         self.settle_private(shared);
         let excess = shared.budget.excess();
         if excess > 0 {
             self.shed(shared, excess.min(SHED_LEN), SHED_EVICTIONS);
         }
+        retired
+    }
+
+    /// The lock has been taken.
+    #[inline]
+    pub(crate) fn begin_hold(&mut self) {
+        self.work_max = self.work_max.max(self.work);
+        self.work = 0;
+    }
+
+    /// The most slots and headers that were gone over for the index's sake under
+    /// one hold of the lock.
+    pub(crate) fn work_max(&self) -> u64 {
+        self.work_max.max(self.work)
     }
 
     /// Counts an entry of `len` bytes that is gone, or has been replaced, without
@@ -297,6 +340,11 @@ impl Partition {
             Cause::Expired => class.expired += 1,
             Cause::Flushed | Cause::SameTag => {}
         }
+    }
+
+    /// Raises the floor because others know more (rule 9).
+    pub(crate) fn raise_floor_to(&mut self, version: Version) {
+        self.floor = self.floor.max(version);
     }
 
     fn raise_floor(&mut self, version: Version, unless: Mutant) {
@@ -372,7 +420,7 @@ impl Partition {
     pub(crate) fn settle_private(&mut self, shared: &Shared) {
         let now = self.policy.resident_bytes()
             + self.slab.private_len()
-            + self.side.private_len()
+            + self.table.side.private_len()
             + self.tombstones.private_len()
             + self.last_use.private_len()
             + (self.scratch_len + self.in_use.capacity() * 8 + self.moves.capacity() * 24) as u64
@@ -402,7 +450,7 @@ impl std::fmt::Debug for Partition {
         f.debug_struct("Partition")
             .field("number", &self.number)
             .field("items", &self.item_count)
-            .field("window", &self.index.window)
+            .field("window", &self.table.index.window)
             .field("floor", &self.floor)
             .finish_non_exhaustive()
     }

@@ -13,17 +13,20 @@
 use super::room::Effort;
 use super::{Cause, NoRoom, Partition};
 use crate::config::Now;
-use crate::index::slot_number;
 use crate::mutants::{self, Mutant};
 use crate::policy::Policy;
 use crate::shared::Shared;
+use trefoil_layout::control;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
+use trefoil_layout::words::WordsMut;
 use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 use trefoil_region::WordBuffer;
 
 /// Bytes of the destination that are fetched while an entry is encoded.
 const PREFETCH_LEN_MAX: usize = 2048;
+/// Longer entries are written in parts of this many bytes.
+const PART_LEN: usize = 16 << 10;
 
 /// What a lookup by message found; the data is in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +59,11 @@ impl Partition {
         self.write_what_is_unwritten(shared);
         // The key most likely stands near its home slot: its eviction metadata
         // comes nearer while the bucket is read.
-        self.policy
-            .prefetch(slot_number(self.index.home(hash), hash.home_slot()));
+        self.policy.prefetch(
+            self.table
+                .index
+                .number(self.table.index.home(hash), hash.home_slot()),
+        );
         let mut found = self.find(shared, hash);
         if let Some((number, entry)) = found {
             self.policy.prefetch(number);
@@ -66,8 +72,20 @@ impl Partition {
             }
         }
         match mutation.action {
-            Action::Set | Action::Erase => {
+            Action::Set | Action::Erase | Action::Fill { .. } => {
                 let bound = self.bound(hash, found);
+                match mutation.action {
+                    Action::Fill { stamp } => {
+                        if stamp != self.key_stamp(shared, hash)
+                            && !mutants::is(Mutant::FillUnchecked)
+                        {
+                            let present = found.map(|(_, entry)| entry.version);
+                            return Ok(Outcome::Mismatch { present, bound });
+                        }
+                    }
+                    // Superseded or not: a fill of before stays away.
+                    _ => self.raise_key_stamp(shared, hash),
+                }
                 let superseded = mutation.version < bound || self.is_flushed(mutation.version);
                 if superseded && !mutants::is(Mutant::BoundIgnored) {
                     return Ok(Outcome::Superseded { bound });
@@ -99,10 +117,22 @@ impl Partition {
                 if !applies {
                     return Ok(Outcome::Mismatch { present, bound });
                 }
+                self.raise_key_stamp(shared, hash);
                 self.install(shared, now, hash, found, mutation, effort)?;
             }
         }
         Ok(Outcome::Applied)
+    }
+
+    /// See [`control::stamp`].
+    pub(crate) fn key_stamp(&self, shared: &Shared, hash: KeyHash) -> u64 {
+        let words = shared.regions.control.words();
+        control::stamp(&words, self.number, shared.config.partition_count, hash)
+    }
+
+    pub(super) fn raise_key_stamp(&self, shared: &Shared, hash: KeyHash) {
+        let words = shared.regions.control.words();
+        control::raise_stamp(&words, self.number, shared.config.partition_count, hash);
     }
 
     pub(super) fn erase(
@@ -162,7 +192,7 @@ impl Partition {
             Some((number, old)) => {
                 let same_key = Self::is_key(shared, old.pointer, mutation.entry.key);
                 let expired = Self::head_at(shared, old.pointer.offset()).is_expired(now.unix_ms());
-                self.overwrite(shared, number, mutation.version, pointer);
+                self.overwrite(shared, (number, hash), mutation.version, pointer);
                 if !same_key {
                     self.raise_floor(old.version, Mutant::EvictionForgotten);
                     self.removed(Cause::SameTag, old.pointer.len());
@@ -205,6 +235,24 @@ impl Partition {
             .data()
             .slice(offset, len.next_multiple_of(8))
             .expect("the allocator keeps to the region");
+        if len > PART_LEN && !mutants::any() {
+            // A second copy of a large value would be a large part of a small
+            // store's memory.
+            self.scratch.prepare(PART_LEN);
+            let buffer = self.scratch.bytes_mut();
+            entry.encode_in_parts(buffer, tag, version, &mut |at, part| {
+                for (word, bytes) in part.chunks(8).enumerate() {
+                    let mut padded = [0; 8];
+                    padded[..bytes.len()].copy_from_slice(bytes);
+                    into.store(at / 8 + word, u64::from_le_bytes(padded));
+                }
+            });
+            // It would be charged now, beyond what room was made for, and what is
+            // given back for it may be the very value.
+            self.scratch = WordBuffer::default();
+            self.scratch_len = 0;
+            return;
+        }
         into.prefetch(len.min(PREFETCH_LEN_MAX));
         let words = self.scratch.prepare(len.next_multiple_of(8));
         // Nothing of an earlier entry stays in the last word.

@@ -3,7 +3,6 @@
 
 use super::Partition;
 use crate::config::Now;
-use crate::index::slot_number;
 use crate::policy::Policy;
 use crate::read::Access;
 use crate::shared::Shared;
@@ -49,6 +48,11 @@ impl StoredItem<'_> {
         self.value_len
     }
 
+    /// Whether its time is over.
+    pub(super) fn is_expired(&self, now: Now) -> bool {
+        self.expiry_ms != 0 && self.expiry_ms <= now.unix_ms()
+    }
+
     /// Appends its value.
     #[inline]
     pub fn append_value(&self, out: &mut Vec<u8>) {
@@ -84,9 +88,9 @@ impl Partition {
         }
         let item = self.stored_item(shared, number, entry.version, entry.pointer);
         if access == Access::Use {
-            self.policy.note(&[number]);
+            self.policy.note(number);
             let now_s = (now.unix_ms() / 1000) as u32;
-            let slot_count = self.index.slot_count();
+            let slot_count = self.table.index.slot_count();
             self.last_use.note(number, now_s, slot_count);
         }
         Some(item)
@@ -123,14 +127,15 @@ impl Partition {
     /// Fetches the bucket and the eviction metadata of a key.
     #[inline]
     pub(crate) fn prefetch_bucket(&self, shared: &Shared, hash: KeyHash) {
-        let home = self.index.home(hash);
-        let bucket = self.index.bucket(&shared.regions.index, home);
+        let home = self.table.index.home(hash);
+        let bucket = self.table.index.bucket(&shared.regions.index, home);
         bucket.prefetch(1);
         let slot = trefoil_layout::bucket::slot_word(hash.home_slot());
         if let Some(slot) = bucket.slice(slot as u64 * 8, 8) {
             slot.prefetch(1);
         }
-        self.policy.prefetch(slot_number(home, hash.home_slot()));
+        self.policy
+            .prefetch(self.table.index.number(home, hash.home_slot()));
     }
 
     /// Fetches the data entry of a key, whose bucket has been fetched.
@@ -163,6 +168,8 @@ impl Partition {
         if present != Some(expected) || mutation.version <= bound {
             return Outcome::Mismatch { present, bound };
         }
+        // As in every mutation: a fill of before stays away.
+        self.raise_key_stamp(shared, hash);
         self.erase(shared, hash, found, mutation);
         Outcome::Applied
     }

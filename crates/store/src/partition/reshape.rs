@@ -1,364 +1,703 @@
-//! Larger and smaller indexes, and what else rewrites a whole window.
+//! Larger and smaller indexes, and what else rewrites a whole window: a bounded
+//! step under the partition's lock at a time, whoever takes it.
 //!
-//! A second window is filled while mutations wait and readers go on with the
-//! first; then it is advertised, the first is poisoned bucket by bucket, and
-//! its memory goes. A reader that looks at the first afterwards finds config
-//! id 0 and takes the new window.
+//! ```text
+//! Reserving ─► Populating ─► Filling ─► Retiring ─► given back
+//!  memory is    a chunk of    entries    the old index is
+//!  charged      the window    are        poisoned, a few
+//!               at a time     copied     buckets at a time
+//! ```
+//!
+//! While the next index is being filled, readers use the present one alone: it
+//! stays complete. An entry that stands in the next one, too, is changed in both
+//! under one hold of the lock, the one that readers see first. What is new gets
+//! into both at once. So the next index is complete when the walk over the
+//! present one's slots has ended: then it is advertised.
+//!
+//! From that moment mutations change the new index only. Readers of the old one
+//! are told so bucket by bucket, which takes many steps; so a mutation first
+//! poisons the old home of its key ([`Partition::disown`]), whether the walk has
+//! been there or not. A reader that finds config id 0 takes the new window.
 //!
 //! The index keeps no key hashes, so every key is read again: entries are
 //! taken in batches whose data is fetched ahead.
 
-use super::Partition;
+use super::table::Table;
+use super::wants::{LOAD_POINTLESS, whole_frames};
+use super::{Partition, Stamp};
 use crate::budget::Kind;
-use crate::index::{Index, slot_number};
-use crate::policy::{self, Policy, SLOT_COUNT_MAX};
+use crate::index::Index;
+use crate::policy::{self, Policy, SPACE};
 use crate::shared::{Shared, lock};
-use crate::side::{SideEntry, SideTable};
-use trefoil_layout::bucket::{self, BUCKET_LEN, SLOT_COUNT};
+use crate::space::Space;
+use std::ops::Range;
+use trefoil_layout::bucket::BUCKET_LEN;
 use trefoil_layout::control::IndexWindow;
-use trefoil_layout::limits::SPILL_MAX;
 use trefoil_layout::{IndexEntry, KeyHash};
 
-/// Share of the home slots in use, in percent, from which an index grows.
-const LOAD_MAX: u64 = 80;
-/// The same where growth has to evict: later, for evictions lower the load too.
-const LOAD_MAX_FULL: u64 = 88;
-/// Load at which a mutation does not wait for maintenance to grow the index.
-const LOAD_URGENT: u64 = 92;
-/// Side-table entries that make an index grow: one in this many items.
-const SIDE_SHARE: u64 = 1000;
-/// The same where growth has to evict.
-const SIDE_SHARE_FULL: u64 = 100;
-/// The same where a mutation does not wait.
-const SIDE_SHARE_URGENT: u64 = 60;
-/// Side-table entries that never matter.
-const SIDE_COUNT_MIN: u64 = 8;
-/// Load in percent under which an index is far too large.
-const LOAD_MIN: u64 = 25;
-/// The same while the store is beyond its limit: an index that is too large
-/// would cost items.
-const LOAD_MIN_EXCESS: u64 = 50;
-/// Load in percent of an index that was made smaller.
-const LOAD_SHRUNK: u64 = 65;
-/// An index that would take less than this share of a partition's memory doubles.
-const DOUBLING_SHARE: u64 = 32;
 /// Buckets of a first index.
-const BUCKET_COUNT_FIRST: u64 = 64;
-/// Entries whose data is fetched ahead while a window is filled.
-const BATCH: usize = 32;
-/// Bytes fetched ahead of each: head and key.
+pub(super) const BUCKET_COUNT_FIRST: u64 = 64;
+/// Slots whose entries one step copies.
+const FILL_SLOTS: u32 = 128;
+/// Bytes that one step charges or makes resident, unless a frame is longer.
+const CHUNK_LEN: u64 = 256 << 10;
+/// Headers that one step rewrites.
+const HEADER_COUNT: u64 = 1024;
+/// Items that one step evicts at most.
+const EVICTIONS_MAX: usize = 64;
+/// Bytes fetched ahead of each entry: head and key.
 const PREFETCH_LEN: usize = 128;
-/// Items that making room for a window may evict at once.
-const EVICTIONS_MAX: usize = 8192;
-/// A slot without a new number.
-const NOWHERE: u32 = u32::MAX;
-/// Where in a new slot number its displacement is kept.
-const DISPLACEMENT_SHIFT: u32 = 28;
-
-const _: () = {
-    assert!(SLOT_COUNT_MAX < 1 << DISPLACEMENT_SHIFT);
-    assert!(SPILL_MAX < 1 << (32 - DISPLACEMENT_SHIFT));
-};
-
-/// Rounds a bucket count up so that its window fills whole frames.
-fn whole_frames(shared: &Shared, bucket_count: u64) -> u64 {
-    let frame_buckets = shared.regions.index.frame_len() / BUCKET_LEN as u64;
-    (bucket_count + SPILL_MAX as u64).next_multiple_of(frame_buckets) - SPILL_MAX as u64
-}
+/// Entries fetched ahead at a time.
+const BATCH: usize = 32;
 
 /// Bytes of the window of an index with at least `bucket_count` buckets.
 pub(super) fn window_len(shared: &Shared, bucket_count: u64) -> u64 {
     IndexWindow::bytes(bucket_count).next_multiple_of(shared.regions.index.frame_len())
 }
 
-/// Buckets of the index of an empty partition: a small share of its memory.
-pub(super) fn bucket_count_first(shared: &Shared) -> u64 {
-    let share = shared.fair_len() / 64 / BUCKET_LEN as u64;
-    whole_frames(shared, share.clamp(1, BUCKET_COUNT_FIRST))
-}
-
-/// Takes, charges and populates a window.
-pub(super) fn acquire_window(
-    shared: &Shared,
-    bucket_count: u64,
-    window_id: u64,
-    epoch: u32,
-) -> Option<IndexWindow> {
+/// A window of a new partition, charged, resident and with valid buckets.
+pub(super) fn first_index(shared: &Shared, bucket_count: u64, stamp: Stamp) -> Option<Index> {
+    let bucket_count = whole_frames(shared, bucket_count);
     let len = window_len(shared, bucket_count);
-    if !shared.budget.try_charge(Kind::Index, len) {
+    let index = place(shared, bucket_count, stamp, 0)?;
+    let populated = shared.budget.try_charge(Kind::Index, len) && {
+        let range = index.window.offset..index.window.offset + len;
+        let populated = shared.regions.index.populate_ahead(range).is_ok();
+        if !populated {
+            shared.budget.release(Kind::Index, len);
+        }
+        populated
+    };
+    if !populated {
+        lock(&shared.windows).release(index.window.offset, len);
         return None;
     }
-    populate_window(shared, bucket_count, window_id, epoch)
+    Index::initialise(&shared.regions.index, 0..index.buckets_in_all(), &index);
+    Some(index)
 }
 
-/// The same for a window that is charged already; the charge is undone if
-/// there is no memory.
-fn populate_window(
-    shared: &Shared,
-    bucket_count: u64,
-    window_id: u64,
-    epoch: u32,
-) -> Option<IndexWindow> {
+/// Offsets for an index. Nothing is resident there.
+fn place(shared: &Shared, bucket_count: u64, stamp: Stamp, space: u32) -> Option<Index> {
     let len = window_len(shared, bucket_count);
-    let offset = lock(&shared.windows).allocate_onward(len);
-    let window = offset.filter(|offset| {
-        let populated = shared.regions.index.populate_ahead(*offset..*offset + len);
-        if populated.is_err() {
-            lock(&shared.windows).release(*offset, len);
-        }
-        populated.is_ok()
-    });
-    if window.is_none() {
-        shared.budget.release(Kind::Index, len);
-    }
-    window.map(|offset| IndexWindow {
-        window_id,
+    let offset = lock(&shared.windows).allocate_onward(len)?;
+    let window = IndexWindow {
+        window_id: 0,
         offset,
         bucket_count,
-        epoch,
+        epoch: stamp.epoch,
+    };
+    Some(Index {
+        window,
+        stamp,
+        space,
     })
 }
 
-/// Gives a window's memory back.
-pub(super) fn release_window(shared: &Shared, index: &Index) {
-    let len = window_len(shared, index.bucket_count());
-    let offset = index.window.offset;
-    let _ = shared.regions.index.punch(offset..offset + len);
-    shared.budget.release(Kind::Index, len);
-    lock(&shared.windows).release(offset, len);
-}
-
-/// Memory charged for a reshaping that is about to happen. It is populated
-/// without the partition's lock.
-#[derive(Debug)]
+/// What a partition has no use for any more. To be released where nobody waits.
+#[derive(Debug, Default)]
 #[must_use]
-pub(crate) struct Reservation {
-    bucket_count: u64,
-    private_len: u64,
-    window: Option<IndexWindow>,
+pub(crate) struct Retired {
+    /// Offset and length of a window, and how much of it, from its beginning,
+    /// is resident and charged.
+    window: Option<(u64, u64, u64)>,
+    /// Private bytes charged.
+    private: u64,
+    metadata: policy::Retired,
+    times: Vec<u32>,
+    numbers: Vec<u32>,
 }
 
-impl Reservation {
-    /// Makes the window resident. On failure nothing stays charged.
-    pub(crate) fn populate(mut self, shared: &Shared) -> Option<Self> {
-        self.window = populate_window(shared, self.bucket_count, 0, 0);
-        if self.window.is_none() {
-            shared.budget.release(Kind::Private, self.private_len);
-            return None;
+impl Retired {
+    /// Gives everything back to the system.
+    pub(crate) fn release(self, shared: &Shared) {
+        let Retired {
+            window,
+            private,
+            metadata,
+            times,
+            numbers,
+        } = self;
+        drop((metadata, times, numbers));
+        shared.budget.release(Kind::Private, private);
+        if let Some((offset, len, resident)) = window {
+            shared.release_window(offset, len, resident);
         }
-        Some(self)
+    }
+}
+
+/// How far the next index is.
+#[derive(Debug)]
+pub(super) enum Moving {
+    Reserving(Reserving),
+    Populating(Populating),
+    Filling(Filling),
+    Retiring(Retiring),
+}
+
+#[derive(Debug)]
+pub(super) struct Reserving {
+    bucket_count: u64,
+    /// Private bytes to be charged, and charged so far.
+    private: u64,
+    charged: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Populating {
+    next: Index,
+    /// Bytes that are resident and initialised.
+    done: u64,
+    private: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Filling {
+    pub(super) next: Table,
+    /// The number in the next index by number in the present one, plus 1; 0 for
+    /// an entry that stands in the present one only.
+    numbers: Vec<u32>,
+    /// Entries below this number of the present index stand in both.
+    cursor: u32,
+    /// Headers of the next index that have the present stamp.
+    stamped: u64,
+    private: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Retiring {
+    old: Index,
+    /// Buckets that are poisoned.
+    done: u64,
+    retired: Retired,
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub(crate) enum Stepped {
+    /// There is nothing to do.
+    Idle,
+    /// There is more to do.
+    Went,
+    /// So many bytes are missing, which the partition cannot find by itself.
+    Blocked(u64),
+    /// It has ended: the index has been replaced.
+    Done(Retired),
+    /// It has ended: the index stays as it is.
+    Aborted(Retired),
+}
+
+impl Moving {
+    /// The number that the entry at `number` of the present index goes by.
+    #[inline]
+    pub(super) fn number_of(&self, number: u32) -> u32 {
+        match self {
+            Moving::Filling(filling) => filling.twin(number).unwrap_or(number),
+            _ => number,
+        }
+    }
+}
+
+impl Filling {
+    /// The number in the next index of the entry at `number` of the present one.
+    #[inline]
+    pub(super) fn twin(&self, number: u32) -> Option<u32> {
+        let at = (number & !SPACE) as usize;
+        self.numbers.get(at).copied().unwrap_or(0).checked_sub(1)
+    }
+
+    pub(super) fn note(&mut self, number: u32, twin: u32) {
+        let at = (number & !SPACE) as usize;
+        if at >= self.numbers.len() {
+            // The side table has grown.
+            self.numbers.resize(at + 1, 0);
+        }
+        self.numbers[at] = twin + 1;
+    }
+
+    pub(super) fn forget(&mut self, number: u32) {
+        if let Some(twin) = self.numbers.get_mut((number & !SPACE) as usize) {
+            *twin = 0;
+        }
+    }
+}
+
+/// For [`crate::Store::check`].
+impl Filling {
+    pub(super) fn has_passed(&self, number: u32) -> bool {
+        number & !SPACE < self.cursor
+    }
+
+    pub(super) fn twin_count(&self) -> usize {
+        self.numbers.iter().filter(|twin| **twin != 0).count()
+    }
+}
+
+impl Retiring {
+    /// Whether whoever still reads the old index finds this entry there, or is
+    /// told not to believe it.
+    pub(super) fn stands(&self, space: &Space, hash: KeyHash, entry: IndexEntry) -> bool {
+        let words = self.old.bucket(space, self.old.home(hash));
+        let header = trefoil_layout::bucket::header(&words);
+        let found = self.old.find(space, hash).map(|(_, found)| found);
+        header.config_id == 0 || found == Some(entry) || found.is_none() && header.overflowed
+    }
+}
+
+/// The entry that a slot number of either index names.
+pub(super) fn entry_of(
+    table: &Table,
+    moving: &Option<Box<Moving>>,
+    space: &Space,
+    number: u32,
+) -> IndexEntry {
+    match moving.as_deref() {
+        Some(Moving::Filling(filling)) if filling.next.has(number) => {
+            filling.next.entry(space, number)
+        }
+        _ => table.entry(space, number),
     }
 }
 
 impl Partition {
-    /// How many buckets the index should have, if not as many as it has.
-    fn bucket_count_wanted(&self, shared: &Shared) -> Option<u64> {
-        let now = self.index.bucket_count();
-        let load = self.load();
-        let side = self.side.count() as u64;
-        let crowded = |share: u64| side > SIDE_COUNT_MIN && side * share > self.item_count;
-        let excess = shared.budget.used() > shared.budget.limit();
-        if load >= LOAD_MAX || crowded(SIDE_SHARE) {
-            let share = IndexWindow::bytes(now) * DOUBLING_SHARE;
-            let wanted = if share < shared.fair_len() {
-                now * 2
-            } else {
-                now + (now / 4).max(1)
-            };
-            let wanted = whole_frames(shared, wanted);
-            let fits = (wanted + SPILL_MAX as u64) * (SLOT_COUNT as u64) * 17 / 16
-                < u64::from(SLOT_COUNT_MAX);
-            let full = shared.budget.available() < self.reshape_len(shared, wanted);
-            let due = !full || load >= LOAD_MAX_FULL || crowded(SIDE_SHARE_FULL);
-            // While the store has to shrink, entries are evicted near their
-            // home rather than everywhere for the sake of an index.
-            return (fits && due && !excess).then_some(wanted);
-        }
-        let load_min = if excess { LOAD_MIN_EXCESS } else { LOAD_MIN };
-        // The crawler leaves what it has not come to in one part of the hash
-        // space: too much for a smaller index, which would grow again, and
-        // have the crawler begin anew each time.
-        let crawling = self.crawl.is_under_way() && !excess;
-        if load < load_min && now > bucket_count_first(shared) && !crawling {
-            let slots = self.item_count * 100 / LOAD_SHRUNK;
-            let wanted = (slots / SLOT_COUNT as u64).max(bucket_count_first(shared));
-            let wanted = whole_frames(shared, wanted);
-            return (wanted < now).then_some(wanted);
-        }
-        None
-    }
-
-    fn load(&self) -> u64 {
-        self.item_count * 100 / self.index.home_slot_count()
-    }
-
-    /// Whether a mutation should grow the index itself.
     #[inline]
-    pub(crate) fn is_crowded(&self) -> bool {
-        let side = self.side.count() as u64;
-        self.load() >= LOAD_URGENT
-            || (side > 2 * SIDE_COUNT_MIN && side * SIDE_SHARE_URGENT > self.item_count)
+    pub(super) fn filling(&self) -> Option<&Filling> {
+        match self.moving.as_deref() {
+            Some(Moving::Filling(filling)) => Some(filling),
+            _ => None,
+        }
     }
 
-    /// Private bytes that exist only while the index is being replaced: the
-    /// policy's second set of metadata and the map from old to new slots.
-    fn reshape_private_len(&self, bucket_count: u64) -> u64 {
-        let slots = (bucket_count + SPILL_MAX as u64) as u32 * SLOT_COUNT as u32;
-        let old_slots = u64::from(self.index.slot_count()) + self.side.place_count() as u64;
-        policy::slot_bytes(slots) + old_slots * 4
+    #[inline]
+    pub(super) fn filling_mut(&mut self) -> Option<&mut Filling> {
+        match self.moving.as_deref_mut() {
+            Some(Moving::Filling(filling)) => Some(filling),
+            _ => None,
+        }
     }
 
-    fn reshape_len(&self, shared: &Shared, bucket_count: u64) -> u64 {
-        window_len(shared, bucket_count) + self.reshape_private_len(bucket_count)
+    /// Takes one bounded step of what the index needs.
+    pub(crate) fn reshape_step(&mut self, shared: &Shared) -> Stepped {
+        if self.closed {
+            return Stepped::Idle;
+        }
+        self.write_what_is_unwritten(shared);
+        let stepped = match self.moving.as_deref() {
+            None => self.begin_reshape(shared),
+            Some(Moving::Reserving(_)) => self.reserve(shared),
+            Some(Moving::Populating(_)) => self.populate(shared),
+            Some(Moving::Filling(_)) => self.fill(shared),
+            Some(Moving::Retiring(_)) => self.retire_some(shared),
+        };
+        self.settle_private(shared);
+        stepped
     }
 
-    /// Charges what a reshaping needs, if one is wanted; evicts for it within
-    /// bounds. `None` also if there was no room yet: the index goes on as it is.
-    pub(crate) fn reserve_reshape(&mut self, shared: &Shared) -> Option<Reservation> {
-        let bucket_count = self.bucket_count_wanted(shared)?;
-        let private_len = self.reshape_private_len(bucket_count);
-        let len = window_len(shared, bucket_count);
-        if bucket_count < self.index.bucket_count() && shared.budget.excess() > 0 {
-            // The way down leads through both: the larger goes at once.
-            shared.budget.charge(Kind::Index, len);
-            shared.budget.charge(Kind::Private, private_len);
-            return Some(Reservation {
-                bucket_count,
-                private_len,
-                window: None,
-            });
-        }
-        if !self.charge_with_room(shared, Kind::Index, len, EVICTIONS_MAX) {
-            return None;
-        }
-        if !self.charge_with_room(shared, Kind::Private, private_len, EVICTIONS_MAX) {
-            shared.budget.release(Kind::Index, len);
-            return None;
-        }
-        Some(Reservation {
+    fn begin_reshape(&mut self, shared: &Shared) -> Stepped {
+        let Some(bucket_count) = self.bucket_count_wanted(shared) else {
+            return Stepped::Idle;
+        };
+        let (metadata, numbers) = self.reshape_private_len(bucket_count);
+        self.moving = Some(Box::new(Moving::Reserving(Reserving {
             bucket_count,
-            private_len,
-            window: None,
+            private: metadata + numbers,
+            charged: 0,
+        })));
+        Stepped::Went
+    }
+
+    /// Charges `bytes`, evicting a few items for them if need be. The way down
+    /// leads through both indexes: the larger goes at once, so a smaller one
+    /// may go beyond the limit.
+    fn pay(
+        &mut self,
+        shared: &Shared,
+        kind: Kind,
+        bytes: u64,
+        bucket_count: u64,
+    ) -> Result<(), Stepped> {
+        let shrinks = bucket_count < self.table.index.bucket_count();
+        if shrinks && shared.budget.excess() > 0 {
+            shared.budget.charge(kind, bytes);
+            return Ok(());
+        }
+        let before = (shared.budget.used(), self.item_count);
+        if self.charge_with_room(shared, kind, bytes, EVICTIONS_MAX) {
+            return Ok(());
+        }
+        let gave = shared.budget.used() < before.0 || self.item_count < before.1;
+        Err(match gave {
+            true => Stepped::Went,
+            false => Stepped::Blocked(bytes),
         })
     }
 
-    /// Bytes that a wanted reshaping needs.
-    pub(crate) fn reshape_bytes(&self, shared: &Shared) -> Option<u64> {
-        let bucket_count = self.bucket_count_wanted(shared)?;
-        Some(self.reshape_len(shared, bucket_count))
+    /// Whether the next index has become pointless.
+    fn is_pointless(&self, shared: &Shared, bucket_count: u64) -> bool {
+        let grows = bucket_count > self.table.index.bucket_count();
+        let excess = shared.budget.used() > shared.budget.limit();
+        let slots = bucket_count * trefoil_layout::bucket::SLOT_COUNT as u64;
+        grows && excess || !grows && self.item_count * 100 > slots * LOAD_POINTLESS
     }
 
-    /// Whether a reshaping is wanted.
-    pub(crate) fn wants_reshape(&self, shared: &Shared) -> bool {
-        self.bucket_count_wanted(shared).is_some()
+    fn reserve(&mut self, shared: &Shared) -> Stepped {
+        let Some(Moving::Reserving(reserving)) = self.moving.as_deref() else {
+            return Stepped::Idle;
+        };
+        let (bucket_count, private) = (reserving.bucket_count, reserving.private);
+        let chunk = CHUNK_LEN.min(private - reserving.charged);
+        if self.is_pointless(shared, bucket_count) {
+            return self.abort_reshape();
+        }
+        if let Err(stepped) = self.pay(shared, Kind::Private, chunk, bucket_count) {
+            return stepped;
+        }
+        let Some(Moving::Reserving(reserving)) = self.moving.as_deref_mut() else {
+            return Stepped::Idle;
+        };
+        reserving.charged += chunk;
+        if reserving.charged < private {
+            return Stepped::Went;
+        }
+        let (stamp, space) = (self.table.index.stamp, self.table.index.space ^ SPACE);
+        let Some(next) = place(shared, bucket_count, stamp, space) else {
+            return self.abort_reshape();
+        };
+        self.moving = Some(Box::new(Moving::Populating(Populating {
+            next,
+            done: 0,
+            private,
+        })));
+        Stepped::Went
     }
 
-    /// Moves the index into a reserved, populated window.
-    pub(crate) fn reshape(&mut self, shared: &Shared, reservation: Reservation) {
-        self.write_what_is_unwritten(shared);
-        let Some(window) = reservation.window else {
-            debug_assert!(false, "a reservation is populated before it is used");
+    fn populate(&mut self, shared: &Shared) -> Stepped {
+        let Some(Moving::Populating(populating)) = self.moving.as_deref() else {
+            return Stepped::Idle;
+        };
+        let bucket_count = populating.next.bucket_count();
+        let (done, len) = (populating.done, window_len(shared, bucket_count));
+        let space = &shared.regions.index;
+        let chunk = CHUNK_LEN.max(space.frame_len()).min(len - done);
+        if self.is_pointless(shared, bucket_count) {
+            return self.abort_reshape();
+        }
+        if let Err(stepped) = self.pay(shared, Kind::Index, chunk, bucket_count) {
+            return stepped;
+        }
+        self.work += chunk / BUCKET_LEN as u64;
+        let Some(Moving::Populating(populating)) = self.moving.as_deref_mut() else {
+            return Stepped::Idle;
+        };
+        let index = &populating.next;
+        let from = index.window.offset + done;
+        if space.populate_ahead(from..from + chunk).is_err() {
+            shared.budget.release(Kind::Index, chunk);
+            return self.abort_reshape();
+        }
+        let bucket = |at: u64| (at / BUCKET_LEN as u64).min(index.buckets_in_all());
+        Index::initialise(space, bucket(done)..bucket(done + chunk), index);
+        populating.done += chunk;
+        if populating.done < len {
+            return Stepped::Went;
+        }
+        self.begin_filling(shared);
+        Stepped::Went
+    }
+
+    fn begin_filling(&mut self, shared: &Shared) {
+        let Some(Moving::Populating(populating)) = self.moving.take().map(|moving| *moving) else {
             return;
         };
-        let window = IndexWindow {
-            epoch: self.epoch(),
-            window_id: self.index.window.window_id,
-            ..window
-        };
-        let space = &shared.regions.index;
-        let new = Index::initialise(space, window, self.index.config_id);
-        let mut filling = Filling {
-            side: SideTable::default(),
-            numbers: vec![NOWHERE; (self.index.slot_count() as usize) + self.side.place_count()],
-            new,
-        };
-        self.fill(shared, &mut filling);
-        let Filling { new, side, numbers } = filling;
-        let slot_count = new.slot_count() + side.place_count() as u32;
-        self.policy.rebuild(slot_count, &mut |old| {
-            let packed = numbers.get(old as usize).copied().unwrap_or(NOWHERE);
-            (packed != NOWHERE).then_some(packed & ((1 << DISPLACEMENT_SHIFT) - 1))
-        });
-        self.last_use.rebuild(numbers.iter().map(|packed| {
-            (*packed != NOWHERE).then_some(packed & ((1 << DISPLACEMENT_SHIFT) - 1))
-        }));
-        for packed in numbers {
-            let displacement = packed >> DISPLACEMENT_SHIFT;
-            if packed != NOWHERE && displacement > 0 {
-                let number = packed & ((1 << DISPLACEMENT_SHIFT) - 1);
-                self.policy.set_displacement(number, displacement as u8);
-            }
-        }
-        let old = std::mem::replace(&mut self.index, new);
-        self.side = side;
-        if self.advertised {
-            self.advertise(shared, old.window.window_id);
-        }
-        old.poison(space);
-        release_window(shared, &old);
-        shared
-            .budget
-            .release(Kind::Private, reservation.private_len);
-        self.crawl.restart();
-        self.changes += 1;
-        self.counts.index_reshapes += 1;
-        self.settle_private(shared);
+        let next = Table::new(populating.next);
+        self.policy.resize(next.end());
+        // The policy's own account has the metadata from now on.
+        let metadata =
+            policy::slot_bytes(self.policy.kind(), next.index.slot_count()).min(populating.private);
+        shared.budget.release(Kind::Private, metadata);
+        self.moving = Some(Box::new(Moving::Filling(Filling {
+            numbers: vec![0; (self.table.end() & !SPACE) as usize],
+            cursor: 0,
+            stamped: u64::MAX,
+            private: populating.private - metadata,
+            next,
+        })));
     }
 
-    /// Copies every entry to its place in the new index.
-    fn fill(&mut self, shared: &Shared, filling: &mut Filling) {
+    /// Copies the next few entries.
+    fn fill(&mut self, shared: &Shared) -> Stepped {
+        let end = self.table.end() & !SPACE;
+        let Some(Moving::Filling(filling)) = self.moving.as_deref_mut() else {
+            return Stepped::Idle;
+        };
+        let first = filling.cursor;
+        let last = end.min(first.saturating_add(FILL_SLOTS));
+        filling.cursor = filling.cursor.max(last);
+        if first < last {
+            self.copy_entries(shared, first..last);
+            return Stepped::Went;
+        }
+        if self.stamp_next(shared) {
+            return Stepped::Went;
+        }
+        self.swap_tables(shared);
+        Stepped::Went
+    }
+
+    fn copy_entries(&mut self, shared: &Shared, slots: Range<u32>) {
         let space = &shared.regions.index;
-        let mut batch: Vec<(u32, IndexEntry)> = Vec::with_capacity(BATCH + SLOT_COUNT);
-        for number in 0..self.index.buckets_in_all() {
-            let words = self.index.bucket(space, number);
-            for slot in 0..SLOT_COUNT {
-                let entry = bucket::entry(&words, slot);
-                if entry.tag == 0 {
+        let mut batch = [(0, IndexEntry::default()); BATCH];
+        let mut at = slots.start;
+        while at < slots.end {
+            let mut count = 0;
+            while at < slots.end && count < BATCH {
+                let number = self.table.index.space | at;
+                at += 1;
+                let entry = self.table.entry(space, number);
+                if entry.tag == 0 || self.newest_number(number) != number {
                     continue;
                 }
                 if let Some(words) = shared.data().slice(entry.pointer.offset(), PREFETCH_LEN) {
                     words.prefetch(PREFETCH_LEN);
                 }
-                batch.push((slot_number(number, slot), entry));
+                batch[count] = (number, entry);
+                count += 1;
             }
-            if batch.len() >= BATCH {
-                self.fill_batch(shared, filling, &mut batch);
+            for &(number, entry) in &batch[..count] {
+                let mut hash = self.hash_at(shared, entry.pointer.offset());
+                debug_assert_eq!(hash.tag, entry.tag);
+                hash.tag = entry.tag;
+                self.add_twin(shared, number, hash, entry);
             }
         }
-        self.fill_batch(shared, filling, &mut batch);
-        let base = self.index.slot_count();
-        for (place, side) in self.side.iter() {
-            filling.place(shared, base + place, side.hash, side.entry);
-        }
+        self.work += u64::from(slots.end - slots.start);
+        // What was found before goes by another number now.
+        self.changes += 1;
     }
 
-    fn fill_batch(
+    /// Puts an entry that stands at `number` of the present index into the next
+    /// one, too, if there is one.
+    pub(super) fn add_twin(
         &mut self,
         shared: &Shared,
-        filling: &mut Filling,
-        batch: &mut Vec<(u32, IndexEntry)>,
+        number: u32,
+        hash: KeyHash,
+        entry: IndexEntry,
     ) {
-        for (old, entry) in batch.drain(..) {
-            let mut hash = self.hash_at(shared, entry.pointer.offset());
-            debug_assert_eq!(hash.tag, entry.tag);
-            hash.tag = entry.tag;
-            filling.place(shared, old, hash, entry);
+        let space = &shared.regions.index;
+        let Some(Moving::Filling(filling)) = self.moving.as_deref_mut() else {
+            return;
+        };
+        let policy = &mut self.policy;
+        let next = &mut filling.next;
+        let twin = match next.insert(space, policy, hash, entry) {
+            Some(twin) => twin,
+            None => next.insert_beside(space, policy, hash, entry),
+        };
+        filling.note(number, twin);
+        self.relocate(number, twin);
+    }
+
+    /// Brings headers of the next index up to date, if the stamp has changed
+    /// since they were written. `false` if they are.
+    fn stamp_next(&mut self, shared: &Shared) -> bool {
+        let stamp = self.table.index.stamp;
+        let Some(Moving::Filling(filling)) = self.moving.as_deref_mut() else {
+            return false;
+        };
+        let index = &mut filling.next.index;
+        if index.stamp != stamp {
+            index.stamp = stamp;
+            index.window.epoch = stamp.epoch;
+            filling.stamped = 0;
+        }
+        let count = index.buckets_in_all();
+        if filling.stamped >= count {
+            return false;
+        }
+        let end = count.min(filling.stamped + HEADER_COUNT);
+        index.restamp(&shared.regions.index, filling.stamped..end);
+        self.work += end - filling.stamped;
+        filling.stamped = end;
+        true
+    }
+
+    /// Advertises the next index, which is complete.
+    fn swap_tables(&mut self, shared: &Shared) {
+        let Some(Moving::Filling(filling)) = self.moving.take().map(|moving| *moving) else {
+            return;
+        };
+        let old = std::mem::replace(&mut self.table, filling.next).index;
+        self.stamping = None;
+        if self.advertised {
+            self.advertise(shared, old.window.window_id);
+        }
+        let mut retired = Retired {
+            window: None,
+            private: filling.private,
+            metadata: self.policy.retire(old.space),
+            times: self.last_use.retire(old.space),
+            numbers: filling.numbers,
+        };
+        // Resident until they are dropped.
+        let kept = retired.metadata.private_len() + (retired.times.capacity() * 4) as u64;
+        shared.budget.charge(Kind::Private, kept);
+        retired.private += kept;
+        self.crawl.restart();
+        self.changes += 1;
+        self.counts.index_reshapes += 1;
+        // Nobody has seen the index of a corpus that is not served yet.
+        let done = match self.advertised {
+            true => 0,
+            false => old.buckets_in_all(),
+        };
+        self.moving = Some(Box::new(Moving::Retiring(Retiring { old, done, retired })));
+    }
+
+    /// Tells readers of the old index that a key is not to be judged by it any
+    /// more: before anything about the key changes.
+    #[inline]
+    pub(super) fn disown(&self, shared: &Shared, hash: KeyHash) {
+        if let Some(Moving::Retiring(retiring)) = self.moving.as_deref() {
+            let home = retiring.old.home(hash);
+            retiring.old.poison(&shared.regions.index, home..home + 1);
         }
     }
 
-    /// Rewrites every bucket's config id and epoch and, if the epoch changed,
-    /// advertises the window anew.
-    pub(crate) fn restamp(&mut self, shared: &Shared, config_id: u32, epoch: u32) {
-        let raised = epoch != self.epoch();
-        self.index.restamp(&shared.regions.index, config_id, epoch);
-        if raised && self.advertised {
-            self.advertise(shared, self.index.window.window_id);
+    fn retire_some(&mut self, shared: &Shared) -> Stepped {
+        let Some(Moving::Retiring(retiring)) = self.moving.as_deref_mut() else {
+            return Stepped::Idle;
+        };
+        let count = retiring.old.buckets_in_all();
+        let end = count.min(retiring.done + HEADER_COUNT);
+        if retiring.done < end {
+            let space = &shared.regions.index;
+            retiring.old.poison(space, retiring.done..end);
+            self.work += end - retiring.done;
+            retiring.done = end;
+            return Stepped::Went;
+        }
+        let Some(Moving::Retiring(retiring)) = self.moving.take().map(|moving| *moving) else {
+            return Stepped::Idle;
+        };
+        let len = window_len(shared, retiring.old.bucket_count());
+        Stepped::Done(Retired {
+            window: Some((retiring.old.window.offset, len, len)),
+            ..retiring.retired
+        })
+    }
+
+    /// Gives the next index up. Only before anything stands in it.
+    fn abort_reshape(&mut self) -> Stepped {
+        let retired = match self.moving.take().map(|moving| *moving) {
+            Some(Moving::Reserving(reserving)) => Retired {
+                private: reserving.charged,
+                ..Retired::default()
+            },
+            Some(Moving::Populating(populating)) => {
+                let window = populating.next.window;
+                let len = IndexWindow::bytes(window.bucket_count).max(populating.done);
+                Retired {
+                    window: Some((window.offset, len, populating.done)),
+                    private: populating.private,
+                    ..Retired::default()
+                }
+            }
+            other => {
+                self.moving = other.map(Box::new);
+                return Stepped::Idle;
+            }
+        };
+        Stepped::Aborted(retired)
+    }
+
+    /// Private bytes that the reshape under way has charged by itself.
+    pub(super) fn reshape_private_charged(&self) -> u64 {
+        match self.moving.as_deref() {
+            None => 0,
+            Some(Moving::Reserving(reserving)) => reserving.charged,
+            Some(Moving::Populating(populating)) => populating.private,
+            Some(Moving::Filling(filling)) => filling.private,
+            Some(Moving::Retiring(retiring)) => retiring.retired.private,
         }
     }
 
-    /// Makes every bucket invalid for good.
-    pub(crate) fn poison(&self, shared: &Shared) {
-        self.index.poison(&shared.regions.index);
+    /// Bytes of the second window that it has charged.
+    pub(super) fn reshape_window_charged(&self, shared: &Shared) -> u64 {
+        match self.moving.as_deref() {
+            None | Some(Moving::Reserving(_)) => 0,
+            Some(Moving::Populating(populating)) => populating.done,
+            Some(Moving::Filling(filling)) => window_len(shared, filling.next.index.bucket_count()),
+            Some(Moving::Retiring(retiring)) => window_len(shared, retiring.old.bucket_count()),
+        }
+    }
+
+    /// What a reshape under way holds, for a partition that ends.
+    pub(super) fn end_reshape(&mut self, shared: &Shared) {
+        if let Stepped::Aborted(retired) = self.abort_reshape() {
+            retired.release(shared);
+            return;
+        }
+        let (index, retired) = match self.moving.take().map(|moving| *moving) {
+            Some(Moving::Filling(filling)) => {
+                let metadata = self.policy.retire(filling.next.index.space);
+                let retired = Retired {
+                    private: filling.private,
+                    metadata,
+                    numbers: filling.numbers,
+                    ..Retired::default()
+                };
+                (filling.next.index, retired)
+            }
+            Some(Moving::Retiring(retiring)) => (retiring.old, retiring.retired),
+            _ => return,
+        };
+        retired.release(shared);
+        shared.release_window_of(&index);
+    }
+
+    /// Changes what every bucket says of the whole partition. Mutations go by it
+    /// at once; for readers it is in force when [`Partition::stamp_step`] has
+    /// nothing to do any more.
+    pub(crate) fn restamp(&mut self, stamp: Stamp) {
+        if stamp != self.table.index.stamp {
+            self.table.index.stamp = stamp;
+            self.stamping = Some(0);
+        }
+    }
+
+    /// Rewrites the next few headers; whether there are more.
+    pub(crate) fn stamp_step(&mut self, shared: &Shared) -> bool {
+        let Some(first) = self.stamping else {
+            return false;
+        };
+        let count = self.table.index.buckets_in_all();
+        let end = count.min(first + HEADER_COUNT);
+        self.table.index.restamp(&shared.regions.index, first..end);
+        self.work += end - first;
+        self.stamping = (end < count).then_some(end);
+        if end < count {
+            return true;
+        }
+        let epoch = self.epoch();
+        if self.table.index.window.epoch != epoch {
+            self.table.index.window.epoch = epoch;
+            if self.advertised {
+                self.advertise(shared, self.window_id());
+            }
+        }
+        false
+    }
+
+    /// Makes every bucket invalid for good, at the end of all.
+    pub(crate) fn poison(&mut self, shared: &Shared) {
+        self.closed = true;
+        let space = &shared.regions.index;
+        let index = &self.table.index;
+        index.poison(space, 0..index.buckets_in_all());
+        if let Some(Moving::Retiring(retiring)) = self.moving.as_deref() {
+            let old = &retiring.old;
+            old.poison(space, 0..old.buckets_in_all());
+        }
     }
 
     /// Takes the place of `old` in the control region; `old` is poisoned and
@@ -370,31 +709,5 @@ impl Partition {
         old.poison(shared);
         old.release_all(shared);
         self.counts.add(&old.counts);
-    }
-}
-
-/// A new index that is being filled.
-struct Filling {
-    new: Index,
-    side: SideTable,
-    /// New slot number and displacement, by old slot number.
-    numbers: Vec<u32>,
-}
-
-impl Filling {
-    fn place(&mut self, shared: &Shared, old: u32, hash: KeyHash, entry: IndexEntry) {
-        let space = &shared.regions.index;
-        let packed = match self.new.vacancy(space, hash) {
-            Some(vacancy) => {
-                self.new.insert(space, vacancy, entry);
-                vacancy.number | u32::from(vacancy.displacement) << DISPLACEMENT_SHIFT
-            }
-            None => {
-                let home = self.new.home(hash);
-                self.new.set_overflowed(space, home, true);
-                self.new.slot_count() + self.side.insert(SideEntry { hash, home, entry })
-            }
-        };
-        self.numbers[old as usize] = packed;
     }
 }

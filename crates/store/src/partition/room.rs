@@ -172,14 +172,10 @@ impl Partition {
 
     /// Evicts the policy's choice. `false` if there is nothing left.
     pub(super) fn evict(&mut self, shared: &Shared) -> bool {
-        let (index, side, space) = (&self.index, &self.side, &shared.regions.index);
-        let slot_count = index.slot_count();
-        let victim = self.policy.victim(&mut |slot| {
-            slot.checked_sub(slot_count).map_or_else(
-                || index.entry(space, slot).tag,
-                |place| side.get(place).map_or(0, |side| side.entry.tag),
-            )
-        });
+        let (table, moving, space) = (&self.table, &self.moving, &shared.regions.index);
+        let victim = self
+            .policy
+            .victim(&mut |number| super::reshape::entry_of(table, moving, space, number).tag);
         let Some(slot) = victim else { return false };
         self.discard(shared, slot, Cause::Capacity);
         true
@@ -273,6 +269,7 @@ impl Partition {
 
     /// Gives every page and run back, for a partition that ends.
     pub(crate) fn release_all(&mut self, shared: &Shared) {
+        self.end_reshape(shared);
         let mut runs = Vec::new();
         self.for_each_entry(shared, |_, entry| {
             if entry.pointer.offset() >= shared.regions.pages_len() {
@@ -287,6 +284,6 @@ impl Partition {
         }
         shared.budget.release(Kind::Private, self.private_charged);
         self.private_charged = 0;
-        super::reshape::release_window(shared, &self.index);
+        shared.release_window_of(&self.table.index);
     }
 }

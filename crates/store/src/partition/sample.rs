@@ -14,16 +14,16 @@ impl Partition {
         slots: &[u32],
         each: &mut dyn FnMut(usize, &[u8], usize),
     ) {
-        if window_id != self.index.window.window_id {
+        if window_id != self.table.index.window.window_id {
             return;
         }
         self.write_what_is_unwritten(shared);
         for (place, &slot) in slots.iter().enumerate() {
             // Clients know no others, whatever they say.
-            if slot >= self.index.slot_count() {
+            if slot >= self.table.index.slot_count() {
                 continue;
             }
-            let entry = self.entry_at(shared, slot);
+            let entry = self.entry_at(shared, self.table.index.space | slot);
             if entry.tag == 0 {
                 continue;
             }

@@ -13,7 +13,7 @@
 use super::age::AgeClock;
 use super::ghost::Ghosts;
 use super::slots::{Queue, Slots};
-use super::{GHOST_DROP_MAX, Policy};
+use super::{GHOST_DROP_MAX, Policy, Retired};
 
 const T1: Queue = Queue::First;
 const T2: Queue = Queue::Second;
@@ -111,8 +111,8 @@ impl Policy for Arc {
         self.slots.resize(slot_count);
     }
 
-    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>) {
-        self.slots = self.slots.rebuilt(slot_count, map);
+    fn retire(&mut self, space: u32) -> Retired {
+        Retired::words(self.slots.retire(space))
     }
 
     fn prepare(&mut self, identity: u64) {

@@ -1,9 +1,9 @@
 //! Least recently used: one list; an access makes its slot the newest, the
 //! oldest is the victim. Exact, given every access.
 
-use super::Policy;
 use super::age::AgeClock;
 use super::slots::{Queue, Slots};
+use super::{Policy, Retired};
 
 /// See the module.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl Policy for Lru {
         self.slots.resize(slot_count);
     }
 
-    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>) {
-        self.slots = self.slots.rebuilt(slot_count, map);
+    fn retire(&mut self, space: u32) -> Retired {
+        Retired::words(self.slots.retire(space))
     }
 
     #[inline]

@@ -5,6 +5,9 @@
 //! what has left, *identities*: 64 bits that tell keys apart, the tag in
 //! practice. It never sees keys, values or sizes.
 //!
+//! A slot number is of one of two *spaces*: an index that is being replaced and
+//! the one that replaces it. Usually there is only one.
+//!
 //! The life of an item:
 //!
 //! ```text
@@ -30,9 +33,10 @@
 //! **Reads reported in batches** are noted beside the policy and told to it when
 //! they matter ([`noted`]).
 //!
-//! **Memory.** Nine bytes per slot ([`slots`], [`noted`]), plus ten per remembered key
-//! ([`ghost`]): at most one key per resident item for ARC, 0.9 for S3-FIFO,
-//! none for LRU. [`Policy::resident_bytes`] counts capacity, not use.
+//! **Memory.** Two bytes per slot for SLRU ([`slru`]); nine for the others
+//! ([`slots`], [`noted`]), plus ten per remembered key ([`ghost`]): at most one key
+//! per resident item for ARC, 0.9 for S3-FIFO, none for LRU.
+//! [`Policy::resident_bytes`] counts capacity, not use.
 
 mod age;
 mod arc;
@@ -45,6 +49,7 @@ mod oltp;
 mod reference;
 mod s3fifo;
 mod slots;
+mod slru;
 #[cfg(test)]
 mod tests;
 
@@ -52,7 +57,8 @@ pub use arc::Arc;
 pub use lru::Lru;
 pub use noted::Noted;
 pub use s3fifo::S3Fifo;
-pub use slots::SLOT_COUNT_MAX;
+pub use slots::{SLOT_COUNT_MAX, SPACE};
+pub use slru::Slru;
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,16 +69,14 @@ const GHOST_DROP_MAX: usize = 4;
 
 /// Chooses what leaves a partition.
 pub trait Policy: Send {
-    /// Makes room for slot numbers below `slot_count`; those that exist keep
-    /// theirs. Never shrinks. Panics beyond [`SLOT_COUNT_MAX`].
+    /// Makes room for slot numbers below `slot_count`, in the space that it is
+    /// of (see [`SPACE`]); those that exist keep theirs. Never shrinks. Panics
+    /// beyond [`SLOT_COUNT_MAX`].
     fn resize(&mut self, slot_count: u32);
 
-    /// Renumbers for a new index: `map` gives the new slot for an old one, or
-    /// none if that item is dropped. It is asked once per resident slot, from
-    /// the oldest to the newest of each queue. Order and frequencies are kept,
-    /// displacements start at 0. Old and new metadata are both resident until
-    /// it returns: [`slot_bytes`] of both.
-    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>);
+    /// Takes the slots of a space away. All items have been removed from it, or
+    /// relocated to the other one. Dropping what is returned may take long.
+    fn retire(&mut self, space: u32) -> Retired;
 
     /// A key that is not here is about to be inserted; to be called before its
     /// victims are chosen. Once is enough; a repetition for the same key does
@@ -126,7 +130,7 @@ pub trait Policy: Send {
     fn resident_bytes(&self) -> u64;
 
     /// Two bits kept for the index: how many buckets from its home an entry
-    /// stands. Only [`Policy::set_displacement`] and [`Policy::rebuild`] change
+    /// stands. Only [`Policy::set_displacement`] and [`Policy::retire`] change
     /// it; insertion and removal do not.
     fn displacement(&self, slot: u32) -> u8;
 
@@ -134,17 +138,45 @@ pub trait Policy: Send {
     fn set_displacement(&mut self, slot: u32, displacement: u8);
 }
 
+/// Metadata of slots that are no more: to be dropped where nobody waits.
+#[derive(Debug, Default)]
+pub struct Retired {
+    words: Vec<u64>,
+    stamps: Vec<u16>,
+    notes: Vec<u8>,
+}
+
+impl Retired {
+    fn words(words: Vec<u64>) -> Self {
+        Retired {
+            words,
+            ..Retired::default()
+        }
+    }
+
+    /// Private bytes that they take until they are dropped.
+    pub fn private_len(&self) -> u64 {
+        let stamps = self.stamps.capacity() * size_of::<u16>();
+        (self.words.capacity() * size_of::<u64>() + stamps + self.notes.capacity()) as u64
+    }
+}
+
 /// Bytes of metadata for this many slots, ghosts not included: what
-/// [`Policy::rebuild`] will need beside the old.
-pub const fn slot_bytes(slot_count: u32) -> u64 {
-    slot_count as u64 * (size_of::<u64>() + size_of::<u8>()) as u64
+/// a second space of that many will need beside the first.
+pub fn slot_bytes(kind: PolicyKind, slot_count: u32) -> u64 {
+    match kind {
+        PolicyKind::Slru => slru::bytes(slot_count),
+        _ => u64::from(slot_count) * (size_of::<u64>() + size_of::<u8>()) as u64,
+    }
 }
 
 /// The policies there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PolicyKind {
-    /// Least recently used.
+    /// Segmented LRU by coarse ages.
     #[default]
+    Slru,
+    /// Least recently used.
     Lru,
     /// Adaptive replacement cache.
     Arc,
@@ -154,11 +186,17 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All of them.
-    pub const ALL: [PolicyKind; 3] = [PolicyKind::Lru, PolicyKind::Arc, PolicyKind::S3Fifo];
+    pub const ALL: [PolicyKind; 4] = [
+        PolicyKind::Slru,
+        PolicyKind::Lru,
+        PolicyKind::Arc,
+        PolicyKind::S3Fifo,
+    ];
 
     /// The name in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
+            PolicyKind::Slru => "slru",
             PolicyKind::Lru => "lru",
             PolicyKind::Arc => "arc",
             PolicyKind::S3Fifo => "s3fifo",
@@ -174,7 +212,7 @@ impl fmt::Display for PolicyKind {
 
 /// A policy name that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no eviction policy is called {0:?}; choose lru, arc or s3fifo")]
+#[error("no eviction policy is called {0:?}; choose slru, lru, arc or s3fifo")]
 pub struct UnknownPolicy(pub String);
 
 impl FromStr for PolicyKind {
@@ -191,6 +229,8 @@ impl FromStr for PolicyKind {
 /// Any of the policies, without a virtual call.
 #[derive(Debug)]
 pub enum AnyPolicy {
+    /// See [`Slru`].
+    Slru(Slru),
     /// See [`Lru`].
     Lru(Lru),
     /// See [`Arc`].
@@ -203,6 +243,7 @@ pub enum AnyPolicy {
 /// [`SLOT_COUNT_MAX`].
 pub fn new(kind: PolicyKind, slot_count: u32) -> AnyPolicy {
     match kind {
+        PolicyKind::Slru => AnyPolicy::Slru(Slru::new(slot_count)),
         PolicyKind::Lru => AnyPolicy::Lru(Lru::new(slot_count)),
         PolicyKind::Arc => AnyPolicy::Arc(Arc::new(slot_count)),
         PolicyKind::S3Fifo => AnyPolicy::S3Fifo(S3Fifo::new(slot_count)),
@@ -212,6 +253,7 @@ pub fn new(kind: PolicyKind, slot_count: u32) -> AnyPolicy {
 macro_rules! each {
     ($any:expr, $policy:ident => $call:expr) => {
         match $any {
+            AnyPolicy::Slru($policy) => $call,
             AnyPolicy::Lru($policy) => $call,
             AnyPolicy::Arc($policy) => $call,
             AnyPolicy::S3Fifo($policy) => $call,
@@ -224,8 +266,8 @@ impl Policy for AnyPolicy {
         each!(self, policy => policy.resize(slot_count))
     }
 
-    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>) {
-        each!(self, policy => policy.rebuild(slot_count, map))
+    fn retire(&mut self, space: u32) -> Retired {
+        each!(self, policy => policy.retire(space))
     }
 
     #[inline]

@@ -9,12 +9,15 @@
 //! for S3-FIFO, which looks at its counts only at the ends of its queues, it
 //! changes nothing.
 //!
+//! SLRU needs no notes: it executes a reported access as fast as one is noted.
+//!
 //! | bits | field |
 //! |---|---|
 //! | 0..2 | accesses noted, up to 3 |
 //! | 7 | accessed at all since it was written |
 
-use super::{AnyPolicy, Policy, PolicyKind};
+use super::slots::{lengthen, space_of, within};
+use super::{AnyPolicy, Policy, PolicyKind, Retired};
 
 const COUNT_MAX: u8 = 3;
 const WAS_ACCESSED: u8 = 1 << 7;
@@ -27,9 +30,18 @@ const PASS_OVER_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Noted {
     policy: AnyPolicy,
-    notes: Vec<u8>,
+    /// Empty if the policy needs none.
+    notes: [Vec<u8>; 2],
     /// Whether the latest victim was accessed since it was written.
     victim_was_accessed: bool,
+}
+
+/// Notes that a policy needs for so many slots.
+fn note_count(kind: PolicyKind, slot_count: u32) -> usize {
+    match kind {
+        PolicyKind::Slru => 0,
+        _ => slot_count as usize,
+    }
 }
 
 impl Noted {
@@ -37,19 +49,22 @@ impl Noted {
     pub fn new(kind: PolicyKind, slot_count: u32) -> Self {
         Noted {
             policy: super::new(kind, slot_count),
-            notes: vec![0; slot_count as usize],
+            notes: [vec![0; note_count(kind, slot_count)], Vec::new()],
             victim_was_accessed: false,
         }
     }
 
-    /// Notes an access of each slot. Numbers that name nothing change nothing
+    /// Notes an access of a slot. A number that names nothing changes nothing
     /// that matters.
-    pub fn note(&mut self, slots: &[u32]) {
-        for &slot in slots {
-            if let Some(note) = self.notes.get_mut(slot as usize) {
-                let count = *note & COUNT_MAX;
-                *note = WAS_ACCESSED | (count + u8::from(count < COUNT_MAX));
-            }
+    #[inline]
+    pub fn note(&mut self, slot: u32) {
+        if let AnyPolicy::Slru(policy) = &mut self.policy {
+            policy.access(slot);
+            return;
+        }
+        if let Some(note) = self.note_mut(slot) {
+            let count = *note & COUNT_MAX;
+            *note = WAS_ACCESSED | (count + u8::from(count < COUNT_MAX));
         }
     }
 
@@ -57,15 +72,23 @@ impl Noted {
     /// is there now.
     #[inline]
     pub fn overwritten(&mut self, slot: u32) {
+        if let AnyPolicy::Slru(policy) = &mut self.policy {
+            policy.overwritten(slot);
+            return;
+        }
         self.policy.access(slot);
-        if let Some(note) = self.notes.get_mut(slot as usize) {
+        if let Some(note) = self.note_mut(slot) {
             *note &= !WAS_ACCESSED;
         }
     }
 
     /// Whether the item in `slot` was accessed since it was written.
     pub fn was_accessed(&self, slot: u32) -> bool {
-        let note = self.notes.get(slot as usize);
+        if let AnyPolicy::Slru(policy) = &self.policy {
+            return policy.was_accessed(slot);
+        }
+        let notes = self.notes.get(space_of(slot));
+        let note = notes.and_then(|notes| notes.get(within(slot)));
         note.is_some_and(|note| note & WAS_ACCESSED != 0)
     }
 
@@ -74,9 +97,19 @@ impl Noted {
         self.victim_was_accessed
     }
 
+    /// Which policy it is.
+    pub fn kind(&self) -> PolicyKind {
+        match &self.policy {
+            AnyPolicy::Slru(_) => PolicyKind::Slru,
+            AnyPolicy::Lru(_) => PolicyKind::Lru,
+            AnyPolicy::Arc(_) => PolicyKind::Arc,
+            AnyPolicy::S3Fifo(_) => PolicyKind::S3Fifo,
+        }
+    }
+
     /// Tells the policy what was noted of `slot`; `false` if nothing was.
     fn settle(&mut self, slot: u32) -> bool {
-        let Some(note) = self.notes.get_mut(slot as usize) else {
+        let Some(note) = self.note_mut(slot) else {
             return false;
         };
         let count = *note & COUNT_MAX;
@@ -87,8 +120,13 @@ impl Noted {
         count > 0
     }
 
+    #[inline(always)]
+    fn note_mut(&mut self, slot: u32) -> Option<&mut u8> {
+        self.notes.get_mut(space_of(slot))?.get_mut(within(slot))
+    }
+
     fn forget(&mut self, slot: u32) {
-        if let Some(note) = self.notes.get_mut(slot as usize) {
+        if let Some(note) = self.note_mut(slot) {
             *note = 0;
         }
     }
@@ -97,24 +135,16 @@ impl Noted {
 impl Policy for Noted {
     fn resize(&mut self, slot_count: u32) {
         self.policy.resize(slot_count);
-        let more = (slot_count as usize).saturating_sub(self.notes.len());
-        self.notes.reserve_exact(more);
-        self.notes.resize(self.notes.len() + more, 0);
+        if self.kind() != PolicyKind::Slru {
+            lengthen(&mut self.notes, slot_count);
+        }
     }
 
-    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>) {
-        let before = std::mem::take(&mut self.notes);
-        let mut notes = vec![0; slot_count as usize];
-        self.policy.rebuild(slot_count, &mut |from| {
-            let to = map(from)?;
-            if let (Some(note), Some(noted)) =
-                (notes.get_mut(to as usize), before.get(from as usize))
-            {
-                *note = *noted;
-            }
-            Some(to)
-        });
-        self.notes = notes;
+    fn retire(&mut self, space: u32) -> Retired {
+        Retired {
+            notes: std::mem::take(&mut self.notes[space_of(space)]),
+            ..self.policy.retire(space)
+        }
     }
 
     #[inline]
@@ -129,7 +159,7 @@ impl Policy for Noted {
 
     #[inline]
     fn access(&mut self, slot: u32) {
-        if let Some(note) = self.notes.get_mut(slot as usize) {
+        if let Some(note) = self.note_mut(slot) {
             *note |= WAS_ACCESSED;
         }
         self.policy.access(slot);
@@ -143,9 +173,9 @@ impl Policy for Noted {
 
     fn relocate(&mut self, from: u32, to: u32) {
         self.policy.relocate(from, to);
-        if let Some(note) = self.notes.get_mut(from as usize) {
+        if let Some(note) = self.note_mut(from) {
             let moved = std::mem::take(note);
-            if let Some(note) = self.notes.get_mut(to as usize) {
+            if let Some(note) = self.note_mut(to) {
                 *note = moved;
             }
         }
@@ -175,6 +205,12 @@ impl Policy for Noted {
         for &slot in slots {
             self.settle(slot);
         }
+        if let AnyPolicy::Slru(policy) = &mut self.policy {
+            let (victim, accessed) = policy.oldest_among(slots)?;
+            self.victim_was_accessed = accessed;
+            policy.remove(victim);
+            return Some(victim);
+        }
         let victim = self.policy.victim_among(slots, identity_of)?;
         self.victim_was_accessed = self.was_accessed(victim);
         self.forget(victim);
@@ -191,7 +227,7 @@ impl Policy for Noted {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.policy.resident_bytes() + self.notes.capacity() as u64
+        self.policy.resident_bytes() + (self.notes[0].capacity() + self.notes[1].capacity()) as u64
     }
 
     #[inline]
@@ -207,6 +243,7 @@ impl Policy for Noted {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SPACE;
     use super::*;
 
     fn identity(slot: u32) -> u64 {
@@ -224,11 +261,11 @@ mod tests {
 
     #[test]
     fn what_was_noted_stays_and_what_was_not_leaves() {
-        for kind in PolicyKind::ALL {
+        for kind in [PolicyKind::Lru, PolicyKind::Arc, PolicyKind::S3Fifo] {
             let mut policy = filled(kind, 40);
             let noted: Vec<u32> = (0..40).filter(|slot| slot % 2 == 0).collect();
-            policy.note(&noted);
-            policy.note(&noted);
+            noted.iter().for_each(|slot| policy.note(*slot));
+            noted.iter().for_each(|slot| policy.note(*slot));
             for _ in 0..20 {
                 let victim = policy.victim(&mut identity).expect("it is full");
                 assert_eq!(victim % 2, 1, "{kind}: {victim} was noted");
@@ -239,7 +276,9 @@ mod tests {
     #[test]
     fn a_note_saves_an_item_once() {
         let mut policy = filled(PolicyKind::Lru, 2);
-        policy.note(&[0, 0, 0, 0, 0]);
+        [0, 0, 0, 0, 0]
+            .into_iter()
+            .for_each(|slot| policy.note(slot));
         assert_eq!(policy.victim(&mut identity), Some(1));
         assert_eq!(policy.victim(&mut identity), Some(0));
         assert_eq!(policy.victim(&mut identity), None);
@@ -249,28 +288,35 @@ mod tests {
     fn notes_move_with_their_items_and_end_with_them() {
         let mut policy = filled(PolicyKind::Lru, 3);
         policy.resize(5);
-        policy.note(&[0, 1]);
+        [0, 1].into_iter().for_each(|slot| policy.note(slot));
         policy.relocate(0, 4);
         assert!(policy.was_accessed(4) && !policy.was_accessed(0));
         policy.remove(1);
         policy.insert(1, 1);
         assert!(!policy.was_accessed(1));
         assert_eq!(policy.victim(&mut identity), Some(2));
-        policy.rebuild(8, &mut |slot| Some(slot + 2));
-        assert!(policy.was_accessed(6) && !policy.was_accessed(3));
+        policy.resize(SPACE | 8);
+        for slot in [0, 1, 3, 4] {
+            policy.relocate(slot, SPACE | (slot + 2));
+        }
+        assert!(policy.retire(0).private_len() >= 5 * 9);
+        assert!(policy.was_accessed(SPACE | 6) && !policy.was_accessed(SPACE | 3));
+        assert!(!policy.was_accessed(4));
     }
 
     #[test]
     fn an_item_among_full_buckets_is_saved_by_its_note() {
         let mut policy = filled(PolicyKind::S3Fifo, 30);
-        policy.note(&[5, 6]);
+        [5, 6].into_iter().for_each(|slot| policy.note(slot));
         assert_eq!(policy.victim_among(&[5, 6, 7], &mut identity), Some(7));
     }
 
     #[test]
     fn numbers_that_name_nothing_change_nothing() {
         let mut policy = Noted::new(PolicyKind::Arc, 3);
-        policy.note(&[1, 2, 3, u32::MAX]);
+        [1, 2, 3, u32::MAX]
+            .into_iter()
+            .for_each(|slot| policy.note(slot));
         policy.insert(0, 0);
         assert_eq!(policy.victim(&mut identity), Some(0));
         assert_eq!(policy.victim(&mut identity), None);

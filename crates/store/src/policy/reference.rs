@@ -119,7 +119,7 @@ impl Model {
                     }
                 }
             }
-            PolicyKind::Lru | PolicyKind::Arc => {
+            PolicyKind::Slru | PolicyKind::Lru | PolicyKind::Arc => {
                 self.remove(slot);
                 item.frequency = 0;
                 self.lists[usize::from(self.kind == PolicyKind::Arc)].push(item);
@@ -138,7 +138,8 @@ impl Model {
             return None;
         }
         Some(match self.kind {
-            PolicyKind::Lru => self.lists[0].remove(0).slot,
+            // SLRU has no exact model: its own tests are beside it.
+            PolicyKind::Slru | PolicyKind::Lru => self.lists[0].remove(0).slot,
             PolicyKind::Arc => self.victim_arc(),
             PolicyKind::S3Fifo => self.victim_s3fifo(),
         })
@@ -149,7 +150,7 @@ impl Model {
         let list = usize::from(self.lists[1].iter().any(|item| item.slot == slot));
         let count = self.count();
         match self.kind {
-            PolicyKind::Lru => {}
+            PolicyKind::Slru | PolicyKind::Lru => {}
             PolicyKind::Arc => {
                 self.trim_arc();
                 self.ghosts[list].push(self.identity_of(slot));

@@ -17,7 +17,7 @@
 
 use super::ghost::Ghosts;
 use super::slots::{Queue, Slots};
-use super::{GHOST_DROP_MAX, Policy};
+use super::{GHOST_DROP_MAX, Policy, Retired};
 
 const SMALL: Queue = Queue::First;
 const MAIN: Queue = Queue::Second;
@@ -96,8 +96,8 @@ impl Policy for S3Fifo {
         self.slots.resize(slot_count);
     }
 
-    fn rebuild(&mut self, slot_count: u32, map: &mut dyn FnMut(u32) -> Option<u32>) {
-        self.slots = self.slots.rebuilt(slot_count, map);
+    fn retire(&mut self, space: u32) -> Retired {
+        Retired::words(self.slots.retire(space))
     }
 
     fn prepare(&mut self, identity: u64) {

@@ -8,6 +8,10 @@
 //! | 58..62 | grade | the policy's own: an access count (S3-FIFO) or a coarse age (LRU, ARC) |
 //! | 62..64 | displacement | the index's own: how far from its home bucket the entry stands |
 //!
+//! While an index is replaced, its items move one by one to numbers of the next
+//! one: a number says by its highest bit, [`SPACE`], in which of two arrays its
+//! slot is, and lists run through both. When the old array is empty it goes.
+//!
 //! Eight bytes are the whole price of a policy per slot; ghosts come on top.
 //! Nothing here allocates but [`Slots::with_count`] and [`Slots::resize`].
 
@@ -30,8 +34,64 @@ const QUEUE_MASK: u64 = (1 << QUEUE_BITS) - 1;
 const GRADE_MASK: u64 = (1 << GRADE_BITS) - 1;
 const DISPLACEMENT_MASK: u64 = (1 << DISPLACEMENT_BITS) - 1;
 
-/// Slots that one policy can describe: every number that is not [`NIL`].
-pub const SLOT_COUNT_MAX: u32 = NIL;
+/// The bit of a slot number that tells two indexes apart.
+pub const SPACE: u32 = 1 << SPACE_SHIFT;
+const SPACE_SHIFT: u32 = LINK_BITS - 1;
+
+/// Slots of one index that a policy can describe: no number is [`NIL`].
+pub const SLOT_COUNT_MAX: u32 = SPACE - 1;
+
+/// The number without its [`SPACE`].
+#[inline(always)]
+pub(super) const fn within(slot: u32) -> usize {
+    (slot & (SPACE - 1)) as usize
+}
+
+/// Which of two arrays a number belongs to; more than 1 for nonsense.
+#[inline(always)]
+pub(super) const fn space_of(slot: u32) -> usize {
+    (slot >> SPACE_SHIFT) as usize
+}
+
+/// Makes an array as long as the number after its last one says. One that is
+/// empty is asked for zeroed, so that it becomes resident only as it is used.
+pub(super) fn lengthen<T: Clone + Default>(arrays: &mut [Vec<T>; 2], slot_count: u32)
+where
+    Vec<T>: Zeroed,
+{
+    let len = within(slot_count);
+    assert!(len <= SLOT_COUNT_MAX as usize, "links have 28 bits");
+    let array = &mut arrays[space_of(slot_count)];
+    if array.is_empty() {
+        *array = Zeroed::zeroed(len);
+    } else if len > array.len() {
+        array.reserve_exact(len - array.len());
+        array.resize(len, T::default());
+    }
+}
+
+/// Arrays that can be had zeroed without touching them.
+pub(super) trait Zeroed {
+    fn zeroed(len: usize) -> Self;
+}
+
+impl Zeroed for Vec<u64> {
+    fn zeroed(len: usize) -> Self {
+        vec![0; len]
+    }
+}
+
+impl Zeroed for Vec<u16> {
+    fn zeroed(len: usize) -> Self {
+        vec![0; len]
+    }
+}
+
+impl Zeroed for Vec<u8> {
+    fn zeroed(len: usize) -> Self {
+        vec![0; len]
+    }
+}
 
 /// Different values of a grade.
 pub(super) const GRADE_COUNT: u8 = 1 << GRADE_BITS;
@@ -67,7 +127,7 @@ const EMPTY: List = List {
 /// All slots of one index, and the lists through them.
 #[derive(Debug)]
 pub(super) struct Slots {
-    words: Vec<u64>,
+    words: [Vec<u64>; 2],
     lists: [List; 2],
 }
 
@@ -75,29 +135,44 @@ impl Slots {
     /// `slot_count` empty slots. Their memory is asked for zeroed, so it
     /// becomes resident only as slots are used.
     pub(super) fn with_count(slot_count: u32) -> Self {
-        assert!(slot_count <= SLOT_COUNT_MAX, "links have 28 bits");
-        Slots {
-            words: vec![0; slot_count as usize],
+        let mut slots = Slots {
+            words: Default::default(),
             lists: [EMPTY; 2],
-        }
+        };
+        slots.resize(slot_count);
+        slots
     }
 
-    /// More slots at the end. Fewer are not possible: a slot beyond the new
-    /// end may be linked.
+    /// More slots at the end of the space that `slot_count` is of. Fewer are not
+    /// possible: a slot beyond the new end may be linked.
     pub(super) fn resize(&mut self, slot_count: u32) {
-        assert!(slot_count <= SLOT_COUNT_MAX, "links have 28 bits");
-        let more = (slot_count as usize).saturating_sub(self.words.len());
-        self.words.reserve_exact(more);
-        self.words.resize(self.words.len() + more, 0);
+        lengthen(&mut self.words, slot_count);
+    }
+
+    /// Takes the slots of a space away, of which none is linked any more.
+    pub(super) fn retire(&mut self, space: u32) -> Vec<u64> {
+        std::mem::take(&mut self.words[space_of(space)])
     }
 
     /// Bytes held, spare capacity included.
     pub(super) fn resident_bytes(&self) -> u64 {
-        (self.words.capacity() * size_of::<u64>()) as u64
+        let capacity = |words: &Vec<u64>| words.capacity() * size_of::<u64>();
+        self.words.iter().map(capacity).sum::<usize>() as u64
     }
 
-    pub(super) fn slot_count(&self) -> u32 {
-        self.words.len() as u32
+    #[inline(always)]
+    fn get(&self, slot: u32) -> Option<&u64> {
+        self.words.get(space_of(slot))?.get(within(slot))
+    }
+
+    #[inline(always)]
+    fn word(&self, slot: u32) -> u64 {
+        self.words[space_of(slot)][within(slot)]
+    }
+
+    #[inline(always)]
+    fn word_mut(&mut self, slot: u32) -> &mut u64 {
+        &mut self.words[space_of(slot)][within(slot)]
     }
 
     pub(super) fn count(&self, queue: Queue) -> u32 {
@@ -112,7 +187,7 @@ impl Slots {
     /// The list that holds `slot`; none if the slot is empty or does not exist.
     #[inline(always)]
     pub(super) fn queue(&self, slot: u32) -> Option<Queue> {
-        match self.words.get(slot as usize)? >> QUEUE_SHIFT & QUEUE_MASK {
+        match self.get(slot)? >> QUEUE_SHIFT & QUEUE_MASK {
             1 => Some(Queue::First),
             2 => Some(Queue::Second),
             _ => None,
@@ -121,7 +196,7 @@ impl Slots {
 
     #[inline(always)]
     pub(super) fn grade(&self, slot: u32) -> u8 {
-        (self.words[slot as usize] >> GRADE_SHIFT & GRADE_MASK) as u8
+        (self.word(slot) >> GRADE_SHIFT & GRADE_MASK) as u8
     }
 
     #[inline(always)]
@@ -132,14 +207,14 @@ impl Slots {
     /// See [`super::Policy::displacement`]. 0 for a slot that does not exist.
     #[inline]
     pub(super) fn displacement(&self, slot: u32) -> u8 {
-        let word = self.words.get(slot as usize).copied().unwrap_or(0);
+        let word = self.get(slot).copied().unwrap_or(0);
         (word >> DISPLACEMENT_SHIFT & DISPLACEMENT_MASK) as u8
     }
 
     #[inline]
     pub(super) fn set_displacement(&mut self, slot: u32, displacement: u8) {
         debug_assert!(u64::from(displacement) <= DISPLACEMENT_MASK);
-        if slot < self.slot_count() {
+        if self.get(slot).is_some() {
             let value = u64::from(displacement) & DISPLACEMENT_MASK;
             self.set_field(slot, DISPLACEMENT_SHIFT, DISPLACEMENT_MASK, value);
         }
@@ -155,12 +230,12 @@ impl Slots {
     /// exist; one that was linked is unlinked first.
     #[inline]
     pub(super) fn push(&mut self, queue: Queue, slot: u32, grade: u8) {
-        if slot >= self.slot_count() {
+        if self.get(slot).is_none() {
             return;
         }
         self.unlink(slot);
         let newest = self.list(queue).newest;
-        let word = &mut self.words[slot as usize];
+        let word = self.word_mut(slot);
         *word = *word & (DISPLACEMENT_MASK << DISPLACEMENT_SHIFT)
             | u64::from(NIL)
             | u64::from(newest) << OLDER_SHIFT
@@ -180,7 +255,7 @@ impl Slots {
     #[inline]
     pub(super) fn unlink(&mut self, slot: u32) -> Option<Queue> {
         let queue = self.queue(slot)?;
-        let word = self.words[slot as usize];
+        let word = self.word(slot);
         let newer = (word & LINK_MASK) as u32;
         let older = (word >> OLDER_SHIFT & LINK_MASK) as u32;
         if newer == NIL {
@@ -194,7 +269,7 @@ impl Slots {
             self.set_field(older, 0, LINK_MASK, u64::from(newer));
         }
         self.list_mut(queue).count -= 1;
-        self.words[slot as usize] = word & (DISPLACEMENT_MASK << DISPLACEMENT_SHIFT);
+        *self.word_mut(slot) = word & (DISPLACEMENT_MASK << DISPLACEMENT_SHIFT);
         Some(queue)
     }
 
@@ -210,7 +285,7 @@ impl Slots {
 
     /// Gives an item another slot, in the same place of its list.
     pub(super) fn relocate(&mut self, from: u32, to: u32) {
-        if from == to || to >= self.slot_count() {
+        if from == to || self.get(to).is_none() {
             return;
         }
         let Some(queue) = self.queue(from) else {
@@ -218,10 +293,10 @@ impl Slots {
         };
         self.unlink(to);
         let displacement = DISPLACEMENT_MASK << DISPLACEMENT_SHIFT;
-        let word = self.words[from as usize];
-        let kept = self.words[to as usize] & displacement;
-        self.words[to as usize] = word & !displacement | kept;
-        self.words[from as usize] = word & displacement;
+        let word = self.word(from);
+        let kept = self.word(to) & displacement;
+        *self.word_mut(to) = word & !displacement | kept;
+        *self.word_mut(from) = word & displacement;
         let newer = (word & LINK_MASK) as u32;
         let older = (word >> OLDER_SHIFT & LINK_MASK) as u32;
         if newer == NIL {
@@ -236,30 +311,10 @@ impl Slots {
         }
     }
 
-    /// These slots under new numbers: lists, order and grades are kept, what
-    /// `map` drops is left out, displacements start at 0.
-    pub(super) fn rebuilt(
-        &self,
-        slot_count: u32,
-        map: &mut dyn FnMut(u32) -> Option<u32>,
-    ) -> Slots {
-        let mut new = Slots::with_count(slot_count);
-        for queue in [Queue::First, Queue::Second] {
-            let mut slot = self.list(queue).oldest;
-            while slot != NIL {
-                if let Some(to) = map(slot) {
-                    new.push(queue, to, self.grade(slot));
-                }
-                slot = (self.words[slot as usize] & LINK_MASK) as u32;
-            }
-        }
-        new
-    }
-
     /// Brings a slot's word nearer.
     #[inline(always)]
     pub(super) fn prefetch(&self, slot: u32) {
-        if let Some(word) = self.words.get(slot as usize) {
+        if let Some(word) = self.get(slot) {
             prefetch_read(std::ptr::from_ref(word).cast());
         }
     }
@@ -276,7 +331,7 @@ impl Slots {
 
     #[inline(always)]
     fn set_field(&mut self, slot: u32, shift: u32, mask: u64, value: u64) {
-        let word = &mut self.words[slot as usize];
+        let word = self.word_mut(slot);
         *word = *word & !(mask << shift) | value << shift;
     }
 }
@@ -288,7 +343,7 @@ impl Slots {
         let mut order = Vec::new();
         let (mut before, mut slot) = (NIL, self.list(queue).oldest);
         while slot != NIL {
-            let word = self.words[slot as usize];
+            let word = self.word(slot);
             assert_eq!(self.queue(slot), Some(queue));
             assert_eq!((word >> OLDER_SHIFT & LINK_MASK) as u32, before);
             order.push(slot);
@@ -341,6 +396,30 @@ mod tests {
     }
 
     #[test]
+    fn items_move_to_another_space_and_keep_their_order() {
+        let mut slots = Slots::with_count(4);
+        for slot in 0..4 {
+            slots.push(Queue::First, slot, slot as u8);
+        }
+        slots.set_displacement(1, 3);
+        slots.resize(SPACE | 10);
+        for (from, to) in [(2, 9), (0, 0), (3, 4)] {
+            slots.relocate(from, SPACE | to);
+        }
+        let order = [SPACE, 1, SPACE | 9, SPACE | 4];
+        assert_eq!(slots.order(Queue::First), order);
+        assert_eq!((slots.grade(SPACE | 9), slots.displacement(1)), (2, 3));
+        slots.unlink(1);
+        slots.push(Queue::First, SPACE | 1, 1);
+        assert_eq!(slots.retire(0).len(), 4);
+        assert_eq!((slots.queue(2), slots.displacement(1)), (None, 0));
+        // And back.
+        slots.resize(2);
+        slots.relocate(SPACE | 9, 1);
+        assert_eq!(slots.order(Queue::First), [SPACE, 1, SPACE | 4, SPACE | 1]);
+    }
+
+    #[test]
     fn displacement_is_independent_of_the_lists() {
         let mut slots = Slots::with_count(4);
         slots.set_displacement(1, 3);
@@ -358,6 +437,7 @@ mod tests {
     fn numbers_that_name_nothing_change_nothing() {
         let mut slots = Slots::with_count(3);
         slots.push(Queue::First, 3, 0);
+        slots.push(Queue::First, SPACE, 0);
         slots.push(Queue::First, u32::MAX, 0);
         assert_eq!(slots.unlink(u32::MAX), None);
         assert_eq!(slots.queue(NIL), None);

@@ -2,9 +2,7 @@
 //! they hit is always a value that was written for that key, never older than
 //! what was acknowledged before they looked, and what stands is never missed.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use trefoil_layout::KeyHasher;
 use trefoil_layout::op::Outcome;

@@ -1,13 +1,11 @@
 //! The rules of DESIGN section 4 at one replica, an expectation a line.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use trefoil_layout::Version;
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX};
 use trefoil_layout::op::{Action, Expected, Found, Mutation, Outcome, Rejection};
 use trefoil_region::WordBuffer;
-use trefoil_store::{MutationKind, Now, Regions, Store, StoreConfig};
+use trefoil_store::{MutationKind, Now, PolicyKind, Regions, Store, StoreConfig};
 
 fn small() -> Store {
     heap(256 * KIB, 1)
@@ -63,7 +61,7 @@ fn a_forgotten_tombstone_raises_the_floor() {
     }
     assert_eq!(set(&store, b"unknown", b"v", 1), Outcome::Applied);
     assert_eq!(erase(&store, b"one more", 200), Outcome::Applied);
-    assert_eq!(store.floor(b"0").1, version(100));
+    assert_eq!(store.floor(b"0").unwrap().1, version(100));
     assert_eq!(set(&store, b"0", b"late", 99), superseded(100));
     assert_eq!(set(&store, b"stranger", b"late", 99), superseded(100));
     assert_eq!(set(&store, b"1", b"late", 100), superseded(101));
@@ -112,6 +110,7 @@ fn mismatch_absent() -> Outcome {
 fn eviction_raises_the_floor() {
     let config = StoreConfig {
         objects_max: Some(3),
+        policy: PolicyKind::Lru,
         ..config(256 * KIB, 1)
     };
     let store = Store::new(config, Regions::heap(256 * KIB)).unwrap();
@@ -124,7 +123,7 @@ fn eviction_raises_the_floor() {
     assert!(get(&store, b"1").is_some());
     assert_eq!(set(&store, b"4", b"v", 4), Outcome::Applied);
     assert_eq!(get(&store, b"2"), None, "the least recently used");
-    assert_eq!(store.floor(b"2").1, version(2));
+    assert_eq!(store.floor(b"2").unwrap().1, version(2));
     assert_eq!(set(&store, b"2", b"late", 1), superseded(2));
     assert_eq!(set(&store, b"2", b"own value again", 2), Outcome::Applied);
     store.check().unwrap();
@@ -170,9 +169,9 @@ fn expired_entries_keep_their_bound_and_are_absent() {
     assert_eq!(at(later, add, b"add", 6), mismatch(None, 7));
     assert_eq!(at(later, add, b"add", 20), Outcome::Applied);
     assert_eq!(get_at(&store, later, b"get"), None);
-    assert_eq!(store.floor(b"get").1, version(8));
+    assert_eq!(store.floor(b"get").unwrap().1, version(8));
     assert_eq!(store.maintain(later).expired, 2, "\"set\" and \"crawl\"");
-    assert_eq!(store.floor(b"get").1, version(9));
+    assert_eq!(store.floor(b"get").unwrap().1, version(9));
     assert_eq!(store.stats().items, 1);
     assert_eq!(store.stats().counts.expired, 5);
     store.check().unwrap();
@@ -217,7 +216,7 @@ fn what_the_formats_cannot_carry_is_refused_without_a_trace() {
     );
     assert_eq!(rejected(good, 10_000_000_001), Rejection::ClockAhead);
     assert_eq!(store.stats().items, 0);
-    assert_eq!(store.floor(b"k").1, Version::ZERO);
+    assert_eq!(store.floor(b"k").unwrap().1, Version::ZERO);
     let counts = store.stats().counts.of(MutationKind::Set);
     assert_eq!((counts.applied, counts.rejected), (0, 6));
     assert_eq!(set(&store, b"k", b"v", 10_000_000_000), Outcome::Applied);

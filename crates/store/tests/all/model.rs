@@ -1,9 +1,7 @@
 //! The store against a map that knows every version ever applied. Evictions are
 //! the store's choice: the map only follows them, and checks that no bound falls.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use trefoil_layout::Version;
@@ -136,7 +134,7 @@ impl Model {
             Action::Cas(_) => self.present(number),
             _ => None,
         };
-        let floor = self.store.floor(&key).1;
+        let floor = self.store.floor(&key).unwrap().1;
         let known = self.keys.entry(number).or_default();
         let newest = known.newest;
         let mutation = Mutation {
@@ -234,7 +232,7 @@ impl Model {
             }
         }
         for number in 0..KEY_COUNT {
-            let (partition, floor) = self.store.floor(&Self::key(number));
+            let (partition, floor) = self.store.floor(&Self::key(number)).unwrap();
             let before = self.floors.insert(partition, floor).unwrap_or_default();
             assert!(floor >= before, "a floor fell");
         }

@@ -128,7 +128,7 @@ pub(crate) fn one_sided(
 ) -> OneSided {
     let control = store.regions().control.words();
     let index = store.regions().index.words();
-    let partition = hash.partition(partition_count);
+    let partition = hash.partition(0, partition_count);
     let Some(window) = control::index_window(&control, partition) else {
         return OneSided::Retry;
     };

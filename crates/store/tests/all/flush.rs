@@ -1,8 +1,6 @@
 //! Flushing, listing, and what else the process that owns a store does with it.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use std::collections::BTreeSet;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
@@ -217,7 +215,7 @@ fn many_reads_come_in_order_and_end_early() {
 }
 
 fn page(store: &Store, now: Now, from: Position, into: &mut Vec<Vec<u8>>) -> Option<Position> {
-    store.list(now, (from, None), 100, &mut |listed| {
+    store.list(now, 0, (from, None), 100, &mut |listed| {
         into.push(listed.key.to_vec());
     })
 }

@@ -1,8 +1,6 @@
 //! The memory bound, and that nothing is refused while something can go.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_store::{MutationKind, PolicyKind, Regions, Store, StoreConfig};
 
@@ -119,7 +117,12 @@ fn hit_ratio(store: &Store, len: usize, keys: u64, rounds: u64, n: &mut u64, sal
 #[test]
 fn sizes_may_shift_at_full_memory() {
     let limit = 12 * MIB;
-    for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+    // SLRU and S3-FIFO hold on to what was popular for longer than a phase lasts.
+    for (policy, loss_max) in [
+        (PolicyKind::Slru, 0.07),
+        (PolicyKind::Lru, 0.02),
+        (PolicyKind::S3Fifo, 0.03),
+    ] {
         let make = || {
             let config = StoreConfig {
                 policy,
@@ -146,8 +149,8 @@ fn sizes_may_shift_at_full_memory() {
         eprintln!(
             "{policy}: 4096 B fresh {fresh_large:.4} shifted {large:.4}, 100 B fresh {fresh_small:.4} shifted {small:.4}"
         );
-        assert!((large - fresh_large).abs() < 0.02, "{large} {fresh_large}");
-        assert!((small - fresh_small).abs() < 0.02, "{small} {fresh_small}");
+        assert!(fresh_large - large < loss_max, "{large} {fresh_large}");
+        assert!(fresh_small - small < loss_max, "{small} {fresh_small}");
         assert!(store.stats().counts.slab_moves > 0);
         assert_eq!(store.stats().counts.of(MutationKind::Set).rejected, 0);
     }
@@ -247,7 +250,7 @@ fn one_partition_can_fill_the_store_and_the_others_still_write() {
     let mut keys: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 4];
     for number in 0..40_000u32 {
         let key = number.to_le_bytes().to_vec();
-        keys[store.floor(&key).0].push(key);
+        keys[store.floor(&key).unwrap().0].push(key);
     }
     for key in &keys[0] {
         n += 1;
@@ -331,7 +334,11 @@ fn huge_frames_are_emptied_by_moving() {
                 &vec![1; random.below(len) as usize],
                 n,
             );
-            assert!(store.stats().resident.total() <= store.memory_limit().max(limit));
+            let resident = store.stats().resident;
+            assert!(
+                resident.total() <= store.memory_limit().max(limit),
+                "{resident:?}"
+            );
             if n.is_multiple_of(512) {
                 store.maintain(START);
             }

@@ -1,0 +1,199 @@
+//! Where every byte of a full and churning store is: fills it with two and a
+//! half times what it can hold, by skewed look-aside requests with deletes, and
+//! prints bytes per item by what they are for.
+//!
+//! `cargo run --release -p trefoil-store --example churn [MIB [POLICY [VALUES]]]`
+
+use trefoil_layout::Version;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Found, Mutation, Outcome, Rejection};
+use trefoil_region::{HugePages, WordBuffer};
+use trefoil_store::{Now, PolicyKind, Regions, Store, StoreConfig};
+
+const KEY_LEN: usize = 16;
+/// Keys, as a multiple of the items that fit.
+const CORPUS_FACTOR: f64 = 2.5;
+/// Requests, as a multiple of the keys.
+const TURNS: u64 = 3;
+const START_NS: u64 = 1_700_000_000_000_000_000;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// From 0 to below 1.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Lengths of values, always the same one for a key.
+#[derive(Clone, Copy)]
+enum Lens {
+    Fixed(usize),
+    /// Uniform in the logarithm.
+    Spread(usize, usize),
+}
+
+impl Lens {
+    fn of(self, key: u64) -> usize {
+        match self {
+            Lens::Fixed(len) => len,
+            Lens::Spread(from, to) => {
+                let mut random = Random(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+                random.next();
+                let ratio = (to as f64 / from as f64).powf(random.unit());
+                (from as f64 * ratio) as usize
+            }
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Lens::Fixed(len) => format!("{len}"),
+            Lens::Spread(from, to) => format!("{from}-{to}"),
+        }
+    }
+
+    fn mean(self) -> f64 {
+        let sum: usize = (1..=10_000).map(|key| self.of(key)).sum();
+        sum as f64 / 10_000.0
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let mib: u64 = args.next().map_or(64, |mib| mib.parse().expect("MiB"));
+    let policy: PolicyKind = args.next().map_or(PolicyKind::default(), |name| {
+        name.parse().expect("a policy")
+    });
+    println!(
+        "{:>14} {:>8} | {:>7} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} {:>5} {:>6}",
+        "values",
+        "items",
+        "B/item",
+        "beyond",
+        "data",
+        "index",
+        "priv",
+        "free",
+        "unused",
+        "load",
+        "hit",
+        "assoc",
+        "side",
+        "refuse"
+    );
+    let cases = [
+        Lens::Fixed(100),
+        Lens::Fixed(300),
+        Lens::Fixed(1000),
+        Lens::Fixed(2000),
+        Lens::Fixed(5000),
+        Lens::Spread(50, 1000),
+        Lens::Spread(50, 8000),
+        Lens::Spread(20_000, 2_000_000),
+    ];
+    let only = args.next();
+    for lens in cases {
+        if only.as_ref().is_none_or(|only| *only == lens.name()) {
+            run(mib << 20, lens, policy);
+        }
+    }
+}
+
+fn run(limit: u64, lens: Lens, policy: PolicyKind) {
+    let config = StoreConfig {
+        memory_limit: limit,
+        policy,
+        ..StoreConfig::default()
+    };
+    let regions = Regions::memfd("churn", limit, HugePages::Off).expect("shared memory");
+    let store = Store::new(config, regions).expect("a store");
+    let keys = (limit as f64 * CORPUS_FACTOR / (lens.mean() + 100.0)) as u64;
+    let mut random = Random(88_172_645_463_325_252);
+    let mut into = WordBuffer::default();
+    let value = vec![7u8; 4 << 20];
+    let (mut hits, mut lookups, mut refused, mut payload) = (0u64, 0u64, 0u64, 0u64);
+    let mut now = Now { unix_ns: START_NS };
+    let requests = keys * TURNS;
+    for at in 0..requests {
+        now.unix_ns += 1000;
+        if at % 256 == 0 {
+            let _ = (0..16).find(|_| !store.maintain(now).more);
+        }
+        // Zipf's law with an exponent of 1; every key once at first.
+        let rank = ((keys as f64).powf(random.unit()) as u64).min(keys);
+        let number = if at < keys { at + 1 } else { rank };
+        let mut key = [b'k'; KEY_LEN];
+        key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        let mutation = |action, value| Mutation {
+            action,
+            version: Version::new(now.unix_ns, 1, 0),
+            entry: DataEntry {
+                key: &key,
+                value,
+                ..DataEntry::default()
+            },
+        };
+        let value = &value[..lens.of(number)];
+        let mut set = || {
+            let outcome = store.mutate(now, &mutation(Action::Set, value)).outcome;
+            refused += u64::from(outcome == Outcome::Rejected(Rejection::NoMemory));
+        };
+        let dice = random.next() % 100;
+        if at < keys || dice < 10 {
+            set();
+        } else if dice < 15 {
+            store.mutate(now, &mutation(Action::Erase, &[]));
+        } else {
+            let found = store.lookup(now, &key, &mut into).found;
+            let hit = matches!(found, Found::Present { .. });
+            if !hit {
+                set();
+            }
+            if at > requests / 2 {
+                lookups += 1;
+                hits += u64::from(hit);
+            }
+        }
+    }
+    for number in 1..=keys {
+        let mut key = [b'k'; KEY_LEN];
+        key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        if matches!(
+            store.lookup(now, &key, &mut into).found,
+            Found::Present { .. }
+        ) {
+            payload += (KEY_LEN + lens.of(number)) as u64;
+        }
+    }
+    let stats = store.stats();
+    let items = stats.items as f64;
+    let per = |bytes: u64| bytes as f64 / items;
+    let resident = stats.resident;
+    let total = resident.pages + resident.runs + resident.index + resident.private + resident.extra;
+    println!(
+        "{:>14} {:>8} | {:>7.1} {:>7.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>6.2} | {:>6.3} {:>6.2} {:>6} {:>5} {:>6}",
+        lens.name(),
+        stats.items,
+        per(total),
+        per(total) - per(payload),
+        per(resident.pages + resident.runs) - per(payload),
+        per(resident.index),
+        per(resident.private),
+        per(resident.pages_free),
+        per(store.memory_limit().saturating_sub(total)),
+        items / (stats.index_buckets * 15) as f64,
+        hits as f64 * 100.0 / lookups as f64,
+        stats.counts.evicted_associativity,
+        stats.side_table_items,
+        refused,
+    );
+}

@@ -1,0 +1,12 @@
+//! The tests of `trefoil-store` from outside, as one program: a module for each subject.
+
+mod common;
+mod concurrent;
+mod flush;
+mod memory;
+mod model;
+mod mutants;
+mod reshape;
+mod rules;
+mod shards;
+mod steps;

@@ -1,0 +1,324 @@
+//! Shards: which keys they hold, their epochs, their recovery.
+
+use crate::common::{self, *};
+use std::collections::HashMap;
+use trefoil_layout::bucket::{self, BUCKET_LEN};
+use trefoil_layout::control;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Found, Mutation, Outcome, Rejection};
+use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version, epoch};
+use trefoil_region::WordBuffer;
+use trefoil_store::{ExportCursor, Exported, Regions, Store, StoreConfig, StoreError};
+
+const BACKENDS: u32 = 5;
+const SUB_COUNT: usize = 2;
+
+fn store(backend: u32) -> Store {
+    store_with(backend, 1024)
+}
+
+fn store_with(backend: u32, tombstone_count_max: usize) -> Store {
+    let config = StoreConfig {
+        shards: ShardMap::new(Placement::new(3, BACKENDS), backend),
+        tombstone_count_max,
+        ..config(1024 * KIB, 3 * SUB_COUNT)
+    };
+    Store::new(config, Regions::heap(1024 * KIB)).unwrap()
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key-{number}").into_bytes()
+}
+
+fn hash(number: u32) -> KeyHash {
+    KeyHasher::default().hash(&key(number))
+}
+
+/// The number of a shard at backend 2 that this key belongs to.
+fn local(number: u32) -> Option<usize> {
+    ShardMap::new(Placement::new(3, BACKENDS), 2).local(hash(number))
+}
+
+fn keys_of(shard: usize) -> impl Iterator<Item = u32> {
+    (0..).filter(move |number| local(*number) == Some(shard))
+}
+
+fn mutation<'a>(action: Action, key: &'a [u8], value: &'a [u8], n: u64) -> Mutation<'a> {
+    Mutation {
+        action,
+        version: version(n),
+        entry: entry(key, value),
+    }
+}
+
+fn ask(store: &Store, number: u32) -> (u32, Result<bool, Rejection>) {
+    let mut buffer = WordBuffer::default();
+    let answer = store.lookup(START, &key(number), &mut buffer);
+    let found = match answer.found {
+        Found::Present { .. } => Ok(true),
+        Found::Absent => Ok(false),
+        Found::Rejected(rejection) => Err(rejection),
+    };
+    (answer.epoch, found)
+}
+
+#[test]
+fn a_key_of_another_backend_is_refused() {
+    let store = store(2);
+    let mut refused = 0;
+    for number in 0..200 {
+        let outcome = set(&store, &key(number), b"v", 5);
+        if local(number).is_some() {
+            assert_eq!(outcome, Outcome::Applied);
+            assert_eq!(ask(&store, number).1, Ok(true));
+        } else {
+            let wrong = Rejection::WrongShard;
+            assert_eq!(outcome, Outcome::Rejected(wrong));
+            assert_eq!(ask(&store, number), (epoch::NONE, Err(wrong)));
+            assert_eq!(store.floor(&key(number)), None);
+            assert_eq!(store.import_bound(hash(number), version(9)), Err(wrong));
+            refused += 1;
+        }
+    }
+    // Two of five backends do not hold a key.
+    assert!((50..110).contains(&refused), "{refused}");
+    assert_eq!(store.check(), Ok(()));
+}
+
+#[test]
+fn partitions_are_the_same_number_for_each_shard() {
+    let config = StoreConfig {
+        shards: ShardMap::new(Placement::new(3, 3), 0),
+        ..config(1024 * KIB, 8)
+    };
+    let error = Store::new(config, Regions::heap(1024 * KIB)).unwrap_err();
+    assert!(
+        matches!(error, StoreError::PartitionsOfShards { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_partition_holds_keys_of_one_shard_at_the_place_that_clients_compute() {
+    let store = store(2);
+    for number in 0..300 {
+        if let Some(place) = local(number) {
+            let expected = hash(number).partition(place, SUB_COUNT);
+            assert_eq!(store.floor(&key(number)).unwrap().0, expected);
+        }
+    }
+    let shape = control::shape(&store.regions().control.words()).unwrap();
+    assert_eq!((shape.shard_count, shape.sub_count()), (3, SUB_COUNT));
+}
+
+/// Epoch and recovering flag of every bucket, and epoch of every window.
+fn stamps(store: &Store, shard: usize) -> Vec<(u32, bool)> {
+    let mut stamps = Vec::new();
+    let words = store.regions().control.words();
+    for partition in shard * SUB_COUNT..(shard + 1) * SUB_COUNT {
+        let window = control::index_window(&words, partition).unwrap();
+        let index = store.regions().index.words();
+        for bucket in 0..window.bucket_count {
+            let at = window.offset + bucket * BUCKET_LEN as u64;
+            let header = bucket::header(&index.slice(at, BUCKET_LEN).unwrap());
+            assert_eq!(header.epoch, window.epoch);
+            stamps.push((header.epoch, header.recovering));
+        }
+    }
+    stamps.dedup();
+    stamps
+}
+
+#[test]
+fn epochs_are_of_one_shard_and_only_grow() {
+    let store = store(2);
+    let numbers: Vec<u32> = (0..3).map(|shard| keys_of(shard).next().unwrap()).collect();
+    store.raise_epoch(1, 40);
+    store.raise_epoch(1, 7);
+    store.raise_epoch(3, 50);
+    for shard in 0..3 {
+        let expected = if shard == 1 { 40 } else { epoch::FIRST };
+        assert_eq!(store.epoch(shard), expected);
+        assert_eq!(stamps(&store, shard), [(expected, false)]);
+        assert_eq!(ask(&store, numbers[shard]).0, expected);
+        let ack = store.mutate(START, &mutation(Action::Set, &key(numbers[shard]), b"v", 5));
+        assert_eq!(ack.epoch, expected);
+    }
+    assert_eq!(store.check(), Ok(()));
+}
+
+#[test]
+fn a_recovering_shard_gives_no_vote_and_refuses_mutations() {
+    let store = store(2);
+    let (filled, other) = (keys_of(1).next().unwrap(), keys_of(2).next().unwrap());
+    set(&store, &key(filled), b"before", 3);
+    store.set_recovering(1, true);
+    assert!(store.is_recovering(1) && !store.is_recovering(2));
+    assert_eq!(stamps(&store, 1), [(epoch::FIRST, true)]);
+    let recovering = Rejection::Recovering;
+    assert_eq!(ask(&store, filled).1, Err(recovering));
+    assert_eq!(
+        set(&store, &key(filled), b"v", 5),
+        Outcome::Rejected(recovering)
+    );
+    assert_eq!(
+        erase(&store, &key(filled), 6),
+        Outcome::Rejected(recovering)
+    );
+    let read = store.read(START, &key(filled), trefoil_store::Access::Peek, |item| {
+        item.is_some()
+    });
+    assert_eq!(read, Err(recovering));
+    // Recovery itself gets in.
+    let ack = store.import(START, &mutation(Action::Set, &key(filled), b"copied", 4));
+    assert_eq!(ack.outcome, Outcome::Applied);
+    assert_eq!(set(&store, &key(other), b"v", 5), Outcome::Applied);
+    store.set_recovering(1, false);
+    assert_eq!(
+        get(&store, &key(filled)),
+        Some((version(4), b"copied".to_vec()))
+    );
+    assert_eq!(store.check(), Ok(()));
+}
+
+#[test]
+fn a_floor_is_raised_for_one_shard() {
+    let store = store(2);
+    store.raise_floor(0, version(50));
+    store.raise_floor(0, version(20));
+    for shard in 0..3 {
+        let key = key(keys_of(shard).next().unwrap());
+        let outcome = set(&store, &key, b"v", 49);
+        let bound = version(50);
+        match shard {
+            0 => assert_eq!(outcome, Outcome::Superseded { bound }),
+            _ => assert_eq!(outcome, Outcome::Applied),
+        }
+    }
+}
+
+#[test]
+fn bounds_come_in_and_never_fall() {
+    for tombstones in [0, 16] {
+        let store = store_with(2, tombstones);
+        let number = keys_of(0).next().unwrap();
+        let (key, hash) = (key(number), hash(number));
+        set(&store, &key, b"old", 5);
+        store.import_bound(hash, version(4)).unwrap();
+        assert_eq!(get(&store, &key), Some((version(5), b"old".to_vec())));
+        store.import_bound(hash, version(8)).unwrap();
+        assert_eq!(get(&store, &key), None, "below the bound");
+        store.import_bound(hash, version(6)).unwrap();
+        let bound = version(8);
+        assert_eq!(set(&store, &key, b"late", 7), Outcome::Superseded { bound });
+        assert_eq!(set(&store, &key, b"new", 8), Outcome::Applied);
+        assert_eq!(store.check(), Ok(()));
+    }
+}
+
+/// What an export in batches of `count` tells: bounds by key, values, floors.
+#[derive(Default, Debug, PartialEq)]
+struct Known {
+    values: HashMap<Vec<u8>, (Version, Vec<u8>)>,
+    bounds: HashMap<(u64, u64), Version>,
+    floor: Version,
+}
+
+fn export(store: &Store, shard: usize, count: usize) -> Known {
+    let mut known = Known::default();
+    let mut cursor = Some(ExportCursor::default());
+    while let Some(from) = cursor {
+        cursor = store.export(LATER, shard, from, count, &mut |exported| match exported {
+            Exported::Value { key, item } => {
+                let mut value = Vec::new();
+                item.append_value(&mut value);
+                known.values.insert(key.to_vec(), (item.version, value));
+            }
+            Exported::Bound { hash, version } => {
+                known.bounds.insert((hash.place, hash.tag), version);
+            }
+            Exported::Floor(version) => known.floor = known.floor.max(version),
+        });
+    }
+    known
+}
+
+const LATER: trefoil_store::Now = trefoil_store::Now {
+    unix_ns: START.unix_ns + 60_000_000_000,
+};
+
+#[test]
+fn an_export_tells_everything_of_one_shard_and_can_be_imported() {
+    let from = store_with(2, 4);
+    let numbers: Vec<u32> = keys_of(1).take(300).collect();
+    for number in (0..3).flat_map(|shard| keys_of(shard).take(300)) {
+        set(
+            &from,
+            &key(number),
+            format!("value {number}").as_bytes(),
+            10,
+        );
+    }
+    // Six erased, of which four at most are remembered by each partition.
+    for number in &numbers[..20] {
+        erase(&from, &key(*number), 20 + u64::from(*number));
+    }
+    // One that is expired by the time of the export.
+    let expired = key(numbers[30]);
+    let entry = DataEntry {
+        key: &expired,
+        value: b"short",
+        expiry_ms: START.unix_ms() + 1,
+        ..DataEntry::default()
+    };
+    let action = Action::Set;
+    let version = version(11);
+    let mutation = Mutation {
+        action,
+        version,
+        entry,
+    };
+    assert_eq!(from.mutate(START, &mutation).outcome, Outcome::Applied);
+    let known = export(&from, 1, 7);
+    assert_eq!(known, export(&from, 1, usize::MAX));
+    assert_eq!(known.values.len(), 279);
+    assert!((5..=9).contains(&known.bounds.len()), "{:?}", known.bounds);
+    assert!(known.floor > common::version(20), "forgotten tombstones");
+    for number in &numbers {
+        let (place, tag) = (hash(*number).place, hash(*number).tag);
+        let value = known.values.contains_key(&key(*number));
+        let below = known.floor >= common::version(20 + u64::from(*number));
+        assert!(value || known.bounds.contains_key(&(place, tag)) || below);
+    }
+
+    // Backend 1 holds the same shard, under another number of its own.
+    let into = store(1);
+    let shard = ShardMap::new(Placement::new(3, BACKENDS), 1)
+        .local(hash(numbers[0]))
+        .unwrap();
+    assert_ne!(shard, 1);
+    into.set_recovering(shard, true);
+    for ((place, tag), version) in &known.bounds {
+        let (place, tag) = (*place, *tag);
+        into.import_bound(KeyHash { place, tag }, *version).unwrap();
+    }
+    for (key, (version, value)) in &known.values {
+        let entry = DataEntry {
+            key,
+            value,
+            ..DataEntry::default()
+        };
+        let mutation = Mutation {
+            action,
+            version: *version,
+            entry,
+        };
+        assert_eq!(into.import(LATER, &mutation).outcome, Outcome::Applied);
+    }
+    into.raise_floor(shard, known.floor);
+    into.set_recovering(shard, false);
+    let copied = export(&into, shard, 50);
+    assert_eq!(copied.values, known.values);
+    assert_eq!(copied.floor, known.floor);
+    assert_eq!(into.check(), Ok(()));
+}

@@ -1,0 +1,242 @@
+//! An index is replaced in bounded steps: what is between two of them misleads
+//! nobody, and no hold of the lock is long.
+
+use crate::common::*;
+use std::collections::HashMap;
+use trefoil_layout::bucket;
+use trefoil_layout::control::{self, IndexWindow};
+use trefoil_layout::data::{DataEntry, DataError};
+use trefoil_layout::op::Outcome;
+use trefoil_layout::{KeyHasher, Version};
+use trefoil_region::{SharedWords, WordBuffer};
+use trefoil_store::{PolicyKind, Regions, Store, StoreConfig};
+
+/// Slots or headers that one hold of a partition's lock goes over at most: what
+/// the module says of a step.
+const WORK_MAX: u64 = 1024;
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_le_bytes()
+}
+
+#[test]
+fn no_hold_of_the_lock_goes_over_a_whole_index() {
+    for maintained in [false, true] {
+        let store = memfd(96 * MIB, 96 * MIB, 1);
+        for n in 1..=400_000 {
+            assert_eq!(set(&store, &key(n), &n.to_le_bytes(), n), Outcome::Applied);
+            if maintained && n % 256 == 0 {
+                store.maintain(START);
+            }
+        }
+        store.raise_epoch(0, 7);
+        store.set_config_id(9);
+        for n in 1..=390_000 {
+            assert_eq!(erase(&store, &key(n), 500_000 + n), Outcome::Applied);
+        }
+        while store.maintain(START).more {}
+        let stats = store.stats();
+        assert!(stats.counts.index_reshapes > 8, "{stats:?}");
+        assert!(
+            stats.index_buckets < 10_000,
+            "it was shrunk, too: {stats:?}"
+        );
+        assert_eq!(stats.counts.evicted_associativity, 0);
+        let work = store.reshape_work_max();
+        assert!(work > 0 && work <= WORK_MAX, "{work}");
+        store.check().unwrap();
+    }
+}
+
+/// A window that a reader learnt some time ago.
+fn window(store: &Store) -> IndexWindow {
+    control::index_window(&store.regions().control.words(), 0).unwrap()
+}
+
+/// [`one_sided`] by a reader that has not looked at the control region lately.
+fn read_in(store: &Store, window: IndexWindow, key: &[u8]) -> OneSided {
+    let hash = KeyHasher::default().hash(key);
+    let index = store.regions().index.words();
+    let home = hash.bucket(window.bucket_count);
+    let bucket_at = |number: u64| -> SharedWords<'_> {
+        let at = window.offset + number * bucket::BUCKET_LEN as u64;
+        index.slice(at, bucket::BUCKET_LEN).unwrap()
+    };
+    let mut scan = bucket::scan(&bucket_at(home), hash.tag, hash.home_slot());
+    let header = scan.header;
+    if header.config_id != 1 {
+        return OneSided::Retry;
+    }
+    for far in 1..=u64::from(header.spill) {
+        if scan.found.is_some() {
+            break;
+        }
+        scan = bucket::scan(&bucket_at(home + far), hash.tag, hash.home_slot());
+        if scan.header.config_id != 1 {
+            return OneSided::Retry;
+        }
+    }
+    let Some((_, entry)) = scan.found else {
+        return match header.overflowed {
+            true => OneSided::Overflow,
+            false => OneSided::Miss,
+        };
+    };
+    let data = store.regions().data.words();
+    let Some(words) = data.slice(entry.pointer.offset(), entry.pointer.len()) else {
+        return OneSided::Retry;
+    };
+    let mut buffer = WordBuffer::default();
+    buffer.fill_from(words);
+    match DataEntry::validate(buffer.bytes(), hash.tag, entry.version, key) {
+        Ok(found) => OneSided::Hit(entry.version, found.value.to_vec()),
+        Err(DataError::Torn) => OneSided::Retry,
+        Err(DataError::OtherKey) => OneSided::Miss,
+    }
+}
+
+/// What stands, as far as the store says by message.
+fn held(store: &Store, n: u64) -> Option<(Version, Vec<u8>)> {
+    get(store, &key(n))
+}
+
+/// Random mutations between single steps: every reader, however old its window,
+/// finds what a message would find, or learns that it has to look again.
+#[test]
+fn readers_of_either_index_are_never_misled_between_two_steps() {
+    for (seed, policy) in (1..=6).zip(PolicyKind::ALL.into_iter().cycle()) {
+        let config = StoreConfig {
+            policy,
+            ..config(512 * KIB, 1)
+        };
+        let store = Store::new(config, Regions::heap(512 * KIB)).unwrap();
+        let mut random = Random(seed);
+        let mut windows = vec![window(&store)];
+        let mut versions: HashMap<u64, u64> = HashMap::new();
+        let (mut retries, mut hits, mut misses, mut between) = (0, 0, 0, 0);
+        // More keys, then fewer, so that the index grows and shrinks.
+        for n in 1..=12_000u64 {
+            let (keys, erases) = match n / 3_000 % 2 {
+                0 => (4_000, 1),
+                _ => (4_000, 6),
+            };
+            let number = random.below(keys);
+            if random.below(8) < erases {
+                assert_eq!(erase(&store, &key(number), n), Outcome::Applied);
+            } else {
+                let value = vec![n as u8; random.below(64) as usize];
+                assert_eq!(set(&store, &key(number), &value, n), Outcome::Applied);
+            }
+            versions.insert(number, n);
+            for _ in 0..random.below(3) {
+                between += u64::from(store.reshape_one_step(0));
+            }
+            let now = window(&store);
+            if windows.last() != Some(&now) {
+                windows.push(now);
+            }
+            if n % 500 == 0 {
+                store.check().unwrap();
+            }
+            // The key that has just changed, and any other.
+            for number in [number, random.below(keys)] {
+                let held = held(&store, number);
+                let from = windows.len().saturating_sub(2);
+                for window in &windows[from..] {
+                    match read_in(&store, *window, &key(number)) {
+                        OneSided::Hit(version, value) => {
+                            hits += 1;
+                            assert_eq!(held, Some((version, value)), "{n}: {number}");
+                        }
+                        OneSided::Miss => {
+                            misses += 1;
+                            assert_eq!(held, None, "{n}: {number}");
+                        }
+                        OneSided::Overflow | OneSided::Retry => retries += 1,
+                    }
+                }
+            }
+        }
+        let reshapes = store.stats().counts.index_reshapes;
+        assert!(windows.len() > 4 && reshapes > 4, "{reshapes}");
+        assert!(between > 100 && retries > 100, "{between} {retries}");
+        assert!(hits > 2_000 && misses > 2_000, "{hits} {misses}");
+        while store.reshape_one_step(0) {}
+        store.check().unwrap();
+    }
+}
+
+/// Touches that name slots of the index that is being replaced are not lost.
+#[test]
+fn an_item_that_was_read_during_a_reshape_stays() {
+    let store = memfd(16 * MIB, 16 * MIB, 1);
+    let mut n = 0;
+    while !store.reshape_one_step(0) {
+        n += 1;
+        set(&store, &key(n), b"v", n);
+    }
+    let mut steps = 0;
+    while store.stats().counts.index_reshapes == 0 {
+        let before = window(&store);
+        let slots: Vec<u32> = (0..before.bucket_count as u32 * 15).collect();
+        store.touch(0, before.window_id, &slots);
+        assert!(store.reshape_one_step(0), "it goes on to its end");
+        steps += 1;
+    }
+    assert!(steps > 5, "{steps}");
+    for number in 1..=n {
+        assert!(get(&store, &key(number)).is_some());
+        let used = store.read(START, &key(number), trefoil_store::Access::Peek, |item| {
+            item.unwrap().hit_before
+        });
+        assert_eq!(used, Ok(true), "{number}");
+    }
+    while store.reshape_one_step(0) {}
+    store.check().unwrap();
+}
+
+#[test]
+fn a_window_that_the_system_keeps_is_not_used_again() {
+    let store = memfd(16 * MIB, 16 * MIB, 1);
+    store.regions().index.fail_punches(true);
+    for n in 1..=3_000 {
+        set(&store, &key(n), b"v", n);
+        store.maintain(START);
+    }
+    let stats = store.stats();
+    assert!(stats.counts.index_reshapes > 1, "{stats:?}");
+    // What is resident stays on the account.
+    store.check().unwrap();
+    let object = store.regions().index.object().unwrap();
+    assert!(stats.resident.index >= object.resident_len().unwrap());
+    store.regions().index.fail_punches(false);
+    store.maintain(START);
+    store.check().unwrap();
+    let stats = store.stats();
+    assert_eq!(stats.resident.index, object.resident_len().unwrap());
+    for n in 1..=3_000 {
+        assert_eq!(get(&store, &key(n)), Some((version(n), b"v".to_vec())));
+    }
+}
+
+#[test]
+fn runs_that_the_system_keeps_stay_on_the_account() {
+    let store = memfd(16 * MIB, 16 * MIB, 1);
+    store.regions().data.fail_punches(true);
+    let value = vec![7; 1 << 20];
+    for n in 1..=60 {
+        let outcome = set(&store, &key(n), &value, n);
+        // Sooner or later nothing more fits: what cannot be given back is held.
+        assert!(n < 5 || outcome != Outcome::Superseded { bound: version(n) });
+        let object = store.regions().data.object().unwrap();
+        let stats = store.stats().resident;
+        assert!(stats.runs + stats.pages >= object.resident_len().unwrap());
+        assert!(object.resident_len().unwrap() <= 16 * MIB);
+    }
+    store.regions().data.fail_punches(false);
+    store.maintain(START);
+    for n in 100..=160 {
+        assert_eq!(set(&store, &key(n), &value, n), Outcome::Applied);
+    }
+    store.check().unwrap();
+}
