@@ -14,9 +14,10 @@
 //! |---|---|
 //! | [`vote`] | what a bucket says about a key, whatever carried it |
 //! | [`data`] | whether bytes are the wanted, valid value |
-//! | [`quorum`] | what votes and acknowledgements add up to; tables in `tests/decisions/` |
+//! | [`quorum`] | what votes and acknowledgements add up to; tables in `tests/all/decisions/` |
 //! | [`get`] | lookups in every mode and by every strategy |
 //! | [`mutate`], [`cas`], [`outcome`] | mutations |
+//! | [`fill`] | what a miss leaves for the fill after it |
 //! | [`clock`] | which version comes next |
 //! | [`retry`] | deadline, budget, causes |
 //! | [`touch`] | what was read, for the backends' eviction |
@@ -61,6 +62,7 @@
 pub mod cas;
 pub mod clock;
 pub mod data;
+pub mod fill;
 pub mod get;
 pub mod mode;
 pub mod mutants;

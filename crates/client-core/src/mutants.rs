@@ -16,6 +16,12 @@ pub enum Mutant {
     CasWithoutLook,
     /// Rule 15: a CAS that failed leaves its entry at the replica that applied it.
     FailedCasStays,
+    /// A CAS that expects no value leaves survivors disagreeing.
+    DisagreementStays,
+    /// What survivors hold is evicted at a new version: whatever has come since.
+    EvictionUnbound,
+    /// Survivors count as at rest whatever their age.
+    RestAssumed,
     /// Rule 15: what one replica named is reported as what is there.
     PresentByOne,
     /// Rule 15: one refusal makes a CAS failed.

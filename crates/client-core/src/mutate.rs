@@ -40,8 +40,8 @@ pub enum MutateKind {
     Set,
     /// As a SET.
     Erase,
-    /// A SET whose version was taken at the miss: not retried above anything
-    /// newer, so that it never overwrites what happened since.
+    /// A SET of what was computed after a miss, which gives way to whatever was
+    /// written since ([`crate::fill`]).
     Fill,
 }
 
@@ -106,6 +106,13 @@ struct Replica {
 pub struct Mutate {
     kind: MutateKind,
     version: Version,
+    /// Of a fill: its miss has read stamps. One without is a SET at a version taken
+    /// at the miss, which gives way to anything above it.
+    has_stamps: bool,
+    /// Of a fill: the replicas that may take it, as a bit set.
+    willing: u8,
+    /// Of a fill: the replicas whose stamp is not known, as a bit set.
+    unstamped: u8,
     replica_count: usize,
     quorum: usize,
     replicas: [Replica; REPLICAS_MAX],
@@ -120,8 +127,7 @@ pub struct Mutate {
 }
 
 impl Mutate {
-    /// A machine that stores under `version`, freshly issued (for a fill: at
-    /// the time of the miss).
+    /// A machine that stores under `version`, freshly issued.
     pub fn new(mode: Mode, kind: MutateKind, version: Version, limits: Limits) -> Self {
         let fresh = Replica {
             work: Work::Send,
@@ -131,6 +137,9 @@ impl Mutate {
         Mutate {
             kind,
             version,
+            has_stamps: false,
+            willing: u8::MAX,
+            unstamped: 0,
             replica_count: mode.replica_count(),
             quorum: if mutants::is_on(Mutant::AckOfOne) {
                 1
@@ -148,10 +157,30 @@ impl Mutate {
         }
     }
 
+    /// A fill, and the stamps that its miss has read: goes to those replicas first,
+    /// as `Action::Fill`; to the others, once it is stored, as a SET. To be called
+    /// before the first poll.
+    pub fn fill(&mut self, stamps: &[Option<u64>; REPLICAS_MAX]) {
+        for (number, stamp) in stamps.iter().enumerate().take(self.replica_count) {
+            if stamp.is_none() {
+                self.unstamped |= 1 << number;
+            }
+        }
+        self.has_stamps = true;
+        self.willing = !self.unstamped;
+        self.open_attempt();
+        self.advance();
+    }
+
     /// Sends the same version to another cohort, after a refresh has found
-    /// that the key belongs there now. Answers from before are lost.
+    /// that the key belongs there now. Answers from before are lost. A fill ends:
+    /// nobody there knows its stamps.
     pub fn restart(&mut self, mode: Mode) {
         self.close_attempt();
+        if self.kind == MutateKind::Fill {
+            let bound = self.version;
+            return self.finish(MutationOutcome::Superseded { bound });
+        }
         self.replica_count = mode.replica_count();
         self.quorum = mode.quorum();
         self.open_attempt();
@@ -211,6 +240,9 @@ impl Mutate {
         if version != self.version || self.above.is_some() {
             return;
         }
+        if matches!(ack.outcome, Outcome::Mismatch { .. }) {
+            self.willing &= !(1 << replica);
+        }
         let state = &mut self.replicas[replica];
         state.ack = match ack.outcome {
             Outcome::Applied => AckState::Applied {
@@ -223,11 +255,13 @@ impl Mutate {
             Outcome::Superseded { bound } | Outcome::Mismatch { bound, .. } => {
                 AckState::Superseded { bound }
             }
-            Outcome::Rejected(Rejection::Recovering) => {
+            Outcome::Rejected(Rejection::Recovering | Rejection::UnknownConfig) => {
                 state.lacking = RetryCause::Recovering;
                 AckState::Down
             }
-            Outcome::Rejected(Rejection::WrongShard) => {
+            Outcome::Rejected(
+                Rejection::WrongShard | Rejection::OtherLife | Rejection::StaleConfig,
+            ) => {
                 state.lacking = RetryCause::ConfigChanged;
                 AckState::Down
             }
@@ -296,12 +330,15 @@ impl Mutate {
                 self.outcome = Some(MutationOutcome::Stored {
                     version: self.version,
                 });
+                for number in 0..self.replica_count {
+                    if self.unstamped & 1 << number != 0 {
+                        self.replicas[number].work = Work::Send;
+                    }
+                }
             }
             AckDecision::AskAgain { epoch } => self.ask_again(epoch),
             AckDecision::Superseded { bound } => self.superseded(bound),
-            AckDecision::Rejected(rejection) => {
-                self.finish(MutationOutcome::Rejected(rejection));
-            }
+            AckDecision::Rejected(rejection) => self.rejected(rejection),
             AckDecision::Unreachable => self.unreachable(),
         }
     }
@@ -322,7 +359,11 @@ impl Mutate {
     }
 
     fn superseded(&mut self, bound: Version) {
-        if self.kind == MutateKind::Fill {
+        let willing = (0..self.replica_count)
+            .filter(|number| self.willing & 1 << number != 0)
+            .count();
+        let gives_way = self.kind == MutateKind::Fill && !self.has_stamps;
+        if gives_way || willing < self.quorum {
             self.outcome = Some(MutationOutcome::Superseded { bound });
             return;
         }
@@ -341,6 +382,18 @@ impl Mutate {
             Err(_) if is_final => self.outcome = Some(MutationOutcome::Superseded { bound }),
             Err(give_up) => self.give_up(give_up),
         }
+    }
+
+    /// So many refuse it that the others are no quorum. What one of these holds,
+    /// or may still receive, is never seen: a copy alone is neither a vote that
+    /// finds a second one nor what recovery or repair spread. Only an earlier
+    /// message makes it uncertain.
+    fn rejected(&mut self, rejection: Rejection) {
+        self.outcome = Some(if self.uncertain {
+            MutationOutcome::Indeterminate
+        } else {
+            MutationOutcome::Rejected(rejection)
+        });
     }
 
     /// No quorum without those that are silent: the same version again.
@@ -413,9 +466,16 @@ impl Mutate {
     }
 
     fn open_attempt(&mut self) {
-        for replica in &mut self.replicas[..self.replica_count] {
-            replica.work = Work::Send;
-            replica.ack = AckState::Open;
+        for (number, replica) in self.replicas[..self.replica_count].iter_mut().enumerate() {
+            let is_willing = self.willing & 1 << number != 0;
+            replica.work = if is_willing { Work::Send } else { Work::None };
+            replica.ack = match is_willing {
+                true => AckState::Open,
+                // It was written since the miss, or its stamp is not known.
+                false => AckState::Superseded {
+                    bound: Version::ZERO,
+                },
+            };
         }
     }
 }

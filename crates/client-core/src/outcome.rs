@@ -27,9 +27,10 @@ pub enum MutationOutcome {
     },
     /// It may have been applied or may still be: nothing can be said.
     Indeterminate,
-    /// The replicas refuse it; nothing was done. (If a layer below repeated a
-    /// SET's message, a replica may take the copy: out of memory, or a clock too
-    /// far ahead, are refusals of the moment.)
+    /// So many replicas refuse it that it will never be seen; where one of three
+    /// has taken it, its other copies remain a quorum. (If a layer below repeated
+    /// a SET's message, replicas may take the copies: out of memory, or a clock
+    /// too far ahead, are refusals of the moment.)
     Rejected(Rejection),
     /// It was not sent, or certainly not received; nothing was done.
     Failed {

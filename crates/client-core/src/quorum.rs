@@ -1,5 +1,5 @@
 //! What votes and acknowledgements decide: pure functions. Their decision
-//! tables are text cases in `tests/decisions/`.
+//! tables are text cases in `tests/all/decisions/`.
 
 use crate::mutants::{self, Mutant};
 use trefoil_layout::Version;
@@ -177,6 +177,8 @@ pub fn decide_acks(acks: &[AckState], quorum: usize) -> AckDecision {
     });
     match rejection {
         Some(rejection) if applied + open + silent < quorum => AckDecision::Rejected(rejection),
+        // One more refusal settles it: not worth a repeated message.
+        Some(_) if open > 0 && applied + silent < quorum => AckDecision::Open,
         _ => AckDecision::Unreachable,
     }
 }
@@ -207,6 +209,11 @@ pub enum CasState {
 }
 
 impl CasState {
+    /// Whether it holds here, as far as is known.
+    pub const fn is_applied(&self) -> bool {
+        matches!(self, CasState::Applied { .. })
+    }
+
     /// Whether the CAS certainly neither holds here nor ever will.
     const fn is_refusal(&self) -> bool {
         matches!(

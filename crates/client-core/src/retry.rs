@@ -196,6 +196,14 @@ impl Retry {
         self.deadline_ns
     }
 
+    /// What is left to spend.
+    pub(crate) const fn left(&self) -> Limits {
+        Limits {
+            deadline_ns: self.deadline_ns,
+            retries_max: self.left,
+        }
+    }
+
     /// Takes one retry off the budget, or says that it is spent.
     pub(crate) fn spend(&mut self, cause: RetryCause) -> Result<(), GiveUp> {
         self.count(cause);

@@ -5,8 +5,10 @@
 //! Client and poller are threads of one process, with an empty service; all
 //! rows are of one run.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/all/support/mod.rs"]
 mod support;
+
+use support::CONFIG;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -67,7 +69,10 @@ fn main() {
         let start = Instant::now();
         let (mut sent, mut answered) = (0, 0);
         while answered < count {
-            while sent < count && sent - answered < depth && connection.send(&request).is_ok() {
+            while sent < count
+                && sent - answered < depth
+                && connection.send_next(CONFIG, &request).is_ok()
+            {
                 sent += 1;
             }
             answered += connection.poll(|_, _| ()).unwrap();
@@ -93,7 +98,7 @@ fn main() {
         "index vote and 1 KiB of data, in cache, not checked",
         1_000_000,
         || {
-            let IndexVote::Present { entry, .. } = connection.index_vote(hash) else {
+            let IndexVote::Present { entry, .. } = connection.index_vote(0, hash) else {
                 panic!();
             };
             connection.read_data(entry.pointer, &mut buffer).unwrap();
@@ -147,7 +152,7 @@ fn three() {
     row("ping to three pollers, all answers", 20_000, || {
         let mut left = 0;
         for connection in &mut connections {
-            connection.send(&Request::Ping).unwrap();
+            connection.send_next(CONFIG, &Request::Ping).unwrap();
             left += 1;
         }
         while left > 0 {
@@ -161,7 +166,7 @@ fn three() {
 }
 
 fn exchange(connection: &mut Connection, request: &Request<'_>) {
-    connection.send(request).unwrap();
+    connection.send_next(CONFIG, request).unwrap();
     loop {
         connection.wait(Duration::from_secs(10));
         if connection.poll(|_, _| ()).unwrap() > 0 {

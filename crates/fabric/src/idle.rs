@@ -20,7 +20,7 @@ const CROWDED_ROUNDS: u32 = 64;
 
 /// The state of one spinner.
 #[derive(Debug, Default)]
-pub(crate) struct Idle {
+pub struct Idle {
     looks: u32,
     crowded: u32,
 }
@@ -29,7 +29,7 @@ impl Idle {
     /// To be called after an empty look. Returns the time if it looked at the
     /// clock, which it does now and then.
     #[inline]
-    pub(crate) fn pause(&mut self) -> Option<Instant> {
+    pub fn pause(&mut self) -> Option<Instant> {
         if self.crowded == 0 && self.looks < LOOK_COUNT {
             self.looks += 1;
             if self.looks.is_multiple_of(LOOKS_PER_PAUSE) {

@@ -4,21 +4,24 @@
 //! ```text
 //!            initiator                              target
 //!   set-up   shm::Connection::connect   <socket>    shm::Target (accept thread)
-//!   reads    shm::Reader                <memory>    (nobody: zero CPU)
+//!   reads    RegionView                 <memory>    (nobody: zero CPU)
 //!   messages shm::Channel               <rings>     shm::Target (poller thread) -> Service
 //! ```
 //!
 //! Every fabric is a module with the same pairs of files, set-up apart from
-//! datapath; [`initiator::Initiator`] and [`target::Service`] are what they
+//! datapath; [`port::Port`] and [`target::Service`] are what they
 //! share. [`shm`] serves clients on the same host.
 
 pub mod agreement;
 pub mod clock;
 mod idle;
-pub mod initiator;
+pub mod port;
+mod region_view;
 pub mod shm;
 pub mod target;
 
 pub use agreement::Agreement;
-pub use initiator::{Closed, Initiator, OutOfWindow, Progress, Refreshed, RequestId, SendError};
+pub use idle::Idle;
+pub use port::{Closed, OutOfWindow, Port, Progress, Refreshed, SendError, Token};
+pub use region_view::{Home, PREFETCH_LEN_MAX, RegionView};
 pub use target::{AnswerSink, ClientId, Service};

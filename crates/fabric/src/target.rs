@@ -1,5 +1,6 @@
 //! What every fabric asks of a backend, and offers it.
 
+use trefoil_layout::TopologyId;
 use trefoil_layout::message::{
     ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, MESSAGE_LEN_MAX, Request,
 };
@@ -15,9 +16,21 @@ pub struct ClientId(pub u64);
 pub trait Service: Send + Sync {
     /// Executes a request and answers it, at most once. The request is in
     /// private memory; its form was checked, its meaning was not. A touch is
-    /// not answered. A mutation or lookup that gets no answer, or panics, is
-    /// answered with [`ErrorCode::Internal`]. Pings do not get here.
-    fn execute(&self, client: ClientId, request: Request<'_>, answer: &mut AnswerSink<'_>);
+    /// not answered. A mutation or lookup that gets no answer is answered with
+    /// [`ErrorCode::Internal`]; a panic ends the process. Pings do not get here.
+    ///
+    /// `config_id` is the configuration that the client chose this backend by; its
+    /// life is the one that was served when the connection was made.
+    fn execute(
+        &self,
+        client: ClientId,
+        config_id: u32,
+        request: Request<'_>,
+        answer: &mut AnswerSink<'_>,
+    );
+
+    /// What the backend serves now, for greetings. Its life never changes.
+    fn topology(&self) -> TopologyId;
 
     /// Asks for `bytes` of the backend's memory budget for a client's rings;
     /// if refused, the client gets none and uses RPC.

@@ -3,8 +3,13 @@
 use crate::v1::trefoil_client::TrefoilClient;
 use crate::v1::trefoil_server::{Trefoil, TrefoilServer};
 use std::path::Path;
+use std::sync::Arc;
+use tonic::metadata::MetadataValue;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 pub use tonic::transport::{Endpoint, Error as EndpointError};
+use tonic::{Request, Status};
 
 /// Longest message, in bytes: the longest value that the formats allow, its
 /// key and their frame.
@@ -19,8 +24,60 @@ const _: () = assert!(
         < MESSAGE_LEN_MAX
 );
 
-/// A client of one server.
-pub type Client = TrefoilClient<Channel>;
+/// A client of one server, which it shows its credentials.
+pub type Client = TrefoilClient<InterceptedService<Channel, Credentials>>;
+
+/// Where a client's token comes from; asked before every call.
+type TokenSource = Arc<dyn Fn() -> Option<Arc<str>> + Send + Sync>;
+
+/// What a client shows a server with every call.
+#[derive(Clone, Default)]
+pub struct Credentials(Option<TokenSource>);
+
+impl Credentials {
+    /// Nothing: the server knows by the connection who it is.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The token that `source` has at the time of a call, if any.
+    pub fn from_source(source: TokenSource) -> Self {
+        Credentials(Some(source))
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credentials(…)")
+    }
+}
+
+impl Interceptor for Credentials {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let token = self.0.as_ref().and_then(|source| source());
+        if let Some(token) = token
+            && let Ok(mut value) = MetadataValue::try_from(format!("{BEARER}{token}"))
+        {
+            // Kept out of the connection's compression table, and of logs.
+            value.set_sensitive(true);
+            request.metadata_mut().insert(AUTHORIZATION, value);
+        }
+        Ok(request)
+    }
+}
+
+/// What a server says to whoever it does not let in.
+pub const OWN_USER_ONLY: &str = "this server answers its own user only";
+
+/// The header that carries a token, and what stands before it there.
+const AUTHORIZATION: &str = "authorization";
+const BEARER: &str = "Bearer ";
+
+/// The token that a request shows.
+pub fn shown_token(request: &Request<()>) -> Option<&[u8]> {
+    let value = request.metadata().get(AUTHORIZATION)?;
+    value.as_bytes().strip_prefix(BEARER.as_bytes())
+}
 /// A server's side of the contract.
 pub type Service<T> = TrefoilServer<T>;
 
@@ -45,8 +102,8 @@ fn tuned(endpoint: Endpoint) -> Endpoint {
 }
 
 /// A client over `channel` with the contract's message limits.
-pub fn client(channel: Channel) -> Client {
-    TrefoilClient::new(channel)
+pub fn client(channel: Channel, credentials: Credentials) -> Client {
+    TrefoilClient::with_interceptor(channel, credentials)
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX)
 }

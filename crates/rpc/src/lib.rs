@@ -11,8 +11,8 @@ mod convert;
 mod generated;
 
 pub use connect::{
-    Client, Endpoint, EndpointError, MESSAGE_LEN_MAX, Service, client, endpoint_tcp, endpoint_unix,
-    service,
+    Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, OWN_USER_ONLY, Service, client,
+    endpoint_tcp, endpoint_unix, service, shown_token,
 };
 pub use convert::{
     ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_hash, decode_lookup_answer,

@@ -1,15 +1,18 @@
 //! The GET machine's face: steps out, completions in.
 
 use super::rounds::{Data, NO_SLOT, Replica, Work};
-use super::{Failure, GetFailure, GetOutcome, GetStep, ONE_SIDED_FAULTS_MAX, Plan, Strategy};
+use super::{
+    Failure, GetFailure, GetOutcome, GetStep, MissReason, ONE_SIDED_FAULTS_MAX, Plan, Strategy,
+};
+use crate::cas::{AT_REST_NS, Looked};
 use crate::data::{DataCheck, DataVerdict, judge};
-use crate::mode::Mode;
+use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
 use crate::quorum::Vote;
 use crate::retry::{Limits, Retry, RetryCause, RetryCounts};
 use crate::vote::IndexVote;
-use trefoil_layout::op::{Found, LookupAnswer, Rejection};
-use trefoil_layout::{KeyHash, Pointer};
+use trefoil_layout::op::{Expected, Found, LookupAnswer, Rejection};
+use trefoil_layout::{KeyHash, Pointer, Version};
 
 /// The machine. See the parent module's page for the calling order.
 ///
@@ -18,6 +21,9 @@ use trefoil_layout::{KeyHash, Pointer};
 #[derive(Clone, Debug)]
 pub struct Get<const N: usize> {
     pub(super) tag: u64,
+    /// See [`Plan`].
+    pub(super) at_rest_ns: u64,
+    pub(super) own: Version,
     pub(super) preferred: usize,
     pub(super) fan_out: usize,
     pub(super) replicas: [Replica; N],
@@ -45,6 +51,8 @@ impl<const N: usize> Get<N> {
     pub fn new(plan: &Plan<N>, hash: KeyHash, limits: Limits, now_ns: u64) -> Self {
         let mut get = Get {
             tag: hash.tag,
+            at_rest_ns: plan.at_rest_ns,
+            own: plan.own,
             preferred: plan.preferred,
             fan_out: 0,
             replicas: [Replica::SPARE; N],
@@ -63,13 +71,16 @@ impl<const N: usize> Get<N> {
         get
     }
 
-    /// Begins anew with other replicas; deadline and budget go on. Answers to
-    /// steps from before must not be fed any more.
-    pub fn restart(&mut self, plan: &Plan<N>, now_ns: u64) {
+    /// Begins anew under another topology, where the key has this hash; deadline
+    /// and budget go on. Answers to steps from before must not be fed any more.
+    pub fn restart(&mut self, plan: &Plan<N>, hash: KeyHash, now_ns: u64) {
         for number in 0..N {
             self.clear(number);
         }
         self.replicas = [Replica::SPARE; N];
+        self.tag = hash.tag;
+        self.pause_ns = 0;
+        self.still_count = 0;
         self.preferred = plan.preferred;
         self.hedge_after_ns = plan.hedge_after_ns;
         self.begin(plan, now_ns);
@@ -279,7 +290,12 @@ impl<const N: usize> Get<N> {
             Found::Rejected(Rejection::Recovering) => {
                 self.lacking(replica, RetryCause::Recovering);
             }
-            Found::Rejected(Rejection::WrongShard) => {
+            Found::Rejected(
+                Rejection::WrongShard
+                | Rejection::OtherLife
+                | Rejection::StaleConfig
+                | Rejection::UnknownConfig,
+            ) => {
                 self.refresh(replica, RetryCause::ConfigChanged);
             }
             Found::Rejected(_) if self.outcome.is_some() => {}
@@ -320,6 +336,55 @@ impl<const N: usize> Get<N> {
             Failure::Stale => self.refresh(replica, RetryCause::ConfigChanged),
             Failure::Lease => self.lacking(replica, RetryCause::Lease),
             Failure::Connection => self.lacking(replica, RetryCause::Connection),
+        }
+    }
+
+    /// What is left of deadline and budget: for a machine that goes on with
+    /// another number of copies.
+    pub fn limits(&self) -> Limits {
+        self.retry.left()
+    }
+
+    /// What it has found out, in the words of a CAS.
+    pub fn looked(&self) -> Looked {
+        match self.outcome {
+            Some(GetOutcome::Hit { version, .. }) => Looked::Agreed(Expected::Version(version)),
+            Some(GetOutcome::Miss {
+                reason: MissReason::Inquorate,
+            }) => self.disagreement(),
+            Some(GetOutcome::Miss { .. }) => Looked::Agreed(Expected::Absent),
+            Some(GetOutcome::Failed { .. }) | None => Looked::Unknown,
+        }
+    }
+
+    /// Whether a fill may follow this miss: not where replicas disagree and what
+    /// they hold is recent. It is most likely a mutation on its way, and a fill
+    /// would take the place of one of its copies.
+    pub fn may_fill(&self, now_unix_ns: u64) -> bool {
+        let at_rest_ns = now_unix_ns.saturating_sub(AT_REST_NS);
+        let is_old = |vote: &Vote| match vote {
+            Vote::Present { version, .. } => version.time_ns < at_rest_ns,
+            _ => true,
+        };
+        let reason = MissReason::Inquorate;
+        self.outcome != Some(GetOutcome::Miss { reason }) || self.votes.iter().all(is_old)
+    }
+
+    fn disagreement(&self) -> Looked {
+        let mut present = [None; REPLICAS_MAX];
+        let mut voters = 0;
+        for (present, vote) in present.iter_mut().zip(&self.votes) {
+            match vote {
+                Vote::Present { version, .. } => *present = Some(*version),
+                Vote::Absent { .. } => {}
+                Vote::Open | Vote::None => continue,
+            }
+            voters += 1;
+        }
+        if voters >= Self::quorum() && self.is_at_rest() {
+            Looked::Disagree { present }
+        } else {
+            Looked::Unknown
         }
     }
 

@@ -34,14 +34,27 @@
 //!   here. The driver keeps each replica's latest bytes until `Done`: a hit
 //!   names the replica whose bytes are the value (`DataEntry::decode`).
 //! * After `Done` the machine may be dropped, outstanding steps and all.
-//! * If a refresh finds that the key now belongs to other backends, the driver
-//!   calls [`Get::restart`] with the new plan; deadline and budget go on.
+//! * If a refresh finds another topology, the driver calls [`Get::restart`] with
+//!   the new plan and the key's new hash, or makes a machine for another number
+//!   of copies with [`Get::limits`]; deadline and budget go on.
+//!
+//! # Replicas that disagree
+//!
+//! Three votes that differ are looked at again: a mutation on its way is
+//! through within microseconds. A replica that gives no vote (it is down,
+//! recovering, or its lease is over) and two that differ are a miss after one
+//! more look: there is no third vote to wait for, and replicas of a full cell
+//! evict by themselves. So a GET beside a SET of the same key that has reached
+//! one survivor and not yet the other may say `inquorate`, with one replica
+//! down: a loss of quorum turns hits into misses. Who writes on the strength of
+//! it asks carefully ([`Plan::careful`]).
 
 mod machine;
 mod rounds;
 
 pub use machine::Get;
 
+use crate::cas::AT_REST_NS;
 use crate::mode::Mode;
 use crate::retry::{GiveUp, RetryCause};
 use trefoil_layout::op::Rejection;
@@ -83,6 +96,14 @@ pub struct Plan<const N: usize> {
     /// If the answers do not decide it for this long, one more replica is
     /// asked; `u64::MAX` for never.
     pub hedge_after_ns: u64,
+    /// What counts as at rest: entries whose version is older than this, in
+    /// nanoseconds since the Unix epoch. Where a replica gives no vote and the
+    /// others disagree, what is at rest is a miss at once; what may be a mutation
+    /// on its way is looked at again, until budget or deadline end. For a reader
+    /// everything is at rest: `u64::MAX`.
+    pub at_rest_ns: u64,
+    /// A version that is known to be at rest: a failed CAS's own.
+    pub own: Version,
 }
 
 impl<const N: usize> Plan<N> {
@@ -93,6 +114,19 @@ impl<const N: usize> Plan<N> {
             strategies: [Strategy::TwoReads; N],
             fan_out: Mode::of(N).quorum(),
             hedge_after_ns: u64::MAX,
+            at_rest_ns: u64::MAX,
+            own: Version::ZERO,
+        }
+    }
+
+    /// For whoever is going to write on the strength of what is found: tells
+    /// survivors that disagree from a mutation on its way. `own` is the version
+    /// of a CAS that looks, or zero.
+    pub const fn careful(self, now_unix_ns: u64, own: Version) -> Self {
+        Plan {
+            at_rest_ns: now_unix_ns.saturating_sub(AT_REST_NS),
+            own,
+            ..self
         }
     }
 }
@@ -181,7 +215,8 @@ pub enum MissReason {
     Expired,
     /// There is one, older than the cell's last flush.
     Flushed,
-    /// No two replicas agreed within deadline and budget.
+    /// No two replicas agreed: the survivors disagree, or it could not be found
+    /// out within deadline and budget.
     Inquorate,
 }
 

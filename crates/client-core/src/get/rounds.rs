@@ -4,6 +4,7 @@
 use super::machine::Get;
 use super::{GetFailure, GetOutcome, MissReason, ONE_SIDED_FAULTS_MAX, Strategy};
 use crate::mode::REPLICAS_MAX;
+use crate::mutants::{self, Mutant};
 use crate::quorum::{Vote, VoteDecision, decide_votes};
 use crate::retry::{GiveUp, RetryCause};
 use trefoil_layout::Version;
@@ -67,6 +68,9 @@ impl Replica {
 /// 100 microseconds, many times what a mutation takes from its first replica to
 /// its last, a hundredth of what the retry budget allows.
 const STILL_ROUND_COUNT: u8 = 10;
+
+/// The same where a replica gives no vote: one more look.
+const STILL_ROUND_COUNT_SURVIVORS: u8 = 2;
 
 /// Any odd number with well spread bits will do.
 const DIGEST_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -213,14 +217,8 @@ impl<const N: usize> Get<N> {
                 self.finish_miss(reason);
             } else if self.may_be_absence_with_the_dead() {
                 self.read_all_data();
-            } else if self.is_settled_absence() {
-                if self.still_count == STILL_ROUND_COUNT {
-                    return self.ask_voters();
-                }
-                self.retry.count(RetryCause::Inquorate);
-                self.finish_miss(MissReason::Inquorate);
-            } else if self.spend(RetryCause::Inquorate) {
-                self.new_round();
+            } else {
+                self.no_two_agree();
             }
             return;
         }
@@ -279,20 +277,49 @@ impl<const N: usize> Get<N> {
         }
     }
 
-    /// Whether a replica without the value goes on disagreeing with one that has
-    /// it: most likely no mutation on its way, which ends within microseconds,
-    /// but an eviction at one of two replicas while the third is down. Waiting
-    /// would change nothing, and to the caller it is a miss either way.
-    fn is_settled_absence(&mut self) -> bool {
+    /// Whether none of those who disagree holds what may be on its way.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_old = |vote: &Vote| match vote {
+            Vote::Present { version, .. } => {
+                version.time_ns < self.at_rest_ns || *version == self.own
+            }
+            _ => true,
+        };
+        self.votes.iter().all(is_old) || mutants::is_on(Mutant::RestAssumed)
+    }
+
+    /// Another round, or the end.
+    ///
+    /// Where a replica gives no vote, waiting would bring no third one: one more
+    /// look. Where a replica without the value goes on disagreeing with one that
+    /// has it, it is most likely no mutation on its way, which ends within
+    /// microseconds, and to the caller it is a miss either way.
+    fn no_two_agree(&mut self) {
+        self.note_votes();
+        let is_absent = |vote: &Vote| matches!(vote, Vote::Absent { .. });
+        let any_absent = self.votes.iter().any(is_absent);
+        let is_still = if self.votes.contains(&Vote::None) {
+            self.still_count >= STILL_ROUND_COUNT_SURVIVORS
+        } else {
+            any_absent && self.still_count > STILL_ROUND_COUNT
+        };
+        if is_still && self.is_at_rest() {
+            self.retry.count(RetryCause::Inquorate);
+            self.finish_miss(MissReason::Inquorate);
+        } else if any_absent && self.still_count == STILL_ROUND_COUNT {
+            self.ask_voters();
+        } else if self.spend(RetryCause::Inquorate) {
+            self.new_round();
+        }
+    }
+
+    /// Counts the rounds in a row that ended with the same votes.
+    fn note_votes(&mut self) {
         let mut digest = 0u64;
-        let mut any_absent = false;
         for vote in &self.votes {
             let word = match *vote {
                 Vote::Open | Vote::None => 1,
-                Vote::Absent { epoch } => {
-                    any_absent = true;
-                    2 + u64::from(epoch)
-                }
+                Vote::Absent { epoch } => 2 + u64::from(epoch),
                 Vote::Present { version, epoch } => {
                     version.time_ns ^ version.origin.rotate_left(32) ^ u64::from(epoch)
                 }
@@ -305,7 +332,6 @@ impl<const N: usize> Get<N> {
             self.still_digest = digest;
             self.still_count = 1;
         }
-        any_absent && self.still_count >= STILL_ROUND_COUNT
     }
 
     /// What keeps them apart may still be a mutation that one of them has not got
@@ -444,7 +470,9 @@ impl<const N: usize> Get<N> {
             .votes
             .iter()
             .any(|vote| matches!(vote, Vote::Present { .. } | Vote::Absent { .. }));
-        self.outcome = Some(if Self::quorum() > 1 && heard && !agreed {
+        // Who asks carefully must not take what is on its way for a miss.
+        let is_miss = heard && !agreed && self.is_at_rest();
+        self.outcome = Some(if Self::quorum() > 1 && is_miss {
             GetOutcome::Miss {
                 reason: MissReason::Inquorate,
             }

@@ -4,12 +4,12 @@
 //! system call but for ringing the bell of a server that sleeps.
 
 use super::socket;
-use crate::initiator::{Closed, RequestId, SendError};
+use crate::port::{Closed, SendError, Token};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use trefoil_layout::message::{
-    Answer, MESSAGE_LEN_MAX, Request, Slots, TOUCH_SLOT_COUNT_MAX, parse_answer,
+    Answer, MESSAGE_LEN_MAX, Request, RequestHead, Slots, TOUCH_SLOT_COUNT_MAX, parse_answer,
 };
 use trefoil_layout::ring::{self, Consumer, Geometry, Producer};
 use trefoil_layout::words::Words;
@@ -24,8 +24,8 @@ pub struct Channel {
     pub(super) answers: Consumer,
     outgoing: WordBuffer,
     incoming: WordBuffer,
-    next_id: u64,
-    /// Id of the latest request that is answered, and of the latest answer.
+    next_token: u64,
+    /// Requests that are answered, and their answers so far.
     awaited: u64,
     answered: u64,
     /// Number of the server's sleep that was ended by this client's bell.
@@ -62,7 +62,7 @@ impl Channel {
             answers: Consumer::answers(geometry),
             outgoing: buffer.clone(),
             incoming: buffer,
-            next_id: 1,
+            next_token: 1,
             awaited: 0,
             answered: 0,
             rung: 0,
@@ -73,12 +73,26 @@ impl Channel {
         }
     }
 
-    /// Sends a request and wakes the server if it sleeps.
+    /// Sends a request to the backend that was chosen by this configuration, and
+    /// wakes the server if it sleeps. The answer repeats `token`.
     #[inline]
-    pub fn send(&mut self, request: &Request<'_>) -> Result<RequestId, SendError> {
-        let id = self.push(request, Wake::Now)?;
-        self.awaited = id.0;
-        Ok(id)
+    pub fn send(
+        &mut self,
+        token: Token,
+        config_id: u32,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        self.push(token, config_id, request, Wake::Now)?;
+        self.awaited += 1;
+        Ok(())
+    }
+
+    /// The same with a token of the channel's: for those who send nothing else.
+    pub fn send_next(&mut self, config_id: u32, request: &Request<'_>) -> Result<Token, SendError> {
+        let token = Token(self.next_token);
+        self.send(token, config_id, request)?;
+        self.next_token += 1;
+        Ok(token)
     }
 
     /// Whether every request has been answered, and so executed.
@@ -99,14 +113,25 @@ impl Channel {
                 window_id,
                 slots: Slots::from(slots),
             };
-            if self.push(&request, Wake::WhenHalfFull).is_err() {
+            // The window id says all about them.
+            let unanswered = Token(0);
+            if self
+                .push(unanswered, 0, &request, Wake::WhenHalfFull)
+                .is_err()
+            {
                 return;
             }
         }
     }
 
     #[inline]
-    fn push(&mut self, request: &Request<'_>, wake: Wake) -> Result<RequestId, SendError> {
+    fn push(
+        &mut self,
+        token: Token,
+        config_id: u32,
+        request: &Request<'_>,
+        wake: Wake,
+    ) -> Result<(), SendError> {
         let len = request.encoded_len();
         if len > MESSAGE_LEN_MAX {
             return Err(SendError::TooLarge);
@@ -114,13 +139,16 @@ impl Channel {
         if self.is_closed() {
             return Err(SendError::Closed);
         }
-        let id = self.next_id;
         let message = self.outgoing.prepare(len);
         // The padding of the last word is sent along: keep it clean.
         if let Some(last) = message.last_mut() {
             *last = 0;
         }
-        request.encode(id, self.outgoing.bytes_mut());
+        let head = RequestHead {
+            id: token.0,
+            config_id,
+        };
+        request.encode(head, self.outgoing.bytes_mut());
         let words = self.rings.words();
         let Ok(pushed) = self.requests.push(&words, self.outgoing.words(), len) else {
             return Err(self.close().into());
@@ -135,8 +163,7 @@ impl Channel {
         if !pushed {
             return Err(SendError::Full);
         }
-        self.next_id += 1;
-        Ok(RequestId(id))
+        Ok(())
     }
 
     #[inline]
@@ -165,7 +192,7 @@ impl Channel {
 
     /// Hands every answer that has arrived to `on` and returns how many.
     #[inline]
-    pub fn poll(&mut self, mut on: impl FnMut(RequestId, Answer<'_>)) -> Result<usize, Closed> {
+    pub fn poll(&mut self, mut on: impl FnMut(Token, Answer<'_>)) -> Result<usize, Closed> {
         let words = self.rings.words();
         let mut count = 0;
         loop {
@@ -181,8 +208,8 @@ impl Channel {
                 return Err(self.close());
             };
             count += 1;
-            self.answered = id;
-            on(RequestId(id), answer);
+            self.answered += 1;
+            on(Token(id), answer);
         }
         if self.answers.release(&words) {
             self.wake_server(|blocked| blocked);

@@ -279,15 +279,21 @@ fn execute(
             sink.error(ErrorCode::Malformed);
         }
         Ok((_, Request::Ping)) => sink.pong(),
-        Ok((_, request)) => {
+        Ok((head, request)) => {
             let wants_answer = !matches!(request, Request::Touch { .. });
-            // A defect that one client's request triggers must not end the
-            // thread that serves all of them.
+            // What the service was changing may be half done now, and whoever
+            // goes on with that may acknowledge and vote for what it does not
+            // hold. A backend that is gone is what the cell is made for.
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                service.execute(client, request, &mut sink);
+                service.execute(client, head.config_id, request, &mut sink);
             }));
             if ended.is_err() {
-                counters.panics.fetch_add(1, Ordering::Relaxed);
+                eprintln!(
+                    "trefoil: a request panicked inside the backend, whose memory may be half \
+                     changed now; the process ends. The panic's message stands above: please \
+                     report it."
+                );
+                std::process::abort();
             }
             if !wants_answer {
                 return Ok(false);

@@ -3,9 +3,9 @@
 use super::channel::Channel;
 use super::connection::Connection;
 use super::policy::UserPolicy;
-use super::reader::Reader;
 use super::socket;
 use crate::agreement::Agreement;
+use crate::region_view::RegionView;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -268,8 +268,9 @@ fn establish(
         incarnation: granted.incarnation,
         hasher: granted.hasher,
         partition_count: shape.partition_count,
+        sub_count: shape.sub_count(),
         layout_version: granted.layout_version,
-        config_id: 0,
+        topology: granted.topology,
     };
     let channel = match granted.rings {
         None => None,
@@ -282,6 +283,6 @@ fn establish(
             Some(Channel::new(rings, geometry, socket, options.spin))
         }
     };
-    let reader = Reader::new(agreement, control, index, data);
-    Ok(Connection::from_parts(reader, channel))
+    let view = RegionView::new(agreement, control, index, data);
+    Ok(Connection::from_parts(view, channel))
 }

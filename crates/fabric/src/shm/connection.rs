@@ -1,48 +1,42 @@
 //! Reader and channel of one backend in one hand.
 
 use super::channel::Channel;
-use super::reader::Reader;
 use crate::agreement::Agreement;
-use crate::initiator::{
-    Closed, Completion, Initiator, OutOfWindow, Progress, Refreshed, RequestId, SendError, Token,
-    Waited,
+use crate::port::{
+    Closed, Completion, OutOfWindow, Port, Progress, Refreshed, SendError, Token, Waited,
 };
+use crate::region_view::RegionView;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::message::{Answer, Request};
-use trefoil_layout::{KeyHash, Pointer};
+use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
 
-/// A connection to a backend on the same host. Reads take `&self` and may be
-/// shared between threads; messages take `&mut self`. [`Connection::into_parts`]
-/// separates the two.
+/// A connection to a backend on the same host. The view may be shared between
+/// threads; messages take `&mut self`.
 #[derive(Debug)]
 pub struct Connection {
-    reader: Reader,
+    view: Arc<RegionView>,
     channel: Option<Channel>,
 }
 
 impl Connection {
-    pub(super) fn from_parts(reader: Reader, channel: Option<Channel>) -> Self {
-        Connection { reader, channel }
+    pub(super) fn from_parts(view: RegionView, channel: Option<Channel>) -> Self {
+        let view = Arc::new(view);
+        Connection { view, channel }
     }
 
     /// The one-sided half and the message path, if there is one.
-    pub fn into_parts(self) -> (Reader, Option<Channel>) {
-        (self.reader, self.channel)
+    pub fn into_parts(self) -> (Arc<RegionView>, Option<Channel>) {
+        (self.view, self.channel)
     }
 
-    /// The one-sided half, and the message path if there is one, to be used
-    /// side by side.
+    /// The one-sided half; others may share it.
     #[inline(always)]
-    pub fn split(&mut self) -> (&Reader, Option<&mut Channel>) {
-        (&self.reader, self.channel.as_mut())
-    }
-
-    /// The one-sided half.
-    #[inline(always)]
-    pub fn reader(&self) -> &Reader {
-        &self.reader
+    pub fn view(&self) -> &Arc<RegionView> {
+        &self.view
     }
 
     /// The message path, unless the server gave none.
@@ -51,70 +45,70 @@ impl Connection {
         self.channel.as_ref()
     }
 
-    /// See [`Reader::agreement`].
+    /// See [`RegionView::agreement`].
     #[inline(always)]
     pub fn agreement(&self) -> &Agreement {
-        self.reader.agreement()
+        self.view.agreement()
     }
 
-    /// See [`Reader::config_id`].
+    /// See [`RegionView::config_id`].
     #[inline(always)]
     pub fn config_id(&self) -> u32 {
-        self.reader.config_id()
+        self.view.config_id()
     }
 
-    /// See [`Reader::lease_alive`].
+    /// See [`RegionView::lease_alive`].
     #[inline(always)]
     pub fn lease_alive(&self, now_monotonic_ns: u64) -> bool {
-        self.reader.lease_alive(now_monotonic_ns)
+        self.view.lease_alive(now_monotonic_ns)
     }
 
-    /// See [`Reader::partition`].
+    /// See [`RegionView::partition`].
     #[inline(always)]
-    pub fn partition(&self, hash: KeyHash) -> usize {
-        self.reader.partition(hash)
+    pub fn partition(&self, place: usize, hash: KeyHash) -> usize {
+        self.view.partition(place, hash)
     }
 
-    /// See [`Reader::window_id`].
+    /// See [`RegionView::window_id`].
     #[inline(always)]
     pub fn window_id(&self, partition: usize) -> u64 {
-        self.reader.window_id(partition)
+        self.view.window_id(partition)
     }
 
-    /// See [`Reader::refresh`].
+    /// See [`RegionView::refresh`].
     pub fn refresh(&mut self) -> Refreshed {
-        self.reader.refresh()
+        RegionView::refresh_shared(&mut self.view)
     }
 
-    /// See [`Reader::prefetch_bucket`].
+    /// See [`RegionView::prefetch_bucket`].
     #[inline(always)]
-    pub fn prefetch_bucket(&self, hash: KeyHash) {
-        self.reader.prefetch_bucket(hash);
+    pub fn prefetch_bucket(&self, place: usize, hash: KeyHash) {
+        self.view.prefetch_bucket(place, hash);
     }
 
-    /// See [`Reader::prefetch_data`].
+    /// See [`RegionView::prefetch_data`].
     #[inline(always)]
     pub fn prefetch_data(&self, pointer: Pointer) {
-        self.reader.prefetch_data(pointer);
+        self.view.prefetch_data(pointer);
     }
 
-    /// See [`Reader::index_vote`].
+    /// See [`RegionView::index_vote`].
     #[inline(always)]
-    pub fn index_vote(&self, hash: KeyHash) -> IndexVote {
-        self.reader.index_vote(hash)
+    pub fn index_vote(&self, place: usize, hash: KeyHash) -> IndexVote {
+        self.view.index_vote(place, hash)
     }
 
-    /// See [`Reader::read_data`].
+    /// See [`RegionView::read_data`].
     #[inline(always)]
     pub fn read_data(&self, pointer: Pointer, into: &mut WordBuffer) -> Result<(), OutOfWindow> {
-        self.reader.read_data(pointer, into)
+        self.view.read_data(pointer, into)
     }
 
-    /// See [`Channel::send`].
+    /// See [`Channel::send_next`].
     #[inline]
-    pub fn send(&mut self, request: &Request<'_>) -> Result<RequestId, SendError> {
+    pub fn send_next(&mut self, config_id: u32, request: &Request<'_>) -> Result<Token, SendError> {
         match &mut self.channel {
-            Some(channel) => channel.send(request),
+            Some(channel) => channel.send_next(config_id, request),
             None => Err(SendError::NoMessages),
         }
     }
@@ -129,7 +123,7 @@ impl Connection {
 
     /// See [`Channel::poll`].
     #[inline]
-    pub fn poll(&mut self, on: impl FnMut(RequestId, Answer<'_>)) -> Result<usize, Closed> {
+    pub fn poll(&mut self, on: impl FnMut(Token, Answer<'_>)) -> Result<usize, Closed> {
         match &mut self.channel {
             Some(channel) => channel.poll(on),
             None => Ok(0),
@@ -153,57 +147,79 @@ const _: () = {
 };
 
 /// Reads are done when they are submitted; only answers complete later.
-impl Initiator for Connection {
-    fn agreement(&self) -> &Agreement {
-        self.reader.agreement()
+impl Port for Connection {
+    #[inline(always)]
+    fn view(&self) -> Option<&Arc<RegionView>> {
+        Some(&self.view)
     }
 
-    fn lease_alive(&self, now_monotonic_ns: u64) -> bool {
-        self.reader.lease_alive(now_monotonic_ns)
-    }
-
-    fn window_id(&self, partition: usize) -> u64 {
-        self.reader.window_id(partition)
+    #[inline(always)]
+    fn has_messages(&self) -> bool {
+        self.channel.is_some()
     }
 
     fn refresh(&mut self) -> Refreshed {
-        self.reader.refresh()
+        Connection::refresh(self)
     }
 
-    fn prefetch_bucket(&self, hash: KeyHash) {
-        self.reader.prefetch_bucket(hash);
+    #[inline(always)]
+    fn submit_index(&mut self, _token: Token, place: usize, hash: KeyHash) -> Progress<IndexVote> {
+        Progress::Done(self.view.index_vote(place, hash))
     }
 
-    fn prefetch_data(&self, pointer: Pointer) {
-        self.reader.prefetch_data(pointer);
-    }
-
-    fn submit_index(&mut self, _token: Token, hash: KeyHash) -> Progress<IndexVote> {
-        Progress::Done(self.reader.index_vote(hash))
-    }
-
+    #[inline(always)]
     fn submit_data(
         &mut self,
         _token: Token,
         pointer: Pointer,
         into: &mut WordBuffer,
     ) -> Progress<Result<(), OutOfWindow>> {
-        Progress::Done(self.reader.read_data(pointer, into))
+        Progress::Done(self.view.read_data(pointer, into))
     }
 
-    fn send(&mut self, request: &Request<'_>) -> Result<RequestId, SendError> {
-        Connection::send(self, request)
+    #[inline]
+    fn send(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        match &mut self.channel {
+            Some(channel) => channel.send(token, under.config_id, request),
+            None => Err(SendError::NoMessages),
+        }
     }
 
     fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
         Connection::touch(self, partition, window_id, slots);
     }
 
-    fn poll(&mut self, on: &mut dyn FnMut(Completion<'_>)) -> Result<usize, Closed> {
-        Connection::poll(self, |id, answer| on(Completion::Answer(id, answer)))
+    #[inline]
+    fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        Connection::poll(self, |token, answer| on(Completion::Answer(token, answer)))
     }
 
-    fn wait(&mut self, timeout: Duration) -> Waited {
-        Connection::wait(self, timeout)
+    #[inline(always)]
+    fn is_ready(&self) -> bool {
+        self.channel
+            .as_ref()
+            .is_some_and(|channel| channel.has_answer() || channel.is_closed())
+    }
+
+    fn arm(&self) {
+        if let Some(channel) = &self.channel {
+            channel.arm();
+        }
+    }
+
+    fn disarm(&self) {
+        if let Some(channel) = &self.channel {
+            channel.disarm();
+            channel.silence();
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.channel.as_ref()?.descriptor())
     }
 }

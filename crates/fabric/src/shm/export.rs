@@ -72,6 +72,7 @@ impl Export {
             index_len,
             data_len,
             rings,
+            topology: self.service.topology(),
         }
     }
 }

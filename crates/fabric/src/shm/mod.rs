@@ -3,10 +3,9 @@
 //! | file | side | what |
 //! |---|---|---|
 //! | `connect` | initiator, set-up | greeting, descriptors, mappings |
-//! | `reader` | initiator, datapath | one-sided reads of index and data |
 //! | `channel` | initiator, datapath | requests and answers through the rings |
 //! | `wait` | initiator, datapath | spinning, sleeping and being woken |
-//! | `connection` | initiator | reader and channel of one backend in one hand |
+//! | `connection` | initiator | view and channel of one backend in one hand: the port |
 //! | `socket_file` | target, set-up | the file that clients find the backend by |
 //! | `export` | target, set-up | what a backend hands to its clients |
 //! | `listener` | target, set-up | the thread that greets clients |
@@ -27,7 +26,6 @@ mod export;
 mod listener;
 mod policy;
 mod poller;
-mod reader;
 mod socket;
 mod socket_file;
 mod target;
@@ -38,7 +36,6 @@ pub use connect::{ConnectError, ConnectOptions};
 pub use connection::Connection;
 pub use export::Export;
 pub use policy::UserPolicy;
-pub use reader::{Home, PREFETCH_LEN_MAX, Reader};
-pub use socket_file::ListenError;
-pub use target::{Statistics, Target, TargetError, TargetOptions};
+pub use socket_file::{ListenError, MODE_BY_CREDENTIALS, MODE_PRIVATE, SocketFile};
+pub use target::{Progress, Statistics, Target, TargetError, TargetOptions};
 pub use wait::wait_any;

@@ -1,5 +1,6 @@
 //! Which users may talk to each other over shared memory.
 
+use super::socket_file::{MODE_BY_CREDENTIALS, MODE_PRIVATE};
 use rustix::net::sockopt::socket_peercred;
 use std::os::fd::AsFd;
 
@@ -29,8 +30,17 @@ impl UserPolicy {
         own == 0 || self.allows(own, peer)
     }
 
+    /// Mode of a socket file whose clients are judged by this policy.
+    pub fn socket_mode(&self) -> u32 {
+        match self {
+            UserPolicy::SameUser => MODE_PRIVATE,
+            // Who may connect is then decided by credentials alone.
+            UserPolicy::Listed(_) => MODE_BY_CREDENTIALS,
+        }
+    }
+
     /// Decides about the client on a connected socket, by what the kernel says.
-    pub(super) fn allows_client(&self, socket: impl AsFd) -> bool {
+    pub fn allows_client(&self, socket: impl AsFd) -> bool {
         users(socket).is_some_and(|(own, peer)| self.allows(own, peer))
     }
 

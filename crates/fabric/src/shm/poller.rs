@@ -72,6 +72,7 @@ impl Poller {
         let mut last_answer: Option<Instant> = None;
         let mut rounds = 0u32;
         while !self.shared.is_stopped() {
+            self.shared.counters.count_round();
             if self.shared.has_inbox() {
                 self.adopt();
             }
@@ -143,7 +144,9 @@ impl Poller {
             || self.clients.iter_mut().any(Client::is_ready);
         if !ready {
             let timeout = (!self.clients.is_empty()).then_some(self.sleep_max);
+            self.shared.counters.set_asleep(true);
             self.look_at_sockets(timeout.as_ref());
+            self.shared.counters.set_asleep(false);
             self.shared.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         }
         self.sleep_number += 1;

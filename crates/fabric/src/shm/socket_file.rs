@@ -16,6 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 64;
+/// Mode of a socket for this user alone.
+pub const MODE_PRIVATE: u32 = 0o600;
+/// Mode of a socket at which credentials alone decide.
+pub const MODE_BY_CREDENTIALS: u32 = 0o666;
 const MODE_STICKY: u32 = 0o1000;
 const MODE_OTHERS_WRITE: u32 = 0o0002;
 
@@ -60,7 +64,7 @@ pub enum ListenError {
 /// listening socket, which holds on to the inode: so the number below cannot
 /// have been given to a successor's file.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     /// Device and inode: nobody else's file is removed.
     identity: (u64, u64),
@@ -68,7 +72,7 @@ pub(super) struct SocketFile {
 
 impl SocketFile {
     /// Opens a listening socket at `path`, with `mode` from its first moment.
-    pub(super) fn bind(path: &Path, mode: u32) -> Result<(UnixListener, Self), ListenError> {
+    pub fn bind(path: &Path, mode: u32) -> Result<(UnixListener, Self), ListenError> {
         let address = SocketAddrUnix::new(path)
             .map_err(|_| ListenError::PathTooLong { path: path.into() })?;
         let fail = |source: io::Error| ListenError::System {

@@ -44,7 +44,7 @@ impl TargetOptions {
         TargetOptions {
             path: path.into(),
             geometry: Geometry::default(),
-            client_count_max: 64,
+            client_count_max: 1024,
             users: UserPolicy::SameUser,
             spin: Duration::from_micros(75),
             sleep_max: Duration::from_millis(100),
@@ -80,8 +80,6 @@ pub struct Statistics {
     pub messages: u64,
     /// Messages that could not be parsed.
     pub malformed: u64,
-    /// Requests whose execution panicked.
-    pub panics: u64,
     /// Times that the poller went to sleep.
     pub sleeps: u64,
     /// Bells of clients that were heard.
@@ -100,11 +98,22 @@ pub struct Statistics {
     pub rings_broken: u64,
 }
 
+/// Whether the poller gets on with its work, as a moment's copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Rounds of the poller.
+    pub rounds: u64,
+    /// It waits for a bell: there is nothing to do.
+    pub is_asleep: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// Written by the poller alone.
+    rounds: AtomicU64,
+    asleep: AtomicBool,
     messages: AtomicU64,
     pub(super) malformed: AtomicU64,
-    pub(super) panics: AtomicU64,
     pub(super) sleeps: AtomicU64,
     pub(super) bells_heard: AtomicU64,
     pub(super) bells_rung: AtomicU64,
@@ -123,12 +132,23 @@ impl Counters {
         self.messages.store(messages + 1, Ordering::Relaxed);
     }
 
+    /// The poller begins another round.
+    #[inline(always)]
+    pub(super) fn count_round(&self) {
+        let rounds = self.rounds.load(Ordering::Relaxed);
+        self.rounds.store(rounds + 1, Ordering::Relaxed);
+    }
+
+    /// The poller goes to sleep, or no longer does.
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::Relaxed);
+    }
+
     fn snapshot(&self) -> Statistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Acquire);
         Statistics {
             messages: get(&self.messages),
             malformed: get(&self.malformed),
-            panics: get(&self.panics),
             sleeps: get(&self.sleeps),
             bells_heard: get(&self.bells_heard),
             bells_rung: get(&self.bells_rung),
@@ -217,12 +237,7 @@ impl Target {
     /// Starts to serve `exports` at `options.path`. Errors are found before it
     /// returns, not in the background.
     pub fn start(options: TargetOptions, exports: Vec<Export>) -> Result<Self, TargetError> {
-        let mode = match options.users {
-            UserPolicy::SameUser => 0o600,
-            // Who may connect is then decided by credentials alone.
-            UserPolicy::Listed(_) => 0o666,
-        };
-        let (socket, file) = SocketFile::bind(&options.path, mode)?;
+        let (socket, file) = SocketFile::bind(&options.path, options.users.socket_mode())?;
         let shared = Arc::new(Shared::new().map_err(io::Error::from)?);
         let poller = Poller::new(Arc::clone(&shared), options.spin, options.sleep_max)
             .map_err(io::Error::from)?;
@@ -267,6 +282,15 @@ impl Target {
     /// Where it listens.
     pub fn path(&self) -> &std::path::Path {
         &self.path
+    }
+
+    /// Whether the poller gets on.
+    pub fn progress(&self) -> Progress {
+        let counters = &self.shared.counters;
+        Progress {
+            rounds: counters.rounds.load(Ordering::Relaxed),
+            is_asleep: counters.asleep.load(Ordering::Relaxed),
+        }
     }
 
     /// What it has done so far.

@@ -3,7 +3,7 @@
 use super::channel::Channel;
 use super::socket::{self, Peer};
 use crate::idle::Idle;
-use crate::initiator::Waited;
+use crate::port::Waited;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;

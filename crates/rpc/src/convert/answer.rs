@@ -52,8 +52,9 @@ pub fn decode_ack(response: &v1::MutateResponse) -> Result<Ack, ContractError> {
     })
 }
 
-/// A replica's answer to a lookup as a message. The data is copied.
-pub fn encode_lookup_answer(answer: &LookupAnswer<'_>) -> v1::LookupResponse {
+/// A replica's answer to a lookup as a message, with the key's stamp then. The
+/// data is copied.
+pub fn encode_lookup_answer(answer: &LookupAnswer<'_>, stamp: u64) -> v1::LookupResponse {
     use v1::lookup_response::Found as Message;
     let found = match answer.found {
         Found::Present { version, data } => Message::Present(v1::Present {
@@ -66,6 +67,7 @@ pub fn encode_lookup_answer(answer: &LookupAnswer<'_>) -> v1::LookupResponse {
     v1::LookupResponse {
         epoch: answer.epoch,
         found: Some(found),
+        stamp,
     }
 }
 

@@ -3,10 +3,10 @@
 use super::{ContractError, decode_version, encode_version};
 use crate::v1;
 use bytes::Bytes;
-use trefoil_layout::Version;
 use trefoil_layout::data::{DataEntry, EXPIRY_MS_MAX, ITEM_FLAGS_ALLOWED};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::op::{Action, Expected, Mutation};
+use trefoil_layout::{TopologyId, Version};
 
 /// Slots in one touch request, all partitions together: bounded work per call.
 pub const TOUCH_COUNT_MAX: usize = 65_536;
@@ -23,19 +23,29 @@ pub struct Touches<'a> {
     pub slots: &'a [u32],
 }
 
-/// A mutation as a request to backend number `backend` under `config_id`. Key
+/// A mutation as a request to backend number `backend` under `topology`. Key
 /// and value are copied.
-pub fn encode_mutation(backend: u32, config_id: u32, mutation: &Mutation<'_>) -> v1::MutateRequest {
+pub fn encode_mutation(
+    backend: u32,
+    topology: TopologyId,
+    mutation: &Mutation<'_>,
+) -> v1::MutateRequest {
     let (action, expected) = match mutation.action {
         Action::Set => (v1::Action::Set, None),
         Action::Erase => (v1::Action::Erase, None),
         Action::Cas(Expected::Absent) => (v1::Action::Cas, None),
         Action::Cas(Expected::Version(version)) => (v1::Action::Cas, Some(version)),
+        Action::Fill { .. } => (v1::Action::Fill, None),
+    };
+    let stamp = match mutation.action {
+        Action::Fill { stamp } => stamp,
+        _ => 0,
     };
     let entry = &mutation.entry;
     v1::MutateRequest {
         backend,
-        config_id,
+        config_id: topology.config_id,
+        life: topology.life,
         action: action as i32,
         version: Some(encode_version(mutation.version)),
         expected: expected.map(encode_version),
@@ -45,6 +55,7 @@ pub fn encode_mutation(backend: u32, config_id: u32, mutation: &Mutation<'_>) ->
         client_flags: entry.client_flags,
         item_flags: u32::from(entry.item_flags),
         unique: entry.unique,
+        stamp,
     }
 }
 
@@ -102,17 +113,22 @@ fn decode_action(request: &v1::MutateRequest) -> Result<Action, ContractError> {
         (Ok(v1::Action::Erase), None) => Ok(Action::Erase),
         (Ok(v1::Action::Cas), None) => Ok(Action::Cas(Expected::Absent)),
         (Ok(v1::Action::Cas), Some(version)) => Ok(Action::Cas(Expected::Version(version))),
-        (Ok(v1::Action::Set | v1::Action::Erase), Some(_)) => Err(ContractError::Unexpected {
-            field: "expected",
-            why: "only a CAS expects a version",
+        (Ok(v1::Action::Fill), None) => Ok(Action::Fill {
+            stamp: request.stamp,
         }),
+        (Ok(v1::Action::Set | v1::Action::Erase | v1::Action::Fill), Some(_)) => {
+            Err(ContractError::Unexpected {
+                field: "expected",
+                why: "only a CAS expects a version",
+            })
+        }
         (Ok(v1::Action::Unspecified), _) => Err(ContractError::Missing("action")),
         (Err(_), _) => Err(ContractError::unknown("action", request.action)),
     }
 }
 
-/// Touched slots as a request to backend number `backend`.
-pub fn encode_touches(backend: u32, touches: &[Touches<'_>]) -> v1::TouchRequest {
+/// Touched slots as a request to backend number `backend` of this life.
+pub fn encode_touches(backend: u32, life: u64, touches: &[Touches<'_>]) -> v1::TouchRequest {
     let partitions = touches
         .iter()
         .map(|touches| v1::PartitionTouches {
@@ -124,6 +140,7 @@ pub fn encode_touches(backend: u32, touches: &[Touches<'_>]) -> v1::TouchRequest
     v1::TouchRequest {
         backend,
         partitions,
+        life,
     }
 }
 

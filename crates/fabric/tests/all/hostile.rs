@@ -1,15 +1,18 @@
 //! Clients that write nonsense, die, or both, beside one that works.
 
-mod support;
-
+use crate::support::{CONFIG, Rogue, Server, eventually, must_get, must_set, set};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::{Rogue, Server, eventually, must_get, must_set, set};
-use trefoil_layout::message::Request;
+use trefoil_layout::message::{Request, RequestHead};
 use trefoil_layout::ring::Producer;
 use trefoil_layout::words::{Words, WordsMut};
+
+const HEAD: RequestHead = RequestHead {
+    id: 1,
+    config_id: CONFIG,
+};
 
 #[test]
 fn random_bytes_and_cursors_hurt_only_who_wrote_them() {
@@ -49,7 +52,7 @@ fn attack(server: &Server, seed: u64) {
         let mut producer = Producer::requests(rogue.geometry);
         let request = set(b"rogue", &[1; 50]);
         let mut bytes = vec![0; request.encoded_len()];
-        request.encode(1, &mut bytes);
+        request.encode(HEAD, &mut bytes);
         let message: Vec<u64> = bytes
             .chunks(8)
             .map(|c| {
@@ -130,7 +133,7 @@ fn a_client_that_dies_in_the_middle_of_a_message_leaves_nothing_visible() {
         let words = rogue.rings.words();
         let request = set(b"torn", b"half of a value");
         let mut bytes = vec![0; request.encoded_len().next_multiple_of(8)];
-        request.encode(1, &mut bytes);
+        request.encode(HEAD, &mut bytes);
         // Length and half of the message.
         words.store(512, request.encoded_len() as u64);
         for (i, word) in bytes.chunks_exact(8).take(6).enumerate() {
@@ -165,8 +168,8 @@ fn a_client_that_floods_its_ring_does_not_keep_others_out() {
             let mut flooding = server.connect();
             let value = vec![1; 20_000];
             while !done.load(Ordering::Relaxed) {
-                let _ = flooding.send(&set(b"flood", &value));
-                let _ = flooding.send(&Request::Ping);
+                let _ = flooding.send_next(CONFIG, &set(b"flood", &value));
+                let _ = flooding.send_next(CONFIG, &Request::Ping);
                 let _ = flooding.poll(|_, _| ());
             }
         });

@@ -1,11 +1,16 @@
-//! One-sided reads. No system call, no lock, no allocation; the backend does
-//! not notice.
+//! What a reader knows of a backend's memory: mapped regions, windows, config id.
+//! One-sided reads through it make no system call, take no lock and allocate
+//! nothing; the backend does not notice.
 //!
 //! The windows are private copies: nothing that the backend writes while a
-//! read is under way can lead it outside the mappings.
+//! read is under way can lead it outside the mappings. A view does not change:
+//! a refresh makes another one of the same mappings, so threads may share it. It
+//! serves clients that map memory, and would serve an engine that reads the same
+//! memory for others.
 
 use crate::agreement::Agreement;
-use crate::initiator::{OutOfWindow, Refreshed};
+use crate::port::{OutOfWindow, Refreshed};
+use std::sync::Arc;
 use trefoil_client_core::vote::{self, IndexVote, index_vote};
 use trefoil_layout::bucket::{self, BUCKET_LEN, BUCKET_WORDS, SLOT_COUNT, beside_word, slot_word};
 use trefoil_layout::control::{self, IndexWindow};
@@ -23,8 +28,8 @@ const COPY_AHEAD_LEN: usize = 512;
 const WINDOW_ATTEMPT_COUNT: usize = 100;
 
 /// The regions of one backend, mapped for reading.
-#[derive(Debug)]
-pub struct Reader {
+#[derive(Clone, Debug)]
+pub struct RegionView {
     agreement: Agreement,
     control: Mapping,
     index: Mapping,
@@ -34,14 +39,10 @@ pub struct Reader {
     data_window: u64,
 }
 
-impl Reader {
-    pub(super) fn new(
-        agreement: Agreement,
-        control: Mapping,
-        index: Mapping,
-        data: Mapping,
-    ) -> Self {
-        let mut reader = Reader {
+impl RegionView {
+    /// A view of these regions, with the windows that they advertise now.
+    pub fn new(agreement: Agreement, control: Mapping, index: Mapping, data: Mapping) -> Self {
+        let mut view = RegionView {
             agreement,
             control,
             index,
@@ -50,9 +51,8 @@ impl Reader {
             config_id: 0,
             data_window: 0,
         };
-        reader.refresh();
-        reader.agreement.config_id = reader.config_id;
-        reader
+        view.refresh();
+        view
     }
 
     /// What was agreed when the connection was made.
@@ -81,16 +81,46 @@ impl Reader {
         control::flush_floor(&self.control.words())
     }
 
-    /// Partition of a key.
+    /// Partitions of the backend.
     #[inline(always)]
-    pub fn partition(&self, hash: KeyHash) -> usize {
-        hash.partition(self.agreement.partition_count)
+    pub fn partition_count(&self) -> usize {
+        self.agreement.partition_count
+    }
+
+    /// Partition of a key in whose cohort this backend has place `place`. What
+    /// no cohort has is taken for the last place: a key of another backend is
+    /// not found.
+    #[inline(always)]
+    pub fn partition(&self, place: usize, hash: KeyHash) -> usize {
+        self.agreement.partition(place, hash)
+    }
+
+    /// What a fill at this backend must find again: see `layout::control::stamp`.
+    pub fn stamp(&self, place: usize, hash: KeyHash) -> u64 {
+        self.stamp_in(self.partition(place, hash), hash)
+    }
+
+    /// The same where the partition is known already.
+    pub fn stamp_in(&self, partition: usize, hash: KeyHash) -> u64 {
+        let count = self.windows.len();
+        control::stamp(&self.control.words(), partition, count, hash)
     }
 
     /// Id of the index window in use for a partition; 0 if there is none.
     #[inline(always)]
     pub fn window_id(&self, partition: usize) -> u64 {
         self.windows[partition].window_id
+    }
+
+    /// The view that others share, with windows and config id taken anew.
+    #[cold]
+    pub fn refresh_shared(shared: &mut Arc<Self>) -> Refreshed {
+        let mut fresh = RegionView::clone(shared);
+        let refreshed = fresh.refresh();
+        if refreshed == Refreshed::Changed {
+            *shared = Arc::new(fresh);
+        }
+        refreshed
     }
 
     /// Takes windows and config id from the control region anew.
@@ -119,8 +149,14 @@ impl Reader {
 
     /// What the index says about a key, judged from the live buckets.
     #[inline]
-    pub fn index_vote(&self, hash: KeyHash) -> IndexVote {
-        let window = &self.windows[self.partition(hash)];
+    pub fn index_vote(&self, place: usize, hash: KeyHash) -> IndexVote {
+        self.index_vote_in(self.partition(place, hash), hash)
+    }
+
+    /// The same for a key whose partition is known already.
+    #[inline(always)]
+    pub fn index_vote_in(&self, partition: usize, hash: KeyHash) -> IndexVote {
+        let window = &self.windows[partition];
         index_vote(hash, self.config_id, window.bucket_count, |bucket| {
             self.bucket(window, bucket).words()
         })
@@ -129,8 +165,8 @@ impl Reader {
     /// Where a key's home bucket stands; `None` if its partition has no index
     /// at present.
     #[inline(always)]
-    pub fn home(&self, hash: KeyHash) -> Option<Home<'_>> {
-        let partition = self.partition(hash);
+    pub fn home(&self, place: usize, hash: KeyHash) -> Option<Home<'_>> {
+        let partition = self.partition(place, hash);
         let window = &self.windows[partition];
         let number = hash.bucket(window.bucket_count);
         (window.bucket_count > 0).then(|| Home {
@@ -168,8 +204,8 @@ impl Reader {
     /// Fetches the lines of the bucket that hold its header and the slots where
     /// nearly every key stands.
     #[inline(always)]
-    pub fn prefetch_bucket(&self, hash: KeyHash) {
-        if let Some(home) = self.home(hash) {
+    pub fn prefetch_bucket(&self, place: usize, hash: KeyHash) {
+        if let Some(home) = self.home(place, hash) {
             home.prefetch(hash);
         }
     }
@@ -215,7 +251,7 @@ impl Reader {
 }
 
 /// A key's home bucket, found once for several looks at it. Good for the
-/// [`Reader`] that found it.
+/// [`RegionView`] that found it.
 #[derive(Clone, Copy)]
 pub struct Home<'a> {
     bucket: SharedBlock<'a, BUCKET_WORDS>,

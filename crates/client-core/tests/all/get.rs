@@ -1,6 +1,7 @@
 //! GET, step by step: each scenario is a script of what the machine asks for
 //! and what it is told.
 
+use trefoil_client_core::cas::{AT_REST_NS, Looked};
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::get::{
     Failure, Get, GetFailure, GetOutcome, GetStep, MissReason, ONE_SIDED_FAULTS_MAX, Plan, Strategy,
@@ -8,7 +9,7 @@ use trefoil_client_core::get::{
 use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Found, LookupAnswer, Rejection};
+use trefoil_layout::op::{Expected, Found, LookupAnswer, Rejection};
 use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 
 const KEY: &[u8] = b"key";
@@ -443,14 +444,10 @@ fn an_expired_entry_is_looked_at_even_if_another_vote_came_first() {
         .retried(&[]);
 }
 
-/// Rounds in which replica 0 has version 5, replica 1 version 6 (if it lives),
-/// and replica 2 nothing, until the machine asks by message.
+/// Rounds in which replica 0 has version 5, replica 1 version 6, and replica 2
+/// nothing, until the machine asks by message.
 #[track_caller]
-fn the_same_until_it_asks(is_alive: bool) -> Script<3> {
-    let mut plan = Plan::frugal(0);
-    if !is_alive {
-        plan.strategies[1] = Strategy::Down;
-    }
+fn the_same_until_it_asks(plan: Plan<3>) -> Script<3> {
     let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
     let by_rpc = false;
     let mut rounds = 0;
@@ -470,11 +467,76 @@ fn the_same_until_it_asks(is_alive: bool) -> Script<3> {
         };
     }
     assert_eq!(rounds, 10, "far fewer than the budget allows");
-    if is_alive {
-        get.asks(GetStep::Ask { replica: 1, by_rpc });
-    }
+    get.asks(GetStep::Ask { replica: 1, by_rpc });
     get.asks(GetStep::Ask { replica: 2, by_rpc }).waits();
     get
+}
+
+/// With replica 1 down: 0 has version 5, and 2 nothing.
+#[track_caller]
+fn survivors_disagree(get: &mut Script<3>) {
+    get.asks_index(0).asks_index(2).votes(0, 5, 1).absent(2);
+    get.asks_data(0).data(0, 5);
+}
+
+fn without_1() -> Plan<3> {
+    let mut plan = Plan::frugal(0);
+    plan.strategies[1] = Strategy::Down;
+    plan
+}
+
+#[test]
+fn survivors_that_disagree_are_a_miss_after_one_more_look() {
+    let mut get = Script::<3>::with(&without_1(), Limits::until(u64::MAX));
+    for _ in 0..2 {
+        survivors_disagree(&mut get);
+    }
+    get.miss(MissReason::Inquorate);
+    let present = [Some(v(5)), None, None];
+    assert_eq!(get.0.looked(), Looked::Disagree { present });
+    // What was on its way has arrived by then.
+    let mut get = Script::<3>::with(&without_1(), Limits::until(u64::MAX));
+    survivors_disagree(&mut get);
+    get.asks_index(0).asks_index(2);
+    get.votes(0, 5, 1).votes(2, 5, 1).asks_data(0).data(0, 5);
+    get.hit(0, 5);
+    assert_eq!(get.0.looked(), Looked::Agreed(Expected::Version(v(5))));
+}
+
+#[test]
+fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
+    // Version 5 is no older than a tenth of a second.
+    let now = AT_REST_NS + 5;
+    let limits = Limits {
+        retries_max: 4,
+        ..Limits::until(u64::MAX)
+    };
+    let mut get = Script::<3>::with(&without_1().careful(now, Version::ZERO), limits);
+    for _ in 0..5 {
+        survivors_disagree(&mut get);
+        if let GetStep::Pause { .. } = get.0.clone().poll(0) {
+            get.0.poll(0);
+        }
+    }
+    let last = RetryCause::Inquorate;
+    let cause = GetFailure::GaveUp(GiveUp::Budget { last });
+    get.asks(GetStep::Done(GetOutcome::Failed { cause }));
+    assert_eq!(get.0.looked(), Looked::Unknown);
+    // It is older, or it is who asks that has left it there.
+    for plan in [
+        without_1().careful(now + 1, Version::ZERO),
+        without_1().careful(now, v(5)),
+    ] {
+        let mut get = Script::<3>::with(&plan, limits);
+        for _ in 0..2 {
+            survivors_disagree(&mut get);
+        }
+        get.miss(MissReason::Inquorate);
+    }
+    // Three that disagree: as patient as for everybody.
+    let mut get = the_same_until_it_asks(Plan::frugal(0).careful(now, Version::ZERO));
+    get.absent(0).absent(2);
+    get.miss(MissReason::Absent);
 }
 
 #[test]
@@ -493,22 +555,14 @@ fn replicas_that_go_on_disagreeing_are_asked_before_it_is_a_miss() {
         found: Found::Absent,
     };
     // One had not got round to the mutation that another one holds.
-    let mut get = the_same_until_it_asks(true);
+    let mut get = the_same_until_it_asks(Plan::frugal(0));
     answer(&mut get, 0, 6);
     answer(&mut get, 1, 6);
     get.hit(0, 6);
-    let mut get = the_same_until_it_asks(false);
-    answer(&mut get, 0, 5);
-    answer(&mut get, 2, 5);
-    get.hit(0, 5);
     // They say what they said: one of two that live has evicted it, say.
-    let mut get = the_same_until_it_asks(true);
+    let mut get = the_same_until_it_asks(Plan::frugal(0));
     answer(&mut get, 0, 5);
     answer(&mut get, 1, 6);
-    get.0.handle_answer(2, &absent, &check());
-    get.miss(MissReason::Inquorate);
-    let mut get = the_same_until_it_asks(false);
-    answer(&mut get, 0, 5);
     get.0.handle_answer(2, &absent, &check());
     get.miss(MissReason::Inquorate);
 }
@@ -670,7 +724,7 @@ fn a_rejected_lookup_names_its_reason() {
         .handle_answer(0, &rejected(Rejection::WrongShard), &check());
     let cause = RetryCause::ConfigChanged;
     get.asks(GetStep::Refresh { replica: 0, cause });
-    get.0.restart(&plan, 0);
+    get.0.restart(&plan, HASH, 0);
     get.asks(GetStep::Ask {
         replica: 0,
         by_rpc: false,

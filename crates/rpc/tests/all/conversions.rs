@@ -7,8 +7,13 @@ use trefoil_layout::data::{DataEntry, ITEM_STALE};
 use trefoil_layout::op::{
     Ack, Action, Expected, Found, LookupAnswer, Mutation, Outcome, Rejection,
 };
-use trefoil_layout::{HashKind, KeyHasher, Version};
+use trefoil_layout::{HashKind, KeyHasher, TopologyId, Version};
 use trefoil_rpc::*;
+
+const TOPOLOGY: TopologyId = TopologyId {
+    life: u64::MAX - 4,
+    config_id: 5,
+};
 
 fn entry<'a>() -> DataEntry<'a> {
     DataEntry {
@@ -27,7 +32,7 @@ fn set() -> v1::MutateRequest {
         version: Version::new(1, 2, 3),
         entry: entry(),
     };
-    encode_mutation(0, 1, &mutation)
+    encode_mutation(0, TOPOLOGY, &mutation)
 }
 
 #[test]
@@ -46,9 +51,10 @@ fn mutations_survive_the_wire() {
             version: Version::new(1, 2, 3),
             entry: DataEntry { value, ..entry() },
         };
-        let wire = encode_mutation(4, 5, &mutation).encode_to_vec();
+        let wire = encode_mutation(4, TOPOLOGY, &mutation).encode_to_vec();
         let request = v1::MutateRequest::decode(Bytes::from(wire)).unwrap();
         assert_eq!((request.backend, request.config_id), (4, 5));
+        assert_eq!(request.life, TOPOLOGY.life);
         let decoded = decode_mutation(&request).unwrap();
         assert_eq!(decoded.action, action);
         assert_eq!(decoded.version, mutation.version);
@@ -123,8 +129,9 @@ fn lookups_survive_the_wire() {
     all.extend(Rejection::ALL.map(Found::Rejected));
     for found in all {
         let answer = LookupAnswer { epoch: 3, found };
-        let wire = encode_lookup_answer(&answer).encode_to_vec();
+        let wire = encode_lookup_answer(&answer, 7).encode_to_vec();
         let response = v1::LookupResponse::decode(&wire[..]).unwrap();
+        assert_eq!(response.stamp, 7);
         assert_eq!(decode_lookup_answer(&response), Ok(answer));
     }
 }
@@ -156,7 +163,14 @@ fn answers_that_no_backend_gives_are_refused() {
         Some(lookup_response::Found::Present(short)),
         Some(lookup_response::Found::Present(unversioned)),
     ] {
-        assert!(decode_lookup_answer(&v1::LookupResponse { epoch: 1, found }).is_err());
+        assert!(
+            decode_lookup_answer(&v1::LookupResponse {
+                epoch: 1,
+                found,
+                stamp: 0
+            })
+            .is_err()
+        );
     }
 }
 
@@ -175,7 +189,7 @@ fn touches_survive_the_wire_and_are_bounded() {
             slots: &[],
         },
     ];
-    let mut request = encode_touches(1, &touches);
+    let mut request = encode_touches(1, TOPOLOGY.life, &touches);
     assert_eq!(decode_touches(&request).unwrap(), touches);
     request.partitions[1].partition = 64;
     assert!(decode_touches(&request).is_err());

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use trefoil_fabric::initiator::Waited;
+use trefoil_fabric::port::Waited;
 use trefoil_fabric::shm::{
     ConnectError, ConnectOptions, Connection, Export, Statistics, Target, TargetOptions,
 };
-use trefoil_fabric::{AnswerSink, ClientId, RequestId, Service};
+use trefoil_fabric::{AnswerSink, ClientId, Service, Token};
 use trefoil_layout::bucket::{self, BUCKET_LEN, BucketHeader};
 use trefoil_layout::control::{self, CONTROL_LEN, ControlShape, IndexWindow};
 use trefoil_layout::data::DataEntry;
@@ -25,10 +25,11 @@ use trefoil_layout::hello::{Hello, REPLY_LEN, Reply};
 use trefoil_layout::message::{Answer, Request, TOUCH_SLOT_COUNT_MAX};
 use trefoil_layout::op::{Ack, Action, Found, LookupAnswer, Mutation, Outcome};
 use trefoil_layout::ring::Geometry;
-use trefoil_layout::{HashKind, IndexEntry, KeyHash, KeyHasher, Pointer, Version};
+use trefoil_layout::{HashKind, IndexEntry, KeyHash, KeyHasher, Pointer, TopologyId, Version};
 use trefoil_region::{HugePages, Mapping, MemoryObject};
 
 pub(crate) const BACKEND: u32 = 3;
+pub(crate) const LIFE: u64 = 0xabcd_ef01_2345_6789;
 pub(crate) const CONFIG: u32 = 7;
 pub(crate) const EPOCH: u32 = 5;
 pub(crate) const INCARNATION: u64 = 0xfeed;
@@ -51,7 +52,15 @@ pub(crate) struct Backend {
 }
 
 impl Service for Backend {
-    fn execute(&self, _client: ClientId, request: Request<'_>, answer: &mut AnswerSink<'_>) {
+    fn execute(
+        &self,
+        _client: ClientId,
+        config_id: u32,
+        request: Request<'_>,
+        answer: &mut AnswerSink<'_>,
+    ) {
+        let is_touch = matches!(request, Request::Touch { .. });
+        assert_eq!(config_id, if is_touch { 0 } else { CONFIG });
         self.executed.fetch_add(1, Ordering::Relaxed);
         match request {
             Request::Mutate(mutation) => {
@@ -91,6 +100,13 @@ impl Service for Backend {
                 self.touched_sum.fetch_add(sum, Ordering::Relaxed);
             }
             Request::Ping => unreachable!("pings are answered by the fabric"),
+        }
+    }
+
+    fn topology(&self) -> TopologyId {
+        TopologyId {
+            life: LIFE,
+            config_id: CONFIG,
         }
     }
 
@@ -148,6 +164,7 @@ impl Server {
         let (data_object, data) = region("data", DATA_LEN);
         let shape = ControlShape {
             partition_count: PARTITIONS,
+            shard_count: 1,
             incarnation: INCARNATION,
         };
         let words = control.words();
@@ -221,7 +238,7 @@ impl Server {
             version,
             pointer,
         };
-        let at = hash.partition(PARTITIONS) as u64 * IndexWindow::bytes(BUCKETS)
+        let at = hash.sub_partition(PARTITIONS) as u64 * IndexWindow::bytes(BUCKETS)
             + hash.bucket(BUCKETS) * BUCKET_LEN as u64;
         let bucket = self.index.words().slice(at, BUCKET_LEN).unwrap();
         bucket::insert(&bucket, hash.home_slot(), index_entry);
@@ -247,13 +264,13 @@ pub(crate) fn ask<T>(
     request: &Request<'_>,
     mut on: impl FnMut(Answer<'_>) -> T,
 ) -> T {
-    let id = connection.send(request).unwrap();
+    let id = connection.send_next(CONFIG, request).unwrap();
     answer_of(connection, id, &mut on)
 }
 
 pub(crate) fn answer_of<T>(
     connection: &mut Connection,
-    id: RequestId,
+    id: Token,
     on: &mut impl FnMut(Answer<'_>) -> T,
 ) -> T {
     let mut result = None;

@@ -1,11 +1,15 @@
-//! Runs the decision tables in `tests/decisions/`.
+//! Runs the decision tables in `tests/all/decisions/`.
 
+use trefoil_client_core::mode::Mode;
+use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::quorum::{
     AckDecision, AckState, CasDecision, CasState, Vote, VoteDecision, decide_acks, decide_cas,
     decide_votes,
 };
+use trefoil_client_core::retry::Limits;
 use trefoil_layout::Version;
-use trefoil_layout::op::Rejection;
+use trefoil_layout::op::{Ack, Outcome, Rejection};
 
 /// Calls `decide(quorum, inputs)` for every case of a table and compares.
 fn run(table: &str, decide: impl Fn(usize, &[&str]) -> String) {
@@ -93,6 +97,73 @@ fn acks() {
             AckDecision::Superseded { bound } => format!("superseded {}", number(bound)),
             AckDecision::Rejected(_) => "rejected".to_owned(),
             AckDecision::Unreachable => "unreachable".to_owned(),
+        }
+    });
+}
+
+/// The whole machine: what a SET's caller is told.
+#[test]
+fn outcomes() {
+    run(include_str!("decisions/outcomes.txt"), |quorum, inputs| {
+        let mode = if quorum == 1 { Mode::R1 } else { Mode::R32 };
+        let limits = Limits {
+            deadline_ns: 1_000,
+            retries_max: 1,
+        };
+        let mut set = Mutate::new(mode, MutateKind::Set, version("5"), limits);
+        let mut inputs = inputs.iter();
+        let mut now = 0;
+        loop {
+            match set.poll(now) {
+                MutateStep::Send { replica, version } => {
+                    let Some(text) = inputs.next() else {
+                        continue;
+                    };
+                    let outcome = match (*text, text.strip_prefix('<')) {
+                        ("ok", _) => Outcome::Applied,
+                        ("ahead", _) => Outcome::Rejected(Rejection::ClockAhead),
+                        ("full", _) => Outcome::Rejected(Rejection::NoMemory),
+                        ("bad", _) => Outcome::Rejected(Rejection::BadItem),
+                        (_, Some(bound)) => Outcome::Superseded {
+                            bound: self::version(bound),
+                        },
+                        ("?", _) => continue,
+                        ("lost", _) => {
+                            set.handle_failure(replica, version, SendFailure::Lost);
+                            continue;
+                        }
+                        ("down", _) => {
+                            set.handle_failure(replica, version, SendFailure::NotSent);
+                            continue;
+                        }
+                        _ => panic!("unknown answer {text}"),
+                    };
+                    set.handle_ack(replica, version, Ack { epoch: 1, outcome });
+                }
+                MutateStep::Nominate { above } => {
+                    set.handle_version(Version::new(above.time_ns + 1, 0, 0));
+                }
+                MutateStep::Refresh { replica } => set.handle_refreshed(replica),
+                MutateStep::Reconnect { replica } => set.handle_reconnected(replica),
+                MutateStep::Pause { .. } => {}
+                MutateStep::Wait { until_ns } => now = until_ns,
+                MutateStep::Done(outcome) => {
+                    return match outcome {
+                        MutationOutcome::Stored { version } => {
+                            format!("stored {}", number(version))
+                        }
+                        MutationOutcome::Superseded { bound } => {
+                            format!("superseded {}", number(bound))
+                        }
+                        MutationOutcome::Indeterminate => "indeterminate".to_owned(),
+                        MutationOutcome::Rejected(Rejection::ClockAhead) => "ahead".to_owned(),
+                        MutationOutcome::Rejected(Rejection::NoMemory) => "full".to_owned(),
+                        MutationOutcome::Rejected(Rejection::BadItem) => "bad".to_owned(),
+                        MutationOutcome::Failed { .. } => "failed".to_owned(),
+                        other => format!("{other:?}"),
+                    };
+                }
+            }
         }
     });
 }

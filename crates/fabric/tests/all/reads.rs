@@ -1,21 +1,22 @@
 //! One-sided reads through a real socket, real descriptors and real mappings.
 
-mod support;
-
+use crate::support::{
+    BACKEND, BUCKETS, CONFIG, DATA_LEN, EPOCH, INCARNATION, LIFE, PARTITIONS, Server, hasher,
+};
 use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use support::{BACKEND, BUCKETS, CONFIG, DATA_LEN, EPOCH, INCARNATION, PARTITIONS, Server, hasher};
 use trefoil_client_core::vote::IndexVote;
-use trefoil_fabric::initiator::{Initiator, Progress, Token};
+use trefoil_fabric::port::{Port, Progress, Token};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, TargetOptions};
 use trefoil_fabric::{OutOfWindow, Refreshed, SendError, clock};
 use trefoil_layout::Pointer;
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::hello::{REPLY_LEN, Reply, Status};
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::Request;
 use trefoil_region::WordBuffer;
 
@@ -25,8 +26,8 @@ fn a_key_is_found_and_its_entry_validates() {
     let value = vec![0xab; 1000];
     let (hash, pointer) = server.install(b"key", &value, 4096);
     let connection = server.connect();
-    connection.prefetch_bucket(hash);
-    let IndexVote::Present { entry, epoch, .. } = connection.index_vote(hash) else {
+    connection.prefetch_bucket(0, hash);
+    let IndexVote::Present { entry, epoch, .. } = connection.index_vote(0, hash) else {
         panic!();
     };
     assert_eq!((entry.pointer, epoch), (pointer, EPOCH));
@@ -36,7 +37,7 @@ fn a_key_is_found_and_its_entry_validates() {
     let entry = DataEntry::validate(buffer.bytes(), entry.tag, entry.version, b"key").unwrap();
     assert_eq!(entry.value, value);
     assert_eq!(
-        connection.index_vote(hasher().hash(b"another")),
+        connection.index_vote(0, hasher().hash(b"another")),
         IndexVote::Absent { epoch: EPOCH }
     );
 }
@@ -46,18 +47,19 @@ fn the_same_through_the_trait() {
     let server = Server::start();
     let (hash, pointer) = server.install(b"key", b"value", 0);
     let mut connection = server.connect();
-    let fabric: &mut dyn Initiator = &mut connection;
-    let Progress::Done(IndexVote::Present { entry, .. }) = fabric.submit_index(Token(1), hash)
+    let port: &mut Connection = &mut connection;
+    let Progress::Done(IndexVote::Present { entry, .. }) =
+        Port::submit_index(port, Token(1), 0, hash)
     else {
         panic!();
     };
     let mut buffer = WordBuffer::default();
     assert_eq!(
-        fabric.submit_data(Token(2), entry.pointer, &mut buffer),
+        port.submit_data(Token(2), entry.pointer, &mut buffer),
         Progress::Done(Ok(()))
     );
     assert_eq!(buffer.bytes().len(), pointer.len());
-    assert_eq!(fabric.partition(hash), hash.partition(PARTITIONS));
+    assert!(port.has_messages() && !port.is_ready());
 }
 
 #[test]
@@ -69,7 +71,10 @@ fn the_agreement_is_what_the_backend_said() {
     assert_eq!(agreement.incarnation, INCARNATION);
     assert_eq!(agreement.hasher, hasher());
     assert_eq!(agreement.partition_count, PARTITIONS);
-    assert_eq!(agreement.config_id, CONFIG);
+    assert_eq!(
+        (agreement.topology.life, agreement.topology.config_id),
+        (LIFE, CONFIG)
+    );
     assert_eq!(connection.window_id(0), 2);
 }
 
@@ -110,12 +115,12 @@ fn changes_are_seen_after_a_refresh() {
 
     control::set_config_id(&server.control.words(), CONFIG + 1);
     assert!(matches!(
-        connection.index_vote(hash),
+        connection.index_vote(0, hash),
         IndexVote::Absent { .. }
     ));
     assert_eq!(connection.refresh(), Refreshed::Changed);
     assert_eq!(
-        connection.index_vote(hash),
+        connection.index_vote(0, hash),
         IndexVote::ConfigChanged { found: CONFIG }
     );
 }
@@ -135,9 +140,9 @@ fn a_window_that_leaves_the_region_is_no_window() {
         control::set_index_window(&server.control.words(), partition, window);
     }
     assert_eq!(connection.refresh(), Refreshed::Changed);
-    connection.prefetch_bucket(hash);
+    connection.prefetch_bucket(0, hash);
     assert_eq!(
-        connection.index_vote(hash),
+        connection.index_vote(0, hash),
         IndexVote::ConfigChanged { found: 0 }
     );
 }
@@ -163,10 +168,13 @@ fn without_rings_there_are_reads_only() {
     };
     let mut connection = server.try_connect(&options).unwrap();
     assert!(matches!(
-        connection.index_vote(hash),
+        connection.index_vote(0, hash),
         IndexVote::Present { .. }
     ));
-    assert_eq!(connection.send(&Request::Ping), Err(SendError::NoMessages));
+    assert_eq!(
+        connection.send_next(CONFIG, &Request::Ping),
+        Err(SendError::NoMessages)
+    );
     assert_eq!(server.statistics().rings_open, 0);
 }
 
@@ -209,7 +217,7 @@ fn a_server_that_is_not_trefoil_or_of_another_version_is_told_apart() {
     let other_layout = Reply::OtherLayout(77).encode();
     let not_allowed = Reply::Refused(Status::NotAllowed).encode();
     let empty = Reply::Granted(trefoil_layout::hello::Granted {
-        layout_version: 1,
+        layout_version: LAYOUT_VERSION,
         hasher: hasher(),
         partition_count: 1,
         backend: BACKEND,
@@ -218,6 +226,10 @@ fn a_server_that_is_not_trefoil_or_of_another_version_is_told_apart() {
         index_len: 1,
         data_len: 1,
         rings: None,
+        topology: trefoil_layout::TopologyId {
+            life: LIFE,
+            config_id: CONFIG,
+        },
     })
     .encode();
     let replies: [(&str, Vec<u8>, &str); 6] = [

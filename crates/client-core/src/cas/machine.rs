@@ -1,0 +1,497 @@
+//! The CAS machine. See the parent module's page for its calling order and for
+//! its reasons.
+
+use super::{CasStep, Looked};
+use crate::mode::{Mode, REPLICAS_MAX};
+use crate::mutants::{self, Mutant};
+use crate::outcome::{MutationOutcome, SendFailure};
+use crate::quorum::{CasDecision, CasState, decide_cas};
+use crate::retry::{Limits, PAUSE_NS_MAX, Retry, RetryCause, RetryCounts};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
+
+/// How long a contender that was first may need to be through: some messages
+/// on one host. Doubles while something stays on its way.
+const LOOK_AFTER_NS: u64 = 5_000;
+
+/// How often one CAS makes survivors agree that nothing is there.
+const HEALS_MAX: u8 = 4;
+
+/// Where it is with its look at what a quorum agrees on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// None was needed.
+    Ahead,
+    /// The next step but one.
+    Paused,
+    /// The next step.
+    Due,
+    /// The driver has it.
+    Open,
+    /// A refusal does not stop it any more.
+    Past,
+}
+
+/// Where it is with evicting what a replica holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Eviction {
+    None,
+    Due(Version),
+    Open(Version),
+}
+
+/// Where it is with beginning anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anew {
+    No,
+    /// Once evictions are answered, with this look.
+    Due(Look),
+    /// A version was asked for.
+    Nominating(Look),
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Cas {
+    expected: Expected,
+    version: Version,
+    replica_count: usize,
+    quorum: usize,
+    states: [CasState; REPLICAS_MAX],
+    evictions: [Eviction; REPLICAS_MAX],
+    /// The highest version that a replica or a look named.
+    bound: Version,
+    /// The replica to be sent to next.
+    next: Option<usize>,
+    look: Look,
+    pause_ns: u64,
+    anew: Anew,
+    heals_left: u8,
+    /// The replicas that were sent an `Install`, as a bit set.
+    installed: u8,
+    /// An attempt under another cohort may have left something there.
+    uncertain: bool,
+    retry: Retry,
+    outcome: Option<MutationOutcome>,
+}
+
+impl Cas {
+    /// A machine that puts `version` in the place of `expected`. It is freshly
+    /// issued by a clock that has observed the expected one: below that, every
+    /// replica would refuse.
+    pub fn new(mode: Mode, expected: Expected, version: Version, limits: Limits) -> Self {
+        let mut cas = Cas {
+            expected,
+            version,
+            replica_count: mode.replica_count(),
+            quorum: mode.quorum(),
+            states: [CasState::Unsent; REPLICAS_MAX],
+            evictions: [Eviction::None; REPLICAS_MAX],
+            bound: Version::ZERO,
+            next: None,
+            look: Look::Ahead,
+            pause_ns: LOOK_AFTER_NS,
+            anew: Anew::No,
+            heals_left: HEALS_MAX,
+            installed: 0,
+            uncertain: false,
+            retry: Retry::new(limits),
+            outcome: (mode == Mode::R2Immutable)
+                .then_some(MutationOutcome::Rejected(Rejection::Immutable)),
+        };
+        cas.advance();
+        cas
+    }
+
+    /// A replica of the cohort is known to be down: looks before it sends. To be
+    /// called before the first poll.
+    pub fn look_first(&mut self) {
+        if self.replica_count > 1 && self.outcome.is_none() {
+            self.next = None;
+            self.look = Look::Due;
+        }
+    }
+
+    /// Begins anew with another cohort, which a refresh has found the key to
+    /// belong to; deadline and budget go on. What was sent before may be seen, so
+    /// the end can be uncertain: then this is the end.
+    pub fn restart(&mut self, mode: Mode) {
+        self.evictions = [Eviction::None; REPLICAS_MAX];
+        if self.outcome.is_some() {
+            self.look = Look::Past;
+            return;
+        }
+        self.uncertain |= !self.is_untouched();
+        self.replica_count = mode.replica_count();
+        self.quorum = mode.quorum();
+        self.states = [CasState::Unsent; REPLICAS_MAX];
+        self.next = None;
+        self.look = Look::Ahead;
+        self.anew = Anew::No;
+        self.installed = 0;
+        if self.uncertain {
+            self.outcome = Some(MutationOutcome::Indeterminate);
+        } else if mode == Mode::R2Immutable {
+            self.outcome = Some(MutationOutcome::Rejected(Rejection::Immutable));
+        }
+        self.advance();
+    }
+
+    /// The next step.
+    pub fn poll(&mut self, now_ns: u64) -> CasStep {
+        if now_ns >= self.retry.deadline_ns() {
+            self.give_up();
+        }
+        if let Some(replica) = self.next.take() {
+            self.states[replica] = CasState::Open;
+            let version = self.version;
+            return CasStep::Send { replica, version };
+        }
+        if let Some(replica) = self.next_to_install() {
+            self.installed |= 1 << replica;
+            let version = self.version;
+            return CasStep::Install { replica, version };
+        }
+        let wait = CasStep::Wait {
+            until_ns: self.retry.deadline_ns(),
+        };
+        let mut is_evicting = false;
+        for (replica, eviction) in self.evictions.iter_mut().enumerate() {
+            match *eviction {
+                Eviction::None => {}
+                Eviction::Due(version) => {
+                    *eviction = Eviction::Open(version);
+                    return CasStep::Evict { replica, version };
+                }
+                Eviction::Open(_) => is_evicting = true,
+            }
+        }
+        if is_evicting {
+            return wait;
+        }
+        match self.anew {
+            Anew::No => {}
+            Anew::Due(look) => {
+                self.anew = Anew::Nominating(look);
+                let above = self.bound.max(self.version);
+                return CasStep::Nominate { above };
+            }
+            Anew::Nominating(_) => return wait,
+        }
+        match self.look {
+            Look::Paused => {
+                self.look = Look::Due;
+                let ns = self.pause_ns;
+                self.pause_ns = (ns * 2).min(PAUSE_NS_MAX);
+                CasStep::Pause { ns }
+            }
+            Look::Due => {
+                self.look = Look::Open;
+                CasStep::Look
+            }
+            Look::Open => wait,
+            Look::Ahead | Look::Past => self.outcome.map_or(wait, CasStep::Done),
+        }
+    }
+
+    /// What the look has found out.
+    pub fn handle_look(&mut self, looked: Looked) {
+        if self.look != Look::Open {
+            return;
+        }
+        self.look = Look::Past;
+        let has_begun = self.states != [CasState::Unsent; REPLICAS_MAX];
+        let has_left = self.states.iter().any(CasState::is_applied);
+        match (looked, self.outcome) {
+            (Looked::Agreed(agreed), None) if agreed == self.expected => {
+                if has_begun {
+                    // It has looked: one refusal does not stop it again.
+                    self.anew = Anew::Due(Look::Past);
+                } else {
+                    self.look = Look::Ahead;
+                    self.advance();
+                }
+            }
+            (Looked::Agreed(agreed), Some(MutationOutcome::Exists { .. }))
+                if agreed == self.expected && self.heals_left > 0 =>
+            {
+                // Refused by the odd ones out, or not received.
+                self.heals_left -= 1;
+                self.evict_own();
+                self.outcome = None;
+                self.anew = Anew::Due(Look::Past);
+            }
+            (Looked::Agreed(agreed), _) => {
+                self.bound = match agreed {
+                    Expected::Version(version) => self.bound.max(version),
+                    Expected::Absent => self.bound,
+                };
+                self.exists(match agreed {
+                    Expected::Version(version) => Some(version),
+                    Expected::Absent => None,
+                });
+            }
+            (Looked::Disagree { present }, outcome) => {
+                self.note_present(&present);
+                if has_left || self.expected == Expected::Absent {
+                    self.evict(&present);
+                }
+                let may_begin = self.expected == Expected::Absent
+                    && matches!(outcome, None | Some(MutationOutcome::Exists { .. }))
+                    && self.heals_left > 0
+                    && !mutants::is_on(Mutant::DisagreementStays);
+                if may_begin {
+                    self.heals_left -= 1;
+                    self.retry.count(RetryCause::Inquorate);
+                    self.outcome = None;
+                    self.anew = Anew::Due(Look::Ahead);
+                } else {
+                    self.exists(None);
+                }
+            }
+            // Something is on its way: nothing is known until it is through.
+            (Looked::Unknown, None) => self.look = Look::Paused,
+            (Looked::Unknown, Some(_)) if has_left => self.look = Look::Paused,
+            (Looked::Unknown, Some(_)) => self.exists(None),
+        }
+    }
+
+    /// A new version that `Nominate` asked for.
+    pub fn handle_version(&mut self, version: Version) {
+        let Anew::Nominating(look) = self.anew else {
+            return;
+        };
+        if version <= self.bound.max(self.version) {
+            return;
+        }
+        self.anew = Anew::No;
+        self.look = look;
+        self.version = version;
+        self.states = [CasState::Unsent; REPLICAS_MAX];
+        self.advance();
+    }
+
+    /// A replica's answer to the message that carried `version`.
+    pub fn handle_ack(&mut self, replica: usize, version: Version, ack: Ack) {
+        if let Outcome::Mismatch { bound, .. } | Outcome::Superseded { bound } = ack.outcome {
+            self.bound = self.bound.max(bound);
+        }
+        if self.evictions[replica] == Eviction::Open(version) {
+            self.evictions[replica] = Eviction::None;
+            return;
+        }
+        if !self.is_open(replica, version) {
+            return;
+        }
+        self.states[replica] = match ack.outcome {
+            Outcome::Applied => CasState::Applied { epoch: ack.epoch },
+            Outcome::Mismatch { present, .. } => CasState::Refused { present },
+            // A replica that knows something newer has not installed it.
+            Outcome::Superseded { bound } => CasState::Refused {
+                present: Some(bound),
+            },
+            Outcome::Rejected(rejection) => CasState::Rejected(rejection),
+        };
+        self.advance();
+    }
+
+    /// There is no answer to the message that carried `version`, or there was no
+    /// message.
+    pub fn handle_failure(&mut self, replica: usize, version: Version, failure: SendFailure) {
+        if self.evictions[replica] == Eviction::Open(version) {
+            self.evictions[replica] = Eviction::None;
+            return;
+        }
+        if !self.is_open(replica, version) {
+            return;
+        }
+        self.retry.count(RetryCause::Connection);
+        self.states[replica] = match failure {
+            SendFailure::NotSent => CasState::Down,
+            SendFailure::Lost if mutants::is_on(Mutant::CasResent) && self.may_repeat() => {
+                CasState::Unsent
+            }
+            SendFailure::Lost => CasState::Lost,
+        };
+        self.advance();
+    }
+
+    /// The version under which it is being installed; another one when it begins
+    /// anew.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The highest version that a replica named: another attempt of the caller's
+    /// needs one above it.
+    pub fn bound(&self) -> Version {
+        self.bound
+    }
+
+    /// Replicas passed over, by cause.
+    pub fn retries(&self) -> RetryCounts {
+        self.retry.counts()
+    }
+
+    fn is_open(&self, replica: usize, version: Version) -> bool {
+        version == self.version && self.states[replica] == CasState::Open
+    }
+
+    /// For the mutant of rule 14 only: how often a lost message is repeated.
+    fn may_repeat(&mut self) -> bool {
+        self.retry.spend(RetryCause::Connection).is_ok()
+    }
+
+    fn advance(&mut self) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let states = &self.states[..self.replica_count];
+        self.outcome = match decide_cas(states, self.quorum) {
+            CasDecision::Open => None,
+            CasDecision::Ask(_) if self.stops_for_a_look() => {
+                self.look = Look::Paused;
+                None
+            }
+            CasDecision::Ask(replica) => {
+                self.next = Some(replica);
+                None
+            }
+            CasDecision::Stored => Some(MutationOutcome::Stored {
+                version: self.version,
+            }),
+            CasDecision::Exists { present } => {
+                let is_agreed = self.replica_count == 1 || mutants::is_on(Mutant::PresentByOne);
+                let present = present.filter(|_| is_agreed);
+                if is_agreed {
+                    self.evict_own();
+                } else {
+                    self.look = Look::Due;
+                }
+                Some(MutationOutcome::Exists { present })
+            }
+            CasDecision::Rejected(rejection) => {
+                self.evict_own();
+                Some(MutationOutcome::Rejected(rejection))
+            }
+            CasDecision::Unreached => {
+                self.evict_own();
+                Some(MutationOutcome::Failed {
+                    cause: self.retry.unreached(),
+                })
+            }
+            CasDecision::Indeterminate => Some(MutationOutcome::Indeterminate),
+        };
+    }
+
+    /// It has failed: what a quorum holds instead.
+    fn exists(&mut self, present: Option<Version>) {
+        self.outcome = Some(MutationOutcome::Exists { present });
+        self.evict_own();
+    }
+
+    /// Takes back what a replica holds of one that has failed (one at most, or
+    /// it were stored).
+    fn evict_own(&mut self) {
+        if mutants::is_on(Mutant::FailedCasStays) {
+            return;
+        }
+        for replica in 0..self.replica_count {
+            if self.states[replica].is_applied() {
+                self.evictions[replica] = Eviction::Due(self.version);
+            }
+        }
+    }
+
+    /// Makes those who disagree say that nothing is there.
+    fn evict(&mut self, present: &[Option<Version>; REPLICAS_MAX]) {
+        if mutants::is_on(Mutant::FailedCasStays) {
+            return;
+        }
+        for (eviction, present) in self.evictions.iter_mut().zip(present) {
+            if let Some(version) = present {
+                *eviction = Eviction::Due(*version);
+            }
+        }
+        self.evict_own();
+        if mutants::is_on(Mutant::EvictionUnbound) {
+            let mut above = self.version.max(self.bound);
+            above.time_ns += 1_000_000;
+            self.bound = above;
+            let due = |eviction: &&mut Eviction| **eviction != Eviction::None;
+            for eviction in self.evictions.iter_mut().filter(due) {
+                *eviction = Eviction::Due(above);
+            }
+        }
+    }
+
+    fn note_present(&mut self, present: &[Option<Version>; REPLICAS_MAX]) {
+        let highest = present.iter().flatten().max();
+        self.bound = self.bound.max(highest.copied().unwrap_or(Version::ZERO));
+    }
+
+    fn stops_for_a_look(&self) -> bool {
+        let states = &self.states[..self.replica_count];
+        let has_refused = |state: &CasState| matches!(state, CasState::Refused { .. });
+        let held = |state: &CasState| matches!(state, CasState::Applied { .. } | CasState::Lost);
+        self.look == Look::Ahead
+            && states.iter().any(has_refused)
+            && !states.iter().any(held)
+            && !mutants::is_on(Mutant::CasWithoutLook)
+    }
+
+    fn next_to_install(&self) -> Option<usize> {
+        if !matches!(self.outcome, Some(MutationOutcome::Stored { .. })) {
+            return None;
+        }
+        let lacks = |state: &CasState| {
+            matches!(
+                state,
+                CasState::Unsent | CasState::Refused { .. } | CasState::Lost
+            )
+        };
+        (0..self.replica_count)
+            .find(|replica| self.installed & 1 << replica == 0 && lacks(&self.states[*replica]))
+    }
+
+    /// Whether no replica can have received it.
+    fn is_untouched(&self) -> bool {
+        let states = &self.states[..self.replica_count];
+        states.iter().all(|state| {
+            !matches!(
+                state,
+                CasState::Open | CasState::Applied { .. } | CasState::Lost
+            )
+        })
+    }
+
+    /// The deadline has passed: nothing is waited for any more.
+    fn give_up(&mut self) {
+        self.anew = Anew::No;
+        for eviction in &mut self.evictions {
+            // What is still due is sent, late or not.
+            if matches!(eviction, Eviction::Open(_)) {
+                *eviction = Eviction::None;
+            }
+        }
+        if self.outcome.is_some() {
+            if !matches!(self.look, Look::Ahead | Look::Past)
+                && matches!(self.outcome, Some(MutationOutcome::Exists { .. }))
+            {
+                // Without a look, at least what it left itself.
+                self.evict_own();
+            }
+            self.look = Look::Past;
+            return;
+        }
+        self.look = Look::Past;
+        self.next = None;
+        self.outcome = Some(if self.is_untouched() {
+            MutationOutcome::Failed {
+                cause: self.retry.deadline(),
+            }
+        } else {
+            MutationOutcome::Indeterminate
+        });
+    }
+}

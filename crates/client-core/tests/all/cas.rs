@@ -1,0 +1,559 @@
+//! CAS, step by step: an expectation per line.
+
+use trefoil_client_core::cas::{Cas, CasStep, Looked};
+use trefoil_client_core::mode::Mode;
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
+
+/// What most of them expect.
+const EXPECTED: Expected = Expected::Version(Version::new(3, 1, 0));
+
+fn v(time_ns: u64) -> Version {
+    Version::new(time_ns, 1, 0)
+}
+
+/// A CAS at version 5 whose deadline is at 1,000 ns.
+struct Script(Cas);
+
+impl Script {
+    fn new(mode: Mode, expected: Expected) -> Self {
+        Script(Cas::new(mode, expected, v(5), Limits::until(1_000)))
+    }
+
+    fn over_3() -> Self {
+        Self::new(Mode::R32, EXPECTED)
+    }
+
+    fn over_nothing() -> Self {
+        Self::new(Mode::R32, Expected::Absent)
+    }
+
+    #[track_caller]
+    fn step(&mut self, expected: CasStep) {
+        assert_eq!(self.0.poll(0), expected);
+    }
+
+    #[track_caller]
+    fn sends(&mut self, replica: usize, time_ns: u64) {
+        let version = v(time_ns);
+        self.step(CasStep::Send { replica, version });
+    }
+
+    #[track_caller]
+    fn installs(&mut self, replica: usize, time_ns: u64) {
+        let version = v(time_ns);
+        self.step(CasStep::Install { replica, version });
+    }
+
+    /// Evicts this entry, and is told that it did.
+    #[track_caller]
+    fn evicts(&mut self, replica: usize, time_ns: u64) {
+        self.begins_to_evict(replica, time_ns);
+        self.answer(replica, time_ns, Outcome::Applied);
+    }
+
+    #[track_caller]
+    fn begins_to_evict(&mut self, replica: usize, time_ns: u64) {
+        let version = v(time_ns);
+        self.step(CasStep::Evict { replica, version });
+    }
+
+    #[track_caller]
+    fn nominates(&mut self, above: u64, time_ns: u64) {
+        self.step(CasStep::Nominate { above: v(above) });
+        self.waits();
+        self.0.handle_version(v(time_ns));
+    }
+
+    #[track_caller]
+    fn pauses(&mut self) {
+        assert!(matches!(self.0.poll(0), CasStep::Pause { .. }));
+    }
+
+    #[track_caller]
+    fn looks(&mut self, looked: Looked) {
+        self.step(CasStep::Look);
+        self.waits();
+        self.0.handle_look(looked);
+    }
+
+    #[track_caller]
+    fn waits(&mut self) {
+        self.step(CasStep::Wait { until_ns: 1_000 });
+    }
+
+    #[track_caller]
+    fn ends(&mut self, outcome: MutationOutcome) {
+        self.step(CasStep::Done(outcome));
+    }
+
+    #[track_caller]
+    fn ends_stored(&mut self, time_ns: u64) {
+        let version = v(time_ns);
+        self.ends(MutationOutcome::Stored { version });
+    }
+
+    #[track_caller]
+    fn ends_beside(&mut self, present: Option<u64>) {
+        let present = present.map(v);
+        self.ends(MutationOutcome::Exists { present });
+    }
+
+    fn answer(&mut self, replica: usize, time_ns: u64, outcome: Outcome) {
+        self.0
+            .handle_ack(replica, v(time_ns), Ack { epoch: 1, outcome });
+    }
+
+    #[track_caller]
+    fn applied_by(&mut self, replica: usize, time_ns: u64) {
+        self.sends(replica, time_ns);
+        self.answer(replica, time_ns, Outcome::Applied);
+    }
+
+    #[track_caller]
+    fn refused_by(&mut self, replica: usize, time_ns: u64, present: Option<u64>) {
+        self.sends(replica, time_ns);
+        let outcome = Outcome::Mismatch {
+            present: present.map(v),
+            bound: v(present.unwrap_or(0)),
+        };
+        self.answer(replica, time_ns, outcome);
+    }
+
+    #[track_caller]
+    fn rejected_by(&mut self, replica: usize, rejection: Rejection) {
+        self.sends(replica, 5);
+        self.answer(replica, 5, Outcome::Rejected(rejection));
+    }
+
+    #[track_caller]
+    fn fails_at(&mut self, replica: usize, time_ns: u64, failure: SendFailure) {
+        self.sends(replica, time_ns);
+        self.0.handle_failure(replica, v(time_ns), failure);
+    }
+}
+
+fn agreed(time_ns: u64) -> Looked {
+    Looked::Agreed(Expected::Version(v(time_ns)))
+}
+
+fn disagree(present: [Option<u64>; 3]) -> Looked {
+    Looked::Disagree {
+        present: present.map(|time_ns| time_ns.map(v)),
+    }
+}
+
+#[test]
+fn asks_one_after_the_other_and_tells_the_third() {
+    let mut cas = Script::over_3();
+    cas.sends(0, 5);
+    cas.waits();
+    cas.answer(0, 5, Outcome::Applied);
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn takes_the_place_of_what_a_contender_left() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.refused_by(1, 5, Some(4));
+    cas.applied_by(2, 5);
+    cas.installs(1, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn refused_first_it_ends_if_a_quorum_holds_something_else_or_nothing() {
+    for (looked, present) in [
+        (agreed(4), Some(4)),
+        (Looked::Agreed(Expected::Absent), None),
+        // No quorum: what one replica has may have been given up.
+        (disagree([Some(9), Some(3), None]), None),
+    ] {
+        let mut cas = Script::over_3();
+        cas.refused_by(0, 5, Some(9));
+        cas.pauses();
+        cas.looks(looked);
+        // It has left nothing, so it takes nothing away.
+        cas.ends_beside(present);
+    }
+}
+
+#[test]
+fn refused_first_it_begins_anew_if_a_quorum_holds_what_it_expects() {
+    let mut cas = Script::over_3();
+    cas.refused_by(0, 5, Some(9));
+    cas.pauses();
+    assert_eq!(cas.0.bound(), v(9));
+    cas.looks(agreed(3));
+    cas.nominates(9, 10);
+    cas.refused_by(0, 10, Some(9));
+    // It has looked: the odd one out does not stop it again.
+    cas.applied_by(1, 10);
+    cas.applied_by(2, 10);
+    cas.installs(0, 10);
+    cas.ends_stored(10);
+}
+
+#[test]
+fn it_looks_again_as_long_as_something_is_on_its_way() {
+    let mut cas = Script::over_3();
+    cas.refused_by(0, 5, Some(9));
+    for _ in 0..5 {
+        cas.pauses();
+        cas.looks(Looked::Unknown);
+    }
+    cas.pauses();
+    cas.looks(agreed(9));
+    cas.ends_beside(Some(9));
+}
+
+#[test]
+fn a_look_that_nobody_answers_ends_with_the_deadline() {
+    let mut cas = Script::over_3();
+    cas.refused_by(0, 5, Some(9));
+    cas.pauses();
+    cas.step(CasStep::Look);
+    let cause = GiveUp::Deadline { last: None };
+    let failed = MutationOutcome::Failed { cause };
+    assert_eq!(cas.0.poll(1_000), CasStep::Done(failed));
+    cas.0.handle_look(agreed(3));
+    cas.ends(failed);
+}
+
+#[test]
+fn one_that_a_replica_holds_does_not_look() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    // The odd one out, with what another has left there: to end here would
+    // leave three replicas with three versions.
+    cas.refused_by(1, 5, Some(9));
+    cas.applied_by(2, 5);
+    cas.installs(1, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn a_dead_replica_is_no_reason_to_look() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::NotSent);
+    cas.applied_by(1, 5);
+    cas.applied_by(2, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn fails_by_two_refusals() {
+    let mut cas = Script::over_3();
+    cas.refused_by(0, 5, Some(4));
+    cas.pauses();
+    cas.looks(agreed(3));
+    cas.nominates(5, 10);
+    cas.refused_by(0, 10, Some(4));
+    cas.refused_by(1, 10, None);
+    cas.looks(agreed(7));
+    cas.ends_beside(Some(7));
+}
+
+/// Lets one replica apply it and the others refuse it.
+#[track_caller]
+fn fails_after_it_was_applied(present: Option<u64>) -> Script {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.refused_by(1, 5, present);
+    cas.refused_by(2, 5, present);
+    cas
+}
+
+#[test]
+fn failed_it_takes_back_its_own_copy_and_no_other() {
+    let superseded = Outcome::Superseded { bound: v(9) };
+    for answer in [Outcome::Applied, superseded] {
+        let mut cas = fails_after_it_was_applied(Some(4));
+        cas.looks(agreed(4));
+        cas.begins_to_evict(0, 5);
+        cas.waits();
+        cas.answer(0, 5, answer);
+        cas.ends_beside(Some(4));
+    }
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.looks(agreed(4));
+    cas.begins_to_evict(0, 5);
+    cas.0.handle_failure(0, v(5), SendFailure::Lost);
+    cas.ends_beside(Some(4));
+}
+
+#[test]
+fn failed_among_survivors_it_leaves_them_agreeing_on_nothing() {
+    // One of two good copies was at replica 0; replica 1, with the other, has
+    // died, and replica 2 was away when they were written.
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.refused_by(2, 5, Some(1));
+    cas.looks(disagree([Some(5), None, Some(1)]));
+    cas.begins_to_evict(0, 5);
+    cas.begins_to_evict(2, 1);
+    cas.answer(2, 1, Outcome::Applied);
+    cas.waits();
+    cas.answer(0, 5, Outcome::Applied);
+    cas.ends_beside(None);
+}
+
+#[test]
+fn failed_while_something_is_on_its_way_it_waits_for_that() {
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.looks(Looked::Unknown);
+    cas.pauses();
+    cas.looks(agreed(8));
+    cas.evicts(0, 5);
+    cas.ends_beside(Some(8));
+}
+
+#[test]
+fn failed_it_does_not_wait_for_ever() {
+    let exists = MutationOutcome::Exists { present: None };
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.looks(Looked::Agreed(Expected::Absent));
+    cas.begins_to_evict(0, 5);
+    assert_eq!(cas.0.poll(1_000), CasStep::Done(exists));
+    cas.answer(0, 5, Outcome::Applied);
+    cas.ends(exists);
+    // With the deadline behind it, it takes it back all the same.
+    let mut late = fails_after_it_was_applied(Some(4));
+    let (replica, version) = (0, v(5));
+    let evict = CasStep::Evict { replica, version };
+    assert_eq!(late.0.poll(1_000), evict);
+    assert_eq!(late.0.poll(1_000), CasStep::Done(exists));
+}
+
+#[test]
+fn refused_for_good_it_takes_back_its_own_copy() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.rejected_by(1, Rejection::NoMemory);
+    cas.rejected_by(2, Rejection::NoMemory);
+    cas.evicts(0, 5);
+    cas.ends(MutationOutcome::Rejected(Rejection::NoMemory));
+}
+
+#[test]
+fn passes_over_a_dead_replica_and_never_repeats_a_lost_one() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::NotSent);
+    cas.fails_at(1, 5, SendFailure::Lost);
+    // Only the lost one may hold it, and one copy is never seen.
+    let last = RetryCause::Connection;
+    let cause = GiveUp::Budget { last };
+    cas.ends(MutationOutcome::Failed { cause });
+}
+
+#[test]
+fn lost_and_refused_it_does_not_split_the_cohort() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::Lost);
+    cas.refused_by(1, 5, Some(4));
+    cas.looks(agreed(7));
+    cas.ends_beside(Some(7));
+}
+
+#[test]
+fn failed_beside_a_quorum_that_holds_what_it_expects_it_begins_anew() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.fails_at(2, 5, SendFailure::NotSent);
+    // They are back.
+    let last = RetryCause::Connection;
+    let cause = GiveUp::Budget { last };
+    cas.evicts(0, 5);
+    cas.ends(MutationOutcome::Failed { cause });
+
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.refused_by(2, 5, Some(1));
+    cas.looks(agreed(3));
+    cas.evicts(0, 5);
+    cas.nominates(5, 6);
+    cas.refused_by(0, 6, None);
+    cas.applied_by(1, 6);
+    cas.applied_by(2, 6);
+    cas.installs(0, 6);
+    cas.ends_stored(6);
+}
+
+#[test]
+fn lost_once_and_applied_twice_it_is_stored() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::Lost);
+    cas.applied_by(1, 5);
+    cas.applied_by(2, 5);
+    cas.installs(0, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn across_epochs_it_needs_the_third() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    for replica in [1, 2] {
+        cas.sends(replica, 5);
+        let outcome = Outcome::Applied;
+        cas.0.handle_ack(replica, v(5), Ack { epoch: 2, outcome });
+    }
+    cas.ends_stored(5);
+}
+
+#[test]
+fn a_deadline_after_it_was_sent_is_indeterminate() {
+    let mut sent = Script::over_3();
+    sent.sends(0, 5);
+    let done = CasStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(sent.0.poll(1_000), done);
+    let cause = GiveUp::Deadline { last: None };
+    let failed = MutationOutcome::Failed { cause };
+    assert_eq!(Script::over_3().0.poll(1_000), CasStep::Done(failed));
+}
+
+#[test]
+fn with_one_copy_one_answer_decides() {
+    let mut cas = Script::new(Mode::R1, EXPECTED);
+    cas.applied_by(0, 5);
+    cas.ends_stored(5);
+    let mut cas = Script::new(Mode::R1, EXPECTED);
+    cas.refused_by(0, 5, None);
+    cas.ends_beside(None);
+    let mut cas = Script::new(Mode::R1, EXPECTED);
+    cas.rejected_by(0, Rejection::NoMemory);
+    cas.ends(MutationOutcome::Rejected(Rejection::NoMemory));
+}
+
+#[test]
+fn an_answer_to_anything_but_what_is_open_is_ignored() {
+    let mut cas = Script::over_3();
+    cas.sends(0, 5);
+    cas.answer(0, 4, Outcome::Applied);
+    cas.answer(1, 5, Outcome::Applied);
+    cas.waits();
+    cas.answer(0, 5, Outcome::Applied);
+    // A second answer to the same message.
+    let refused = Outcome::Mismatch {
+        present: None,
+        bound: v(5),
+    };
+    cas.answer(0, 5, refused);
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn among_survivors_that_disagree_a_key_is_a_missing_key_at_the_first_attempt() {
+    let mut cas = Script::over_nothing();
+    cas.0.look_first();
+    // Replica 1 is down; 2 has evicted what 0 holds still.
+    cas.looks(disagree([Some(2), None, None]));
+    cas.evicts(0, 2);
+    cas.nominates(5, 6);
+    cas.applied_by(0, 6);
+    cas.fails_at(1, 6, SendFailure::NotSent);
+    cas.applied_by(2, 6);
+    cas.ends_stored(6);
+    assert_eq!(cas.0.retries().get(RetryCause::Inquorate), 1);
+}
+
+#[test]
+fn the_same_where_it_is_found_out_on_the_way() {
+    let mut cas = Script::over_nothing();
+    cas.applied_by(0, 5);
+    cas.refused_by(1, 5, Some(2));
+    cas.fails_at(2, 5, SendFailure::NotSent);
+    cas.looks(disagree([Some(5), Some(2), None]));
+    cas.evicts(0, 5);
+    cas.evicts(1, 2);
+    cas.nominates(5, 6);
+    cas.applied_by(0, 6);
+    cas.applied_by(1, 6);
+    cas.installs(2, 6);
+    cas.ends_stored(6);
+}
+
+#[test]
+fn one_that_may_have_been_seen_does_not_begin_anew() {
+    let mut cas = Script::over_nothing();
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::Lost);
+    cas.refused_by(2, 5, Some(2));
+    cas.ends(MutationOutcome::Indeterminate);
+}
+
+#[test]
+fn a_mutation_beside_it_is_not_taken_for_a_survivor() {
+    let mut cas = Script::over_nothing();
+    cas.0.look_first();
+    cas.looks(disagree([Some(2), None, None]));
+    cas.begins_to_evict(0, 2);
+    // A SET was faster: the eviction finds it and leaves it.
+    let superseded = Outcome::Superseded { bound: v(8) };
+    cas.answer(0, 2, superseded);
+    cas.nominates(8, 9);
+    cas.refused_by(0, 9, Some(8));
+    cas.pauses();
+    cas.looks(agreed(8));
+    cas.ends_beside(Some(8));
+}
+
+#[test]
+fn with_a_replica_down_it_replaces_nothing_before_it_has_looked() {
+    let mut cas = Script::over_3();
+    cas.0.look_first();
+    cas.looks(disagree([Some(3), None, Some(1)]));
+    cas.ends_beside(None);
+    let mut cas = Script::over_3();
+    cas.0.look_first();
+    cas.looks(agreed(3));
+    cas.applied_by(0, 5);
+    cas.fails_at(1, 5, SendFailure::NotSent);
+    cas.applied_by(2, 5);
+    cas.ends_stored(5);
+}
+
+#[test]
+fn survivors_that_go_on_disagreeing_end_it() {
+    let mut cas = Script::over_nothing();
+    cas.0.look_first();
+    for time_ns in 6..10 {
+        cas.looks(disagree([Some(2), None, None]));
+        cas.evicts(0, 2);
+        cas.nominates(time_ns - 1, time_ns);
+        cas.refused_by(0, time_ns, Some(2));
+        cas.pauses();
+    }
+    cas.looks(disagree([Some(2), None, None]));
+    cas.evicts(0, 2);
+    cas.ends_beside(None);
+}
+
+#[test]
+fn under_a_new_topology_it_begins_anew_unless_it_may_have_been_seen() {
+    let mut cas = Script::over_3();
+    cas.fails_at(0, 5, SendFailure::NotSent);
+    cas.0.restart(Mode::R1);
+    cas.applied_by(0, 5);
+    cas.ends_stored(5);
+
+    let mut cas = Script::over_3();
+    cas.sends(0, 5);
+    cas.0.restart(Mode::R32);
+    cas.ends(MutationOutcome::Indeterminate);
+
+    // Failed already: what it would take back is not looked for elsewhere.
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.0.restart(Mode::R32);
+    cas.ends_beside(None);
+}

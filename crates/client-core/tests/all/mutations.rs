@@ -1,0 +1,287 @@
+//! SET, ERASE and fill, step by step.
+
+use trefoil_client_core::cas::{Cas, CasStep};
+use trefoil_client_core::mode::Mode;
+use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Ack, Expected, Outcome, Rejection};
+
+fn v(time_ns: u64) -> Version {
+    Version::new(time_ns, 1, 0)
+}
+
+fn ack(epoch: u32, outcome: Outcome) -> Ack {
+    Ack { epoch, outcome }
+}
+
+fn applied(epoch: u32) -> Ack {
+    ack(epoch, Outcome::Applied)
+}
+
+fn superseded(time_ns: u64) -> Ack {
+    let bound = v(time_ns);
+    ack(1, Outcome::Superseded { bound })
+}
+
+fn rejected(rejection: Rejection) -> Ack {
+    ack(1, Outcome::Rejected(rejection))
+}
+
+fn set() -> Mutate {
+    Mutate::new(Mode::R32, MutateKind::Set, v(5), Limits::until(1_000))
+}
+
+#[track_caller]
+fn sends(mutate: &mut Mutate, replicas: &[usize], time_ns: u64) {
+    for &replica in replicas {
+        let version = v(time_ns);
+        assert_eq!(mutate.poll(0), MutateStep::Send { replica, version });
+    }
+}
+
+#[track_caller]
+fn ends(mutate: &mut Mutate, outcome: MutationOutcome) {
+    assert_eq!(mutate.poll(0), MutateStep::Done(outcome));
+}
+
+#[test]
+fn two_acknowledgements_store_and_the_third_message_still_goes_out() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1], 5);
+    mutate.handle_ack(0, v(5), applied(1));
+    mutate.handle_ack(1, v(5), applied(1));
+    sends(&mut mutate, &[2], 5);
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+    mutate.handle_ack(2, v(5), superseded(9));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+    assert_eq!(mutate.retries().total(), 0);
+}
+
+#[test]
+fn one_copy_needs_one_acknowledgement() {
+    let mut mutate = Mutate::new(Mode::R1, MutateKind::Erase, v(5), Limits::until(1_000));
+    sends(&mut mutate, &[0], 5);
+    assert_eq!(mutate.poll(0), MutateStep::Wait { until_ns: 1_000 });
+    mutate.handle_ack(0, v(5), applied(1));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn acknowledgements_of_different_epochs_are_collected_again() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), applied(1));
+    mutate.handle_ack(1, v(5), applied(2));
+    mutate.handle_failure(2, v(5), SendFailure::Lost);
+    sends(&mut mutate, &[0], 5);
+    mutate.handle_ack(0, v(5), applied(2));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+    assert_eq!(mutate.retries().get(RetryCause::Epoch), 1);
+}
+
+#[test]
+fn superseded_goes_again_above_the_highest_bound() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    mutate.handle_ack(1, v(5), superseded(7));
+    assert_eq!(mutate.poll(0), MutateStep::Nominate { above: v(8) });
+    assert!(matches!(mutate.poll(0), MutateStep::Wait { .. }));
+    mutate.handle_version(v(8));
+    assert!(
+        matches!(mutate.poll(0), MutateStep::Wait { .. }),
+        "not above it"
+    );
+    mutate.handle_version(v(9));
+    sends(&mut mutate, &[0, 1, 2], 9);
+    // An answer to the first attempt says nothing about the second.
+    mutate.handle_ack(2, v(5), applied(1));
+    mutate.handle_ack(0, v(9), applied(1));
+    assert!(matches!(mutate.poll(0), MutateStep::Wait { .. }));
+    mutate.handle_ack(2, v(9), applied(1));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(9) });
+}
+
+#[test]
+fn superseded_is_the_outcome_only_if_the_others_are_no_quorum() {
+    let limits = Limits {
+        deadline_ns: 1_000,
+        retries_max: 0,
+    };
+    let mut mutate = Mutate::new(Mode::R32, MutateKind::Set, v(5), limits);
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    let mut lost = mutate.clone();
+    mutate.handle_ack(1, v(5), superseded(7));
+    ends(&mut mutate, MutationOutcome::Superseded { bound: v(8) });
+    // One holds it, one may: together a quorum.
+    lost.handle_ack(1, v(5), applied(1));
+    lost.handle_failure(2, v(5), SendFailure::Lost);
+    ends(&mut lost, MutationOutcome::Indeterminate);
+}
+
+#[test]
+fn a_deadline_after_superseded_is_indeterminate() {
+    // The answer may be to a copy of the message, whose original was applied,
+    // seen, and then superseded.
+    let mut mutate = Mutate::new(Mode::R1, MutateKind::Set, v(5), Limits::until(1_000));
+    sends(&mut mutate, &[0], 5);
+    mutate.handle_ack(0, v(5), superseded(8));
+    let done = MutateStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(mutate.poll(1_000), done);
+}
+
+/// Stamps of replicas 0 and 1 are known.
+fn fill() -> Mutate {
+    let mut fill = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
+    fill.fill(&[Some(1), Some(2), None]);
+    fill
+}
+
+fn written_since() -> Ack {
+    let (present, bound) = (None, v(3));
+    ack(1, Outcome::Mismatch { present, bound })
+}
+
+#[test]
+fn a_fill_goes_to_where_its_stamps_are_known_and_then_to_the_others() {
+    let mut fill = fill();
+    sends(&mut fill, &[0, 1], 5);
+    assert!(matches!(fill.poll(0), MutateStep::Wait { .. }));
+    fill.handle_ack(0, v(5), applied(1));
+    fill.handle_ack(1, v(5), applied(1));
+    sends(&mut fill, &[2], 5);
+    ends(&mut fill, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn a_fill_gives_way_to_what_was_written_since_its_miss() {
+    let mut fill = fill();
+    sends(&mut fill, &[0, 1], 5);
+    fill.handle_ack(0, v(5), applied(1));
+    fill.handle_ack(1, v(5), written_since());
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(3) });
+    // With all three stamps, one that was written may be the odd one out.
+    let mut fill = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
+    fill.fill(&[Some(1), Some(2), Some(3)]);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(0, v(5), written_since());
+    fill.handle_ack(1, v(5), applied(1));
+    fill.handle_ack(2, v(5), applied(1));
+    ends(&mut fill, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn a_fill_goes_above_a_floor_under_the_same_stamps() {
+    let mut fill = fill();
+    sends(&mut fill, &[0, 1], 5);
+    fill.handle_ack(0, v(5), superseded(8));
+    assert_eq!(fill.poll(0), MutateStep::Nominate { above: v(8) });
+    fill.handle_version(v(9));
+    sends(&mut fill, &[0, 1], 9);
+    fill.handle_ack(0, v(9), applied(1));
+    fill.handle_ack(1, v(9), applied(1));
+    sends(&mut fill, &[2], 9);
+    ends(&mut fill, MutationOutcome::Stored { version: v(9) });
+}
+
+#[test]
+fn a_fill_without_a_quorum_of_stamps_gives_way_at_once() {
+    let mut fill = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
+    fill.fill(&[Some(1), None, None]);
+    let bound = Version::ZERO;
+    ends(&mut fill, MutationOutcome::Superseded { bound });
+}
+
+#[test]
+fn a_deadline_after_something_was_sent_is_indeterminate() {
+    let mut mutate = set();
+    let failed = MutationOutcome::Failed {
+        cause: GiveUp::Deadline { last: None },
+    };
+    assert_eq!(mutate.clone().poll(1_000), MutateStep::Done(failed));
+    sends(&mut mutate, &[0], 5);
+    assert_eq!(
+        mutate.poll(1_000),
+        MutateStep::Done(MutationOutcome::Indeterminate)
+    );
+}
+
+#[test]
+fn a_silent_replica_is_sent_the_same_version_again() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), applied(1));
+    mutate.handle_failure(1, v(5), SendFailure::Lost);
+    mutate.handle_failure(2, v(5), SendFailure::NotSent);
+    assert_eq!(mutate.poll(0), MutateStep::Reconnect { replica: 1 });
+    assert_eq!(mutate.poll(0), MutateStep::Reconnect { replica: 2 });
+    mutate.handle_reconnected(2);
+    sends(&mut mutate, &[2], 5);
+    mutate.handle_ack(2, v(5), applied(1));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn nothing_received_is_a_failure_and_nothing_worse() {
+    let limits = Limits {
+        deadline_ns: 1_000,
+        retries_max: 0,
+    };
+    let mut mutate = Mutate::new(Mode::R32, MutateKind::Set, v(5), limits);
+    for replica in 0..2 {
+        sends(&mut mutate, &[replica], 5);
+        mutate.handle_failure(replica, v(5), SendFailure::NotSent);
+    }
+    // The third alone would be no quorum: it is not even sent to.
+    let last = RetryCause::Connection;
+    let cause = GiveUp::Budget { last };
+    ends(&mut mutate, MutationOutcome::Failed { cause });
+}
+
+#[test]
+fn two_refusals_are_a_refusal_whatever_the_third_does() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), rejected(Rejection::ValueTooLong));
+    let mut other = mutate.clone();
+    mutate.handle_ack(1, v(5), rejected(Rejection::ValueTooLong));
+    // The third is still on its way, and may apply it: alone it is never seen.
+    let refused = MutationOutcome::Rejected(Rejection::ValueTooLong);
+    ends(&mut mutate, refused);
+    mutate.handle_ack(2, v(5), applied(1));
+    ends(&mut mutate, refused);
+    other.handle_failure(2, v(5), SendFailure::NotSent);
+    other.handle_ack(1, v(5), rejected(Rejection::ValueTooLong));
+    ends(
+        &mut other,
+        MutationOutcome::Rejected(Rejection::ValueTooLong),
+    );
+}
+
+#[test]
+fn recovering_and_wrong_shard_are_tried_again() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), rejected(Rejection::Recovering));
+    mutate.handle_ack(1, v(5), rejected(Rejection::WrongShard));
+    sends(&mut mutate, &[0], 5);
+    assert_eq!(mutate.poll(0), MutateStep::Refresh { replica: 1 });
+    mutate.handle_refreshed(1);
+    sends(&mut mutate, &[1], 5);
+    mutate.handle_ack(1, v(5), applied(1));
+    mutate.handle_ack(2, v(5), applied(1));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn an_immutable_corpus_refuses_without_a_message() {
+    let refused = MutationOutcome::Rejected(Rejection::Immutable);
+    let limits = Limits::until(1_000);
+    let mut mutate = Mutate::new(Mode::R2Immutable, MutateKind::Set, v(5), limits);
+    ends(&mut mutate, refused);
+    let mut cas = Cas::new(Mode::R2Immutable, Expected::Absent, v(5), limits);
+    assert_eq!(cas.poll(0), CasStep::Done(refused));
+}

@@ -1,0 +1,799 @@
+//! The driver: one client's links, and the operations under way on them.
+//!
+//! # Calling order
+//!
+//! ```text
+//! submit_*                    begins an operation; nothing waits
+//! turn                        goes on with everything that can go on
+//! next_done / hand_out        what has ended
+//! ports, next_deadline_ns     what to sleep on, and until when at most
+//! ```
+//!
+//! A caller that waits for one operation (`Owner::Waiter`) turns and sleeps until
+//! it has ended. Nothing here blocks, and no time passes but by the host's clocks.
+
+use crate::host::{Clock, Host};
+use crate::inline::{self, OneSided};
+use crate::link::Link;
+use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner};
+use crate::options::Options;
+use crate::slab::Slab;
+use crate::step::Flow;
+use crate::topology::Topology;
+use crate::versions::Versions;
+use std::sync::Arc;
+use trefoil_cell::Cohort;
+use trefoil_client_core::cas::Cas;
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::get::{Get, GetOutcome, GetStep, Plan, Strategy};
+use trefoil_client_core::mode::Mode;
+use trefoil_client_core::mutate::{Mutate, MutateKind};
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::retry::{Limits, RetryCounts};
+use trefoil_fabric::RegionView;
+use trefoil_fabric::port::{Port, SendError};
+use trefoil_layout::op::Action;
+use trefoil_layout::{KeyHash, Version};
+use trefoil_region::WordBuffer;
+
+/// How many lookups begin at the same replica before the next one's turn: each
+/// gets its share of touches, and its memory stays in the cache for a while.
+const PREFERRED_TURN: u64 = 64;
+/// How soon after one look at the configuration the next one is begun for a
+/// backend that is down.
+const LEARN_PAUSE_NS: u64 = 250_000_000;
+
+/// What a client has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Lookups that returned a value.
+    pub hits: u64,
+    /// Lookups that found none.
+    pub misses: u64,
+    /// Of the misses, those without a quorum.
+    pub inquorate: u64,
+    /// Operations without a result.
+    pub failed: u64,
+    /// Mutations whose outcome is unknown.
+    pub indeterminate: u64,
+    /// Retries of lookups, by cause.
+    pub get_retries: RetryCounts,
+    /// Retries of mutations, by cause.
+    pub mutation_retries: RetryCounts,
+}
+
+/// Which replica is asked first.
+#[derive(Debug)]
+pub struct Turns {
+    /// Always this one.
+    preferred: Option<usize>,
+    /// Lookups so far, and the client's own start.
+    count: u64,
+}
+
+impl Turns {
+    /// For client number `number` of its process.
+    pub fn new(preferred: Option<usize>, number: usize) -> Self {
+        Turns {
+            preferred,
+            count: number as u64 * PREFERRED_TURN,
+        }
+    }
+
+    /// The place in a cohort of `copies` that is asked first.
+    #[inline(always)]
+    pub fn next(&mut self, copies: usize) -> usize {
+        if copies == 1 {
+            return 0;
+        }
+        if let Some(preferred) = self.preferred {
+            return preferred % copies;
+        }
+        self.count += 1;
+        (self.count / PREFERRED_TURN % copies as u64) as usize
+    }
+}
+
+/// See the module.
+pub struct Driver<H: Host> {
+    pub(crate) host: H,
+    pub(crate) topology: Arc<Topology>,
+    /// How many topologies there were whose keys stood elsewhere.
+    pub(crate) topology_count: u64,
+    pub(crate) options: Options,
+    pub(crate) links: Vec<Link<H::Port>>,
+    pub(crate) versions: Versions,
+    pub(crate) counters: Counters,
+    pub(crate) turns: Turns,
+    pub(crate) slab: Slab,
+    pub(crate) is_learning: bool,
+    pub(crate) learn_again_ns: u64,
+    /// Raised with everything that readers of other threads should know: views,
+    /// topology.
+    pub(crate) view_count: u64,
+    pub(crate) looks_at_all: bool,
+}
+
+/// What a lookup is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The item is used: the backends are told.
+    Use,
+    /// Nobody is told.
+    Peek,
+    /// Something is written on the strength of what is found. Nobody is told.
+    Basis,
+}
+
+/// A lookup that has to wait, and the step at which it does.
+struct Left<const N: usize> {
+    hash: KeyHash,
+    cohort: Cohort,
+    get: Get<N>,
+    step: GetStep,
+}
+
+/// A lookup that ended where it was begun.
+#[derive(Clone, Copy, Debug)]
+pub struct Inline {
+    /// How.
+    pub outcome: GetOutcome,
+    /// The backend whose buffer holds a hit's data.
+    pub backend: u32,
+}
+
+impl<H: Host> Driver<H> {
+    /// A driver of a client that is the `number`th of its process. Begins to connect
+    /// to every backend.
+    pub fn new(mut host: H, topology: Arc<Topology>, options: Options, number: usize) -> Self {
+        let versions = Versions::new(host.random());
+        let mut driver = Driver {
+            host,
+            topology,
+            topology_count: 0,
+            options,
+            links: Vec::new(),
+            versions,
+            counters: Counters::default(),
+            turns: Turns::new(options.preferred, number),
+            slab: Slab::default(),
+            is_learning: false,
+            learn_again_ns: 0,
+            view_count: 0,
+            looks_at_all: false,
+        };
+        driver.make_links();
+        driver
+    }
+
+    pub(crate) fn make_links(&mut self) {
+        let count = self.topology.config().backends.len() as u32;
+        self.links = (0..count)
+            .map(|number| Link::new(number, self.options.touch_sample))
+            .collect();
+        for link in &mut self.links {
+            link.begin_connecting(&mut self.host, &self.topology);
+        }
+        self.view_count += 1;
+    }
+
+    /// The world that it was made for.
+    #[inline(always)]
+    pub fn host_ref(&self) -> &H {
+        &self.host
+    }
+
+    /// The same, to be changed.
+    pub fn host_mut(&mut self) -> &mut H {
+        &mut self.host
+    }
+
+    /// The cell, as this client knows it.
+    #[inline(always)]
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Every backend, by number.
+    #[inline(always)]
+    pub fn links(&self) -> &[Link<H::Port>] {
+        &self.links
+    }
+
+    /// What was counted.
+    #[inline(always)]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The same, to count more.
+    #[inline(always)]
+    pub fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// The version that was issued last.
+    pub fn last_version(&self) -> Version {
+        self.versions.last()
+    }
+
+    /// Which replica is asked first.
+    #[inline(always)]
+    pub fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    /// Raised whenever a view or the topology has changed.
+    #[inline(always)]
+    pub fn view_count(&self) -> u64 {
+        self.view_count
+    }
+
+    /// The versions that were issued and seen.
+    #[inline(always)]
+    pub fn versions(&mut self) -> &mut Versions {
+        &mut self.versions
+    }
+
+    /// Issues a version.
+    pub fn nominate(&mut self) -> Version {
+        let now = self.host.unix_ns();
+        self.versions.next(now, || self.host.random())
+    }
+
+    /// Takes note of a version, unless it is from too far in the future.
+    pub fn observe_sanely(&mut self, version: Version) {
+        let now = self.host.unix_ns();
+        self.versions.observe_sanely(version, now);
+    }
+
+    /// What an operation that begins now may spend.
+    #[inline(always)]
+    pub fn limits(&self, now_ns: u64) -> Limits {
+        Limits {
+            deadline_ns: now_ns.saturating_add(
+                u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
+            ),
+            retries_max: self.options.retries_max,
+        }
+    }
+
+    /// Reports that a hit read this slot at this backend.
+    #[inline(always)]
+    pub fn touch(&mut self, backend: u32, partition: usize, slot: u32) {
+        let link = &mut self.links[backend as usize];
+        if link.touch_needs_caller() {
+            let _ = link.far(&mut self.host, &self.topology);
+        }
+        link.touch(partition, slot);
+    }
+
+    /// Reports the touches that are still being collected.
+    pub fn flush_touches(&mut self) {
+        for link in &mut self.links {
+            if link.touch_needs_caller() {
+                let _ = link.far(&mut self.host, &self.topology);
+            }
+            link.flush_touches();
+        }
+    }
+
+    /// How the replica at `place` is looked up now.
+    #[inline]
+    pub(crate) fn strategy(&mut self, cohort: Cohort, place: usize, now_ns: u64) -> Strategy {
+        let number = cohort.as_slice()[place] as usize;
+        match self.links.get_mut(number) {
+            Some(link) => {
+                link.strategy(self.options.carrier, &mut self.host, &self.topology, now_ns)
+            }
+            None => Strategy::Down,
+        }
+    }
+
+    /// Who is asked, and how, as things stand.
+    #[inline(always)]
+    fn plan<const N: usize>(&mut self, cohort: Cohort, now_ns: u64) -> Plan<N> {
+        let mut plan = Plan::frugal(self.turns.next(N));
+        for place in 0..N {
+            plan.strategies[place] = self.strategy(cohort, place, now_ns);
+        }
+        if plan.strategies.contains(&Strategy::Rpc) {
+            // Over a network all are asked at once.
+            plan.fan_out = N;
+        }
+        plan
+    }
+
+    /// Looks a key up by one-sided reads, in place; an error is where it has to wait.
+    #[inline(always)]
+    fn get_inline<const N: usize>(
+        &mut self,
+        key: &[u8],
+        now: u64,
+        limits: Limits,
+        purpose: Purpose,
+    ) -> Result<Inline, Left<N>> {
+        let hash = self.topology.hash(key);
+        let cohort = self.topology.cohort(hash);
+        let mut plan = self.plan::<N>(cohort, now);
+        if purpose == Purpose::Basis {
+            plan = plan.careful(self.host.unix_ns(), Version::ZERO);
+        }
+        self.prefetch(hash, cohort, &plan);
+        let mut get = Get::new(&plan, hash, limits, now);
+        let check = DataCheck {
+            key,
+            now_ms: self.host.coarse_unix_ms(),
+            flush_floor: self.topology.flush_floor(),
+        };
+        let mut source = OnLinks {
+            links: &mut self.links,
+            host: &self.host,
+            cohort,
+            known_config_id: self.topology.id().config_id,
+            lapsed: 0,
+            refreshed: false,
+        };
+        let result = inline::run(&mut source, &mut get, hash, &check, now);
+        if source.lapsed != 0 || source.refreshed {
+            let lapsed = source.lapsed;
+            self.inline_aftermath(cohort, lapsed);
+        }
+        match result {
+            Ok(outcome) => {
+                if !get.is_clean() {
+                    self.counters.get_retries.merge(&get.retries());
+                }
+                let mut backend = 0;
+                if let GetOutcome::Hit { version, replica } = outcome {
+                    backend = cohort.as_slice()[replica];
+                    self.versions.observe(version);
+                    if purpose == Purpose::Use {
+                        self.touch_voters(hash, cohort, |place| get.touched_slot(place));
+                    }
+                }
+                Ok(Inline { outcome, backend })
+            }
+            Err(step) => Err(Left {
+                hash,
+                cohort,
+                get,
+                step,
+            }),
+        }
+    }
+
+    #[cold]
+    fn inline_aftermath(&mut self, cohort: Cohort, lapsed: u8) {
+        self.view_count += 1;
+        for (place, number) in cohort.as_slice().iter().enumerate() {
+            if lapsed & 1 << place != 0 {
+                self.lose(*number as usize, "its lease has ended");
+            }
+        }
+    }
+
+    /// Gives a lookup that has to wait a place of its own.
+    #[cold]
+    fn goes_on<const N: usize>(
+        &mut self,
+        key: &[u8],
+        left: Left<N>,
+        limits: Limits,
+        purpose: Purpose,
+        owner: Owner,
+    ) -> u32
+    where
+        GetMachine: From<Get<N>>,
+    {
+        let (at, mut op) = self.admit(key, owner, limits);
+        (op.hash, op.cohort) = (left.hash, left.cohort);
+        op.reports_use = purpose == Purpose::Use;
+        op.is_careful = purpose == Purpose::Basis;
+        op.machine = Machine::Get(left.get.into());
+        // What was read stays with the lookup that read it.
+        for (buffer, number) in op.buffers.iter_mut().zip(left.cohort.as_slice()) {
+            std::mem::swap(buffer, &mut self.links[*number as usize].bytes);
+        }
+        if let Flow::Pause(ns) = self.carry_out(at, &mut op, left.step) {
+            op.pause_until_ns = self.host.monotonic_ns() + ns;
+        }
+        self.slab.put(at, op);
+        self.slab.make_ready(at);
+        at
+    }
+
+    /// A place for an operation on `key`, filled in but for its machine.
+    fn admit(&mut self, key: &[u8], owner: Owner, limits: Limits) -> (u32, Box<Op>) {
+        let hash = self.topology.hash(key);
+        let cohort = self.topology.cohort(hash);
+        let (at, mut op) = self.slab.admit(cohort);
+        op.key.extend_from_slice(key);
+        op.hash = hash;
+        op.limits = limits;
+        op.owner = owner;
+        op.topology = self.topology_count;
+        op.flush_floor = self.topology.flush_floor();
+        op.now_ms = self.host.coarse_unix_ms();
+        op.reports_use = false;
+        op.is_careful = false;
+        op.is_queued = false;
+        (at, op)
+    }
+
+    fn begin(&mut self, at: u32, op: Box<Op>) -> u32 {
+        self.slab.put(at, op);
+        self.step(at);
+        at
+    }
+
+    /// Begins to store under `version`: see [`Mutate`].
+    pub fn begin_mutation(
+        &mut self,
+        kind: MutateKind,
+        version: Version,
+        key: &[u8],
+        value: &[u8],
+        item: Item,
+        owner: Owner,
+    ) -> u32 {
+        let limits = self.limits(self.host.monotonic_ns());
+        let (at, mut op) = self.admit(key, owner, limits);
+        op.value.extend_from_slice(value);
+        op.item = item;
+        op.action = match kind {
+            MutateKind::Erase => Action::Erase,
+            MutateKind::Set | MutateKind::Fill => Action::Set,
+        };
+        op.machine = Machine::Mutate(Mutate::new(self.topology.mode(), kind, version, limits));
+        self.begin(at, op)
+    }
+
+    /// Begins a CAS at a version of its own.
+    pub fn begin_cas(
+        &mut self,
+        expected: trefoil_layout::op::Expected,
+        key: &[u8],
+        value: &[u8],
+        item: Item,
+        owner: Owner,
+    ) -> u32 {
+        if let trefoil_layout::op::Expected::Version(version) = expected {
+            self.observe_sanely(version);
+        }
+        let version = self.nominate();
+        let limits = self.limits(self.host.monotonic_ns());
+        let (at, mut op) = self.admit(key, owner, limits);
+        op.value.extend_from_slice(value);
+        op.item = item;
+        op.action = Action::Cas(expected);
+        let cohort = op.cohort;
+        op.machine = Machine::Cas {
+            machine: self.new_cas(expected, version, cohort, limits),
+            look: None,
+        };
+        self.begin(at, op)
+    }
+
+    /// A CAS that begins now.
+    pub(crate) fn new_cas(
+        &mut self,
+        expected: trefoil_layout::op::Expected,
+        version: Version,
+        cohort: Cohort,
+        limits: Limits,
+    ) -> Cas {
+        let mut machine = Cas::new(self.topology.mode(), expected, version, limits);
+        let now = self.host.monotonic_ns();
+        for place in 0..cohort.as_slice().len() {
+            if self.strategy(cohort, place, now) == Strategy::Down {
+                machine.look_first();
+                break;
+            }
+        }
+        machine
+    }
+
+    /// Begins to ask the replicas how `key`'s item was used, after this client's own
+    /// reads were reported to them.
+    pub fn begin_uses(&mut self, key: &[u8], patience_ns: u64, owner: Owner) -> u32 {
+        self.flush_touches();
+        let until_ns = self.host.monotonic_ns() + patience_ns;
+        let (at, mut op) = self.admit(key, owner, Limits::until(until_ns));
+        op.machine = Machine::Uses {
+            asked: false,
+            until_ns,
+            found: Default::default(),
+        };
+        self.begin(at, op)
+    }
+
+    /// Under a quorum the buckets of two replicas are needed: let their cache
+    /// misses overlap.
+    #[inline(always)]
+    fn prefetch<const N: usize>(&self, hash: KeyHash, cohort: Cohort, plan: &Plan<N>) {
+        if plan.fan_out < 2 {
+            return;
+        }
+        for rank in 0..2.min(N) {
+            let place = (plan.preferred + rank) % N;
+            let number = cohort.as_slice()[place] as usize;
+            if let Some(view) = self.links[number].view() {
+                view.prefetch_bucket(place, hash);
+            }
+        }
+    }
+
+    /// Tells every replica that voted for a hit that it was read.
+    #[inline(always)]
+    pub(crate) fn touch_voters(
+        &mut self,
+        hash: KeyHash,
+        cohort: Cohort,
+        slot_at: impl Fn(usize) -> Option<u32>,
+    ) {
+        for (place, number) in cohort.as_slice().iter().enumerate() {
+            if let Some(slot) = slot_at(place)
+                && let Some(link) = self.links.get(*number as usize)
+                && let Some(view) = link.view()
+            {
+                let partition = view.partition(place, hash);
+                self.touch(*number, partition, slot);
+            }
+        }
+    }
+
+    /// Sends one replica its message, near if that goes, else by a call. The
+    /// machine hears of a failure.
+    pub(crate) fn send(
+        &mut self,
+        at: u32,
+        op: &mut Op,
+        replica: usize,
+        message: Message,
+        far: bool,
+    ) {
+        op.messages[replica] = message;
+        let was_blocked = op.owed[replica] == Owed::Room;
+        op.owed[replica] = Owed::Nothing;
+        let token = self.slab.token(at);
+        let under = self.topology.id();
+        let number = op.cohort.as_slice()[replica];
+        let Some(link) = self.links.get_mut(number as usize) else {
+            op.no_answer(replica, SendFailure::NotSent, "the backend is no more");
+            return;
+        };
+        if !far && let Some(near) = link.near.as_mut() {
+            match near.send(token, under, &op.request(message)) {
+                Ok(()) => {
+                    op.owed[replica] = Owed::Near(token);
+                    if link.near_owes == 0 {
+                        link.look_at_ns = 0;
+                    }
+                    link.near_owes += 1;
+                    return;
+                }
+                Err(SendError::Full) => {
+                    op.owed[replica] = Owed::Room;
+                    if !was_blocked {
+                        if link.blocked.is_empty() {
+                            link.full_since_ns = self.host.monotonic_ns();
+                        }
+                        link.blocked.push_back((at, replica as u8));
+                    }
+                    return;
+                }
+                Err(SendError::TooLarge | SendError::NoMessages) => {}
+                Err(error @ (SendError::Overloaded | SendError::Closed)) => {
+                    self.lose(number as usize, &error.to_string());
+                    op.no_answer(replica, SendFailure::NotSent, &error.to_string());
+                    return;
+                }
+            }
+        }
+        let sent = link.far(&mut self.host, &self.topology).and_then(|far| {
+            far.send(token, under, &op.request(message))
+                .map_err(|error| format!("backend {number}: {error}"))
+        });
+        match sent {
+            Ok(()) => {
+                op.owed[replica] = Owed::Far(token);
+                link.far_owes += 1;
+            }
+            Err(why) => op.no_answer(replica, SendFailure::NotSent, &why),
+        }
+    }
+
+    /// Begins to learn the topology, unless that is under way.
+    pub(crate) fn begin_learning(&mut self) {
+        if !self.is_learning {
+            self.is_learning = true;
+            self.host.learn();
+        }
+    }
+
+    /// The same, but not too often: for a backend that cannot be reached.
+    pub(crate) fn learn_now_and_then(&mut self, now_ns: u64) {
+        if now_ns >= self.learn_again_ns {
+            self.learn_again_ns = now_ns + LEARN_PAUSE_NS;
+            self.begin_learning();
+        }
+    }
+
+    /// Takes a topology's place, if it is newer than the known one. All that
+    /// follows from it is swapped at once; operations under way begin again.
+    pub fn adopt(&mut self, fresh: Arc<Topology>) {
+        if !self.topology.gives_way_to(&fresh) {
+            return;
+        }
+        let same_places = self.topology.places_as(&fresh);
+        let same_backends = self.topology.config().backends == fresh.config().backends;
+        self.observe_sanely(fresh.flush_floor());
+        self.topology = fresh;
+        self.view_count += 1;
+        if !same_places || !same_backends {
+            self.topology_count += 1;
+            self.make_links();
+            let all: Vec<(u32, bool)> = self
+                .slab
+                .all()
+                .map(|(at, op)| (at, op.outcome.is_some()))
+                .collect();
+            for (at, has_ended) in all {
+                match has_ended {
+                    true => self.give_up_room(at),
+                    false => self.slab.make_ready(at),
+                }
+            }
+        }
+    }
+}
+
+impl<H: Host> Driver<H> {
+    /// What an operation that has ended still has to send has nowhere to go any more.
+    fn give_up_room(&mut self, at: u32) {
+        if let Some(op) = self.slab.get_mut(at) {
+            op.owed = Default::default();
+            if op.owner == Owner::Nobody {
+                self.slab.release(at);
+            }
+        }
+    }
+
+    /// Looks a key up. `Ok` if that ended in place; else the place where it goes on,
+    /// for `owner`. The key is one that backends take.
+    #[inline(always)]
+    pub fn get(
+        &mut self,
+        key: &[u8],
+        now_ns: u64,
+        limits: Limits,
+        purpose: Purpose,
+        owner: Owner,
+    ) -> Result<Inline, u32> {
+        match self.topology.mode() {
+            Mode::R1 => self
+                .get_inline::<1>(key, now_ns, limits, purpose)
+                .map_err(|left| self.goes_on(key, left, limits, purpose, owner)),
+            Mode::R2Immutable => self
+                .get_inline::<2>(key, now_ns, limits, purpose)
+                .map_err(|left| self.goes_on(key, left, limits, purpose, owner)),
+            Mode::R32 => self
+                .get_inline::<3>(key, now_ns, limits, purpose)
+                .map_err(|left| self.goes_on(key, left, limits, purpose, owner)),
+        }
+    }
+
+    /// The same if it ends in place; `None` if it has to wait: then it is over.
+    #[inline(always)]
+    pub fn get_now(
+        &mut self,
+        key: &[u8],
+        now_ns: u64,
+        limits: Limits,
+        purpose: Purpose,
+    ) -> Option<Inline> {
+        let inline = match self.topology.mode() {
+            Mode::R1 => self.get_inline::<1>(key, now_ns, limits, purpose).ok(),
+            Mode::R2Immutable => self.get_inline::<2>(key, now_ns, limits, purpose).ok(),
+            Mode::R32 => self.get_inline::<3>(key, now_ns, limits, purpose).ok(),
+        };
+        // Whoever may wait may yet reach somebody.
+        inline.filter(|inline| !matches!(inline.outcome, GetOutcome::Failed { .. }))
+    }
+
+    /// Hands a lookup that ended in place out like one that had to wait.
+    pub fn keep(&mut self, inline: &Inline, token: u64) {
+        let at = self.keep_for(inline, Owner::Token(token));
+        self.slab.done.push_back(at);
+    }
+
+    /// The same for somebody who waits for it; returns its place.
+    pub fn keep_for_waiter(&mut self, inline: &Inline) -> u32 {
+        self.keep_for(inline, Owner::Waiter)
+    }
+
+    fn keep_for(&mut self, inline: &Inline, owner: Owner) -> u32 {
+        self.counters.add(&inline.outcome);
+        let cohort = self.topology.placement().cohort_of_shard(0);
+        let (at, mut op) = self.slab.admit(cohort);
+        op.owner = owner;
+        op.topology = self.topology_count;
+        op.hit_replica = 0;
+        op.outcome = Some(match inline.outcome {
+            GetOutcome::Hit { version, .. } => {
+                let bytes = &mut self.links[inline.backend as usize].bytes;
+                std::mem::swap(bytes, &mut op.buffers[0]);
+                Outcome::Hit { version }
+            }
+            GetOutcome::Miss { reason } => Outcome::Miss { reason },
+            GetOutcome::Failed { cause } => Outcome::Failed { cause },
+        });
+        self.slab.put(at, op);
+        at
+    }
+
+    /// The data entry of a hit that ended in place, until the next lookup.
+    #[inline(always)]
+    pub fn inline_bytes(&self, inline: &Inline) -> &[u8] {
+        self.links[inline.backend as usize].bytes.bytes()
+    }
+}
+
+/// The links of one key's cohort.
+struct OnLinks<'a, H: Host> {
+    links: &'a mut [Link<H::Port>],
+    host: &'a H,
+    cohort: Cohort,
+    known_config_id: u32,
+    /// Places whose lease has ended, as a bit set.
+    lapsed: u8,
+    refreshed: bool,
+}
+
+impl<H: Host> Clock for OnLinks<'_, H> {
+    #[inline(always)]
+    fn coarse_ns(&self) -> u64 {
+        self.host.coarse_ns()
+    }
+    fn monotonic_ns(&self) -> u64 {
+        self.host.monotonic_ns()
+    }
+    fn unix_ns(&self) -> u64 {
+        self.host.unix_ns()
+    }
+    fn coarse_unix_ms(&self) -> u64 {
+        self.host.coarse_unix_ms()
+    }
+}
+
+impl<H: Host> OneSided for OnLinks<'_, H> {
+    #[inline(always)]
+    fn read(&mut self, replica: usize) -> Option<(&RegionView, &mut WordBuffer)> {
+        if self.lapsed & 1 << replica != 0 {
+            return None;
+        }
+        let number = self.cohort.as_slice()[replica] as usize;
+        self.links[number].view_and_bytes()
+    }
+
+    fn lapsed(&mut self, replica: usize) {
+        self.lapsed |= 1 << replica;
+    }
+
+    fn refresh(&mut self, replica: usize) -> bool {
+        let number = self.cohort.as_slice()[replica] as usize;
+        let Some(near) = self.links[number].near.as_mut() else {
+            return false;
+        };
+        self.refreshed = true;
+        near.refresh();
+        near.view()
+            .is_some_and(|view| view.config_id() <= self.known_config_id)
+    }
+}

@@ -1,0 +1,71 @@
+//! What the driver asks of the world: clocks, connections, configurations. All of
+//! it is begun, never waited for; what comes of it is an [`Event`].
+
+use crate::topology::Topology;
+use std::sync::Arc;
+use trefoil_fabric::port::Port;
+
+/// The clocks of a client.
+pub trait Clock {
+    /// The host's monotonic clock, some milliseconds behind at most, for a few
+    /// nanoseconds of CPU.
+    fn coarse_ns(&self) -> u64;
+    /// The host's monotonic clock.
+    fn monotonic_ns(&self) -> u64;
+    /// Nanoseconds since the Unix epoch.
+    fn unix_ns(&self) -> u64;
+    /// Milliseconds since the Unix epoch, a few behind at most.
+    fn coarse_unix_ms(&self) -> u64;
+}
+
+/// Why the best carrier of a backend could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotConnected {
+    /// For people.
+    pub why: String,
+    /// The backend is gone, or hangs: calls do not reach it either. Otherwise
+    /// calls are tried.
+    pub is_down: bool,
+    /// Trying again cannot help: the backend offers nothing better than calls.
+    pub is_final: bool,
+}
+
+/// What came of something that was begun.
+#[derive(Debug)]
+pub enum Event<P> {
+    /// Of [`Host::connect`].
+    Connected {
+        /// Backend number.
+        backend: u32,
+        /// The topology that it was begun under.
+        topology: Arc<Topology>,
+        /// The way to it.
+        result: Result<P, NotConnected>,
+    },
+    /// Of [`Host::learn`].
+    Learned(Result<Arc<Topology>, String>),
+}
+
+/// The world of one driver.
+pub trait Host: Clock {
+    /// What carries operations.
+    type Port: Port;
+
+    /// Random bits.
+    fn random(&mut self) -> u64;
+
+    /// Begins to connect to a backend by its best carrier.
+    fn connect(&mut self, topology: &Arc<Topology>, backend: u32);
+
+    /// A port that calls a backend, connecting when it is used.
+    fn caller(&mut self, topology: &Arc<Topology>, backend: u32) -> Result<Self::Port, String>;
+
+    /// Begins to learn the cell's topology anew.
+    fn learn(&mut self);
+
+    /// The next event, if one has come.
+    fn next_event(&mut self) -> Option<Event<Self::Port>>;
+
+    /// A backend is reached by something slower than its best carrier.
+    fn degraded(&mut self, backend: u32, why: &str);
+}

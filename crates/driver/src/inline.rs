@@ -1,0 +1,120 @@
+//! A lookup by one-sided reads of mapped memory, carried out where it is asked
+//! for: no allocation, no lock, no system call. It ends, or stops at the first
+//! step that has to wait for somebody.
+
+use crate::host::Clock;
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep};
+use trefoil_fabric::RegionView;
+use trefoil_layout::KeyHash;
+use trefoil_region::WordBuffer;
+
+/// How far the coarse clock may lag: two ticks of the slowest kernel timer, and the
+/// time for which the processor that keeps it may be descheduled. A lease is many
+/// times longer.
+pub const COARSE_LAG_NS: u64 = 100_000_000;
+
+/// Longest pause that is spent spinning: a sleep takes longer than these.
+pub const SPIN_NS_MAX: u64 = 20_000;
+
+/// The replicas of one key, as far as their memory is mapped.
+pub trait OneSided: Clock {
+    /// The replica's memory, and the buffer for what is read from it.
+    fn read(&mut self, replica: usize) -> Option<(&RegionView, &mut WordBuffer)>;
+
+    /// The replica's lease has ended.
+    fn lapsed(&mut self, replica: usize);
+
+    /// Takes the replica's windows anew; `false` if that is not all that is needed.
+    fn refresh(&mut self, replica: usize) -> bool;
+}
+
+/// Runs `get`; an error is the step at which it has to wait, not yet carried out.
+#[inline(always)]
+pub fn run<const N: usize>(
+    source: &mut impl OneSided,
+    get: &mut Get<N>,
+    hash: KeyHash,
+    check: &DataCheck<'_>,
+    mut now: u64,
+) -> Result<GetOutcome, GetStep> {
+    loop {
+        match get.poll(now) {
+            GetStep::ReadIndex { replica } => {
+                let Some((view, _)) = source.read(replica) else {
+                    get.handle_failure(replica, Failure::Connection);
+                    continue;
+                };
+                let vote = view.index_vote(replica, hash);
+                now = source.coarse_ns();
+                if is_alive(source, replica, now) {
+                    get.handle_index(replica, vote);
+                } else {
+                    source.lapsed(replica);
+                    get.handle_failure(replica, Failure::Lease);
+                }
+            }
+            GetStep::ReadData {
+                replica, pointer, ..
+            } => {
+                let Some((view, bytes)) = source.read(replica) else {
+                    get.handle_failure(replica, Failure::Connection);
+                    continue;
+                };
+                if view.read_data(pointer, bytes).is_err() {
+                    get.handle_out_of_window(replica);
+                    continue;
+                }
+                now = source.coarse_ns();
+                let Some((view, bytes)) = source.read(replica) else {
+                    continue;
+                };
+                // After the reads: what was flushed before they began is known.
+                let check = DataCheck {
+                    flush_floor: check.flush_floor.max(view.flush_floor()),
+                    ..*check
+                };
+                if view.lease_alive(now + COARSE_LAG_NS) {
+                    get.handle_data(replica, bytes.bytes(), &check);
+                } else {
+                    source.lapsed(replica);
+                    get.handle_failure(replica, Failure::Lease);
+                }
+            }
+            GetStep::Done(outcome) => return Ok(outcome),
+            step => {
+                rare(source, get, step)?;
+                now = source.monotonic_ns();
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn is_alive(source: &mut impl OneSided, replica: usize, coarse_now_ns: u64) -> bool {
+    source
+        .read(replica)
+        .is_some_and(|(view, _)| view.lease_alive(coarse_now_ns + COARSE_LAG_NS))
+}
+
+#[cold]
+fn rare<const N: usize>(
+    source: &mut impl OneSided,
+    get: &mut Get<N>,
+    step: GetStep,
+) -> Result<(), GetStep> {
+    match step {
+        GetStep::Refresh { replica, .. } if source.refresh(replica) => {
+            get.handle_refreshed(replica);
+            Ok(())
+        }
+        GetStep::Pause { ns } if ns <= SPIN_NS_MAX => {
+            let end = source.monotonic_ns() + ns;
+            while source.monotonic_ns() < end {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        }
+        step => Err(step),
+    }
+}

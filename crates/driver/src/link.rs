@@ -1,0 +1,375 @@
+//! One backend as one client reaches it: by its best carrier (*near*: mapped
+//! memory and messages), by calls (*far*), or not at all for a while.
+
+use crate::host::{Host, NotConnected};
+use crate::inline::COARSE_LAG_NS;
+use crate::options::Carrier;
+use crate::topology::Topology;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use trefoil_client_core::get::Strategy;
+use trefoil_client_core::touch::TouchBuffer;
+use trefoil_fabric::RegionView;
+use trefoil_fabric::port::Port;
+use trefoil_region::WordBuffer;
+
+/// First pause before a backend that was found down is tried again; it doubles
+/// up to [`RETRY_NS_MAX`].
+const RETRY_NS_MIN: u64 = 20_000_000;
+const RETRY_NS_MAX: u64 = 1_000_000_000;
+/// The same for a best carrier that could not be had although calls go: out of
+/// descriptors or memory, another user, a backend that is starting.
+const NEAR_RETRY_NS_MIN: u64 = 200_000_000;
+const NEAR_RETRY_NS_MAX: u64 = 30_000_000_000;
+/// Patience with a greeting where an operation waits for it. A backend that lives
+/// answers within a millisecond, on a starved machine within some hundreds.
+const GREETING_NS: u64 = 1_000_000_000;
+/// How often a backend that owes answers is looked at: one whose lease has ended,
+/// twice in a row, is not waited for. (Once may be a pause of this whole machine,
+/// after which the backend renews it at once.)
+pub(crate) const LEASE_LOOK_NS: u64 = 50_000_000;
+/// How long a full request ring is waited for while it does not move at all.
+pub(crate) const FULL_PATIENCE_NS: u64 = 20_000_000;
+
+/// What carries operations to one backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CarrierInUse {
+    /// One-sided reads, and messages through rings.
+    Shared,
+    /// One-sided reads; the rest by RPC.
+    SharedReads,
+    /// Everything by RPC.
+    Rpc,
+    /// Nothing reaches it at present.
+    Down,
+}
+
+impl CarrierInUse {
+    /// The name in metrics and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CarrierInUse::Shared => "shared",
+            CarrierInUse::SharedReads => "shared-reads",
+            CarrierInUse::Rpc => "rpc",
+            CarrierInUse::Down => "down",
+        }
+    }
+}
+
+/// How a client reaches one backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// Backend number.
+    pub backend: u32,
+    /// What carries operations to it.
+    pub carrier: CarrierInUse,
+    /// Why it is not shared memory with rings, if it is not.
+    pub why: Option<Arc<str>>,
+}
+
+/// Whether the best carrier stands, and when it is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Near,
+    Far { retry_at_ns: u64 },
+    Down { retry_at_ns: u64 },
+}
+
+/// See the module.
+pub struct Link<P> {
+    pub(crate) number: u32,
+    pub(crate) near: Option<P>,
+    pub(crate) far: Option<P>,
+    state: State,
+    /// When the connection that is being made was begun.
+    connecting_since_ns: Option<u64>,
+    pause_ns: u64,
+    near_pause_ns: u64,
+    why: Option<Arc<str>>,
+    /// What the latest inline lookup has read here; what a hit borrows.
+    pub(crate) bytes: WordBuffer,
+    touches: Box<[TouchBuffer]>,
+    touch_sample: u32,
+    /// Operations' answers that the near port, the far port owe.
+    pub(crate) near_owes: u32,
+    pub(crate) far_owes: u32,
+    /// Messages that found the ring full, by operation and replica, and since when
+    /// it has not moved.
+    pub(crate) blocked: VecDeque<(u32, u8)>,
+    pub(crate) full_since_ns: u64,
+    pub(crate) look_at_ns: u64,
+    was_lapsed: bool,
+}
+
+impl<P: Port> Link<P> {
+    pub(crate) fn new(number: u32, touch_sample: u32) -> Self {
+        Link {
+            number,
+            near: None,
+            far: None,
+            state: State::Down { retry_at_ns: 0 },
+            connecting_since_ns: None,
+            pause_ns: RETRY_NS_MIN,
+            near_pause_ns: NEAR_RETRY_NS_MIN,
+            why: None,
+            bytes: WordBuffer::default(),
+            touches: Box::default(),
+            touch_sample,
+            near_owes: 0,
+            far_owes: 0,
+            blocked: VecDeque::new(),
+            full_since_ns: 0,
+            look_at_ns: u64::MAX,
+            was_lapsed: false,
+        }
+    }
+
+    /// The backend's memory, if it is mapped.
+    #[inline(always)]
+    pub fn view(&self) -> Option<&Arc<RegionView>> {
+        self.near.as_ref()?.view()
+    }
+
+    /// Memory and read buffer at once.
+    #[inline(always)]
+    pub(crate) fn view_and_bytes(&mut self) -> Option<(&RegionView, &mut WordBuffer)> {
+        Some((self.near.as_ref()?.view()?, &mut self.bytes))
+    }
+
+    /// How to look up at this backend now. One that is to be tried again is tried
+    /// here.
+    #[inline]
+    pub(crate) fn strategy<H: Host<Port = P>>(
+        &mut self,
+        carrier: Carrier,
+        host: &mut H,
+        topology: &Arc<Topology>,
+        now_ns: u64,
+    ) -> Strategy {
+        if let State::Down { retry_at_ns } | State::Far { retry_at_ns } = self.state
+            && now_ns >= retry_at_ns
+        {
+            self.begin_connecting(host, topology);
+        }
+        match (self.state, carrier) {
+            (State::Near, Carrier::Auto) => match &self.near {
+                Some(near) if near.view().is_some() => Strategy::TwoReads,
+                Some(near) if near.has_scans() => Strategy::Scar,
+                Some(_) => Strategy::Message,
+                None => Strategy::Rpc,
+            },
+            (State::Near, Carrier::Message)
+                if self.near.as_ref().is_some_and(Port::has_messages) =>
+            {
+                Strategy::Message
+            }
+            (State::Down { .. }, _) => Strategy::Down,
+            _ => Strategy::Rpc,
+        }
+    }
+
+    /// Begins to connect, unless that is under way or the connection stands.
+    #[cold]
+    pub(crate) fn begin_connecting<H: Host<Port = P>>(
+        &mut self,
+        host: &mut H,
+        topology: &Arc<Topology>,
+    ) {
+        if self.connecting_since_ns.is_none() {
+            self.connecting_since_ns = Some(host.monotonic_ns());
+            host.connect(topology, self.number);
+        }
+    }
+
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.connecting_since_ns.is_some()
+    }
+
+    /// When operations that wait for the connection are told that it takes too
+    /// long; it goes on being made.
+    pub(crate) fn greeting_ends_ns(&self) -> u64 {
+        self.connecting_since_ns
+            .map_or(u64::MAX, |since| since.saturating_add(GREETING_NS))
+    }
+
+    /// They have been told.
+    pub(crate) fn greeting_is_slow(&mut self) {
+        self.connecting_since_ns = Some(u64::MAX);
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. })
+    }
+
+    /// The best carrier stands.
+    pub(crate) fn connected(&mut self, port: P, host: &mut impl Host<Port = P>) {
+        let partition_count = port.view().map_or(0, |view| view.partition_count());
+        self.touches = (0..partition_count)
+            .map(|_| TouchBuffer::new(self.touch_sample))
+            .collect();
+        self.connecting_since_ns = None;
+        self.pause_ns = RETRY_NS_MIN;
+        self.near_pause_ns = NEAR_RETRY_NS_MIN;
+        let has_messages = port.has_messages();
+        self.near = Some(port);
+        self.state = State::Near;
+        self.was_lapsed = false;
+        if has_messages {
+            self.why = None;
+        } else {
+            self.explain(
+                "the backend has no message rings left for this client",
+                host,
+            );
+        }
+    }
+
+    /// It could not be had.
+    pub(crate) fn not_connected(
+        &mut self,
+        error: &NotConnected,
+        now_ns: u64,
+        host: &mut impl Host<Port = P>,
+    ) {
+        self.connecting_since_ns = None;
+        if error.is_down {
+            self.set_down(now_ns);
+            return;
+        }
+        let pause_ns = self.near_pause_ns;
+        self.near_pause_ns = (pause_ns * 2).min(NEAR_RETRY_NS_MAX);
+        self.near = None;
+        self.state = State::Far {
+            retry_at_ns: match error.is_final {
+                true => u64::MAX,
+                false => now_ns + pause_ns,
+            },
+        };
+        self.explain(&error.why, host);
+    }
+
+    /// Notes that the backend does not answer. What it owes is lost: the driver
+    /// tells the operations.
+    #[cold]
+    pub(crate) fn set_down(&mut self, now_ns: u64) {
+        self.near = None;
+        self.state = State::Down {
+            retry_at_ns: now_ns + self.pause_ns,
+        };
+        self.pause_ns = (self.pause_ns * 2).min(RETRY_NS_MAX);
+    }
+
+    /// Remembers why the carrier in use is not the best one, and says it once.
+    fn explain(&mut self, why: &str, host: &mut impl Host<Port = P>) {
+        if self.why.as_deref() != Some(why) {
+            self.why = Some(why.into());
+            host.degraded(self.number, why);
+        }
+    }
+
+    /// What carries operations to this backend now.
+    pub fn status(&self) -> LinkStatus {
+        let carrier = match (&self.state, &self.near) {
+            (State::Near, Some(near)) if near.has_messages() => CarrierInUse::Shared,
+            (State::Near, _) => CarrierInUse::SharedReads,
+            (State::Far { .. }, _) => CarrierInUse::Rpc,
+            (State::Down { .. }, _) => CarrierInUse::Down,
+        };
+        LinkStatus {
+            backend: self.number,
+            carrier,
+            why: self.why.clone().filter(|_| carrier != CarrierInUse::Down),
+        }
+    }
+
+    /// Whether what was read before `coarse_now_ns` may be believed.
+    #[inline(always)]
+    pub fn lease_alive(&self, coarse_now_ns: u64) -> bool {
+        self.view()
+            .is_some_and(|view| view.lease_alive(coarse_now_ns + COARSE_LAG_NS))
+    }
+
+    /// A look at a backend that owes answers: whether it is to be given up.
+    pub(crate) fn has_lapsed_twice(&mut self, now_ns: u64) -> bool {
+        let is_lapsed = self.view().is_some_and(|view| !view.lease_alive(now_ns));
+        let is_over = is_lapsed && self.was_lapsed;
+        self.was_lapsed = is_lapsed;
+        is_over
+    }
+
+    /// The far port, made at first use.
+    pub(crate) fn far<H: Host<Port = P>>(
+        &mut self,
+        host: &mut H,
+        topology: &Arc<Topology>,
+    ) -> Result<&mut P, String> {
+        if self.far.is_none() {
+            self.far = Some(host.caller(topology, self.number)?);
+        }
+        Ok(self.far.as_mut().expect("it was made above"))
+    }
+
+    /// Whether touches go by calls, and there is no port for them yet.
+    #[inline(always)]
+    pub(crate) fn touch_needs_caller(&self) -> bool {
+        self.far.is_none() && self.near.as_ref().is_some_and(|near| !near.has_messages())
+    }
+
+    /// Reports that a hit read this slot.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, partition: usize, slot: u32) {
+        let Some(view) = self.view() else {
+            return;
+        };
+        let window_id = view.window_id(partition);
+        if let Some(batch) = self.touches[partition].touch(window_id, slot)
+            && let Some(port) = touch_port(&mut self.near, &mut self.far)
+        {
+            port.touch(partition, batch.window_id, batch.slots);
+        }
+    }
+
+    /// Passes on touches that other threads have collected.
+    pub(crate) fn touch_batch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+        if let Some(port) = touch_port(&mut self.near, &mut self.far) {
+            port.touch(partition, window_id, slots);
+        }
+    }
+
+    /// Before a mutation goes to this partition: touches that should not wait any
+    /// longer.
+    #[inline]
+    pub(crate) fn mutated(&mut self, partition: usize) {
+        let Some(batch) = self.touches.get_mut(partition).and_then(|t| t.mutated()) else {
+            return;
+        };
+        if let Some(port) = touch_port(&mut self.near, &mut self.far) {
+            port.touch(partition, batch.window_id, batch.slots);
+        }
+    }
+
+    /// Sends the touches collected so far.
+    pub(crate) fn flush_touches(&mut self) {
+        if self.near.is_none() {
+            return;
+        }
+        for (partition, touches) in self.touches.iter_mut().enumerate() {
+            if let Some(batch) = touches.flush()
+                && let Some(port) = touch_port(&mut self.near, &mut self.far)
+            {
+                port.touch(partition, batch.window_id, batch.slots);
+            }
+        }
+        if let Some(far) = &mut self.far {
+            far.flush_touches();
+        }
+    }
+}
+
+/// Touches go by messages, or where there are none by calls.
+fn touch_port<'a, P: Port>(near: &'a mut Option<P>, far: &'a mut Option<P>) -> Option<&'a mut P> {
+    match near {
+        Some(near) if near.has_messages() => Some(near),
+        _ => far.as_mut(),
+    }
+}

@@ -1,0 +1,181 @@
+//! A lookup under way, of whatever mode.
+
+use super::Op;
+use trefoil_client_core::cas::Looked;
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::get::{Failure, Get, GetStep, Plan, Strategy};
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
+use trefoil_client_core::retry::{Limits, RetryCounts};
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::op::LookupAnswer;
+use trefoil_layout::{KeyHash, Version};
+
+/// A machine of one of the modes.
+#[derive(Debug)]
+pub(crate) enum GetMachine {
+    One(Get<1>),
+    Two(Get<2>),
+    Three(Get<3>),
+}
+
+macro_rules! each {
+    ($machine:expr, $get:ident => $body:expr) => {
+        match $machine {
+            GetMachine::One($get) => $body,
+            GetMachine::Two($get) => $body,
+            GetMachine::Three($get) => $body,
+        }
+    };
+}
+
+/// Who is asked, and how: as many strategies as the mode has copies are used.
+pub(crate) struct AnyPlan {
+    pub(crate) preferred: usize,
+    /// For whoever writes on the strength of what is found: the time, and the version
+    /// of a CAS that looks.
+    pub(crate) careful: Option<(u64, Version)>,
+    pub(crate) strategies: [Strategy; REPLICAS_MAX],
+}
+
+impl AnyPlan {
+    pub(crate) fn of<const N: usize>(&self) -> Plan<N> {
+        let mut plan = Plan::frugal(self.preferred);
+        plan.strategies.copy_from_slice(&self.strategies[..N]);
+        if plan.strategies.contains(&Strategy::Rpc) {
+            // Over a network all are asked at once.
+            plan.fan_out = N;
+        }
+        match self.careful {
+            Some((now_unix_ns, own)) => plan.careful(now_unix_ns, own),
+            None => plan,
+        }
+    }
+}
+
+impl From<Get<1>> for GetMachine {
+    fn from(get: Get<1>) -> Self {
+        GetMachine::One(get)
+    }
+}
+
+impl From<Get<2>> for GetMachine {
+    fn from(get: Get<2>) -> Self {
+        GetMachine::Two(get)
+    }
+}
+
+impl From<Get<3>> for GetMachine {
+    fn from(get: Get<3>) -> Self {
+        GetMachine::Three(get)
+    }
+}
+
+impl GetMachine {
+    pub(crate) fn new(
+        mode: Mode,
+        plan: &AnyPlan,
+        hash: KeyHash,
+        limits: Limits,
+        now_ns: u64,
+    ) -> Self {
+        match mode {
+            Mode::R1 => GetMachine::One(Get::new(&plan.of(), hash, limits, now_ns)),
+            Mode::R2Immutable => GetMachine::Two(Get::new(&plan.of(), hash, limits, now_ns)),
+            Mode::R32 => GetMachine::Three(Get::new(&plan.of(), hash, limits, now_ns)),
+        }
+    }
+
+    /// Begins anew with a plan for the same key and mode.
+    pub(crate) fn restart(&mut self, plan: &AnyPlan, hash: KeyHash, now_ns: u64) {
+        each!(self, get => get.restart(&plan.of(), hash, now_ns));
+    }
+
+    /// What a CAS's look has found.
+    pub(crate) fn looked(&self) -> Looked {
+        each!(self, get => get.looked())
+    }
+
+    pub(crate) fn poll(&mut self, now_ns: u64) -> GetStep {
+        each!(self, get => get.poll(now_ns))
+    }
+
+    pub(crate) fn handle_index(&mut self, replica: usize, vote: IndexVote) {
+        each!(self, get => get.handle_index(replica, vote));
+    }
+
+    pub(crate) fn handle_data(&mut self, replica: usize, bytes: &[u8], check: &DataCheck<'_>) {
+        each!(self, get => get.handle_data(replica, bytes, check));
+    }
+
+    pub(crate) fn handle_scan(
+        &mut self,
+        replica: usize,
+        vote: IndexVote,
+        bytes: &[u8],
+        check: &DataCheck<'_>,
+    ) {
+        each!(self, get => get.handle_scar(replica, vote, bytes, check));
+    }
+
+    pub(crate) fn handle_answer(
+        &mut self,
+        replica: usize,
+        answer: &LookupAnswer<'_>,
+        check: &DataCheck<'_>,
+    ) {
+        each!(self, get => get.handle_answer(replica, answer, check));
+    }
+
+    pub(crate) fn handle_out_of_window(&mut self, replica: usize) {
+        each!(self, get => get.handle_out_of_window(replica));
+    }
+
+    pub(crate) fn handle_refreshed(&mut self, replica: usize) {
+        each!(self, get => get.handle_refreshed(replica));
+    }
+
+    pub(crate) fn handle_reconnected(&mut self, replica: usize) {
+        each!(self, get => get.handle_reconnected(replica));
+    }
+
+    pub(crate) fn handle_failure(&mut self, replica: usize, failure: Failure) {
+        each!(self, get => get.handle_failure(replica, failure));
+    }
+
+    pub(crate) fn lost(&mut self, replica: usize) {
+        self.handle_failure(replica, Failure::Connection);
+    }
+
+    pub(crate) fn retries(&self) -> RetryCounts {
+        each!(self, get => get.retries())
+    }
+
+    pub(crate) fn touched_slot(&self, replica: usize) -> Option<u32> {
+        each!(self, get => match replica < get.copies() {
+            true => get.touched_slot(replica),
+            false => None,
+        })
+    }
+}
+
+/// Copies of the machine's mode.
+trait Copies {
+    fn copies(&self) -> usize;
+}
+
+impl<const N: usize> Copies for Get<N> {
+    fn copies(&self) -> usize {
+        N
+    }
+}
+
+impl Op {
+    /// The lookup that runs now, the operation's own or a CAS's look.
+    pub(crate) fn lookup(&mut self) -> Option<&mut GetMachine> {
+        match &mut self.machine {
+            super::Machine::Get(get) => Some(get),
+            super::Machine::Cas { look, .. } => look.as_mut(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! One operation under way: its machine, what it needs to be sent again, what it
+//! waits for.
+
+mod get;
+
+pub(crate) use get::{AnyPlan, GetMachine};
+
+use trefoil_cell::Cohort;
+use trefoil_client_core::cas::Cas;
+use trefoil_client_core::get::GetFailure;
+use trefoil_client_core::get::MissReason;
+use trefoil_client_core::mode::REPLICAS_MAX;
+use trefoil_client_core::mutate::Mutate;
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::retry::Limits;
+use trefoil_fabric::Token;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::message::Request;
+use trefoil_layout::op::{Action, Expected, ItemUse, Mutation};
+use trefoil_layout::{KeyHash, Version};
+use trefoil_region::WordBuffer;
+
+/// Longest buffer that a free operation keeps, in bytes.
+const BUFFER_LEN_KEPT: usize = 16 * 1024;
+
+/// What an item is stored with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Item {
+    /// Milliseconds since the Unix epoch; 0 never expires.
+    pub expiry_ms: u64,
+    /// Opaque to the cell.
+    pub client_flags: u32,
+    /// `layout::data::ITEM_STALE`, `ITEM_WIN_GIVEN`.
+    pub item_flags: u8,
+    /// CAS unique that the caller supplies.
+    pub unique: Option<u64>,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome {
+    /// A value; its data entry is in the operation's buffer.
+    Hit {
+        /// The mutation that wrote it.
+        version: Version,
+    },
+    /// None.
+    Miss {
+        /// Why.
+        reason: MissReason,
+    },
+    /// It could not be found out.
+    Failed {
+        /// Why.
+        cause: GetFailure,
+    },
+    /// A mutation's.
+    Mutated(MutationOutcome),
+    /// What each replica says of an item's use.
+    Uses([Option<ItemUse>; REPLICAS_MAX]),
+}
+
+/// What decides about the operation's steps.
+#[derive(Debug)]
+pub(crate) enum Machine {
+    Idle,
+    Get(GetMachine),
+    Mutate(Mutate),
+    Cas {
+        machine: Cas,
+        /// Its look at what a quorum agrees on.
+        look: Option<GetMachine>,
+    },
+    Uses {
+        asked: bool,
+        until_ns: u64,
+        found: [Option<ItemUse>; REPLICAS_MAX],
+    },
+}
+
+/// What a replica was sent, or is to be sent once its ring has room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Message {
+    Lookup,
+    Use,
+    Mutation { action: Action, version: Version },
+}
+
+/// What the driver owes the machine for one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Owed {
+    #[default]
+    Nothing,
+    /// A port owes the completion of this token.
+    Near(Token),
+    Far(Token),
+    /// The ring was full.
+    Room,
+    /// The backend is being connected to.
+    Connection,
+    /// The topology is being learned.
+    Topology,
+}
+
+/// Where an operation goes when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Somebody waits for this very one.
+    Waiter,
+    /// It is handed out with the caller's token.
+    Token(u64),
+    /// Nobody wants to know any more; what was sent goes on.
+    Nobody,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) machine: Machine,
+    pub(crate) owner: Owner,
+    /// Raised with every use of this place: timers of earlier ones are stale.
+    pub(crate) life: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) item: Item,
+    pub(crate) action: Action,
+    pub(crate) limits: Limits,
+    pub(crate) hash: KeyHash,
+    pub(crate) cohort: Cohort,
+    /// The driver's count of topologies that it works under.
+    pub(crate) topology: u64,
+    pub(crate) flush_floor: Version,
+    pub(crate) now_ms: u64,
+    pub(crate) reports_use: bool,
+    /// A lookup on whose strength something is written.
+    pub(crate) is_careful: bool,
+    /// A retry for the topology's sake is due; a CAS begins anew after it.
+    pub(crate) passing_pause_ns: u64,
+    pub(crate) buffers: [WordBuffer; REPLICAS_MAX],
+    pub(crate) owed: [Owed; REPLICAS_MAX],
+    pub(crate) messages: [Message; REPLICAS_MAX],
+    /// Replicas whose answer did not fit a message, as a bit set: they are called.
+    pub(crate) too_large: u8,
+    /// A backend is reached by other means than the plan says.
+    pub(crate) needs_plan: bool,
+    /// When it is stepped at the latest.
+    pub(crate) wake_ns: u64,
+    /// Not to be stepped before this time.
+    pub(crate) pause_until_ns: u64,
+    pub(crate) is_queued: bool,
+    /// Why a message did not get through, for people.
+    pub(crate) reason: Option<String>,
+    pub(crate) outcome: Option<Outcome>,
+    /// The replica whose buffer holds a hit's data.
+    pub(crate) hit_replica: usize,
+}
+
+impl Op {
+    pub(crate) fn new(cohort: Cohort) -> Self {
+        Op {
+            machine: Machine::Idle,
+            owner: Owner::Nobody,
+            life: 0,
+            key: Vec::new(),
+            value: Vec::new(),
+            item: Item::default(),
+            action: Action::Set,
+            limits: Limits::until(0),
+            hash: KeyHash { place: 0, tag: 0 },
+            cohort,
+            topology: 0,
+            flush_floor: Version::ZERO,
+            now_ms: 0,
+            reports_use: false,
+            is_careful: false,
+            passing_pause_ns: 0,
+            buffers: std::array::from_fn(|_| WordBuffer::default()),
+            owed: [Owed::Nothing; REPLICAS_MAX],
+            messages: [Message::Lookup; REPLICAS_MAX],
+            too_large: 0,
+            needs_plan: false,
+            wake_ns: u64::MAX,
+            pause_until_ns: 0,
+            is_queued: false,
+            reason: None,
+            outcome: None,
+            hit_replica: 0,
+        }
+    }
+
+    /// Gives back what is large, and forgets the rest.
+    pub(crate) fn clear(&mut self) {
+        self.machine = Machine::Idle;
+        self.owner = Owner::Nobody;
+        self.life = self.life.wrapping_add(1);
+        for bytes in [&mut self.key, &mut self.value] {
+            bytes.clear();
+            if bytes.capacity() > BUFFER_LEN_KEPT {
+                *bytes = Vec::new();
+            }
+        }
+        for buffer in &mut self.buffers {
+            if buffer.capacity() > BUFFER_LEN_KEPT {
+                *buffer = WordBuffer::default();
+            }
+        }
+        self.owed = [Owed::Nothing; REPLICAS_MAX];
+        self.too_large = 0;
+        self.needs_plan = false;
+        self.passing_pause_ns = 0;
+        self.wake_ns = u64::MAX;
+        self.pause_until_ns = 0;
+        self.reason = None;
+        self.outcome = None;
+    }
+
+    /// The message to a replica.
+    pub(crate) fn request(&self, message: Message) -> Request<'_> {
+        match message {
+            Message::Lookup => Request::Lookup { key: &self.key },
+            Message::Use => Request::Use { key: &self.key },
+            Message::Mutation { action, version } => {
+                let entry = match action {
+                    Action::Erase => DataEntry {
+                        key: &self.key,
+                        ..DataEntry::default()
+                    },
+                    Action::Set | Action::Cas(_) | Action::Fill { .. } => DataEntry {
+                        expiry_ms: self.item.expiry_ms,
+                        client_flags: self.item.client_flags,
+                        item_flags: self.item.item_flags,
+                        unique: self.item.unique,
+                        key: &self.key,
+                        value: &self.value,
+                    },
+                };
+                Request::Mutate(Mutation {
+                    action,
+                    version,
+                    entry,
+                })
+            }
+        }
+    }
+
+    /// Whether a full ring still keeps one of its messages.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.owed.contains(&Owed::Room)
+    }
+
+    /// The place in the cohort that this token was given for.
+    pub(crate) fn place_of(&self, token: Token) -> Option<usize> {
+        self.owed
+            .iter()
+            .position(|owed| matches!(owed, Owed::Near(of) | Owed::Far(of) if *of == token))
+    }
+
+    /// Tells the machine that a message has no answer.
+    pub(crate) fn no_answer(&mut self, replica: usize, failure: SendFailure, why: &str) {
+        if !why.is_empty() {
+            self.reason = Some(why.to_owned());
+        }
+        let version = match self.messages[replica] {
+            Message::Mutation { version, .. } => version,
+            Message::Lookup | Message::Use => Version::ZERO,
+        };
+        match &mut self.machine {
+            Machine::Get(get) => get.lost(replica),
+            Machine::Cas {
+                look: Some(get), ..
+            } => get.lost(replica),
+            Machine::Mutate(machine) => machine.handle_failure(replica, version, failure),
+            Machine::Cas { machine, .. } => machine.handle_failure(replica, version, failure),
+            Machine::Idle | Machine::Uses { .. } => {}
+        }
+    }
+
+    /// What a CAS expects, if it is one.
+    pub(crate) fn expected(&self) -> Option<Expected> {
+        match self.action {
+            Action::Cas(expected) => Some(expected),
+            Action::Set | Action::Erase | Action::Fill { .. } => None,
+        }
+    }
+}

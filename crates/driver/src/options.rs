@@ -1,0 +1,47 @@
+//! How a client behaves; the defaults suit a cache on the same host.
+
+use std::time::Duration;
+
+/// What carries lookups and mutations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// One-sided reads and rings where the backend is on this host, else RPC.
+    #[default]
+    Auto,
+    /// Lookups by message over the fabric; the rest as `Auto`.
+    Message,
+    /// Everything by RPC.
+    Rpc,
+}
+
+/// A client's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The caller's patience with one operation, retries included.
+    pub deadline: Duration,
+    /// Retries of one operation over all layers.
+    pub retries_max: u16,
+    /// What carries operations.
+    pub carrier: Carrier,
+    /// One touch in this many is reported to the backends (1: every one).
+    pub touch_sample: u32,
+    /// The replica (place in the cohort) that is asked first; `None` rotates
+    /// it from client to client, because all are equally near on one host.
+    pub preferred: Option<usize>,
+    /// For tests: milliseconds that this client's version clock is ahead of the
+    /// host's (negative: behind), as if it ran on a host whose clock is wrong.
+    pub clock_offset_ms: i64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            deadline: Duration::from_secs(1),
+            retries_max: trefoil_client_core::retry::RETRIES_MAX_DEFAULT,
+            carrier: Carrier::Auto,
+            touch_sample: 1,
+            preferred: None,
+            clock_offset_ms: 0,
+        }
+    }
+}

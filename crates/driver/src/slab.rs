@@ -1,0 +1,265 @@
+//! The operations under way, each in a place of its own, and their timers.
+
+use crate::op::{Machine, Op, Owed, Owner};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use trefoil_cell::Cohort;
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_fabric::Token;
+use trefoil_fabric::port::Completion;
+use trefoil_layout::message::{Answer, ErrorCode};
+use trefoil_layout::op::{Found, LookupAnswer};
+
+/// Bits of a token that name the message; those above name the operation's place.
+const MESSAGE_BITS: u32 = 40;
+
+/// See the module. A place is named by its number; places are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    ops: Vec<Option<Box<Op>>>,
+    free: Vec<u32>,
+    /// To be stepped.
+    ready: VecDeque<u32>,
+    /// Ended, and to be handed out.
+    pub(crate) done: VecDeque<u32>,
+    /// Time, place, and the life of the place that it was set for.
+    timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    next_message: u64,
+    /// Places in use.
+    pub(crate) used: usize,
+}
+
+impl Slab {
+    /// A place for an operation, and the operation to be filled in.
+    pub(crate) fn admit(&mut self, cohort: Cohort) -> (u32, Box<Op>) {
+        self.used += 1;
+        if let Some(at) = self.free.pop() {
+            let mut op = self.take(at);
+            op.cohort = cohort;
+            return (at, op);
+        }
+        let at = self.ops.len() as u32;
+        assert!(
+            u64::from(at) < 1 << (u64::BITS - MESSAGE_BITS),
+            "too many operations under way"
+        );
+        self.ops.push(None);
+        (at, Box::new(Op::new(cohort)))
+    }
+
+    /// Lends an operation.
+    pub(crate) fn take(&mut self, at: u32) -> Box<Op> {
+        self.ops[at as usize]
+            .take()
+            .expect("an operation is lent once at a time")
+    }
+
+    /// Takes it back.
+    pub(crate) fn put(&mut self, at: u32, op: Box<Op>) {
+        self.ops[at as usize] = Some(op);
+    }
+
+    pub(crate) fn get(&self, at: u32) -> Option<&Op> {
+        self.ops.get(at as usize)?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut Op> {
+        self.ops.get_mut(at as usize)?.as_deref_mut()
+    }
+
+    /// Ends the use of a place.
+    pub(crate) fn release(&mut self, at: u32) {
+        if let Some(op) = self.get_mut(at) {
+            op.clear();
+            self.free.push(at);
+            self.used -= 1;
+        }
+    }
+
+    /// Every operation under way.
+    pub(crate) fn all(&mut self) -> impl Iterator<Item = (u32, &mut Op)> {
+        (0..)
+            .zip(&mut self.ops)
+            .filter_map(|(at, op)| Some((at, op.as_deref_mut()?)))
+            .filter(|(_, op)| !matches!(op.machine, Machine::Idle))
+    }
+
+    /// The place of a caller's operation.
+    pub(crate) fn find(&self, owner: Owner) -> Option<u32> {
+        let is_it = |op: &Option<Box<Op>>| op.as_ref().is_some_and(|op| op.owner == owner);
+        self.ops.iter().position(is_it).map(|at| at as u32)
+    }
+
+    pub(crate) fn make_ready(&mut self, at: u32) {
+        if let Some(op) = self.ops[at as usize].as_deref_mut()
+            && !op.is_queued
+        {
+            op.is_queued = true;
+            self.ready.push_back(at);
+        }
+    }
+
+    pub(crate) fn next_ready(&mut self) -> Option<u32> {
+        self.ready.pop_front()
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// A token for the next message of the operation at `at`.
+    pub(crate) fn token(&mut self, at: u32) -> Token {
+        self.next_message = (self.next_message + 1) & ((1 << MESSAGE_BITS) - 1);
+        Token(u64::from(at) << MESSAGE_BITS | self.next_message)
+    }
+
+    /// Sees to it that `op`, at `at`, is stepped at its time.
+    pub(crate) fn set_timer(&mut self, at: u32, op: &Op) {
+        // Whoever waits for an operation looks at its time anyway.
+        if op.wake_ns != u64::MAX && op.owner != Owner::Waiter {
+            self.timers.push(Reverse((op.wake_ns, at, op.life)));
+        }
+    }
+
+    /// Makes those ready whose time has come.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        while let Some(Reverse((at_ns, at, life))) = self.timers.peek().copied()
+            && at_ns <= now_ns
+        {
+            self.timers.pop();
+            if self
+                .get(at)
+                .is_some_and(|op| op.life == life && op.wake_ns == at_ns)
+            {
+                self.make_ready(at);
+            }
+        }
+    }
+
+    /// When a timer ends next. Timers of operations that have ended are dropped
+    /// here.
+    pub(crate) fn next_timer_ns(&mut self) -> u64 {
+        while let Some(Reverse((at_ns, at, life))) = self.timers.peek().copied() {
+            if self
+                .get(at)
+                .is_some_and(|op| op.life == life && op.wake_ns == at_ns)
+            {
+                return at_ns;
+            }
+            self.timers.pop();
+        }
+        u64::MAX
+    }
+
+    /// Feeds what a port has completed to the operation that asked. What belongs to
+    /// an earlier attempt, or to an operation that is over, counts for nothing.
+    pub(crate) fn complete(&mut self, completion: Completion<'_>) {
+        let token = completion.token();
+        let at = (token.0 >> MESSAGE_BITS) as u32;
+        let Some(op) = self.get_mut(at) else {
+            return;
+        };
+        let Some(replica) = op.place_of(token) else {
+            return;
+        };
+        op.owed[replica] = Owed::Nothing;
+        op.feed(replica, completion);
+        self.make_ready(at);
+    }
+
+    /// Ends the operation for its owner: it is handed out, or waited for, or over.
+    pub(crate) fn finish(&mut self, at: u32, op: &Op) {
+        if let Owner::Token(_) = op.owner {
+            self.done.push_back(at);
+        }
+    }
+}
+
+impl Op {
+    fn feed(&mut self, replica: usize, completion: Completion<'_>) {
+        let check = DataCheck {
+            key: &self.key,
+            now_ms: self.now_ms,
+            flush_floor: self.flush_floor,
+        };
+        let lookup = match &mut self.machine {
+            Machine::Get(get) => Some(get),
+            Machine::Cas { look, .. } => look.as_mut(),
+            _ => None,
+        };
+        match completion {
+            Completion::Index(_, vote) => {
+                if let Some(get) = lookup {
+                    get.handle_index(replica, vote);
+                }
+            }
+            Completion::Data(_, Ok(bytes)) => {
+                if let Some(get) = lookup {
+                    keep(&mut self.buffers[replica], bytes);
+                    get.handle_data(replica, bytes, &check);
+                }
+            }
+            Completion::Data(_, Err(_)) => {
+                if let Some(get) = lookup {
+                    get.handle_out_of_window(replica);
+                }
+            }
+            Completion::Scan(_, vote, bytes) => {
+                if let Some(get) = lookup {
+                    keep(&mut self.buffers[replica], bytes);
+                    get.handle_scan(replica, vote, bytes, &check);
+                }
+            }
+            Completion::Answer(_, Answer::Lookup(answer)) => {
+                if let Some(get) = lookup {
+                    if let Found::Present { data, .. } = answer.found {
+                        keep(&mut self.buffers[replica], data);
+                    }
+                    get.handle_answer(replica, &LookupAnswer { ..answer }, &check);
+                }
+            }
+            Completion::Answer(_, Answer::Ack(ack)) => {
+                let version = match self.messages[replica] {
+                    crate::op::Message::Mutation { version, .. } => version,
+                    _ => return,
+                };
+                match &mut self.machine {
+                    Machine::Mutate(machine) => machine.handle_ack(replica, version, ack),
+                    Machine::Cas { machine, .. } => machine.handle_ack(replica, version, ack),
+                    _ => {}
+                }
+            }
+            Completion::Answer(_, Answer::Use(found)) => {
+                if let Machine::Uses { found: all, .. } = &mut self.machine {
+                    all[replica] = found;
+                }
+            }
+            // Asked again by a call.
+            Completion::Answer(_, Answer::Error(ErrorCode::TooLarge)) => {
+                self.owed[replica] = Owed::Nothing;
+                self.too_large |= 1 << replica;
+            }
+            Completion::Answer(_, Answer::Error(code)) => {
+                let failure = match code {
+                    ErrorCode::Malformed => SendFailure::NotSent,
+                    _ => SendFailure::Lost,
+                };
+                self.no_answer(replica, failure, &code.to_string());
+            }
+            Completion::Answer(_, Answer::Pong) => {
+                self.no_answer(
+                    replica,
+                    SendFailure::Lost,
+                    "the backend answered something else",
+                );
+            }
+            Completion::NoAnswer(_, failure, why) => self.no_answer(replica, failure, why),
+        }
+    }
+}
+
+fn keep(buffer: &mut trefoil_region::WordBuffer, bytes: &[u8]) {
+    buffer.prepare(bytes.len());
+    buffer.bytes_mut().copy_from_slice(bytes);
+}

@@ -1,0 +1,565 @@
+//! One step of one operation after another, until it waits or has ended.
+
+use crate::driver::Driver;
+use crate::host::Host;
+use crate::inline::COARSE_LAG_NS;
+use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
+use std::sync::Arc;
+use trefoil_client_core::cas::CasStep;
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::get::{Failure, GetOutcome, GetStep, Strategy};
+use trefoil_client_core::mode::REPLICAS_MAX;
+use trefoil_client_core::mutate::MutateStep;
+use trefoil_client_core::outcome::MutationOutcome;
+use trefoil_fabric::port::{Port, Progress};
+use trefoil_layout::Version;
+use trefoil_layout::op::{Action, Rejection};
+
+/// Pauses between two attempts of a CAS while the topology changes.
+const PASSING_PAUSE_NS_MIN: u64 = 1_000_000;
+const PASSING_PAUSE_NS_MAX: u64 = 50_000_000;
+
+/// What a step led to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Flow {
+    Again,
+    /// Until something comes, or this time.
+    Wait(u64),
+    /// For so long.
+    Pause(u64),
+    Ended(Outcome),
+}
+
+impl<H: Host> Driver<H> {
+    /// Goes on with the operation at `at`.
+    pub(crate) fn step(&mut self, at: u32) {
+        let mut op = self.slab.take(at);
+        op.is_queued = false;
+        if op.outcome.is_some() || matches!(op.machine, Machine::Idle) {
+            self.slab.put(at, op);
+            return;
+        }
+        if op.topology != self.topology_count {
+            self.restart(&mut op);
+        }
+        if std::mem::take(&mut op.needs_plan) {
+            self.plan_anew(&mut op);
+        }
+        while op.too_large != 0 {
+            let replica = op.too_large.trailing_zeros() as usize;
+            op.too_large &= op.too_large - 1;
+            let message = op.messages[replica];
+            self.send(at, &mut op, replica, message, true);
+        }
+        let flow = loop {
+            let now = self.host.monotonic_ns();
+            if now < op.pause_until_ns {
+                break Flow::Wait(op.pause_until_ns);
+            }
+            let flow = match op.machine {
+                Machine::Idle => Flow::Wait(u64::MAX),
+                Machine::Get(_) => self.step_get(at, &mut op, now),
+                Machine::Mutate(_) => self.step_mutate(at, &mut op, now),
+                Machine::Cas { look: Some(_), .. } => self.step_look(at, &mut op, now),
+                Machine::Cas { .. } => self.step_cas(at, &mut op, now),
+                Machine::Uses { .. } => self.step_uses(at, &mut op, now),
+            };
+            match flow {
+                Flow::Again => {}
+                Flow::Pause(ns) => op.pause_until_ns = now + ns,
+                flow => break flow,
+            }
+        };
+        match flow {
+            Flow::Ended(outcome) => {
+                self.slab.put(at, op);
+                self.finish(at, outcome);
+            }
+            Flow::Wait(until) => {
+                op.wake_ns = until;
+                self.slab.set_timer(at, &op);
+                self.slab.put(at, op);
+            }
+            Flow::Again | Flow::Pause(_) => unreachable!("the loop goes on"),
+        }
+    }
+
+    /// Another topology: new hash, cohort, mode. What was answered before counts for
+    /// nothing; what may have been applied is remembered by the machines.
+    #[cold]
+    fn restart(&mut self, op: &mut Op) {
+        let now = self.host.monotonic_ns();
+        op.topology = self.topology_count;
+        op.hash = self.topology.hash(&op.key);
+        op.cohort = self.topology.cohort(op.hash);
+        op.flush_floor = self.topology.flush_floor();
+        op.owed = [Owed::Nothing; REPLICAS_MAX];
+        op.too_large = 0;
+        if let Machine::Get(_) = op.machine {
+            let get = self.new_lookup(op, now);
+            op.machine = Machine::Get(get);
+        }
+        let mode = self.topology.mode();
+        match &mut op.machine {
+            Machine::Mutate(machine) => machine.restart(mode),
+            Machine::Cas { machine, look } => {
+                *look = None;
+                machine.restart(mode);
+            }
+            Machine::Uses { asked, .. } => *asked = false,
+            _ => {}
+        }
+    }
+
+    fn any_plan(&mut self, op: &Op, now: u64) -> AnyPlan {
+        let copies = self.topology.mode().replica_count();
+        let mut strategies = [Strategy::Down; REPLICAS_MAX];
+        for (place, strategy) in strategies.iter_mut().enumerate().take(copies) {
+            *strategy = self.strategy(op.cohort, place, now);
+        }
+        let own = match &op.machine {
+            Machine::Cas { machine, .. } => Some(machine.version()),
+            _ => op.is_careful.then_some(Version::ZERO),
+        };
+        AnyPlan {
+            preferred: self.turns.next(copies),
+            strategies,
+            careful: own.map(|own| (self.host.unix_ns(), own)),
+        }
+    }
+
+    fn new_lookup(&mut self, op: &Op, now: u64) -> GetMachine {
+        let plan = self.any_plan(op, now);
+        GetMachine::new(self.topology.mode(), &plan, op.hash, op.limits, now)
+    }
+
+    /// A backend that a lookup waits for answers calls, but is not mapped.
+    #[cold]
+    fn plan_anew(&mut self, op: &mut Op) {
+        let now = self.host.monotonic_ns();
+        let plan = self.any_plan(op, now);
+        let hash = op.hash;
+        if let Some(get) = op.lookup() {
+            get.restart(&plan, hash, now);
+            op.owed = [Owed::Nothing; REPLICAS_MAX];
+            op.too_large = 0;
+        }
+    }
+
+    fn step_get(&mut self, at: u32, op: &mut Op, now: u64) -> Flow {
+        let Some(get) = op.lookup() else {
+            return Flow::Wait(u64::MAX);
+        };
+        let step = get.poll(now);
+        self.carry_out(at, op, step)
+    }
+
+    /// Carries one step of a lookup out, as far as nobody has to be waited for.
+    pub(crate) fn carry_out(&mut self, at: u32, op: &mut Op, step: GetStep) -> Flow {
+        match step {
+            GetStep::ReadIndex { replica } => self.read_index(at, op, replica),
+            GetStep::ReadData { replica, pointer } => self.read_data(at, op, replica, pointer),
+            GetStep::Scan { replica } => {
+                let token = self.slab.token(at);
+                let hash = op.hash;
+                let progress = self
+                    .link_of(op, replica)
+                    .and_then(|link| link.near.as_mut())
+                    .map_or(Progress::Refused, |near| {
+                        near.submit_scan(token, replica, hash)
+                    });
+                match progress {
+                    Progress::Pending => self.owe_near(op, replica, token),
+                    Progress::Done(()) | Progress::Refused => self.fail(op, replica),
+                }
+                Flow::Again
+            }
+            GetStep::Ask { replica, by_rpc } => {
+                self.send(at, op, replica, Message::Lookup, by_rpc);
+                Flow::Again
+            }
+            GetStep::Refresh { replica, .. } => {
+                let known = self.topology.id().config_id;
+                let near = self
+                    .link_of(op, replica)
+                    .and_then(|link| link.near.as_mut());
+                let is_enough = near.is_some_and(|near| {
+                    near.refresh();
+                    near.view().is_some_and(|view| view.config_id() <= known)
+                });
+                self.view_count += 1;
+                if is_enough {
+                    if let Some(get) = op.lookup() {
+                        get.handle_refreshed(replica);
+                    }
+                } else {
+                    op.owed[replica] = Owed::Topology;
+                    self.begin_learning();
+                }
+                Flow::Again
+            }
+            GetStep::Reconnect { replica } => {
+                self.reconnect(op, replica);
+                Flow::Again
+            }
+            GetStep::Pause { ns } => Flow::Pause(ns),
+            GetStep::Wait { until_ns } => Flow::Wait(until_ns),
+            GetStep::Done(outcome) => Flow::Ended(match outcome {
+                GetOutcome::Hit { version, replica } => {
+                    op.hit_replica = replica;
+                    Outcome::Hit { version }
+                }
+                GetOutcome::Miss { reason } => Outcome::Miss { reason },
+                GetOutcome::Failed { cause } => Outcome::Failed { cause },
+            }),
+        }
+    }
+
+    fn link_of(&mut self, op: &Op, replica: usize) -> Option<&mut crate::link::Link<H::Port>> {
+        let number = *op.cohort.as_slice().get(replica)?;
+        self.links.get_mut(number as usize)
+    }
+
+    fn fail(&mut self, op: &mut Op, replica: usize) {
+        if let Some(get) = op.lookup() {
+            get.handle_failure(replica, Failure::Connection);
+        }
+    }
+
+    fn owe_near(&mut self, op: &mut Op, replica: usize, token: trefoil_fabric::Token) {
+        op.owed[replica] = Owed::Near(token);
+        if let Some(link) = self.link_of(op, replica) {
+            link.near_owes += 1;
+        }
+    }
+
+    fn read_index(&mut self, at: u32, op: &mut Op, replica: usize) -> Flow {
+        let token = self.slab.token(at);
+        let hash = op.hash;
+        let number = op.cohort.as_slice()[replica] as usize;
+        let Some(near) = self
+            .links
+            .get_mut(number)
+            .and_then(|link| link.near.as_mut())
+        else {
+            self.fail(op, replica);
+            return Flow::Again;
+        };
+        match near.submit_index(token, replica, hash) {
+            Progress::Done(vote) => {
+                let now = self.host.coarse_ns();
+                if self.links[number].lease_alive(now) {
+                    if let Some(get) = op.lookup() {
+                        get.handle_index(replica, vote);
+                    }
+                } else {
+                    self.lapsed(op, replica, number);
+                }
+            }
+            Progress::Pending => self.owe_near(op, replica, token),
+            Progress::Refused => self.fail(op, replica),
+        }
+        Flow::Again
+    }
+
+    fn read_data(
+        &mut self,
+        at: u32,
+        op: &mut Op,
+        replica: usize,
+        pointer: trefoil_layout::Pointer,
+    ) -> Flow {
+        let token = self.slab.token(at);
+        let number = op.cohort.as_slice()[replica] as usize;
+        let Some(near) = self
+            .links
+            .get_mut(number)
+            .and_then(|link| link.near.as_mut())
+        else {
+            self.fail(op, replica);
+            return Flow::Again;
+        };
+        match near.submit_data(token, pointer, &mut op.buffers[replica]) {
+            Progress::Done(Ok(())) => {
+                let now = self.host.coarse_ns();
+                let Some(floor) = self.links[number]
+                    .view()
+                    .filter(|view| view.lease_alive(now + COARSE_LAG_NS))
+                    .map(|view| view.flush_floor())
+                else {
+                    self.lapsed(op, replica, number);
+                    return Flow::Again;
+                };
+                // After the reads: what was flushed before they began is known.
+                let check = DataCheck {
+                    key: &op.key,
+                    now_ms: op.now_ms,
+                    flush_floor: op.flush_floor.max(floor),
+                };
+                let get = match &mut op.machine {
+                    Machine::Get(get) => Some(get),
+                    Machine::Cas { look, .. } => look.as_mut(),
+                    _ => None,
+                };
+                if let Some(get) = get {
+                    get.handle_data(replica, op.buffers[replica].bytes(), &check);
+                }
+            }
+            Progress::Done(Err(_)) => {
+                if let Some(get) = op.lookup() {
+                    get.handle_out_of_window(replica);
+                }
+            }
+            Progress::Pending => self.owe_near(op, replica, token),
+            Progress::Refused => self.fail(op, replica),
+        }
+        Flow::Again
+    }
+
+    fn lapsed(&mut self, op: &mut Op, replica: usize, number: usize) {
+        self.lose(number, "its lease has ended");
+        if let Some(get) = op.lookup() {
+            get.handle_failure(replica, Failure::Lease);
+        }
+    }
+
+    /// Has the backend of a replica connected to anew; the operation goes on when
+    /// that has ended.
+    fn reconnect(&mut self, op: &mut Op, replica: usize) {
+        let now = self.host.monotonic_ns();
+        let number = op.cohort.as_slice()[replica] as usize;
+        let Some(link) = self.links.get_mut(number) else {
+            op.reconnected(replica, false, false);
+            return;
+        };
+        let stands = link.near.is_some() && link.lease_alive(now);
+        if stands || !link.is_down() {
+            let is_mapped = link.near.is_some();
+            op.reconnected(replica, true, is_mapped);
+            return;
+        }
+        link.begin_connecting(&mut self.host, &Arc::clone(&self.topology));
+        if link.greeting_ends_ns() == u64::MAX {
+            // It hangs already.
+            op.reconnected(replica, false, false);
+        } else {
+            op.owed[replica] = Owed::Connection;
+        }
+    }
+
+    fn step_mutate(&mut self, at: u32, op: &mut Op, now: u64) -> Flow {
+        let Machine::Mutate(machine) = &mut op.machine else {
+            return Flow::Wait(u64::MAX);
+        };
+        match machine.poll(now) {
+            MutateStep::Send { replica, version } => {
+                let action = op.action;
+                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                Flow::Again
+            }
+            MutateStep::Nominate { above } => {
+                self.versions.observe(above);
+                let version = self.nominate();
+                if let Machine::Mutate(machine) = &mut op.machine {
+                    machine.handle_version(version);
+                }
+                Flow::Again
+            }
+            MutateStep::Refresh { replica } => {
+                op.owed[replica] = Owed::Topology;
+                self.begin_learning();
+                Flow::Again
+            }
+            MutateStep::Reconnect { replica } => {
+                self.reconnect(op, replica);
+                Flow::Again
+            }
+            MutateStep::Pause { ns } => Flow::Pause(ns),
+            MutateStep::Wait { until_ns } => Flow::Wait(until_ns),
+            MutateStep::Done(outcome) => Flow::Ended(Outcome::Mutated(outcome)),
+        }
+    }
+
+    /// Sends a mutation, unless its backend is down; touches that should not wait
+    /// any longer go first.
+    fn send_mutation(&mut self, at: u32, op: &mut Op, replica: usize, message: Message) {
+        let now = self.host.coarse_ns();
+        let strategy = self.strategy(op.cohort, replica, now);
+        let hash = op.hash;
+        if strategy == Strategy::Down {
+            let number = op.cohort.as_slice()[replica];
+            op.messages[replica] = message;
+            op.owed[replica] = Owed::Nothing;
+            let why = format!("cannot reach backend {number}");
+            op.no_answer(
+                replica,
+                trefoil_client_core::outcome::SendFailure::NotSent,
+                &why,
+            );
+            return;
+        }
+        if let Some(link) = self.link_of(op, replica)
+            && let Some(view) = link.view()
+        {
+            let partition = view.partition(replica, hash);
+            link.mutated(partition);
+        }
+        self.send(at, op, replica, message, strategy == Strategy::Rpc);
+    }
+
+    fn step_cas(&mut self, at: u32, op: &mut Op, now: u64) -> Flow {
+        let Machine::Cas { machine, .. } = &mut op.machine else {
+            return Flow::Wait(u64::MAX);
+        };
+        match machine.poll(now) {
+            CasStep::Send { replica, version } => {
+                let action = op.action;
+                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                Flow::Again
+            }
+            CasStep::Install { replica, version } => {
+                let action = Action::Set;
+                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                // Its answer is nobody's.
+                if matches!(op.owed[replica], Owed::Near(_) | Owed::Far(_)) {
+                    op.owed[replica] = Owed::Nothing;
+                }
+                Flow::Again
+            }
+            CasStep::Evict { replica, version } => {
+                let action = Action::Erase;
+                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                Flow::Again
+            }
+            CasStep::Nominate { above } => {
+                self.observe_sanely(above);
+                let version = self.nominate();
+                if let Machine::Cas { machine, .. } = &mut op.machine {
+                    machine.handle_version(version);
+                }
+                Flow::Again
+            }
+            CasStep::Pause { ns } => Flow::Pause(ns),
+            CasStep::Look => {
+                let get = self.new_lookup(op, now);
+                if let Machine::Cas { look, .. } = &mut op.machine {
+                    *look = Some(get);
+                }
+                Flow::Again
+            }
+            CasStep::Wait { until_ns } => Flow::Wait(until_ns),
+            CasStep::Done(outcome) => self.end_cas(op, outcome, now),
+        }
+    }
+
+    /// A look of a CAS goes on, or has found something.
+    fn step_look(&mut self, at: u32, op: &mut Op, now: u64) -> Flow {
+        match self.step_get(at, op, now) {
+            Flow::Ended(_) => {}
+            flow => return flow,
+        }
+        op.owed = [Owed::Nothing; REPLICAS_MAX];
+        if let Machine::Cas { machine, look } = &mut op.machine
+            && let Some(get) = look.take()
+        {
+            self.counters.get_retries.merge(&get.retries());
+            machine.handle_look(get.looked());
+        }
+        Flow::Again
+    }
+
+    /// A CAS that was refused for what this client or a backend did not know yet is
+    /// nowhere: it begins anew, at a version of its own.
+    fn end_cas(&mut self, op: &mut Op, outcome: MutationOutcome, now: u64) -> Flow {
+        let is_passing = matches!(
+            outcome,
+            MutationOutcome::Rejected(
+                Rejection::WrongShard
+                    | Rejection::OtherLife
+                    | Rejection::StaleConfig
+                    | Rejection::UnknownConfig
+            )
+        );
+        let pause = match op.passing_pause_ns {
+            0 => PASSING_PAUSE_NS_MIN,
+            ns => (2 * ns).min(PASSING_PAUSE_NS_MAX),
+        };
+        let Some(expected) = op.expected() else {
+            return Flow::Ended(Outcome::Mutated(outcome));
+        };
+        if !is_passing || now + pause >= op.limits.deadline_ns {
+            return Flow::Ended(Outcome::Mutated(outcome));
+        }
+        op.passing_pause_ns = pause;
+        self.begin_learning();
+        let version = self.nominate();
+        op.owed = [Owed::Nothing; REPLICAS_MAX];
+        let machine = self.new_cas(expected, version, op.cohort, op.limits);
+        op.machine = Machine::Cas {
+            machine,
+            look: None,
+        };
+        Flow::Pause(pause)
+    }
+
+    fn step_uses(&mut self, at: u32, op: &mut Op, now: u64) -> Flow {
+        let Machine::Uses {
+            asked, until_ns, ..
+        } = &mut op.machine
+        else {
+            return Flow::Wait(u64::MAX);
+        };
+        let until = *until_ns;
+        if !std::mem::replace(asked, true) {
+            for replica in 0..op.cohort.as_slice().len() {
+                // One that is down, or does not renew its lease, is not waited for.
+                let strategy = self.strategy(op.cohort, replica, now);
+                let is_alive = self
+                    .link_of(op, replica)
+                    .is_some_and(|link| link.view().is_none() || link.lease_alive(now));
+                if strategy != Strategy::Down && is_alive {
+                    self.send(at, op, replica, Message::Use, false);
+                }
+            }
+        }
+        let Machine::Uses { found, .. } = &op.machine else {
+            return Flow::Wait(u64::MAX);
+        };
+        let is_open = |owed: &Owed| !matches!(owed, Owed::Nothing);
+        if now >= until || !op.owed.iter().any(is_open) {
+            return Flow::Ended(Outcome::Uses(*found));
+        }
+        Flow::Wait(until)
+    }
+}
+
+impl Op {
+    /// A connection that the operation waited for was made, or could not be.
+    pub(crate) fn reconnected(&mut self, replica: usize, is_up: bool, has_near: bool) {
+        match &mut self.machine {
+            // The message is tried again either way.
+            Machine::Mutate(machine) => machine.handle_reconnected(replica),
+            _ => {
+                if let Some(get) = self.lookup() {
+                    match is_up {
+                        true => get.handle_reconnected(replica),
+                        false => get.lost(replica),
+                    }
+                    self.needs_plan |= is_up && !has_near;
+                }
+            }
+        }
+    }
+
+    /// The topology that the operation waited for is known.
+    pub(crate) fn refreshed(&mut self, replica: usize) {
+        match &mut self.machine {
+            Machine::Mutate(machine) => machine.handle_refreshed(replica),
+            _ => {
+                if let Some(get) = self.lookup() {
+                    get.handle_refreshed(replica);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! One turn: whatever has come is taken in, and every operation that can go on goes
+//! on.
+
+use crate::driver::{Counters, Driver};
+use crate::host::{Event, Host, NotConnected};
+use crate::link::{FULL_PATIENCE_NS, LEASE_LOOK_NS, Link, LinkStatus};
+use crate::op::{Machine, Outcome, Owed, Owner};
+use std::sync::Arc;
+use trefoil_client_core::get::{GetOutcome, MissReason};
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_fabric::port::{Port, SendError};
+use trefoil_layout::data::DataEntry;
+use trefoil_region::WordBuffer;
+
+/// An operation that has ended, as it is handed out. Bytes are lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    /// How.
+    pub outcome: Outcome,
+    /// A hit's data entry.
+    pub entry: Option<DataEntry<'a>>,
+    /// Why a message did not get through, for people.
+    pub reason: Option<&'a str>,
+}
+
+impl<H: Host> Driver<H> {
+    /// Goes on with everything that can go on. Never waits.
+    pub fn turn(&mut self) {
+        while let Some(event) = self.host.next_event() {
+            self.take_event(event);
+        }
+        self.poll_ports();
+        let now = self.host.monotonic_ns();
+        self.look_at_links(now);
+        self.slab.expire(now);
+        while let Some(at) = self.slab.next_ready() {
+            self.step(at);
+        }
+    }
+
+    /// Has the next turn look at every port, also those that owe nothing: one whose
+    /// connection has ended is dropped.
+    pub fn look_at_all(&mut self) {
+        self.looks_at_all = true;
+    }
+
+    #[inline]
+    fn poll_ports(&mut self) {
+        let all = std::mem::take(&mut self.looks_at_all);
+        for number in 0..self.links.len() {
+            let link = &mut self.links[number];
+            let slab = &mut self.slab;
+            if (link.near_owes > 0 || all)
+                && let Some(near) = &mut link.near
+                && near.is_ready()
+            {
+                match near.poll(|completion| slab.complete(completion)) {
+                    Ok(count) => {
+                        link.near_owes = link.near_owes.saturating_sub(count as u32);
+                        if !link.blocked.is_empty() {
+                            self.send_blocked(number);
+                        }
+                    }
+                    Err(closed) => self.lose(number, &closed.to_string()),
+                }
+            }
+            let link = &mut self.links[number];
+            let slab = &mut self.slab;
+            if link.far_owes > 0
+                && let Some(far) = &mut link.far
+                && far.is_ready()
+                && let Ok(count) = far.poll(|completion| slab.complete(completion))
+            {
+                link.far_owes = link.far_owes.saturating_sub(count as u32);
+            }
+        }
+    }
+
+    /// Those that do not answer, or do not keep up.
+    fn look_at_links(&mut self, now: u64) {
+        for number in 0..self.links.len() {
+            let link = &mut self.links[number];
+            if link.near_owes > 0 && now >= link.look_at_ns {
+                let is_first = link.look_at_ns == 0;
+                link.look_at_ns = now + LEASE_LOOK_NS;
+                if !is_first && link.has_lapsed_twice(now) {
+                    self.lose(
+                        number,
+                        "the backend does not answer and its lease has ended",
+                    );
+                    continue;
+                }
+            }
+            if !self.links[number].blocked.is_empty() {
+                self.send_blocked(number);
+                let link = &self.links[number];
+                if !link.blocked.is_empty() && now > link.full_since_ns + FULL_PATIENCE_NS {
+                    self.drop_undecided(number);
+                }
+            }
+            let link = &mut self.links[number];
+            if link.greeting_ends_ns() <= now {
+                link.greeting_is_slow();
+                self.connection_ended(number as u32, false);
+            }
+        }
+    }
+
+    /// Sends what found a ring full, in order, as far as it goes.
+    #[cold]
+    fn send_blocked(&mut self, number: usize) {
+        let under = self.topology.id();
+        loop {
+            let Some((at, replica)) = self.links[number].blocked.front().copied() else {
+                return;
+            };
+            let replica = usize::from(replica);
+            let is_wanted = self.waits_for_room_at(at, replica, number);
+            let link = &mut self.links[number];
+            if !is_wanted {
+                link.blocked.pop_front();
+                continue;
+            }
+            let Some(near) = link.near.as_mut() else {
+                return self.drop_blocked(number);
+            };
+            let token = self.slab.token(at);
+            let Some(op) = self.slab.get_mut(at) else {
+                continue;
+            };
+            match near.send(token, under, &op.request(op.messages[replica])) {
+                Ok(()) => {
+                    link.near_owes += 1;
+                    link.full_since_ns = self.host.monotonic_ns();
+                    link.blocked.pop_front();
+                    op.owed[replica] = Owed::Near(token);
+                    self.end_of_room(at);
+                }
+                Err(SendError::Full) => return,
+                Err(error) => return self.lose(number, &error.to_string()),
+            }
+        }
+    }
+
+    /// Whether the operation at this place still waits for room at this very
+    /// backend. An entry of a link's queue may be left from an operation that has
+    /// had the place before, of another cohort.
+    fn waits_for_room_at(&self, at: u32, replica: usize, number: usize) -> bool {
+        self.slab.get(at).is_some_and(|op| {
+            op.owed[replica] == Owed::Room
+                && op.cohort.as_slice().get(replica) == Some(&(number as u32))
+        })
+    }
+
+    /// The ring has not moved for long: whoever has no outcome yet goes on without
+    /// it. What only has this message left to send goes on waiting: a third copy is
+    /// not cancelled while its backend lives.
+    #[cold]
+    fn drop_undecided(&mut self, number: usize) {
+        let waiting = std::mem::take(&mut self.links[number].blocked);
+        let (kept, given_up) = waiting.into_iter().partition(|(at, replica)| {
+            self.waits_for_room_at(*at, usize::from(*replica), number)
+                && self.slab.get(*at).is_some_and(|op| op.outcome.is_some())
+        });
+        self.links[number].blocked = given_up;
+        self.drop_blocked(number);
+        self.links[number].blocked = kept;
+    }
+
+    /// The backend is gone, or does not keep up: what waits for room is not sent.
+    #[cold]
+    fn drop_blocked(&mut self, number: usize) {
+        let why = format!("backend {number} does not keep up");
+        while let Some((at, replica)) = self.links[number].blocked.pop_front() {
+            let replica = usize::from(replica);
+            if self.waits_for_room_at(at, replica, number)
+                && let Some(op) = self.slab.get_mut(at)
+            {
+                op.owed[replica] = Owed::Nothing;
+                op.no_answer(replica, SendFailure::NotSent, &why);
+                self.slab.make_ready(at);
+                self.end_of_room(at);
+            }
+        }
+    }
+
+    /// An operation that is over stays for its last message only.
+    fn end_of_room(&mut self, at: u32) {
+        if self.slab.get(at).is_some_and(|op| {
+            op.outcome.is_some() && op.owner == Owner::Nobody && !op.waits_for_room()
+        }) {
+            self.slab.release(at);
+        }
+    }
+
+    /// The best carrier to a backend is gone: whatever it owes is lost.
+    #[cold]
+    pub(crate) fn lose(&mut self, number: usize, why: &str) {
+        let now = self.host.monotonic_ns();
+        let link = &mut self.links[number];
+        link.set_down(now);
+        link.near_owes = 0;
+        link.look_at_ns = u64::MAX;
+        self.view_count += 1;
+        let mut hit = Vec::new();
+        for (at, op) in self.slab.all() {
+            for replica in 0..op.cohort.as_slice().len() {
+                if op.cohort.as_slice()[replica] as usize == number
+                    && op.topology == self.topology_count
+                    && matches!(op.owed[replica], Owed::Near(_))
+                {
+                    op.owed[replica] = Owed::Nothing;
+                    op.no_answer(replica, SendFailure::Lost, why);
+                    hit.push(at);
+                }
+            }
+        }
+        for at in hit {
+            self.slab.make_ready(at);
+        }
+        self.drop_blocked(number);
+        self.learn_now_and_then(now);
+    }
+
+    fn take_event(&mut self, event: Event<H::Port>) {
+        match event {
+            Event::Connected {
+                backend,
+                topology,
+                result,
+            } => {
+                let is_current = Arc::ptr_eq(&topology, &self.topology)
+                    || topology.config().backends == self.topology.config().backends
+                        && topology.id().life == self.topology.id().life;
+                if is_current && (backend as usize) < self.links.len() {
+                    self.connected(backend, result);
+                }
+            }
+            Event::Learned(result) => {
+                self.is_learning = false;
+                if let Ok(fresh) = result {
+                    self.adopt(fresh);
+                }
+                self.learned();
+            }
+        }
+    }
+
+    fn connected(&mut self, backend: u32, result: Result<H::Port, NotConnected>) {
+        let now = self.host.monotonic_ns();
+        let link = &mut self.links[backend as usize];
+        self.view_count += 1;
+        let is_up = match result {
+            Ok(port) => {
+                let expected = |port: &H::Port| {
+                    port.view().is_none_or(|view| {
+                        let agreement = view.agreement();
+                        agreement.topology.life == self.topology.id().life
+                            && agreement.hasher == self.topology.hasher()
+                    })
+                };
+                if expected(&port) {
+                    link.connected(port, &mut self.host);
+                    link.near_owes = 0;
+                    true
+                } else {
+                    // Nothing is read from there under this topology.
+                    link.not_connected(&NotConnected::down("another life"), now, &mut self.host);
+                    self.begin_learning();
+                    false
+                }
+            }
+            Err(error) => {
+                link.not_connected(&error, now, &mut self.host);
+                let is_down = link.is_down();
+                if is_down {
+                    self.learn_now_and_then(now);
+                }
+                !is_down
+            }
+        };
+        self.connection_ended(backend, is_up);
+    }
+
+    /// Tells every operation that waits for this backend's connection.
+    fn connection_ended(&mut self, backend: u32, is_up: bool) {
+        let has_near = self.links[backend as usize].near.is_some();
+        let mut hit = Vec::new();
+        for (at, op) in self.slab.all() {
+            for replica in 0..op.cohort.as_slice().len() {
+                if op.cohort.as_slice()[replica] == backend && op.owed[replica] == Owed::Connection
+                {
+                    op.owed[replica] = Owed::Nothing;
+                    op.reconnected(replica, is_up, has_near);
+                    hit.push(at);
+                }
+            }
+        }
+        for at in hit {
+            self.slab.make_ready(at);
+        }
+    }
+
+    /// Tells every operation that waits for the topology.
+    fn learned(&mut self) {
+        let mut hit = Vec::new();
+        for (at, op) in self.slab.all() {
+            for replica in 0..op.owed.len() {
+                if op.owed[replica] == Owed::Topology {
+                    op.owed[replica] = Owed::Nothing;
+                    op.refreshed(replica);
+                    hit.push(at);
+                }
+            }
+        }
+        for at in hit {
+            self.slab.make_ready(at);
+        }
+    }
+
+    /// Ends an operation: counts, touches, and hands it to its owner.
+    pub(crate) fn finish(&mut self, at: u32, outcome: Outcome) {
+        let mut op = self.slab.take(at);
+        op.outcome = Some(outcome);
+        op.wake_ns = u64::MAX;
+        match (&op.machine, outcome) {
+            (Machine::Get(get), outcome) => {
+                self.counters.get_retries.merge(&get.retries());
+                if let Outcome::Hit { version } = outcome {
+                    self.versions.observe(version);
+                    if op.reports_use && op.topology == self.topology_count {
+                        let (hash, cohort) = (op.hash, op.cohort);
+                        self.touch_voters(hash, cohort, |place| get.touched_slot(place));
+                    }
+                }
+            }
+            (Machine::Mutate(machine), _) => {
+                self.counters.mutation_retries.merge(&machine.retries());
+            }
+            (Machine::Cas { machine, .. }, _) => {
+                self.counters.mutation_retries.merge(&machine.retries());
+                // The next attempt has to lie above whatever refused this one.
+                let now = self.host.unix_ns();
+                self.versions.observe_sanely(machine.bound(), now);
+            }
+            _ => {}
+        }
+        count(&mut self.counters, &outcome);
+        self.slab.finish(at, &op);
+        let is_over = op.owner == Owner::Nobody && !op.waits_for_room();
+        self.slab.put(at, op);
+        if is_over {
+            self.slab.release(at);
+        }
+    }
+
+    /// The next operation that has ended, with its caller's token.
+    pub fn next_done(&mut self) -> Option<(u32, u64)> {
+        while let Some(at) = self.slab.done.pop_front() {
+            if let Some(op) = self.slab.get(at)
+                && let Owner::Token(token) = op.owner
+                && op.outcome.is_some()
+            {
+                return Some((at, token));
+            }
+        }
+        None
+    }
+
+    /// Whether an operation has ended that nobody was told of.
+    pub fn has_done(&self) -> bool {
+        !self.slab.done.is_empty()
+    }
+
+    /// How an operation ended; `None` if it has not.
+    pub fn ended(&self, at: u32) -> Option<Ended<'_>> {
+        let op = self.slab.get(at)?;
+        let outcome = op.outcome?;
+        let entry = match outcome {
+            Outcome::Hit { .. } => DataEntry::decode(op.buffers[op.hit_replica].bytes()),
+            _ => None,
+        };
+        Some(Ended {
+            outcome,
+            entry,
+            reason: op.reason.as_deref(),
+        })
+    }
+
+    /// How an operation ended, if it has: its place is free, and a hit's data entry
+    /// is in `into`.
+    pub fn take_ended(
+        &mut self,
+        at: u32,
+        into: &mut WordBuffer,
+    ) -> Option<(Outcome, Option<String>)> {
+        let op = self.slab.get_mut(at)?;
+        let outcome = op.outcome?;
+        let reason = op.reason.take();
+        if let Outcome::Hit { .. } = outcome {
+            std::mem::swap(&mut op.buffers[op.hit_replica], into);
+        }
+        self.release(at);
+        Some((outcome, reason))
+    }
+
+    /// Whether the operation at `at` has ended.
+    #[inline]
+    pub fn has_ended(&self, at: u32) -> bool {
+        self.slab.get(at).is_none_or(|op| op.outcome.is_some())
+    }
+
+    /// The owner has been told: the operation's place is free, unless one of its
+    /// messages still waits for room in a ring.
+    pub fn release(&mut self, at: u32) {
+        if let Some(op) = self.slab.get_mut(at) {
+            if op.waits_for_room() && op.outcome.is_some() {
+                op.owner = Owner::Nobody;
+            } else {
+                self.slab.release(at);
+            }
+        }
+    }
+
+    /// The caller with this token does not want to know any more. A lookup ends; a
+    /// mutation of which something may have been sent goes on to all replicas.
+    pub fn abandon(&mut self, token: u64) {
+        let Some(at) = self.slab.find(Owner::Token(token)) else {
+            return;
+        };
+        let Some(op) = self.slab.get_mut(at) else {
+            return;
+        };
+        let goes_on = matches!(op.machine, Machine::Mutate(_) | Machine::Cas { .. });
+        if goes_on && op.outcome.is_none() {
+            op.owner = Owner::Nobody;
+        } else {
+            self.release(at);
+        }
+    }
+
+    /// Operations that have a place: under way, or ended and not handed out.
+    pub fn in_flight(&self) -> usize {
+        self.slab.used
+    }
+
+    /// When [`Driver::turn`] is to be called even if nothing has come, on the
+    /// monotonic clock; `u64::MAX` if there is no such time.
+    pub fn next_deadline_ns(&mut self) -> u64 {
+        if self.slab.has_ready() || self.has_done() {
+            return 0;
+        }
+        let mut next = self.slab.next_timer_ns();
+        for link in &self.links {
+            if link.near_owes > 0 {
+                next = next.min(link.look_at_ns);
+            }
+            if !link.blocked.is_empty() {
+                next = next.min(link.full_since_ns + FULL_PATIENCE_NS);
+            }
+            next = next.min(link.greeting_ends_ns());
+        }
+        next
+    }
+
+    /// When the operation at `at`, which somebody waits for, is to be gone on with.
+    pub fn wake_ns(&self, at: u32) -> u64 {
+        self.slab.get(at).map_or(0, |op| op.wake_ns)
+    }
+
+    /// Whether a turn would find something to do.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.ports().any(Port::is_ready)
+    }
+
+    /// Whether something is left for a turn to do, or was done and not handed out.
+    pub fn has_work(&self) -> bool {
+        self.slab.has_ready() || self.has_done()
+    }
+
+    /// The best carriers that stand.
+    pub fn near_ports(&self) -> impl Iterator<Item = &H::Port> {
+        self.links.iter().filter_map(|link| link.near.as_ref())
+    }
+
+    /// The ports that owe something.
+    pub fn ports(&self) -> impl Iterator<Item = &H::Port> {
+        self.links.iter().flat_map(|link| {
+            let near = link.near.as_ref().filter(|_| link.near_owes > 0);
+            let far = link.far.as_ref().filter(|_| link.far_owes > 0);
+            near.into_iter().chain(far)
+        })
+    }
+
+    /// Whether a connection is still being made that nobody has lost patience with.
+    pub fn is_connecting(&self) -> bool {
+        self.links
+            .iter()
+            .any(|link| link.is_connecting() && link.greeting_ends_ns() != u64::MAX)
+    }
+
+    /// How each backend is reached.
+    pub fn carriers(&self) -> Vec<LinkStatus> {
+        self.links.iter().map(Link::status).collect()
+    }
+
+    /// Whether every answer to what was sent near has come.
+    pub fn is_settled(&self) -> bool {
+        self.links.iter().all(|link| link.near_owes == 0)
+    }
+
+    /// Passes on touches that other threads have collected.
+    pub fn touch_batch(&mut self, backend: u32, partition: usize, window_id: u64, slots: &[u32]) {
+        if let Some(link) = self.links.get_mut(backend as usize) {
+            link.touch_batch(partition, window_id, slots);
+        }
+    }
+
+    /// Makes the operation at `at` ready if its time has come.
+    pub fn wake(&mut self, at: u32, now_ns: u64) {
+        if self.slab.get(at).is_some_and(|op| op.wake_ns <= now_ns) {
+            self.slab.make_ready(at);
+        }
+    }
+}
+
+fn count(counters: &mut Counters, outcome: &Outcome) {
+    match outcome {
+        Outcome::Hit { .. } => counters.hits += 1,
+        Outcome::Miss { reason } => {
+            counters.misses += 1;
+            counters.inquorate += u64::from(*reason == MissReason::Inquorate);
+        }
+        Outcome::Failed { .. }
+        | Outcome::Mutated(MutationOutcome::Rejected(_) | MutationOutcome::Failed { .. }) => {
+            counters.failed += 1;
+        }
+        Outcome::Mutated(MutationOutcome::Indeterminate) => counters.indeterminate += 1,
+        Outcome::Mutated(_) | Outcome::Uses(_) => {}
+    }
+}
+
+impl Counters {
+    /// Counts a lookup that ended in place.
+    #[inline(always)]
+    pub fn add(&mut self, outcome: &GetOutcome) {
+        match outcome {
+            GetOutcome::Hit { .. } => self.hits += 1,
+            GetOutcome::Miss { reason } => {
+                self.misses += 1;
+                self.inquorate += u64::from(*reason == MissReason::Inquorate);
+            }
+            GetOutcome::Failed { .. } => self.failed += 1,
+        }
+    }
+}
+
+impl NotConnected {
+    /// The backend cannot be reached by anything.
+    pub fn down(why: &str) -> Self {
+        NotConnected {
+            why: why.to_owned(),
+            is_down: true,
+            is_final: false,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What every fabric offers to the side that asks: one backend, by one carrier.
+//!
+//! The operation machines of `client-core` say which reads and messages they
+//! want; a driver carries them out over a [`Port`]. Everything is submitted with a
+//! token of the driver's choice. A fabric that reaches the bytes by itself (`shm`)
+//! answers reads at once with [`Progress::Done`]; one that has to ask somebody
+//! (`softnic` a remote engine, `verbs` the NIC) answers [`Progress::Pending`] and
+//! delivers a [`Completion`] with that token out of a later [`Port::poll`].
+//! Messages always complete by a poll.
+//!
+//! ```text
+//! submit reads, send messages ──► Done: feed the machine now
+//!                             └─► Pending: poll
+//! nothing to poll: arm, look once more (is_ready), sleep on the descriptor, disarm
+//! ```
+//!
+//! | carrier | reads | messages | view | descriptor |
+//! |---|---|---|---|---|
+//! | `shm` with rings | done at once | rings | yes | the socket |
+//! | `shm` without | done at once | refused (`NoMessages`) | yes | none |
+//! | gRPC (in the client) | refused | calls | no | its client's bell |
+//! | `softnic` (later) | pending: solicited, matched by token; votes are judged from the bucket in the answer, stamped with the epoch | frames | no | its socket |
+//! | `verbs` (later) | pending: data lands in registered buffers that the completion lends | sends | no | the completion channel |
+//!
+//! All judge buckets by [`trefoil_client_core::vote::index_vote`]. What knows that
+//! a port has a [`RegionView`] reads through it directly: no token, no buffer but
+//! its own, the backend takes no notice.
+
+use crate::region_view::RegionView;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::message::{Answer, Request};
+use trefoil_layout::{KeyHash, Pointer, TopologyId};
+use trefoil_region::WordBuffer;
+
+/// Names what was submitted; chosen by the caller, unique among all that it ever
+/// submits to one port. Travels with messages and is repeated by their answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// How far a submitted read got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<T> {
+    /// It is complete; no completion follows.
+    Done(T),
+    /// A completion with its token follows.
+    Pending,
+    /// This carrier has no such reads.
+    Refused,
+}
+
+/// The pointer leads outside the window that this side knows: it is torn, or
+/// the window has grown. Refresh, then read the index again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pointer leads outside the known data window")]
+pub struct OutOfWindow;
+
+/// The target is gone, or broke the protocol. Connect again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the backend has closed the connection")]
+pub struct Closed;
+
+/// Why a message was not sent. Nothing of it can be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The target is behind: poll for answers, or wait, then try again.
+    #[error("the message queue is full")]
+    Full,
+    /// So much is under way to the target that it seems to hang: it counts as
+    /// down.
+    #[error("the backend does not keep up")]
+    Overloaded,
+    /// Longer than this fabric carries: use RPC.
+    #[error("the message is longer than this fabric carries")]
+    TooLarge,
+    /// Connect again, or use RPC.
+    #[error("the connection is closed")]
+    Closed,
+    /// The target gave this connection no message path: use RPC.
+    #[error("this connection carries reads only")]
+    NoMessages,
+}
+
+impl From<Closed> for SendError {
+    fn from(Closed: Closed) -> Self {
+        SendError::Closed
+    }
+}
+
+/// What [`Port::refresh`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refreshed {
+    /// Nothing that this side did not know: if it was needed, wait a moment.
+    Unchanged,
+    /// Windows or config id have changed.
+    Changed,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something completed, or a connection was closed: poll to find out.
+    Ready,
+    /// Nothing did in time.
+    TimedOut,
+}
+
+/// What a poll delivers. Bytes are lent for the call.
+#[derive(Clone, Copy, Debug)]
+pub enum Completion<'a> {
+    /// Of [`Port::submit_index`].
+    Index(Token, IndexVote),
+    /// Of [`Port::submit_data`].
+    Data(Token, Result<&'a [u8], OutOfWindow>),
+    /// Of [`Port::submit_scan`]; the bytes mean something if the vote is `Present`.
+    Scan(Token, IndexVote, &'a [u8]),
+    /// Of [`Port::send`].
+    Answer(Token, Answer<'a>),
+    /// There will be no answer to a message, and why, for people.
+    NoAnswer(Token, SendFailure, &'a str),
+}
+
+impl Completion<'_> {
+    /// What it belongs to.
+    pub fn token(&self) -> Token {
+        match *self {
+            Completion::Index(token, _)
+            | Completion::Data(token, _)
+            | Completion::Scan(token, ..)
+            | Completion::Answer(token, _)
+            | Completion::NoAnswer(token, ..) => token,
+        }
+    }
+}
+
+/// One backend, by one carrier.
+pub trait Port {
+    /// The backend's memory, if it is mapped here.
+    fn view(&self) -> Option<&Arc<RegionView>>;
+
+    /// Whether a software NIC scans and reads at the far side.
+    fn has_scans(&self) -> bool {
+        false
+    }
+
+    /// Whether messages go.
+    fn has_messages(&self) -> bool;
+
+    /// Takes windows and config id anew.
+    fn refresh(&mut self) -> Refreshed {
+        Refreshed::Unchanged
+    }
+
+    /// Reads what the backend's index says about a key, in whose cohort it has place
+    /// `place`.
+    fn submit_index(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<IndexVote>;
+
+    /// Reads a data entry. If it is done at once, the bytes are in `into`;
+    /// otherwise they come with the completion.
+    fn submit_data(
+        &mut self,
+        token: Token,
+        pointer: Pointer,
+        into: &mut WordBuffer,
+    ) -> Progress<Result<(), OutOfWindow>>;
+
+    /// Scans the bucket at the far side, and reads what it points at.
+    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
+        let _ = (token, place, hash);
+        Progress::Refused
+    }
+
+    /// Sends a message to a backend that was chosen by the topology `under`.
+    fn send(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError>;
+
+    /// Reports items that were read; lost without notice if there is no room.
+    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]);
+
+    /// Sends what was reported and still waits for company.
+    fn flush_touches(&mut self) {}
+
+    /// Delivers what has completed and returns how much that was.
+    fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed>;
+
+    /// Whether a poll would deliver something, or the connection is closed.
+    fn is_ready(&self) -> bool;
+
+    /// Asks for the descriptor to become readable. The caller then looks at
+    /// [`Port::is_ready`] once more before it sleeps, and disarms afterwards.
+    fn arm(&self);
+
+    /// No longer asks for it, and takes off it what it was woken by.
+    fn disarm(&self);
+
+    /// What to sleep on; the same one for the life of the port.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
