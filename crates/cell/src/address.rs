@@ -104,6 +104,16 @@ pub enum AddressError {
     Owner(#[from] OwnerError),
 }
 
+impl AddressError {
+    /// Whether the text is no address, whatever stands at it.
+    pub fn is_malformed(&self) -> bool {
+        !matches!(
+            self,
+            AddressError::NothingThere(_) | AddressError::NotACell(_) | AddressError::Owner(_)
+        )
+    }
+}
+
 impl RpcAddress {
     /// A Unix socket at `path`, if the system can bind a path of that length.
     pub fn unix(path: impl Into<PathBuf>) -> Result<Self, AddressError> {

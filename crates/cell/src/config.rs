@@ -2,14 +2,15 @@
 
 use crate::address::RpcAddress;
 use crate::mode::Mode;
-use crate::placement::Placement;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use trefoil_layout::limits::{VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
-use trefoil_layout::{HashKind, KeyHasher, Version};
+use trefoil_layout::{HashKind, KeyHasher, Placement, TopologyId, Version};
 
 /// Most backends of one cell.
 pub const BACKEND_COUNT_MAX: usize = 4096;
+
+const _: () = assert!(BACKEND_COUNT_MAX <= trefoil_layout::epoch::BACKEND_COUNT_MAX as usize);
 
 /// Never issued: buckets carry it while their backend changes from one corpus
 /// to the next, so that no client takes either for what it expects.
@@ -22,8 +23,13 @@ const CELL_NAME_LEN_MAX: usize = 64;
 /// higher config id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellConfig {
-    /// Grows with every change; 0 is never issued, because zeroed memory must
-    /// not look like a bucket of this cell.
+    /// One existence of the cell's data: drawn at random by whoever starts it
+    /// empty; 0 is never issued. A config id means something only together with
+    /// it.
+    #[serde(default, with = "life_text")]
+    pub life: u64,
+    /// Grows with every change within a life; 0 is never issued, because zeroed
+    /// memory must not look like a bucket of this cell.
     pub config_id: u32,
     /// Name, for people and metrics.
     pub cell: String,
@@ -42,10 +48,6 @@ pub struct CellConfig {
     /// Items at or below this version were flushed.
     #[serde(default, with = "version_text", skip_serializing_if = "is_no_floor")]
     pub flush_floor: Version,
-    /// Config id that this corpus began with, where later changes have left
-    /// the corpus in place; 0 is this configuration's own.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub began_as: u32,
 }
 
 /// One backend of a cell.
@@ -64,6 +66,11 @@ pub struct BackendConfig {
 /// Why a configuration cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
+    /// Life 0: a configuration of the first release, or an incomplete one.
+    #[error(
+        "the configuration names no life of the cell: it was written by an older release: remove it and start the cell anew"
+    )]
+    LifeZero,
     /// Config id 0.
     #[error("the config id is 0: ids begin with 1, because zeroed memory must not look valid")]
     ConfigIdZero,
@@ -103,13 +110,16 @@ pub enum ConfigError {
     #[error("the longest value is configured as {0} bytes: choose 1 to {VALUE_LEN_LIMIT}")]
     ValueLenMax(u64),
     /// No policy.
-    #[error("no eviction policy is named: choose lru, arc or s3fifo")]
+    #[error("no eviction policy is named: choose slru, lru, arc or s3fifo")]
     Eviction,
 }
 
 impl CellConfig {
     /// Checks everything that can be checked without looking at the system.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.life == 0 {
+            return Err(ConfigError::LifeZero);
+        }
         if self.config_id == 0 {
             return Err(ConfigError::ConfigIdZero);
         }
@@ -151,12 +161,11 @@ impl CellConfig {
         Ok(())
     }
 
-    /// Config id under which the corpus began: a backend that has restarted
-    /// since has forgotten what it held.
-    pub fn first_id(&self) -> u32 {
-        match self.began_as {
-            0 => self.config_id,
-            id => id,
+    /// What identifies this configuration among all that any cell ever had.
+    pub fn topology_id(&self) -> TopologyId {
+        TopologyId {
+            life: self.life,
+            config_id: self.config_id,
         }
     }
 
@@ -167,7 +176,6 @@ impl CellConfig {
         (config_id != CONFIG_ID_CHANGING).then(|| CellConfig {
             config_id,
             flush_floor: self.flush_floor.max(floor),
-            began_as: self.first_id(),
             ..self.clone()
         })
     }
@@ -177,15 +185,24 @@ impl CellConfig {
         let same = CellConfig {
             config_id: next.config_id,
             flush_floor: next.flush_floor,
-            began_as: next.began_as,
             ..self.clone()
         };
-        same == *next && self.first_id() == next.first_id()
+        same == *next && next.flush_floor > self.flush_floor
+    }
+
+    /// Whether `next` is this configuration but for what a reload of an immutable
+    /// cell changes.
+    pub fn differs_by_reload(&self, next: &CellConfig) -> bool {
+        let same = CellConfig {
+            config_id: next.config_id,
+            ..self.clone()
+        };
+        self.mode.is_immutable() && same == *next
     }
 
     /// Where keys are placed. For validated configurations.
     pub fn placement(&self) -> Placement {
-        Placement::new(self.mode, self.backends.len() as u32)
+        Placement::new(self.mode.copy_count(), self.backends.len() as u32)
     }
 
     /// The backend with this number.
@@ -198,12 +215,26 @@ fn value_len_max_default() -> u64 {
     VALUE_LEN_MAX_DEFAULT as u64
 }
 
-fn is_zero(id: &u32) -> bool {
-    *id == 0
-}
-
 fn is_no_floor(floor: &Version) -> bool {
     floor.is_zero()
+}
+
+/// A life in JSON: 16 hexadecimal digits.
+mod life_text {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(life: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{life:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        Some(&text)
+            .filter(|text| text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|text| u64::from_str_radix(text, 16).ok())
+            .ok_or_else(|| D::Error::custom("a life is exactly 16 hexadecimal digits"))
+    }
 }
 
 /// A version in JSON: 32 hexadecimal digits.

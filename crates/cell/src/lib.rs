@@ -6,10 +6,10 @@
 //! | `mode` | `R=1`, `R=2`, `R=3.2` and what they imply |
 //! | `config` | the configuration and its validation |
 //! | `flush` | which versions a flush makes invisible |
-//! | `placement` | jump consistent hash onto a cohort |
 //! | `address` | how people write cells and servers |
 //! | `store` | where the configuration is kept: one process, a directory, and the trait for others |
 //! | `wire` | the configuration as a message of the RPC contract |
+//! | `runtime_dir`, `token` | this user's private directory, and what is left there for its clients |
 //!
 //! Nothing here is on a data path but [`Placement::cohort`], which neither
 //! allocates nor locks.
@@ -19,8 +19,9 @@ mod config;
 mod flush;
 mod mode;
 mod owner;
-mod placement;
+mod runtime_dir;
 mod store;
+mod token;
 mod wire;
 
 pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
@@ -28,8 +29,10 @@ pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfi
 pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};
 pub use owner::{OwnerError, check_owner};
-pub use placement::{COPY_COUNT_MAX, Cohort, Placement};
+pub use runtime_dir::{RuntimeDirError, runtime_dir};
 pub use store::{
     BackendLock, ConfigStore, ConfigStoreError, DirectoryStore, EmbeddedStore, FileError,
 };
+pub use token::{TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, read_token};
+pub use trefoil_layout::placement::{COPY_COUNT_MAX, Cohort, Placement};
 pub use wire::{WireError, decode_config, encode_config, endpoint};

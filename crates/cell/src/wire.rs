@@ -34,6 +34,7 @@ pub fn encode_config(config: &CellConfig) -> v1::CellConfig {
             .unwrap_or_default(),
     });
     v1::CellConfig {
+        life: config.life,
         config_id: config.config_id,
         cell: config.cell.clone(),
         mode: config.mode.to_string(),
@@ -43,7 +44,6 @@ pub fn encode_config(config: &CellConfig) -> v1::CellConfig {
         eviction: config.eviction.clone(),
         flush_floor: (!config.flush_floor.is_zero())
             .then(|| trefoil_rpc::encode_version(config.flush_floor)),
-        began_as: config.began_as,
     }
 }
 
@@ -62,6 +62,7 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
     };
     let hash = message.hash.as_ref();
     let config = CellConfig {
+        life: message.life,
         config_id: message.config_id,
         cell: message.cell.clone(),
         mode: message.mode.parse()?,
@@ -77,7 +78,6 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
             .flush_floor
             .map(trefoil_rpc::decode_version)
             .unwrap_or_default(),
-        began_as: message.began_as,
     };
     config.validate()?;
     Ok(config)
@@ -85,8 +85,8 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
 
 /// An endpoint for a server's address; connects to nothing yet.
 pub fn endpoint(address: &RpcAddress) -> Result<Endpoint, EndpointError> {
-    match address {
-        RpcAddress::Tcp { .. } => trefoil_rpc::endpoint_tcp(&address.to_string()),
-        RpcAddress::Unix(path) => trefoil_rpc::endpoint_unix(path),
+    match crate::token::settled(address) {
+        RpcAddress::Unix(path) => trefoil_rpc::endpoint_unix(&path),
+        tcp => trefoil_rpc::endpoint_tcp(&tcp.to_string()),
     }
 }

@@ -1,16 +1,17 @@
 //! A connection to a cell: its configuration, from which clients are made.
 
+use crate::carriers::Notices;
 use crate::census::Census;
 use crate::client::Client;
 use crate::error::ConnectError;
-use crate::options::Options;
 use crate::rpc::Rpc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use trefoil_cell::{
     CellAddress, CellConfig, CellLocation, ConfigStore as _, DirectoryStore, Mode, RpcAddress,
 };
+use trefoil_driver::{Options, Topology};
 use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
 
@@ -27,10 +28,16 @@ pub struct Cell {
 pub(crate) struct Shared {
     address: String,
     location: CellLocation,
-    config: RwLock<Arc<CellConfig>>,
+    topology: RwLock<Arc<Topology>>,
+    /// Held while the configuration is loaded: of two that load it, the one that
+    /// began later has the last word.
+    loading: Mutex<()>,
+    /// How often the known topology has changed.
+    changes: AtomicU64,
     pub(crate) rpc: Arc<Rpc>,
     clients: AtomicUsize,
     pub(crate) census: Arc<Census>,
+    pub(crate) notices: Notices,
 }
 
 impl Cell {
@@ -51,10 +58,13 @@ impl Cell {
             inner: Arc::new(Shared {
                 address: address.to_owned(),
                 location,
-                config: RwLock::new(Arc::new(config)),
+                topology: RwLock::new(Arc::new(Topology::new(Arc::new(config)))),
+                loading: Mutex::default(),
+                changes: AtomicU64::new(0),
                 rpc,
                 clients: AtomicUsize::new(0),
                 census: Arc::default(),
+                notices: Notices::default(),
             }),
         })
     }
@@ -142,6 +152,12 @@ impl Cell {
         self.inner.rpc.wait(call, CONNECT_PATIENCE)
     }
 
+    /// Waits until every mutation that any client of this cell has sent by RPC was
+    /// answered or given up; `false` if some are still under way after `patience`.
+    pub fn finish(&self, patience: Duration) -> bool {
+        self.inner.rpc.finish(patience)
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner
     }
@@ -159,21 +175,39 @@ fn hot_keys(keys: Vec<v1::HotKey>, reports: f64) -> Vec<HotKey> {
 }
 
 impl Shared {
-    pub(crate) fn config(&self) -> Arc<CellConfig> {
-        self.config
+    pub(crate) fn topology(&self) -> Arc<Topology> {
+        self.topology
             .read()
             .unwrap_or_else(|e| e.into_inner())
             .clone()
     }
 
-    /// Loads the configuration anew; an older one than the known is ignored.
-    pub(crate) fn reload_config(&self) -> Result<Arc<CellConfig>, ConnectError> {
+    pub(crate) fn config(&self) -> Arc<CellConfig> {
+        Arc::clone(self.topology().config())
+    }
+
+    /// Loads the configuration anew; an older one of the same life is ignored.
+    pub(crate) fn learn(&self) -> Result<Arc<Topology>, ConnectError> {
+        let _loading = self.loading.lock().unwrap_or_else(|e| e.into_inner());
         let fresh = load(&self.rpc, &self.address, &self.location)?;
-        let mut known = self.config.write().unwrap_or_else(|e| e.into_inner());
-        if fresh.config_id > known.config_id {
-            *known = Arc::new(fresh);
+        let mut known = self.topology.write().unwrap_or_else(|e| e.into_inner());
+        if fresh.topology_id() != known.id() && !fresh.topology_id().is_followed_by(known.id()) {
+            *known = Arc::new(Topology::new(Arc::new(fresh)));
+            self.changes.fetch_add(1, Ordering::Release);
         }
         Ok(known.clone())
+    }
+
+    /// How often the known topology has changed: clients compare it before every
+    /// operation, so that what one has learned all know.
+    #[inline(always)]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// The same, for those who want the configuration.
+    pub(crate) fn reload_config(&self) -> Result<Arc<CellConfig>, ConnectError> {
+        Ok(Arc::clone(self.learn()?.config()))
     }
 }
 
@@ -194,6 +228,7 @@ fn load_from_servers(
 ) -> Result<CellConfig, ConnectError> {
     rpc.runtime().map_err(ConnectError::Runtime)?;
     let mut reason = "the address names no server".to_owned();
+    let mut is_refusal = false;
     for server in servers {
         let answer = rpc.open(server).and_then(|mut client| {
             let call = async move { client.config(v1::ConfigRequest {}).await };
@@ -207,11 +242,15 @@ fn load_from_servers(
                     source,
                 });
             }
-            Err(error) => reason = error,
+            Err(error) => {
+                is_refusal = error.contains(trefoil_rpc::OWN_USER_ONLY);
+                reason = error;
+            }
         }
     }
     Err(ConnectError::Unreachable {
         address: address.to_owned(),
         reason,
+        is_refusal,
     })
 }

@@ -1,141 +1,109 @@
-//! A thread's client: what its operations share.
+//! A thread's client: a driver, and a thread that waits for it.
 
 use crate::cell::Shared;
-use crate::link::Link;
-use crate::options::Options;
-use crate::rpc::Completion;
+use crate::error::OpError;
+use crate::host::ClientHost;
+use crate::rpc::Bell;
+use crate::submit::Sleeper;
 use crate::time;
-use crate::versions::Versions;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
-use trefoil_cell::{CellConfig, Cohort, Placement, RpcAddress};
-use trefoil_client_core::mode::Mode;
-use trefoil_client_core::retry::{Limits, RetryCounts};
-use trefoil_layout::limits::{CLOCK_AHEAD_NS_MAX, KEY_LEN_MAX};
+use trefoil_cell::CellConfig;
+use trefoil_driver::{Counters, Driver, LinkStatus, Options, Topology};
+use trefoil_fabric::RegionView;
+use trefoil_layout::Version;
+use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
-use trefoil_layout::{KeyHash, KeyHasher, Version};
 use trefoil_region::WordBuffer;
 
-/// How many lookups begin at the same replica before the next one's turn: each
-/// gets its share of touches, and its memory stays in the cache for a while.
-const PREFERRED_TURN: u64 = 64;
+/// How long a new client waits for the connections that it begins.
+const GREETING_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a client has counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    /// Lookups that returned a value.
-    pub hits: u64,
-    /// Lookups that found none.
-    pub misses: u64,
-    /// Of the misses, those without a quorum.
-    pub inquorate: u64,
-    /// Operations without a result.
-    pub failed: u64,
-    /// Mutations whose outcome is unknown.
-    pub indeterminate: u64,
-    /// Retries of lookups, by cause.
-    pub get_retries: RetryCounts,
-    /// Retries of mutations, by cause.
-    pub mutation_retries: RetryCounts,
-}
-
-/// Which replica is asked first.
-pub(crate) struct Turns {
-    /// Always this one.
-    preferred: Option<usize>,
-    /// Lookups so far, and the client's own start.
-    count: u64,
-}
-
-impl Turns {
-    /// The place in a cohort of `copies` that is asked first.
-    #[inline(always)]
-    pub(crate) fn next(&mut self, copies: usize) -> usize {
-        if copies == 1 {
-            return 0;
-        }
-        if let Some(preferred) = self.preferred {
-            return preferred % copies;
-        }
-        self.count += 1;
-        (self.count / PREFERRED_TURN % copies as u64) as usize
-    }
-}
+/// How long a client that goes waits for what it has sent to be taken out of the
+/// rings: the copy that nobody waited for.
+const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A client of one cell for one thread.
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) config: Arc<CellConfig>,
-    pub(crate) mode: Mode,
-    pub(crate) options: Options,
-    pub(crate) hasher: KeyHasher,
-    pub(crate) placement: Placement,
-    pub(crate) links: Vec<Link>,
+    pub(crate) driver: Driver<ClientHost>,
+    pub(crate) sleeper: Sleeper,
     /// What a group of [`Client::get_many`] has read.
     pub(crate) group_bytes: Vec<WordBuffer>,
-    pub(crate) versions: Versions,
-    /// Whether lookups are reported as uses.
-    pub(crate) reports_uses: bool,
-    pub(crate) counters: Counters,
-    pub(crate) turns: Turns,
-    /// Number of the operation under way.
-    pub(crate) operation: u64,
-    pub(crate) done: (Sender<Completion>, Receiver<Completion>),
+    /// The latest hit of a lookup that had to wait; what it borrows.
+    pub(crate) held: WordBuffer,
+    /// [`Shared::changes`] when the topology was taken.
+    seen_changes: u64,
+    /// The process that made it: a forked child must not use its rings.
+    process: u32,
 }
 
 impl Client {
     pub(crate) fn new(shared: Arc<Shared>, options: Options, number: usize) -> Self {
-        let config = shared.config();
-        let now = time::monotonic_ns();
-        let link = |backend: &trefoil_cell::BackendConfig| {
-            let has_tcp = backend
-                .addresses
-                .iter()
-                .any(|a| matches!(a, RpcAddress::Tcp { host, .. } if !is_loopback(host)));
-            Link::new(
-                backend.number,
-                backend.fabric_socket.clone(),
-                has_tcp,
-                options.touch_sample,
-                now,
-            )
-        };
-        Client {
-            mode: machine_mode(config.mode),
-            hasher: config.hash,
-            placement: config.placement(),
-            links: config.backends.iter().map(link).collect(),
-            group_bytes: Vec::new(),
-            config,
+        let host = ClientHost::new(Arc::clone(&shared), options.clock_offset_ms);
+        // Before the topology: what changes in between is taken twice.
+        let seen_changes = shared.changes();
+        let topology = shared.topology();
+        let mut client = Client {
             shared,
-            options,
-            versions: Versions::new(),
-            reports_uses: true,
-            counters: Counters::default(),
-            turns: Turns {
-                preferred: options.preferred,
-                count: number as u64 * PREFERRED_TURN,
-            },
-            operation: 0,
-            done: channel(),
+            driver: Driver::new(host, topology, options, number),
+            sleeper: Sleeper::default(),
+            group_bytes: Vec::new(),
+            held: WordBuffer::default(),
+            seen_changes,
+            process: std::process::id(),
+        };
+        client.connect();
+        client
+    }
+
+    /// Waits a while for the connections that have been begun.
+    fn connect(&mut self) {
+        let end = time::monotonic_ns() + GREETING_PATIENCE.as_nanos() as u64;
+        self.driver.turn();
+        while self.driver.is_connecting() {
+            let now = time::monotonic_ns();
+            if now >= end {
+                return;
+            }
+            self.sleep(end - now);
+            self.driver.turn();
         }
     }
 
     /// What this client has counted so far.
     pub fn counters(&self) -> Counters {
-        self.counters
+        *self.driver.counters()
     }
 
     /// Starts counting anew.
     pub fn reset_counters(&mut self) {
-        self.counters = Counters::default();
+        *self.driver.counters_mut() = Counters::default();
     }
 
     /// Reports the touches that are still being collected. Called when the
     /// client is dropped; of use before it goes idle.
     pub fn flush_touches(&mut self) {
-        self.links.iter_mut().for_each(Link::flush_touches);
+        self.driver.flush_touches();
+    }
+
+    /// How each backend is reached, and why not faster.
+    pub fn carriers(&self) -> Vec<LinkStatus> {
+        self.driver.carriers()
+    }
+
+    /// Waits, for at most `patience`, until what this client has sent was
+    /// received: a mutation is acknowledged by a majority, and its third copy may
+    /// still be under way. To be called before a process ends; dropping the last
+    /// [`crate::Cell`] waits for calls, too, but not where async tasks run.
+    /// `false` if something is still under way.
+    pub fn finish(&mut self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        self.flush_touches();
+        self.settle(patience);
+        let left = end.saturating_duration_since(Instant::now());
+        self.shared.rpc.finish(left) && self.driver.is_settled()
     }
 
     /// Waits, for at most `patience`, until the replicas that were not waited for
@@ -143,87 +111,146 @@ impl Client {
     /// a majority. Of use before counting what the replicas hold. Looks at rings
     /// only: what went by gRPC is not waited for.
     pub fn settle(&mut self, patience: Duration) {
-        let end = Instant::now() + patience;
-        for link in &mut self.links {
-            while let Some((connection, _)) = link.shared_and_bytes()
-                && connection.channel().is_some_and(|c| !c.is_settled())
-                && let Some(left) = end.checked_duration_since(Instant::now())
-            {
-                connection.wait(left);
-                if connection.poll(|_, _| {}).is_err() {
-                    break;
-                }
+        let end = time::monotonic_ns() + patience.as_nanos() as u64;
+        self.driver.turn();
+        while !self.driver.is_settled() {
+            let now = time::monotonic_ns();
+            if now >= end {
+                return;
             }
+            let until = end.min(self.driver.next_deadline_ns());
+            self.sleep(until.saturating_sub(now));
+            self.driver.turn();
         }
-    }
-
-    #[inline(always)]
-    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
-        self.hasher.hash(key)
-    }
-
-    #[inline(always)]
-    pub(crate) fn cohort(&self, hash: KeyHash) -> Cohort {
-        self.placement.cohort(hash)
-    }
-
-    #[inline(always)]
-    pub(crate) fn limits(&self, now_ns: u64) -> Limits {
-        Limits {
-            deadline_ns: now_ns + self.options.deadline.as_nanos() as u64,
-            retries_max: self.options.retries_max,
-        }
-    }
-
-    /// The place in the cohort that is asked first.
-    #[inline(always)]
-    pub(crate) fn preferred(&mut self) -> usize {
-        self.turns.next(self.mode.replica_count())
     }
 
     /// The version that was nominated last. After an indeterminate CAS, finding
     /// it tells that the CAS was applied.
     pub fn last_version(&self) -> Version {
-        self.versions.last()
+        self.driver.last_version()
     }
 
     /// The cell's configuration, as this client knows it.
     pub fn config(&self) -> &CellConfig {
-        &self.config
-    }
-
-    /// Takes note of a version, unless it is from so far in the future that
-    /// every later mutation of ours would be refused.
-    pub(crate) fn observe_sanely(&mut self, version: Version) {
-        let latest = time::unix_ns() + CLOCK_AHEAD_NS_MAX;
-        if version.time_ns <= latest {
-            self.versions.observe(version);
-        }
+        self.driver.topology().config()
     }
 
     /// Learns of a configuration that is newer than the known one.
     pub fn refresh(&mut self) {
-        self.refresh_config();
+        if let Ok(topology) = self.shared.learn() {
+            self.driver.adopt(topology);
+        }
     }
 
-    /// Notes that another configuration may be in force.
+    /// Before an operation: takes the topology that others have learned.
+    #[inline(always)]
+    pub(crate) fn settle_topology(&mut self) {
+        if self.shared.changes() != self.seen_changes {
+            self.take_topology();
+        }
+    }
+
     #[cold]
-    pub(crate) fn refresh_config(&mut self) {
-        if let Ok(config) = self.shared.reload_config()
-            && config.config_id > self.config.config_id
-        {
-            self.hasher = config.hash;
-            self.placement = config.placement();
-            self.mode = machine_mode(config.mode);
-            self.observe_sanely(config.flush_floor);
-            self.config = config;
+    fn take_topology(&mut self) {
+        self.seen_changes = self.shared.changes();
+        let topology = self.shared.topology();
+        self.driver.adopt(topology);
+    }
+
+    /// Refuses a fork's child, before anything is sent.
+    pub(crate) fn check_process(&self) -> Result<(), OpError> {
+        match self.is_forked() {
+            true => Err(OpError::Failed(
+                "this process was forked from the one that made the client: make a client of its own"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether this is no longer the process that made the client: a fork's child shares
+    /// the rings' cursors with its parent. Asked where a system call is cheap beside
+    /// the rest.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Goes on until the operation at `at` has ended.
+    pub(crate) fn wait_for(&mut self, at: u32) {
+        self.driver.turn();
+        while !self.driver.has_ended(at) {
+            let now = time::monotonic_ns();
+            let until = self.driver.wake_ns(at).min(self.driver.next_deadline_ns());
+            if now < until {
+                self.sleep(until - now);
+            }
+            self.driver.wake(at, time::monotonic_ns());
+            self.driver.turn();
+        }
+    }
+}
+
+/// What the async client's thread needs.
+impl Client {
+    /// Counts as ready while `count` is not zero.
+    pub(crate) fn wakes_for(&mut self, count: Arc<AtomicUsize>) {
+        self.driver.host_mut().submissions = Some(count);
+    }
+
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(self.driver.host_ref().bell())
+    }
+
+    pub(crate) fn observe(&mut self, version: Version) {
+        self.driver.observe_sanely(version);
+    }
+
+    pub(crate) fn view_count(&self) -> u64 {
+        self.driver.view_count()
+    }
+
+    pub(crate) fn views(&self) -> (Arc<Topology>, Vec<Option<Arc<RegionView>>>) {
+        let views = self.driver.links().iter().map(|link| link.view().cloned());
+        (Arc::clone(self.driver.topology()), views.collect())
+    }
+
+    /// Reports a read of another thread, if its window is still the backend's.
+    pub(crate) fn pass_touch(&mut self, backend: u32, partition: u32, window_id: u64, slot: u32) {
+        let partition = partition as usize;
+        let links = self.driver.links();
+        let is_current = links
+            .get(backend as usize)
+            .and_then(|link| link.view())
+            .is_some_and(|view| {
+                partition < view.partition_count() && view.window_id(partition) == window_id
+            });
+        if is_current {
+            self.driver.touch(backend, partition, slot);
+        }
+    }
+
+    /// Sleeps; submissions do not count while no more of them are begun.
+    pub(crate) fn sleep_for(&mut self, patience_ns: u64, ignores_submissions: bool) {
+        let submissions = match ignores_submissions {
+            true => self.driver.host_mut().submissions.take(),
+            false => None,
+        };
+        self.sleep(patience_ns);
+        if submissions.is_some() {
+            self.driver.host_mut().submissions = submissions;
         }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         self.flush_touches();
+        if !self.driver.is_settled() {
+            self.settle(DROP_PATIENCE);
+        }
     }
 }
 
@@ -237,19 +264,4 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Rejection> {
         return Err(Rejection::KeyTooLong);
     }
     Ok(())
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback())
-}
-
-fn machine_mode(mode: trefoil_cell::Mode) -> Mode {
-    match mode {
-        trefoil_cell::Mode::R1 => Mode::R1,
-        trefoil_cell::Mode::R2 => Mode::R2Immutable,
-        trefoil_cell::Mode::R32 => Mode::R32,
-    }
 }

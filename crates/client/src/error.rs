@@ -26,6 +26,8 @@ pub enum ConnectError {
         address: String,
         /// The last one's error.
         reason: String,
+        /// It did answer, and does not serve this user.
+        is_refusal: bool,
     },
     /// A server's configuration makes no sense to this release.
     #[error("the cell at {address} sent a configuration that this release cannot use: {source}")]
@@ -38,6 +40,21 @@ pub enum ConnectError {
     /// No runtime for RPC could be started.
     #[error("cannot start the RPC runtime: {0}")]
     Runtime(std::io::Error),
+}
+
+impl ConnectError {
+    /// Whether nobody is there who could have answered: a cell that is starting
+    /// looks like that.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            ConnectError::Address { source, .. } => {
+                matches!(source, AddressError::NothingThere(_))
+            }
+            ConnectError::Config(error) => matches!(error, ConfigStoreError::NoCell(_)),
+            ConnectError::Unreachable { is_refusal, .. } => !is_refusal,
+            _ => false,
+        }
+    }
 }
 
 /// Why an operation has no result.

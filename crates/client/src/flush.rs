@@ -7,9 +7,9 @@
 
 use crate::cell::Cell;
 use crate::error::ConnectError;
+use crate::rpc::certainly_not_sent;
 use crate::rpc::status_text;
 use crate::time;
-use crate::wait::certainly_not_sent;
 use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
 use trefoil_layout::Version;
@@ -140,10 +140,10 @@ impl Cell {
             let request = v1::FlushRequest {
                 backend: number,
                 floor: floor.map(trefoil_rpc::encode_version),
+                life: config.life,
             };
-            let runtime = self.shared().rpc.runtime().map_err(|e| e.to_string())?;
-            let answer = runtime
-                .block_on(async { tokio::time::timeout(patience, client.flush(request)).await });
+            let call = async { tokio::time::timeout(patience, client.flush(request)).await };
+            let answer = self.shared().rpc.block_on(call)?;
             let status = match answer {
                 Ok(Ok(answer)) => return Ok(Some(answer.into_inner())),
                 Ok(Err(status)) => status,

@@ -25,16 +25,18 @@
 
 use crate::client::{Client, check_key};
 use crate::error::OpError;
-use crate::get::{Hit, Lookup, Miss};
-use crate::link::{Link, Mapped};
-use crate::options::Carrier;
+use crate::get::{Hit, Lookup};
 use crate::time;
 use smallvec::SmallVec;
+use std::sync::Arc;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
+use trefoil_client_core::retry::Limits;
 use trefoil_client_core::vote::IndexVote;
-use trefoil_fabric::shm::{Home, PREFETCH_LEN_MAX, Reader};
+use trefoil_driver::inline::COARSE_LAG_NS;
+use trefoil_driver::{Carrier, Owner, Purpose};
+use trefoil_fabric::{Home, PREFETCH_LEN_MAX, RegionView};
 use trefoil_layout::{KeyHash, Version};
 use trefoil_region::{SharedWords, WordBuffer};
 
@@ -49,6 +51,9 @@ const SETTLE_AFTER: usize = GLANCE_AFTER + 2;
 const HAND_OUT_AFTER: usize = SETTLE_AFTER + 2;
 /// Groups under way.
 const GROUP_COUNT: usize = HAND_OUT_AFTER + 1;
+
+/// Keys that are looked up side by side where batches do not go.
+const WINDOW_LEN: usize = 64;
 
 /// Backends of a cell that a batch reads without allocating.
 const BACKENDS_INLINE: usize = 16;
@@ -96,54 +101,121 @@ impl<const V: usize> Item<'_, V> {
 
 impl Client {
     /// Looks up every key and calls `on` once for each, in order, with its
-    /// index and result.
+    /// index and result. The client's deadline is for all of them together: what
+    /// has to wait longer is a failure.
     pub fn get_many<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
         mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) {
+        let begin = time::coarse_ns();
+        let limits = self.driver.limits(begin);
         let mut done = 0;
         while done < keys.len() {
+            self.settle_topology();
             let on_next = |index: usize, result: Result<Lookup<'_>, OpError>| {
                 on(done + index, result);
             };
-            let handed_out = match self.mode.quorum() {
-                1 => self.get_overlapped::<1, K>(&keys[done..], on_next),
-                _ => self.get_overlapped::<2, K>(&keys[done..], on_next),
-            };
+            let handed_out = self.get_overlapping(&keys[done..], on_next);
             done += handed_out;
-            // Where a batch got nowhere, the next one hardly would either.
-            let alone = if handed_out == 0 { GROUP_LEN } else { 1 };
-            for key in keys[done..].iter().take(alone) {
-                on(done, self.get(key.as_ref()));
+            if handed_out == 0 {
+                // Where a batch got nowhere, the next one hardly would either.
+                let some = WINDOW_LEN.min(keys.len() - done);
+                let on_next = |index: usize, result: Result<Lookup<'_>, OpError>| {
+                    on(done + index, result);
+                };
+                self.get_side_by_side(&keys[done..done + some], limits, on_next);
+                done += some;
+            } else if let Some(key) = keys.get(done) {
+                let now = time::coarse_ns();
+                on(done, self.look_up(key.as_ref(), now, limits, Purpose::Use));
                 done += 1;
+            }
+        }
+    }
+
+    /// Looks up a few keys at once, each by itself, and hands them out in order.
+    #[cold]
+    fn get_side_by_side<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        limits: Limits,
+        mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
+    ) {
+        let mut places: SmallVec<[Option<u32>; WINDOW_LEN]> = SmallVec::new();
+        for key in keys {
+            let key = key.as_ref();
+            let now = time::coarse_ns();
+            let begun = check_key(key).ok().map(|()| {
+                match self
+                    .driver
+                    .get(key, now, limits, Purpose::Use, Owner::Waiter)
+                {
+                    Ok(inline) => self.driver.keep_for_waiter(&inline),
+                    Err(at) => at,
+                }
+            });
+            places.push(begun);
+        }
+        for (index, (key, place)) in keys.iter().zip(&places).enumerate() {
+            match place {
+                Some(at) => on(index, self.waited_lookup(*at)),
+                None => {
+                    let rejection = check_key(key.as_ref()).expect_err("it was refused above");
+                    on(index, Err(rejection.into()));
+                }
             }
         }
     }
 
     /// Hands out keys up to the first that needs a lookup of its own; returns
     /// how many.
+    pub(crate) fn get_overlapping<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
+    ) -> usize {
+        match self.driver.topology().mode().quorum() {
+            1 => self.get_overlapped::<1, K>(keys, on),
+            _ => self.get_overlapped::<2, K>(keys, on),
+        }
+    }
+
     fn get_overlapped<const V: usize, K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],
+        on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
+    ) -> usize {
+        let mut buffers = std::mem::take(&mut self.group_bytes);
+        let handed_out = self.get_into::<V, K>(&mut buffers, keys, on);
+        self.group_bytes = buffers;
+        handed_out
+    }
+
+    #[inline]
+    fn get_into<const V: usize, K: AsRef<[u8]>>(
+        &mut self,
+        buffers: &mut Vec<WordBuffer>,
+        keys: &[K],
         mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) -> usize {
-        if self.options.carrier != Carrier::Auto {
+        if self.driver.options().carrier != Carrier::Auto {
             return 0;
         }
-        let Some(mut backends) = self
-            .links
-            .iter_mut()
-            .map(Link::mapped)
+        let Some(backends) = self
+            .driver
+            .links()
+            .iter()
+            .map(|link| link.view().cloned())
             .collect::<Option<SmallVec<[_; BACKENDS_INLINE]>>>()
         else {
             return 0;
         };
-        let buffers = &mut self.group_bytes;
+        let topology = Arc::clone(self.driver.topology());
         buffers.resize_with(GROUP_LEN, WordBuffer::default);
         let now_ms = time::coarse_unix_ms();
-        let config_floor = self.config.flush_floor;
-        let copies = self.mode.replica_count();
+        let config_floor = topology.flush_floor();
+        let copies = topology.mode().replica_count();
         let mut under_way = [[Item::<V>::UNCLEAR; GROUP_LEN]; GROUP_COUNT];
         let group_count = keys.len().div_ceil(GROUP_LEN);
         for step in 0..group_count + HAND_OUT_AFTER {
@@ -160,13 +232,16 @@ impl Client {
                         *item = Item::UNCLEAR;
                         continue;
                     }
-                    let hash = self.hasher.hash(key);
+                    let hash = topology.hash(key);
                     let voters = if copies == 1 {
-                        [self.placement.first(hash); V]
+                        [(topology.placement().first(hash), 0); V]
                     } else {
-                        let cohort = self.placement.cohort(hash);
-                        let first = self.turns.next(copies);
-                        std::array::from_fn(|rank| cohort.as_slice()[(first + rank) % copies])
+                        let cohort = topology.cohort(hash);
+                        let first = self.driver.turns().next(copies);
+                        std::array::from_fn(|rank| {
+                            let place = (first + rank) % copies;
+                            (cohort.as_slice()[place], place)
+                        })
                     };
                     item.place(hash, voters, &backends);
                 }
@@ -183,7 +258,7 @@ impl Client {
                 for (at, (item, buffer)) in items.iter().zip(&*buffers).enumerate() {
                     let index = first + at;
                     for number in item.backends {
-                        if !backends[number as usize].lease_alive(now) {
+                        if !backends[number as usize].lease_alive(now + COARSE_LAG_NS) {
                             return index;
                         }
                     }
@@ -203,17 +278,20 @@ impl Client {
                             };
                             for voter in 0..V {
                                 if let Some(home) = &item.homes[voter] {
-                                    backends[item.backends[voter] as usize]
-                                        .touch(home.partition(), item.slots[voter]);
+                                    self.driver.touch(
+                                        item.backends[voter],
+                                        home.partition(),
+                                        item.slots[voter],
+                                    );
                                 }
                             }
-                            self.counters.hits += 1;
-                            self.versions.observe(version);
+                            self.driver.counters_mut().hits += 1;
+                            self.driver.versions().observe(version);
                             on(index, Ok(Lookup::Hit(Hit::new(entry, version))));
                         }
                         State::Absent => {
-                            self.counters.misses += 1;
-                            let miss = Miss::new(MissReason::Absent, self.versions.next());
+                            self.driver.counters_mut().misses += 1;
+                            let miss = self.miss(MissReason::Absent);
                             on(index, Ok(Lookup::Miss(miss)));
                         }
                         State::Unclear | State::Placed | State::Far => return index,
@@ -240,14 +318,15 @@ impl Client {
 }
 
 impl<'a, const V: usize> Item<'a, V> {
-    /// First stage: where the key is read.
+    /// First stage: where the key is read. Each voter is a backend and its place
+    /// in the key's cohort.
     #[inline(always)]
-    fn place(&mut self, hash: KeyHash, backends: [u32; V], mapped: &[Mapped<'a>]) {
+    fn place(&mut self, hash: KeyHash, voters: [(u32, usize); V], mapped: &'a [Arc<RegionView>]) {
         self.hash = hash;
-        self.backends = backends;
+        self.backends = voters.map(|(backend, _)| backend);
         self.state = State::Placed;
-        for voter in 0..V {
-            let home = self.reader(voter, mapped).home(hash);
+        for (voter, (_, place)) in voters.into_iter().enumerate() {
+            let home = self.reader(voter, mapped).home(place, hash);
             self.homes[voter] = home;
             match home {
                 Some(home) => home.prefetch(hash),
@@ -257,13 +336,13 @@ impl<'a, const V: usize> Item<'a, V> {
     }
 
     #[inline(always)]
-    fn reader(&self, voter: usize, mapped: &[Mapped<'a>]) -> &'a Reader {
-        mapped[self.backends[voter] as usize].reader
+    fn reader(&self, voter: usize, mapped: &'a [Arc<RegionView>]) -> &'a RegionView {
+        &mapped[self.backends[voter] as usize]
     }
 
     /// Second stage: what the nearest lines say.
     #[inline(always)]
-    fn glance(&mut self, mapped: &[Mapped<'a>]) {
+    fn glance(&mut self, mapped: &'a [Arc<RegionView>]) {
         let mut votes = [Vote::None; V];
         for (voter, noted) in votes.iter_mut().enumerate() {
             let Some(home) = self.homes[voter] else {
@@ -277,7 +356,7 @@ impl<'a, const V: usize> Item<'a, V> {
         self.decide(votes);
     }
 
-    fn look_further(&mut self, mapped: &[Mapped<'a>]) {
+    fn look_further(&mut self, mapped: &'a [Arc<RegionView>]) {
         self.state = State::Far;
         for voter in 0..V {
             if let Some(home) = self.homes[voter] {
@@ -287,10 +366,14 @@ impl<'a, const V: usize> Item<'a, V> {
     }
 
     /// Third stage: what the whole index says of a key that is still open.
-    fn settle(&mut self, mapped: &[Mapped<'a>]) {
+    fn settle(&mut self, mapped: &'a [Arc<RegionView>]) {
         let mut votes = [Vote::None; V];
         for (voter, noted) in votes.iter_mut().enumerate() {
-            let vote = self.reader(voter, mapped).index_vote(self.hash);
+            let Some(home) = self.homes[voter] else {
+                return;
+            };
+            let reader = self.reader(voter, mapped);
+            let vote = reader.index_vote_in(home.partition(), self.hash);
             *noted = self.take(voter, vote, mapped);
         }
         self.decide(votes);
@@ -298,7 +381,7 @@ impl<'a, const V: usize> Item<'a, V> {
 
     /// Notes what a vote tells. The first voter's data is fetched.
     #[inline(always)]
-    fn take(&mut self, voter: usize, vote: IndexVote, mapped: &[Mapped<'a>]) -> Vote {
+    fn take(&mut self, voter: usize, vote: IndexVote, mapped: &'a [Arc<RegionView>]) -> Vote {
         match vote {
             IndexVote::Present {
                 slot_number,

@@ -18,22 +18,24 @@
 //! here: no system call, no lock, no allocation, no CPU at the backend.
 //! Mutations are messages through rings in shared memory. Whatever cannot go
 //! that way goes by gRPC. The operations themselves are the machines of
-//! `trefoil-client-core`; this crate carries out their steps.
+//! `trefoil-client-core`, many at a time in the slab of `trefoil-driver`; this
+//! crate connects, waits, and speaks to callers.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `cell` | finds the cell, loads its configuration, makes clients |
-//! | `census` | what all backends say of themselves |
-//! | `client` | a thread's state: links, clock, counters |
-//! | `link` | one backend: shared memory if it can be, else RPC |
-//! | `get`, `get_many`, `mutate` | drivers of the machines |
-//! | `item_use` | how an item was used |
-//! | `flush`, `list` | of the whole cell, by RPC |
-//! | `wait` | answers of rings and calls |
-//! | `rpc` | channels and their runtime |
-//! | `asynchronous` | the same for async callers |
+//! | `client`, `sleep` | a thread's client: a driver, and how it is waited for |
+//! | `get`, `get_many`, `mutate`, `item_use` | operations that are waited for |
+//! | `get_now`, `look` | lookups for those who must not wait, or who write next |
+//! | `submit` | operations that a later poll completes |
+//! | `asynchronous` | the same for tasks: a thread, a queue, reads in place |
+//! | `host` | connections and configurations for the driver |
+//! | `port`, `rpc` | the carriers: shared memory, gRPC |
+//! | `carriers` | why a carrier is not the fastest one, said once |
+//! | `census`, `flush`, `list`, `reload` | of the whole cell, by RPC |
 
 mod asynchronous;
+mod carriers;
 mod cell;
 mod census;
 mod client;
@@ -41,31 +43,37 @@ mod error;
 mod flush;
 mod get;
 mod get_many;
+mod get_now;
+mod host;
 mod item_use;
-mod link;
 mod list;
+mod look;
 mod mutate;
-mod options;
+mod owned;
+mod port;
 mod reload;
 mod rpc;
+mod sleep;
+mod submit;
 mod time;
-mod versions;
-mod wait;
 
-pub use asynchronous::{AsyncClient, OwnedHit, OwnedLookup};
+pub use asynchronous::AsyncClient;
 pub use cell::Cell;
 pub use census::BackendStats;
-pub use client::{Client, Counters};
+pub use client::Client;
 pub use error::{ConnectError, Mutated, OpError};
 pub use flush::{FlushError, Flushed};
 pub use get::{Hit, Lookup, Miss};
 pub use item_use::ItemUses;
 pub use list::ListError;
+pub use look::Basis;
 pub use mutate::{FillTicket, SetOptions};
-pub use options::{Carrier, Options};
+pub use owned::{OwnedHit, OwnedLookup};
 pub use reload::{CorpusFormat, ReloadError, Reloaded};
+pub use submit::Completion;
 pub use trefoil_client_core::get::MissReason;
 pub use trefoil_client_core::retry::{RetryCause, RetryCounts};
+pub use trefoil_driver::{Carrier, CarrierInUse, Counters, LinkStatus, Options};
 pub use trefoil_hot::{HotKey, Order};
 pub use trefoil_layout::Version;
 pub use trefoil_layout::op::Expected;

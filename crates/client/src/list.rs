@@ -7,7 +7,7 @@
 //! either of the other two is believed.
 
 use crate::cell::Cell;
-use crate::wait::certainly_not_sent;
+use crate::rpc::certainly_not_sent;
 use std::collections::HashMap;
 use std::time::Duration;
 use trefoil_cell::CellConfig;
@@ -80,6 +80,7 @@ impl Cell {
             count,
             until: 0,
             shard,
+            life: config.life,
         };
         for number in cohort.as_slice() {
             request.backend = *number;
@@ -162,9 +163,8 @@ impl Cell {
         request: v1::ListRequest,
     ) -> Result<Option<v1::ListResponse>, String> {
         let mut client = self.shared().rpc.backend(config, request.backend)?;
-        let runtime = self.shared().rpc.runtime().map_err(|e| e.to_string())?;
-        let answer =
-            runtime.block_on(async { tokio::time::timeout(PATIENCE, client.list(request)).await });
+        let call = async { tokio::time::timeout(PATIENCE, client.list(request)).await };
+        let answer = self.shared().rpc.block_on(call)?;
         match answer {
             Ok(Ok(page)) => Ok(Some(page.into_inner())),
             Ok(Err(status)) if certainly_not_sent(&status) => Ok(None),

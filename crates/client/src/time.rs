@@ -2,16 +2,13 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How far the coarse clock may lag: two ticks of the slowest kernel timer.
-pub(crate) const COARSE_LAG_NS: u64 = 20_000_000;
-
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The host's monotonic clock, a few milliseconds behind at most, for a few
-/// nanoseconds of CPU: decides leases (with [`COARSE_LAG_NS`]) and deadlines.
+/// nanoseconds of CPU: decides leases (with a margin) and deadlines.
 #[inline]
 pub(crate) fn coarse_ns() -> u64 {
     read(ClockId::MonotonicCoarse)

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `cell.json` | the configuration in force, replaced whole |
 //! | `cell.lock` | held while it is replaced |
-//! | `backend-N.lock` | held by the process that is backend N; says which, and how many lives N has had under the configuration |
+//! | `backend-N.lock` | held by the process that is backend N; says which, and how many incarnations N has had in the cell's life |
 //! | `backend-N.sock` | its RPC service |
 //! | `backend-N.fabric` | where it hands its shared memory over |
 
@@ -17,6 +17,7 @@ use crate::owner::check_owner;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use trefoil_layout::TopologyId;
 
 /// How long a change waits for another process's change.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -51,24 +52,24 @@ impl BackendLock {
         self.number
     }
 
-    /// Begins a life of this backend under a configuration and returns its
-    /// number, from 1. Only the first begins with nothing lost: a later one has
-    /// forgotten what its predecessor acknowledged.
-    pub fn begin_life(&self, config_id: u32) -> Result<u32, ConfigStoreError> {
+    /// Begins an incarnation of this backend in a life of the cell and returns
+    /// its number, from 1. Only the first begins with nothing lost: a later one
+    /// has forgotten what its predecessor acknowledged.
+    pub fn begin_incarnation(&self, life: u64) -> Result<u32, ConfigStoreError> {
         let before = self.lock.read().unwrap_or_default();
-        let lives = match before.config_id == config_id {
-            true => before.lives.saturating_add(1),
+        let incarnations = match before.life == life {
+            true => before.incarnations.saturating_add(1),
             false => 1,
         };
         let note = Note {
             pid: std::process::id(),
-            config_id,
-            lives,
+            life,
+            incarnations,
         };
         self.lock
             .write(note)
             .map_err(|e| fail("write", &self.path, e))?;
-        Ok(lives)
+        Ok(incarnations)
     }
 }
 
@@ -202,7 +203,7 @@ impl ConfigStore for DirectoryStore {
 
     fn compare_and_swap(
         &self,
-        expected: Option<u32>,
+        expected: Option<TopologyId>,
         next: &CellConfig,
     ) -> Result<(), ConfigStoreError> {
         let _lock = self.lock_config()?;
@@ -215,7 +216,7 @@ impl ConfigStore for DirectoryStore {
 
     fn wait_for_change(
         &self,
-        known: Option<u32>,
+        known: Option<TopologyId>,
         timeout: Duration,
     ) -> Result<Option<CellConfig>, ConfigStoreError> {
         let deadline = Instant::now() + timeout;
@@ -225,7 +226,7 @@ impl ConfigStore for DirectoryStore {
             if seen != Some(stamp) {
                 seen = Some(stamp);
                 let config = self.load()?;
-                if config.as_ref().map(|config| config.config_id) != known {
+                if config.as_ref().map(CellConfig::topology_id) != known {
                     return Ok(config);
                 }
             }

@@ -4,6 +4,7 @@ use super::{ConfigStore, ConfigStoreError, check_swap};
 use crate::config::CellConfig;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use trefoil_layout::TopologyId;
 
 /// Keeps the configuration in memory.
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ impl ConfigStore for EmbeddedStore {
 
     fn compare_and_swap(
         &self,
-        expected: Option<u32>,
+        expected: Option<TopologyId>,
         next: &CellConfig,
     ) -> Result<(), ConfigStoreError> {
         let mut current = self.lock();
@@ -43,11 +44,11 @@ impl ConfigStore for EmbeddedStore {
 
     fn wait_for_change(
         &self,
-        known: Option<u32>,
+        known: Option<TopologyId>,
         timeout: Duration,
     ) -> Result<Option<CellConfig>, ConfigStoreError> {
         let same = |current: &mut Option<CellConfig>| {
-            current.as_ref().map(|config| config.config_id) == known
+            current.as_ref().map(CellConfig::topology_id) == known
         };
         let (current, waited) = self
             .changed

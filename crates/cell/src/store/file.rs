@@ -103,30 +103,29 @@ impl FileLock {
 pub(super) struct Note {
     /// Process that holds or held the lock.
     pub(super) pid: u32,
-    /// Configuration that it served, 0 if none yet.
-    pub(super) config_id: u32,
-    /// Lives that the backend has begun under that configuration.
-    pub(super) lives: u32,
+    /// Life of the cell that it served, 0 if none yet.
+    pub(super) life: u64,
+    /// Incarnations that the backend has had in that life.
+    pub(super) incarnations: u32,
 }
 
 impl Note {
-    const LEN: usize = 33;
+    const LEN: usize = 39;
 
     fn text(self) -> String {
         format!(
-            "{:>10} {:>10} {:>10}\n",
-            self.pid, self.config_id, self.lives
+            "{:>10} {:016x} {:>10}\n",
+            self.pid, self.life, self.incarnations
         )
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
-        let mut numbers = text.split_ascii_whitespace().map(|n| n.parse().ok());
-        let mut next = || numbers.next().flatten();
+        let mut fields = text.split_ascii_whitespace();
         Some(Note {
-            pid: next()?,
-            config_id: next()?,
-            lives: next()?,
+            pid: fields.next()?.parse().ok()?,
+            life: u64::from_str_radix(fields.next()?, 16).ok()?,
+            incarnations: fields.next()?.parse().ok()?,
         })
     }
 

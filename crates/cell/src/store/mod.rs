@@ -14,27 +14,29 @@ use crate::config::{CellConfig, ConfigError};
 use crate::owner::OwnerError;
 use std::path::PathBuf;
 use std::time::Duration;
+use trefoil_layout::TopologyId;
 
-/// Keeps one cell's configuration; changes are compare-and-swap by config id,
-/// so that two writers never both believe that they won.
+/// Keeps one cell's configuration; changes are compare-and-swap by its identity,
+/// so that two writers never both believe that they won. Config ids grow for as
+/// long as the store lives, through all lives of the cell.
 pub trait ConfigStore: Send + Sync {
     /// The configuration in force; `None` before the first.
     fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError>;
 
-    /// Puts `next` in force if the one in force has the id `expected` (`None`:
-    /// if there is none). `next` must be valid and have a higher id.
+    /// Puts `next` in force if the one in force is `expected` (`None`: if
+    /// there is none). `next` must be valid and have a higher id.
     fn compare_and_swap(
         &self,
-        expected: Option<u32>,
+        expected: Option<TopologyId>,
         next: &CellConfig,
     ) -> Result<(), ConfigStoreError>;
 
-    /// Waits until the configuration in force has another id than `known`
+    /// Waits until the configuration in force is another one than `known`
     /// (`None`: until there is one) and returns it; `None` if that took longer
     /// than `timeout`.
     fn wait_for_change(
         &self,
-        known: Option<u32>,
+        known: Option<TopologyId>,
         timeout: Duration,
     ) -> Result<Option<CellConfig>, ConfigStoreError>;
 }
@@ -43,12 +45,12 @@ pub trait ConfigStore: Send + Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigStoreError {
     /// Somebody else was first.
-    #[error("the configuration was changed by somebody else: expected config id {}, found {}", id_text(*expected), id_text(*found))]
+    #[error("the configuration was changed by somebody else: expected {}, found {}", id_text(*expected), id_text(*found))]
     Conflict {
         /// What the caller expected.
-        expected: Option<u32>,
+        expected: Option<TopologyId>,
         /// What is in force.
-        found: Option<u32>,
+        found: Option<TopologyId>,
     },
     /// Ids only grow.
     #[error("config id {next} does not follow {current}: every change needs a higher id")]
@@ -101,7 +103,7 @@ pub enum ConfigStoreError {
     },
 }
 
-fn id_text(id: Option<u32>) -> String {
+fn id_text(id: Option<TopologyId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
 
@@ -112,16 +114,18 @@ fn pid_text(pid: Option<u32>) -> String {
 /// The rule that every store applies while nobody else can change anything.
 fn check_swap(
     current: Option<&CellConfig>,
-    expected: Option<u32>,
+    expected: Option<TopologyId>,
     next: &CellConfig,
 ) -> Result<(), ConfigStoreError> {
     next.validate()?;
-    let found = current.map(|config| config.config_id);
+    let found = current.map(CellConfig::topology_id);
     if found != expected {
         return Err(ConfigStoreError::Conflict { expected, found });
     }
     match found {
-        Some(current) if next.config_id <= current => Err(ConfigStoreError::NotHigher {
+        Some(TopologyId {
+            config_id: current, ..
+        }) if next.config_id <= current => Err(ConfigStoreError::NotHigher {
             current,
             next: next.config_id,
         }),

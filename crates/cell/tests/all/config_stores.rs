@@ -4,7 +4,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_cell::*;
-use trefoil_layout::{HashKind, KeyHasher, Version};
+use trefoil_layout::{HashKind, KeyHasher, TopologyId, Version};
+
+const LIFE: u64 = 0x1234_5678_9abc_def0;
+
+fn id(config_id: u32) -> Option<TopologyId> {
+    Some(TopologyId {
+        life: LIFE,
+        config_id,
+    })
+}
 
 fn config(config_id: u32) -> CellConfig {
     let backend = |number| BackendConfig {
@@ -16,6 +25,7 @@ fn config(config_id: u32) -> CellConfig {
         fabric_socket: (number > 0).then(|| "/run/trefoil/fabric".into()),
     };
     CellConfig {
+        life: LIFE,
         config_id,
         cell: "test".to_owned(),
         mode: Mode::R32,
@@ -27,7 +37,6 @@ fn config(config_id: u32) -> CellConfig {
         value_len_max: 1 << 20,
         eviction: "lru".to_owned(),
         flush_floor: Version::new(7, 8, 9),
-        began_as: 0,
     }
 }
 
@@ -39,31 +48,48 @@ fn keeps_its_promises(store: Arc<dyn ConfigStore>) {
     store.compare_and_swap(None, &config(1)).unwrap();
     assert_eq!(store.load().unwrap(), Some(config(1)));
     assert_eq!(store.wait_for_change(None, soon).unwrap(), Some(config(1)));
-    assert_eq!(store.wait_for_change(Some(1), soon).unwrap(), None);
+    assert_eq!(store.wait_for_change(id(1), soon).unwrap(), None);
 
     assert!(matches!(
         store.compare_and_swap(None, &config(2)),
         Err(ConfigStoreError::Conflict {
             expected: None,
-            found: Some(1)
-        })
+            found
+        }) if found == id(1)
     ));
     assert!(matches!(
-        store.compare_and_swap(Some(1), &config(1)),
+        store.compare_and_swap(id(1), &config(1)),
         Err(ConfigStoreError::NotHigher { .. })
     ));
     assert!(matches!(
-        store.compare_and_swap(Some(1), &config(0)),
+        store.compare_and_swap(id(1), &config(0)),
         Err(ConfigStoreError::Invalid(ConfigError::ConfigIdZero))
     ));
     assert_eq!(store.load().unwrap(), Some(config(1)));
 
     let waiter = {
         let store = store.clone();
-        std::thread::spawn(move || store.wait_for_change(Some(1), Duration::from_secs(10)))
+        std::thread::spawn(move || store.wait_for_change(id(1), Duration::from_secs(10)))
     };
-    store.compare_and_swap(Some(1), &config(5)).unwrap();
+    store.compare_and_swap(id(1), &config(5)).unwrap();
     assert_eq!(waiter.join().unwrap().unwrap(), Some(config(5)));
+
+    // Another life of the cell is another configuration, whatever its id.
+    let anew = CellConfig {
+        life: LIFE + 1,
+        ..config(6)
+    };
+    let of_another_life = Some(TopologyId {
+        life: LIFE + 1,
+        config_id: 5,
+    });
+    assert!(matches!(
+        store.compare_and_swap(of_another_life, &anew),
+        Err(ConfigStoreError::Conflict { .. })
+    ));
+    store.compare_and_swap(id(5), &anew).unwrap();
+    let seen = store.wait_for_change(id(6), soon).unwrap();
+    assert_eq!(seen, Some(anew), "the id is the same, the life is not");
 }
 
 /// Of several writers with one expectation exactly one wins, each time.
@@ -75,7 +101,7 @@ fn has_one_winner(store: Arc<dyn ConfigStore>) {
                 let store = &store;
                 scope.spawn(move || {
                     store
-                        .compare_and_swap(Some(round), &config(round + 1))
+                        .compare_and_swap(id(round), &config(round + 1))
                         .is_ok()
                 })
             };
@@ -142,17 +168,17 @@ fn a_backend_waits_for_its_predecessors_last_moments() {
     });
 }
 
-/// A backend that comes back under the same configuration has forgotten what
+/// A backend that comes back in the same life of its cell has forgotten what
 /// it acknowledged, and must be able to tell.
 #[test]
-fn lives_are_counted_under_each_configuration() {
+fn incarnations_are_counted_in_each_life() {
     let home = tempfile::tempdir().unwrap();
     let store = DirectoryStore::create(home.path()).unwrap();
-    let live = |config_id| {
+    let live = |life| {
         store
             .lock_backend(0)
             .unwrap()
-            .begin_life(config_id)
+            .begin_incarnation(life)
             .unwrap()
     };
     assert_eq!([live(1), live(1), live(1)], [1, 2, 3]);

@@ -1,0 +1,3 @@
+//! The tests of `trefoil-cell` from outside, as one program: a module for each subject.
+
+mod config_stores;

@@ -1,0 +1,240 @@
+//! Lookups that end where they are called: one-sided reads through the views that
+//! the client's thread has published.
+
+use crate::error::OpError;
+use crate::get::{Miss, failed, hit};
+use crate::owned::OwnedLookup;
+use crate::time;
+use arc_swap::ArcSwapOption;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use trefoil_cell::Cohort;
+use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::get::{Get, GetOutcome, Plan};
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
+use trefoil_client_core::retry::Limits;
+use trefoil_driver::inline::{self, OneSided};
+use trefoil_driver::{Clock, Topology, Versions};
+use trefoil_fabric::RegionView;
+use trefoil_layout::Version;
+use trefoil_region::WordBuffer;
+
+/// Stashes of touches: as many threads report theirs without waiting for each other.
+const STASH_COUNT: usize = 8;
+/// Touches of a stash that make it worth handing over.
+const STASH_LEN: usize = 256;
+/// Lookups that begin at the same replica before the next one's turn.
+const PREFERRED_TURN: usize = 64;
+
+/// What the thread knows, as other threads may use it. Never changed: replaced.
+pub(super) struct Published {
+    pub(super) topology: Arc<Topology>,
+    pub(super) views: Vec<Option<Arc<RegionView>>>,
+}
+
+/// An item that a hit has read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touch {
+    pub(super) backend: u32,
+    pub(super) partition: u32,
+    pub(super) window_id: u64,
+    pub(super) slot: u32,
+}
+
+/// What lookups in place share.
+pub(super) struct Views {
+    pub(super) published: ArcSwapOption<Published>,
+    stashes: [Mutex<Vec<Touch>>; STASH_COUNT],
+    /// Stashes that are full, for the thread.
+    pub(super) full: Mutex<Vec<Vec<Touch>>>,
+    /// The latest time of a version that a hit has shown.
+    pub(super) observed_ns: AtomicU64,
+    /// Issues the versions of misses.
+    versions: Mutex<Versions>,
+    threads: AtomicUsize,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<[WordBuffer; REPLICAS_MAX]> =
+        RefCell::new(std::array::from_fn(|_| WordBuffer::default()));
+    /// This thread's number, plus one, and its lookups so far.
+    static THREAD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+impl Views {
+    pub(super) fn new(random_id: u64) -> Self {
+        Views {
+            published: ArcSwapOption::empty(),
+            stashes: std::array::from_fn(|_| Mutex::default()),
+            full: Mutex::default(),
+            observed_ns: AtomicU64::new(0),
+            versions: Mutex::new(Versions::new(random_id)),
+            threads: AtomicUsize::new(0),
+        }
+    }
+
+    /// Looks a key up in place; `None` if that takes waiting for somebody.
+    pub(super) fn get(
+        &self,
+        key: &[u8],
+        limits: impl Fn(u64) -> Limits,
+    ) -> Option<Result<OwnedLookup, OpError>> {
+        let published = self.published.load();
+        let published = published.as_ref()?;
+        match published.topology.mode() {
+            Mode::R1 => self.get_of::<1>(published, key, limits),
+            Mode::R2Immutable => self.get_of::<2>(published, key, limits),
+            Mode::R32 => self.get_of::<3>(published, key, limits),
+        }
+    }
+
+    fn get_of<const N: usize>(
+        &self,
+        published: &Published,
+        key: &[u8],
+        limits: impl Fn(u64) -> Limits,
+    ) -> Option<Result<OwnedLookup, OpError>> {
+        let topology = &published.topology;
+        let hash = topology.hash(key);
+        let cohort = topology.cohort(hash);
+        let mut views = [None; N];
+        for (view, number) in views.iter_mut().zip(cohort.as_slice()) {
+            *view = Some(published.views.get(*number as usize)?.as_deref()?);
+        }
+        let now = time::coarse_ns();
+        let (thread, count) = self.thread();
+        let mut get = Get::new(
+            &Plan::frugal((thread + count / PREFERRED_TURN) % N),
+            hash,
+            limits(now),
+            now,
+        );
+        let check = DataCheck {
+            key,
+            now_ms: time::coarse_unix_ms(),
+            flush_floor: topology.flush_floor(),
+        };
+        BUFFERS.with_borrow_mut(|buffers| {
+            let mut source = OnViews {
+                views: &views,
+                buffers,
+            };
+            let outcome = inline::run(&mut source, &mut get, hash, &check, now).ok()?;
+            Some(match outcome {
+                GetOutcome::Hit { version, replica } => {
+                    self.observed_ns
+                        .fetch_max(version.time_ns, Ordering::Relaxed);
+                    self.touch(thread, &get, cohort, &views, hash);
+                    hit(buffers[replica].bytes(), version).map(|found| found.into_owned())
+                }
+                GetOutcome::Miss { reason } => {
+                    Ok(OwnedLookup::Miss(Miss::new(reason, self.nominate())))
+                }
+                GetOutcome::Failed { cause } => Err(failed(cause, None)),
+            })
+        })
+    }
+
+    /// A version above all that were seen.
+    fn nominate(&self) -> Version {
+        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        versions.observe(Version {
+            time_ns: self.observed_ns.load(Ordering::Relaxed),
+            origin: 0,
+        });
+        versions.next(time::unix_ns(), crate::host::random)
+    }
+
+    /// This thread's number, and its lookups so far.
+    fn thread(&self) -> (usize, usize) {
+        let (mut number, count) = THREAD.get();
+        if number == 0 {
+            number = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+        }
+        THREAD.set((number, count.wrapping_add(1)));
+        (number, count)
+    }
+
+    fn touch<const N: usize>(
+        &self,
+        thread: usize,
+        get: &Get<N>,
+        cohort: Cohort,
+        views: &[Option<&RegionView>; N],
+        hash: trefoil_layout::KeyHash,
+    ) {
+        let stash = &self.stashes[thread % STASH_COUNT];
+        let mut stash = stash.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, number) in cohort.as_slice().iter().enumerate() {
+            if let (Some(slot), Some(view)) = (get.touched_slot(place), views[place]) {
+                let partition = view.partition(place, hash);
+                stash.push(Touch {
+                    backend: *number,
+                    partition: partition as u32,
+                    window_id: view.window_id(partition),
+                    slot,
+                });
+            }
+        }
+        if stash.len() >= STASH_LEN {
+            let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+            // A thread that does not keep up loses some.
+            if full.len() < 2 * STASH_COUNT {
+                full.push(std::mem::replace(
+                    &mut stash,
+                    Vec::with_capacity(STASH_LEN + 2),
+                ));
+            } else {
+                stash.clear();
+            }
+        }
+    }
+
+    /// What is still being collected, too.
+    pub(super) fn take_stashes(&self) -> Vec<Vec<Touch>> {
+        let mut all =
+            std::mem::take(&mut *self.full.lock().unwrap_or_else(PoisonError::into_inner));
+        for stash in &self.stashes {
+            all.push(std::mem::take(
+                &mut *stash.lock().unwrap_or_else(PoisonError::into_inner),
+            ));
+        }
+        all
+    }
+}
+
+struct OnViews<'a, const N: usize> {
+    views: &'a [Option<&'a RegionView>; N],
+    buffers: &'a mut [WordBuffer; REPLICAS_MAX],
+}
+
+impl<const N: usize> Clock for OnViews<'_, N> {
+    fn coarse_ns(&self) -> u64 {
+        time::coarse_ns()
+    }
+    fn monotonic_ns(&self) -> u64 {
+        time::monotonic_ns()
+    }
+    fn unix_ns(&self) -> u64 {
+        time::unix_ns()
+    }
+    fn coarse_unix_ms(&self) -> u64 {
+        time::coarse_unix_ms()
+    }
+}
+
+impl<const N: usize> OneSided for OnViews<'_, N> {
+    #[inline(always)]
+    fn read(&mut self, replica: usize) -> Option<(&RegionView, &mut WordBuffer)> {
+        Some((self.views[replica]?, &mut self.buffers[replica]))
+    }
+
+    /// The thread finds out by itself.
+    fn lapsed(&mut self, _: usize) {}
+
+    /// The thread does it.
+    fn refresh(&mut self, _: usize) -> bool {
+        false
+    }
+}

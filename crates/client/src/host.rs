@@ -1,0 +1,221 @@
+//! The client library as the driver's world: the system's clocks, connections made
+//! by threads of their own, configurations loaded likewise.
+
+use crate::cell::Shared;
+use crate::port::ClientPort;
+use crate::rpc::{Bell, RpcPort};
+use crate::time;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use trefoil_cell::RpcAddress;
+use trefoil_driver::{Clock, Event, Host, NotConnected, Topology};
+use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+
+/// Events that threads have brought.
+#[derive(Default)]
+struct Mailbox {
+    events: Mutex<VecDeque<Event<ClientPort>>>,
+    count: AtomicUsize,
+}
+
+impl Mailbox {
+    fn put(&self, event: Event<ClientPort>, bell: &Bell) {
+        self.lock().push_back(event);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        bell.ring();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Event<ClientPort>>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module. One belongs to each client.
+pub(crate) struct ClientHost {
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    bell: Arc<Bell>,
+    clock_offset_ns: i64,
+    /// Something else to be ready for.
+    pub(crate) submissions: Option<Arc<AtomicUsize>>,
+}
+
+impl ClientHost {
+    pub(crate) fn new(shared: Arc<Shared>, clock_offset_ms: i64) -> Self {
+        ClientHost {
+            shared,
+            mailbox: Arc::default(),
+            bell: Arc::new(Bell::new()),
+            clock_offset_ns: clock_offset_ms.saturating_mul(1_000_000),
+            submissions: None,
+        }
+    }
+
+    /// What calls and threads ring when something has come.
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// Whether an event has come, or a submission.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.has_event()
+            || self
+                .submissions
+                .as_ref()
+                .is_some_and(|count| count.load(Ordering::SeqCst) > 0)
+    }
+
+    #[inline]
+    fn has_event(&self) -> bool {
+        self.mailbox.count.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.descriptor()
+    }
+}
+
+impl Clock for ClientHost {
+    #[inline(always)]
+    fn coarse_ns(&self) -> u64 {
+        time::coarse_ns()
+    }
+
+    #[inline(always)]
+    fn monotonic_ns(&self) -> u64 {
+        time::monotonic_ns()
+    }
+
+    #[inline(always)]
+    fn unix_ns(&self) -> u64 {
+        time::unix_ns().saturating_add_signed(self.clock_offset_ns)
+    }
+
+    #[inline(always)]
+    fn coarse_unix_ms(&self) -> u64 {
+        time::coarse_unix_ms()
+    }
+}
+
+impl Host for ClientHost {
+    type Port = ClientPort;
+
+    fn random(&mut self) -> u64 {
+        random()
+    }
+
+    /// In a thread of its own: a process that hangs lets one knock and does not
+    /// answer.
+    fn connect(&mut self, topology: &Arc<Topology>, backend: u32) {
+        let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
+        let put = move |topology, result| {
+            let event = Event::Connected {
+                backend,
+                topology,
+                result,
+            };
+            mailbox.put(event, &bell);
+        };
+        let Some(config) = topology.config().backend(backend) else {
+            return put(
+                Arc::clone(topology),
+                Err(NotConnected::down("no such backend")),
+            );
+        };
+        let Some(socket) = config.fabric_socket.clone() else {
+            let error = NotConnected {
+                why: "the backend offers no shared memory".to_owned(),
+                is_down: false,
+                is_final: true,
+            };
+            return put(Arc::clone(topology), Err(error));
+        };
+        let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
+        let is_reached_elsewhere = config.addresses.iter().any(is_remote);
+        let thread_topology = Arc::clone(topology);
+        let thread_put = put.clone();
+        let spawned = std::thread::Builder::new()
+            .name("trefoil-connect".to_owned())
+            .spawn(move || {
+                let result = Connection::connect(&socket, backend, &ConnectOptions::default());
+                let result = result
+                    .map(ClientPort::Shm)
+                    .map_err(|error| judge(&error, is_reached_elsewhere));
+                thread_put(thread_topology, result);
+            });
+        if let Err(error) = spawned {
+            let why = format!("no thread to connect with: {error}");
+            put(Arc::clone(topology), Err(NotConnected::down(&why)));
+        }
+    }
+
+    fn caller(&mut self, topology: &Arc<Topology>, backend: u32) -> Result<ClientPort, String> {
+        Ok(ClientPort::Rpc(Box::new(RpcPort::new(
+            backend,
+            Arc::clone(topology.config()),
+            Arc::clone(&self.shared.rpc),
+            Arc::clone(&self.bell),
+        ))))
+    }
+
+    fn learn(&mut self) {
+        let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
+        let put = move |result| mailbox.put(Event::Learned(result), &bell);
+        let thread_put = put.clone();
+        let shared = Arc::clone(&self.shared);
+        let spawned = std::thread::Builder::new()
+            .name("trefoil-learn".to_owned())
+            .spawn(move || thread_put(shared.learn().map_err(|error| error.to_string())));
+        if let Err(error) = spawned {
+            put(Err(format!("no thread to load the configuration: {error}")));
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Event<ClientPort>> {
+        if !self.has_event() {
+            return None;
+        }
+        let event = self.mailbox.lock().pop_front();
+        if event.is_some() {
+            self.mailbox.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        event
+    }
+
+    fn degraded(&mut self, backend: u32, why: &str) {
+        self.shared.notices.degraded(backend, why);
+    }
+}
+
+/// What a failed greeting says of the backend.
+fn judge(error: &ConnectError, is_reached_elsewhere: bool) -> NotConnected {
+    let is_down = match error {
+        // The backend on this host is gone, or hangs, or is on its way out; or another
+        // life of the cell, or other backends of it, stand there.
+        ConnectError::NobodyListens { .. }
+        | ConnectError::NoSuchBackend { .. }
+        | ConnectError::Timeout { .. }
+        | ConnectError::HungUp { .. } => true,
+        ConnectError::NotFound { .. } => !is_reached_elsewhere,
+        // Another host's socket, another user's, another release's layout: RPC
+        // reaches it, or says why not.
+        _ => false,
+    };
+    NotConnected {
+        why: error.to_string(),
+        is_down,
+        is_final: false,
+    }
+}
+
+/// Random bits: a freshly keyed hasher's.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u64(time::monotonic_ns());
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}

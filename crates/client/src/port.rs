@@ -1,0 +1,110 @@
+//! The carriers of this release as one type of port: shared memory in place, calls
+//! beside it.
+
+use crate::rpc::RpcPort;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_fabric::RegionView;
+use trefoil_fabric::port::{
+    Closed, Completion, OutOfWindow, Port, Progress, Refreshed, SendError, Token,
+};
+use trefoil_fabric::shm::Connection;
+use trefoil_layout::message::Request;
+use trefoil_layout::{KeyHash, Pointer, TopologyId};
+use trefoil_region::WordBuffer;
+
+/// See the module.
+pub(crate) enum ClientPort {
+    Shm(Connection),
+    Rpc(Box<RpcPort>),
+}
+
+macro_rules! each {
+    ($port:expr, $each:ident => $body:expr) => {
+        match $port {
+            ClientPort::Shm($each) => $body,
+            ClientPort::Rpc($each) => $body,
+        }
+    };
+}
+
+impl Port for ClientPort {
+    #[inline(always)]
+    fn view(&self) -> Option<&Arc<RegionView>> {
+        match self {
+            ClientPort::Shm(connection) => Some(connection.view()),
+            ClientPort::Rpc(_) => None,
+        }
+    }
+
+    #[inline(always)]
+    fn has_messages(&self) -> bool {
+        each!(self, port => port.has_messages())
+    }
+
+    fn refresh(&mut self) -> Refreshed {
+        match self {
+            ClientPort::Shm(connection) => connection.refresh(),
+            ClientPort::Rpc(_) => Refreshed::Unchanged,
+        }
+    }
+
+    #[inline(always)]
+    fn submit_index(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<IndexVote> {
+        each!(self, port => port.submit_index(token, place, hash))
+    }
+
+    #[inline(always)]
+    fn submit_data(
+        &mut self,
+        token: Token,
+        pointer: Pointer,
+        into: &mut WordBuffer,
+    ) -> Progress<Result<(), OutOfWindow>> {
+        each!(self, port => port.submit_data(token, pointer, into))
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        each!(self, port => port.send(token, under, request))
+    }
+
+    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+        each!(self, port => port.touch(partition, window_id, slots));
+    }
+
+    fn flush_touches(&mut self) {
+        each!(self, port => port.flush_touches());
+    }
+
+    #[inline]
+    fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        match self {
+            ClientPort::Shm(connection) => Port::poll(connection, on),
+            ClientPort::Rpc(port) => port.poll(on),
+        }
+    }
+
+    #[inline(always)]
+    fn is_ready(&self) -> bool {
+        each!(self, port => port.is_ready())
+    }
+
+    fn arm(&self) {
+        each!(self, port => port.arm());
+    }
+
+    fn disarm(&self) {
+        each!(self, port => port.disarm());
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        each!(self, port => port.descriptor())
+    }
+}

@@ -1,0 +1,279 @@
+//! The way over gRPC: works for everything, everywhere, at RPC prices.
+//!
+//! The runtime starts with the first call: a client of shared memory alone
+//! has none. Calls run as tasks and put their answers into their client's inbox,
+//! so that the third replica's call is never cancelled. Each has a deadline, and
+//! a place in the [`account`] of what is under way. To a driver they are a
+//! [`port`].
+
+mod account;
+mod bell;
+mod port;
+
+pub(crate) use account::Purpose;
+pub(crate) use bell::Bell;
+pub(crate) use port::RpcPort;
+
+use account::{Account, Place};
+use port::Inbox;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use trefoil_cell::{CellConfig, RpcAddress};
+use trefoil_fabric::Token;
+use trefoil_fabric::port::SendError;
+use trefoil_rpc::{Client, v1};
+
+/// Longest time from a call's start to its answer: what has not been answered by
+/// then, and everything that it holds, is given up. Generous, because values of
+/// megabytes cross a busy network; short operations have their own deadlines.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the last owner of a cell waits for mutations that are under way.
+const FINISH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a call goes to and costs.
+pub(crate) struct CallPlan {
+    pub(crate) backend: u32,
+    /// Bytes of the request.
+    pub(crate) len: usize,
+    pub(crate) purpose: Purpose,
+}
+
+#[derive(Debug)]
+pub(crate) enum CallAnswer {
+    Lookup(Result<v1::LookupResponse, tonic::Status>),
+    Mutate(Result<v1::MutateResponse, tonic::Status>),
+    Use(Result<v1::UseResponse, tonic::Status>),
+}
+
+/// Channels to every server of a cell; shared by the clients of a process.
+pub(crate) struct Rpc {
+    runtime: OnceLock<Runtime>,
+    channels: Mutex<Vec<Option<Channel>>>,
+    account: Arc<Account>,
+    /// Longest time to establish a connection.
+    patience: Duration,
+}
+
+/// A server's client, and the addresses that it was found by.
+struct Channel {
+    addresses: Vec<RpcAddress>,
+    client: Client,
+}
+
+impl Rpc {
+    pub(crate) fn new(patience: Duration) -> Arc<Self> {
+        Arc::new(Rpc {
+            runtime: OnceLock::new(),
+            channels: Mutex::new(Vec::new()),
+            account: Arc::default(),
+            patience,
+        })
+    }
+
+    pub(crate) fn runtime(&self) -> std::io::Result<&Runtime> {
+        if let Some(runtime) = self.runtime.get() {
+            return Ok(runtime);
+        }
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("trefoil-rpc")
+            .enable_all()
+            .build()?;
+        Ok(self.runtime.get_or_init(|| runtime))
+    }
+
+    /// A client of the server at `address`, connecting when first used.
+    pub(crate) fn open(&self, address: &RpcAddress) -> Result<Client, String> {
+        let endpoint = trefoil_cell::endpoint(address).map_err(|e| e.to_string())?;
+        let runtime = self.runtime().map_err(|e| e.to_string())?;
+        let _guard = runtime.enter();
+        Ok(trefoil_rpc::client(
+            endpoint.connect_timeout(self.patience).connect_lazy(),
+            trefoil_cell::credentials(address),
+        ))
+    }
+
+    /// The client of backend `number`, made on first use.
+    pub(crate) fn backend(&self, config: &CellConfig, number: u32) -> Result<Client, String> {
+        let mut channels = self.channels.lock().unwrap_or_else(|e| e.into_inner());
+        let index = number as usize;
+        if channels.len() <= index {
+            channels.resize_with(index + 1, || None);
+        }
+        let backend = config.backend(number).ok_or("no such backend")?;
+        // Another topology may have it elsewhere.
+        if let Some(channel) = &channels[index]
+            && channel.addresses == backend.addresses
+        {
+            return Ok(channel.client.clone());
+        }
+        // Unix sockets before TCP: cheaper, and reachable only from here.
+        let address = backend
+            .addresses
+            .iter()
+            .find(|a| matches!(a, RpcAddress::Unix(path) if path.exists()))
+            .or_else(|| {
+                backend
+                    .addresses
+                    .iter()
+                    .find(|a| matches!(a, RpcAddress::Tcp { .. }))
+            })
+            .or_else(|| backend.addresses.first())
+            .ok_or("the backend has no address")?;
+        let client = self.open(address)?;
+        channels[index] = Some(Channel {
+            addresses: backend.addresses.clone(),
+            client: client.clone(),
+        });
+        Ok(client)
+    }
+
+    /// Runs `call` to its end and waits for it.
+    pub(crate) fn wait<T: Send>(
+        &self,
+        call: impl Future<Output = Result<T, tonic::Status>> + Send,
+        patience: Duration,
+    ) -> Result<T, String> {
+        self.block_on(async { tokio::time::timeout(patience, call).await })?
+            .map_err(|_| format!("no answer within {} ms", patience.as_millis()))?
+            .map_err(|status| status_text(&status))
+    }
+
+    /// Waits for `future` on this thread. A thread on which tasks of the caller's
+    /// own runtime run must not wait inside a runtime: another one does it then.
+    pub(crate) fn block_on<T: Send>(
+        &self,
+        future: impl Future<Output = T> + Send,
+    ) -> Result<T, String> {
+        let runtime = self.runtime().map_err(|e| e.to_string())?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Ok(runtime.block_on(future));
+        }
+        std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .name("trefoil-wait".to_owned())
+                .spawn_scoped(scope, || runtime.block_on(future))
+                .map_err(|e| e.to_string())?
+                .join()
+                .map_err(|_| "the call panicked".to_owned())
+        })
+    }
+
+    /// A place for a call; an error means that too much is under way.
+    fn enter(&self, plan: &CallPlan) -> Result<Place, SendError> {
+        self.account
+            .enter(plan.backend, plan.len, plan.purpose)
+            .ok_or(SendError::Overloaded)
+    }
+
+    /// Starts a call; its answer goes to `inbox`, whatever becomes of the caller.
+    /// An error means that it was not sent.
+    fn start(
+        &self,
+        inbox: &Arc<Inbox>,
+        token: Token,
+        place: Place,
+        late: fn(tonic::Status) -> CallAnswer,
+        call: impl Future<Output = CallAnswer> + Send + 'static,
+    ) -> Result<(), SendError> {
+        let inbox = Arc::clone(inbox);
+        self.runtime()
+            .map_err(|_| SendError::Closed)?
+            .spawn(async move {
+                let answer = match tokio::time::timeout(CALL_PATIENCE, call).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        let why = format!("no answer within {} s", CALL_PATIENCE.as_secs());
+                        late(tonic::Status::deadline_exceeded(why))
+                    }
+                };
+                drop(place);
+                inbox.put(token, answer);
+            });
+        Ok(())
+    }
+
+    /// Reports reads to backend `number`, unless reports are under way to it
+    /// already.
+    pub(crate) fn report(&self, config: &CellConfig, request: v1::TouchRequest) {
+        let Some(place) = self.account.enter(request.backend, 0, Purpose::Touch) else {
+            return;
+        };
+        let (Ok(mut client), Ok(runtime)) = (self.backend(config, request.backend), self.runtime())
+        else {
+            return;
+        };
+        runtime.spawn(async move {
+            let _ = tokio::time::timeout(CALL_PATIENCE, client.touch(request)).await;
+            drop(place);
+        });
+    }
+
+    /// Waits until every mutation that was sent has been answered or given up;
+    /// `false` if some are still under way after `patience`.
+    pub(crate) fn finish(&self, patience: Duration) -> bool {
+        self.account.finish(patience)
+    }
+}
+
+/// What was sent goes out before its runtime ends. A runtime must not be waited
+/// for where tasks run, so there a thread of its own sees to it.
+impl Drop for Rpc {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else {
+            return;
+        };
+        let account = Arc::clone(&self.account);
+        if !account.is_finished() && tokio::runtime::Handle::try_current().is_ok() {
+            let end = move || {
+                account.finish(FINISH_PATIENCE);
+                runtime.shutdown_background();
+            };
+            // Without a thread, what is under way is given up.
+            let _ = std::thread::Builder::new()
+                .name("trefoil-finish".to_owned())
+                .spawn(end);
+            return;
+        }
+        account.finish(FINISH_PATIENCE);
+        runtime.shutdown_background();
+    }
+}
+
+/// A call's failure for people: what the server said, or that it was not reached.
+pub(crate) fn status_text(status: &tonic::Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// Whether no connection stood on which the call could have gone out, or the
+/// server refused it before executing anything.
+pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
+    if matches!(
+        status.code(),
+        tonic::Code::InvalidArgument
+            | tonic::Code::NotFound
+            | tonic::Code::Unauthenticated
+            | tonic::Code::PermissionDenied
+    ) {
+        return true;
+    }
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            use std::io::ErrorKind::{ConnectionRefused, NotFound};
+            return matches!(error.kind(), ConnectionRefused | NotFound);
+        }
+        source = error.source();
+    }
+    false
+}

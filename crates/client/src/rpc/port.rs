@@ -1,0 +1,279 @@
+//! Calls as a port: gRPC to one backend, for one client.
+
+use super::bell::Bell;
+use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, status_text};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use trefoil_cell::CellConfig;
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_fabric::RegionView;
+use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, SendError, Token};
+use trefoil_layout::message::{Answer, Request};
+use trefoil_layout::op::ItemUse;
+use trefoil_layout::{KeyHash, Pointer, TopologyId};
+use trefoil_region::WordBuffer;
+use trefoil_rpc::v1;
+
+/// Touched slots of one call: so many reads share its cost, some 0.1 us each.
+const TOUCH_COUNT: usize = 512;
+
+/// Answers that have come and were not polled yet.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    answers: Mutex<VecDeque<(Token, CallAnswer)>>,
+    count: AtomicUsize,
+    bell: Arc<Bell>,
+}
+
+impl Inbox {
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        Inbox {
+            answers: Mutex::default(),
+            count: AtomicUsize::new(0),
+            bell,
+        }
+    }
+
+    pub(crate) fn put(&self, token: Token, answer: CallAnswer) {
+        self.lock().push_back((token, answer));
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.bell.ring();
+    }
+
+    fn take(&self) -> Option<(Token, CallAnswer)> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let answer = self.lock().pop_front();
+        if answer.is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        answer
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Token, CallAnswer)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module.
+pub(crate) struct RpcPort {
+    backend: u32,
+    config: Arc<CellConfig>,
+    rpc: Arc<Rpc>,
+    inbox: Arc<Inbox>,
+    touches: Vec<v1::PartitionTouches>,
+    touch_count: usize,
+}
+
+impl RpcPort {
+    pub(crate) fn new(
+        backend: u32,
+        config: Arc<CellConfig>,
+        rpc: Arc<Rpc>,
+        bell: Arc<Bell>,
+    ) -> Self {
+        RpcPort {
+            backend,
+            config,
+            rpc,
+            inbox: Arc::new(Inbox::new(bell)),
+            touches: Vec::new(),
+            touch_count: 0,
+        }
+    }
+}
+
+impl Port for RpcPort {
+    fn view(&self) -> Option<&Arc<RegionView>> {
+        None
+    }
+
+    fn has_messages(&self) -> bool {
+        true
+    }
+
+    fn submit_index(&mut self, _: Token, _: usize, _: KeyHash) -> Progress<IndexVote> {
+        Progress::Refused
+    }
+
+    fn submit_data(
+        &mut self,
+        _: Token,
+        _: Pointer,
+        _: &mut WordBuffer,
+    ) -> Progress<Result<(), OutOfWindow>> {
+        Progress::Refused
+    }
+
+    fn send(
+        &mut self,
+        token: Token,
+        under: TopologyId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        let backend = self.backend;
+        let mut client = self
+            .rpc
+            .backend(&self.config, backend)
+            .map_err(|_| SendError::Closed)?;
+        let TopologyId { life, config_id } = under;
+        let plan = |len, purpose| CallPlan {
+            backend,
+            len,
+            purpose,
+        };
+        let (rpc, inbox) = (&self.rpc, &self.inbox);
+        match request {
+            Request::Mutate(mutation) => {
+                let len = mutation.entry.key.len() + mutation.entry.value.len();
+                let plan = plan(len, Purpose::Mutation);
+                let place = rpc.enter(&plan)?;
+                let request = trefoil_rpc::encode_mutation(backend, under, mutation);
+                let call = async move {
+                    CallAnswer::Mutate(client.mutate(request).await.map(|r| r.into_inner()))
+                };
+                rpc.start(
+                    inbox,
+                    token,
+                    place,
+                    |status| CallAnswer::Mutate(Err(status)),
+                    call,
+                )
+            }
+            Request::Lookup { key } => {
+                let place = rpc.enter(&plan(key.len(), Purpose::Question))?;
+                let request = v1::LookupRequest {
+                    backend,
+                    life,
+                    config_id,
+                    key: key.to_vec().into(),
+                };
+                let call = async move {
+                    CallAnswer::Lookup(client.lookup(request).await.map(|r| r.into_inner()))
+                };
+                rpc.start(
+                    inbox,
+                    token,
+                    place,
+                    |status| CallAnswer::Lookup(Err(status)),
+                    call,
+                )
+            }
+            Request::Use { key } => {
+                let place = rpc.enter(&plan(key.len(), Purpose::Question))?;
+                let request = v1::UseRequest {
+                    backend,
+                    life,
+                    config_id,
+                    key: key.to_vec().into(),
+                };
+                let call = async move {
+                    CallAnswer::Use(client.r#use(request).await.map(|r| r.into_inner()))
+                };
+                rpc.start(
+                    inbox,
+                    token,
+                    place,
+                    |status| CallAnswer::Use(Err(status)),
+                    call,
+                )
+            }
+            Request::Touch { .. } | Request::Ping => Err(SendError::NoMessages),
+        }
+    }
+
+    /// Collected; a call takes many.
+    #[cold]
+    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+        self.touch_count += slots.len();
+        self.touches.push(v1::PartitionTouches {
+            partition: partition as u32,
+            window_id,
+            slots: slots.to_vec(),
+        });
+        if self.touch_count >= TOUCH_COUNT {
+            self.flush_touches();
+        }
+    }
+
+    /// While earlier reports are under way it is lost: a backend that does not keep
+    /// up is not helped by more of them.
+    fn flush_touches(&mut self) {
+        if self.touches.is_empty() {
+            return;
+        }
+        self.touch_count = 0;
+        let request = v1::TouchRequest {
+            backend: self.backend,
+            partitions: std::mem::take(&mut self.touches),
+            life: self.config.life,
+        };
+        self.rpc.report(&self.config, request);
+    }
+
+    fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        let mut count = 0;
+        while let Some((token, answer)) = self.inbox.take() {
+            count += 1;
+            deliver(token, &answer, &mut on);
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.inbox.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Its client arms the bell.
+    fn arm(&self) {}
+
+    fn disarm(&self) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+fn deliver(token: Token, answer: &CallAnswer, on: &mut impl FnMut(Completion<'_>)) {
+    let broken = |on: &mut dyn FnMut(Completion<'_>), error: &dyn std::fmt::Display| {
+        let why = error.to_string();
+        on(Completion::NoAnswer(token, SendFailure::Lost, &why));
+    };
+    match answer {
+        CallAnswer::Lookup(Ok(response)) => match trefoil_rpc::decode_lookup_answer(response) {
+            Ok(answer) => on(Completion::Answer(token, Answer::Lookup(answer))),
+            Err(error) => broken(on, &error),
+        },
+        CallAnswer::Mutate(Ok(response)) => match trefoil_rpc::decode_ack(response) {
+            Ok(ack) => on(Completion::Answer(token, Answer::Ack(ack))),
+            Err(error) => broken(on, &error),
+        },
+        CallAnswer::Use(Ok(response)) => {
+            let found = response.found.and_then(decode_use);
+            on(Completion::Answer(token, Answer::Use(found)));
+        }
+        CallAnswer::Lookup(Err(status))
+        | CallAnswer::Mutate(Err(status))
+        | CallAnswer::Use(Err(status)) => {
+            let failure = if certainly_not_sent(status) {
+                SendFailure::NotSent
+            } else {
+                SendFailure::Lost
+            };
+            on(Completion::NoAnswer(token, failure, &status_text(status)));
+        }
+    }
+}
+
+fn decode_use(found: v1::ItemUse) -> Option<ItemUse> {
+    Some(ItemUse {
+        version: trefoil_rpc::decode_version(found.version?),
+        hit_before: found.hit_before,
+        last_use_s: found.last_use_s,
+    })
+}

@@ -1,0 +1,301 @@
+//! Operations that are submitted, and completed by a later poll: for event loops
+//! and for whoever has many operations under way on one client.
+//!
+//! ```text
+//! client.submit_get(key, token)            any number of operations; nothing waits
+//! client.poll(|token, completion| ...)     what has completed so far
+//! if client.arm() { sleep }                on client.descriptor(), until
+//!                                          client.next_deadline_ns() at most
+//! client.poll(...)
+//! ```
+//!
+//! * A token is the caller's; it may repeat. Completions come in any order, each
+//!   operation's exactly once, with the client's own deadline as the latest time.
+//! * Bytes that are submitted are copied where they are needed later.
+//! * The descriptor is one for the life of the client: it becomes readable when a
+//!   poll would do something, while the client is armed.
+//! * Blocking calls may be mixed in: what was submitted goes on meanwhile.
+
+use crate::client::{Client, check_key};
+use crate::error::{Mutated, OpError};
+use crate::get::{Lookup, failed, hit};
+use crate::item_use::ItemUses;
+use crate::mutate::{FillTicket, SetOptions, concluded};
+use crate::sleep::{arm, disarm};
+use crate::time;
+use rustix::event::epoll;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use trefoil_client_core::get::GetOutcome;
+use trefoil_driver::{Outcome, Owner, Purpose};
+use trefoil_fabric::port::Port as _;
+use trefoil_layout::op::Expected;
+
+/// What a submitted operation came to.
+#[derive(Debug)]
+pub enum Completion<'a> {
+    /// Of `submit_get` and `submit_peek`.
+    Lookup(Result<Lookup<'a>, OpError>),
+    /// Of `submit_set`, `submit_fill`, `submit_erase` and `submit_cas`.
+    Mutated(Result<Mutated, OpError>),
+    /// Of `submit_item_uses`.
+    ItemUses(Result<ItemUses, OpError>),
+}
+
+/// Which of them an operation would complete as.
+#[derive(Clone, Copy)]
+enum Kind {
+    Lookup,
+    Mutation,
+    ItemUses,
+}
+
+/// What an event loop needs of a client.
+#[derive(Default)]
+pub(crate) struct Sleeper {
+    /// Holds the bell and every backend's socket.
+    epoll: Option<OwnedFd>,
+    /// The driver's count of views when the sockets were put into it.
+    registered: Option<u64>,
+    is_armed: bool,
+    /// Operations that were refused where they were submitted.
+    refused: VecDeque<(u64, Kind, OpError)>,
+}
+
+impl Client {
+    /// Begins [`Client::get`].
+    pub fn submit_get(&mut self, key: &[u8], token: u64) {
+        self.submit_lookup(key, token, Purpose::Use);
+    }
+
+    /// Begins [`Client::peek`].
+    pub fn submit_peek(&mut self, key: &[u8], token: u64) {
+        self.submit_lookup(key, token, Purpose::Peek);
+    }
+
+    /// [`Client::get`] if that ends at once; else it is begun, and completes under
+    /// `token`.
+    #[inline]
+    pub fn get_or_submit(&mut self, key: &[u8], token: u64) -> Option<Result<Lookup<'_>, OpError>> {
+        self.look_up_or_submit(key, token, Purpose::Use)
+    }
+
+    /// The same for [`Client::peek`].
+    #[inline]
+    pub fn peek_or_submit(
+        &mut self,
+        key: &[u8],
+        token: u64,
+    ) -> Option<Result<Lookup<'_>, OpError>> {
+        self.look_up_or_submit(key, token, Purpose::Peek)
+    }
+
+    #[inline]
+    fn look_up_or_submit(
+        &mut self,
+        key: &[u8],
+        token: u64,
+        purpose: Purpose,
+    ) -> Option<Result<Lookup<'_>, OpError>> {
+        if let Err(rejection) = check_key(key) {
+            return Some(Err(rejection.into()));
+        }
+        self.settle_topology();
+        let now = time::coarse_ns();
+        let limits = self.driver.limits(now);
+        let owner = Owner::Token(token);
+        let inline = self.driver.get(key, now, limits, purpose, owner).ok()?;
+        self.driver.counters_mut().add(&inline.outcome);
+        Some(match inline.outcome {
+            GetOutcome::Hit { version, .. } => hit(self.driver.inline_bytes(&inline), version),
+            GetOutcome::Miss { reason } => Ok(Lookup::Miss(self.miss(reason))),
+            GetOutcome::Failed { cause } => Err(failed(cause, None)),
+        })
+    }
+
+    fn submit_lookup(&mut self, key: &[u8], token: u64, purpose: Purpose) {
+        if let Err(rejection) = check_key(key) {
+            return self.refuse(token, Kind::Lookup, rejection.into());
+        }
+        self.settle_topology();
+        let now = time::coarse_ns();
+        let limits = self.driver.limits(now);
+        let owner = Owner::Token(token);
+        if let Ok(inline) = self.driver.get(key, now, limits, purpose, owner) {
+            self.driver.keep(&inline, token);
+        }
+    }
+
+    /// Begins [`Client::set`].
+    pub fn submit_set(&mut self, key: &[u8], value: &[u8], options: SetOptions, token: u64) {
+        let begun = self.begin_set(key, value, options, Owner::Token(token));
+        self.begun(begun, token);
+    }
+
+    /// Begins [`Client::fill`].
+    pub fn submit_fill(
+        &mut self,
+        ticket: FillTicket,
+        key: &[u8],
+        value: &[u8],
+        options: SetOptions,
+        token: u64,
+    ) {
+        let begun = self.begin_fill(ticket, key, value, options, Owner::Token(token));
+        self.begun(begun, token);
+    }
+
+    /// Begins [`Client::erase`].
+    pub fn submit_erase(&mut self, key: &[u8], token: u64) {
+        let begun = self.begin_erase(key, Owner::Token(token));
+        self.begun(begun, token);
+    }
+
+    /// Begins [`Client::cas`].
+    pub fn submit_cas(
+        &mut self,
+        key: &[u8],
+        expected: Expected,
+        value: &[u8],
+        options: SetOptions,
+        token: u64,
+    ) {
+        let begun = self.begin_cas(key, expected, value, options, Owner::Token(token));
+        self.begun(begun, token);
+    }
+
+    /// Begins [`Client::item_uses`].
+    pub fn submit_item_uses(&mut self, key: &[u8], patience: Duration, token: u64) {
+        if let Err(rejection) = check_key(key) {
+            return self.refuse(token, Kind::ItemUses, rejection.into());
+        }
+        let patience_ns = patience.as_nanos() as u64;
+        self.driver
+            .begin_uses(key, patience_ns, Owner::Token(token));
+    }
+
+    fn begun(&mut self, begun: Result<u32, OpError>, token: u64) {
+        if let Err(error) = begun {
+            self.refuse(token, Kind::Mutation, error);
+        }
+    }
+
+    fn refuse(&mut self, token: u64, kind: Kind, error: OpError) {
+        self.sleeper.refused.push_back((token, kind, error));
+    }
+
+    /// The caller does not want to know what becomes of the operation that it
+    /// submitted under `token`: no completion follows. A lookup ends; a mutation
+    /// that was begun goes on, to all replicas.
+    pub fn abandon(&mut self, token: u64) {
+        self.driver.abandon(token);
+        self.sleeper.refused.retain(|(of, ..)| *of != token);
+    }
+
+    /// Goes on with everything that was submitted, and hands out what has
+    /// completed; returns how many operations that were. Never waits.
+    pub fn poll(&mut self, on: &mut dyn FnMut(u64, Completion<'_>)) -> usize {
+        if std::mem::take(&mut self.sleeper.is_armed) {
+            disarm(&self.driver);
+            self.driver.look_at_all();
+        }
+        self.driver.turn();
+        let mut count = 0;
+        while let Some((token, kind, error)) = self.sleeper.refused.pop_front() {
+            count += 1;
+            let completion = match kind {
+                Kind::Lookup => Completion::Lookup(Err(error)),
+                Kind::Mutation => Completion::Mutated(Err(error)),
+                Kind::ItemUses => Completion::ItemUses(Err(error)),
+            };
+            on(token, completion);
+        }
+        while let Some((at, token)) = self.driver.next_done() {
+            let mut held = std::mem::take(&mut self.held);
+            let ended = self.driver.take_ended(at, &mut held);
+            self.held = held;
+            let Some((outcome, why)) = ended else {
+                continue;
+            };
+            count += 1;
+            let why = why.as_deref();
+            let completion = match outcome {
+                Outcome::Hit { version } => Completion::Lookup(hit(self.held.bytes(), version)),
+                Outcome::Miss { reason } => Completion::Lookup(Ok(Lookup::Miss(self.miss(reason)))),
+                Outcome::Failed { cause } => Completion::Lookup(Err(failed(cause, why))),
+                Outcome::Mutated(outcome) => Completion::Mutated(concluded(outcome, why)),
+                Outcome::Uses(uses) => Completion::ItemUses(Ok(uses)),
+            };
+            on(token, completion);
+        }
+        count
+    }
+
+    /// Operations that were submitted and not handed out yet, and those of which
+    /// nobody wants to know but that still have something to send.
+    pub fn in_flight(&self) -> usize {
+        self.driver.in_flight() + self.sleeper.refused.len()
+    }
+
+    /// Before the caller sleeps on [`Client::descriptor`]: asks for it to become
+    /// readable. `false` if there is something to poll already.
+    pub fn arm(&mut self) -> bool {
+        if self.has_completed() {
+            return false;
+        }
+        self.register();
+        arm(&self.driver);
+        self.sleeper.is_armed = true;
+        !self.is_ready()
+    }
+
+    fn has_completed(&self) -> bool {
+        !self.sleeper.refused.is_empty() || self.driver.has_work() || self.is_ready()
+    }
+
+    /// Readable when there is something to poll, while the client is armed. The
+    /// same one for the life of the client. An error is the system's: no
+    /// descriptor is left.
+    pub fn descriptor(&mut self) -> std::io::Result<BorrowedFd<'_>> {
+        if self.sleeper.epoll.is_none() {
+            self.sleeper.epoll = Some(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+            self.register();
+        }
+        let epoll = self.sleeper.epoll.as_ref();
+        Ok(epoll.expect("it was made above").as_fd())
+    }
+
+    /// Puts new connections' sockets into the descriptor. Those of connections that
+    /// have ended left it when they were closed.
+    fn register(&mut self) {
+        let (Some(epoll), now) = (&self.sleeper.epoll, self.driver.view_count()) else {
+            return;
+        };
+        if self.sleeper.registered == Some(now) {
+            return;
+        }
+        self.sleeper.registered = Some(now);
+        let sockets = self
+            .driver
+            .near_ports()
+            .filter_map(|port| port.descriptor())
+            .chain(self.driver.host_ref().descriptor());
+        for socket in sockets {
+            // One that is in there already stays.
+            let _ = epoll::add(
+                epoll,
+                socket,
+                epoll::EventData::new_u64(0),
+                epoll::EventFlags::IN,
+            );
+        }
+    }
+
+    /// When, on the host's monotonic clock, [`Client::poll`] is to be called even
+    /// if nothing has arrived: a deadline, a pause that ends, a backend to be tried
+    /// again. `None` if there is no such time.
+    pub fn next_deadline_ns(&mut self) -> Option<u64> {
+        Some(self.driver.next_deadline_ns()).filter(|at| *at != u64::MAX)
+    }
+}

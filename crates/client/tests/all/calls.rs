@@ -1,0 +1,151 @@
+//! Answers of calls that come late, or never.
+
+use crate::fake::{Fake, Script};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use trefoil_cell::Mode;
+use trefoil_client::{Cell, Mutated, Options, SetOptions, Version};
+use trefoil_layout::op::{Ack, Outcome};
+use trefoil_rpc::v1;
+
+fn ack(outcome: Outcome) -> v1::MutateResponse {
+    trefoil_rpc::encode_ack(&Ack { epoch: 1, outcome })
+}
+
+fn version(request: &v1::MutateRequest) -> Version {
+    trefoil_rpc::decode_version(request.version.unwrap())
+}
+
+/// A value above `version`.
+fn above(version: Version) -> Outcome {
+    let bound = Version::new(version.time_ns + 1_000, 1, 1);
+    Outcome::Superseded { bound }
+}
+
+/// Backend 2 has applied the first attempt and says so when the second has come;
+/// the second it refuses. An answer to the first, taken for one to the second,
+/// would make a quorum that does not exist.
+#[test]
+fn a_late_answer_to_an_earlier_attempt_is_not_taken_for_this_ones() {
+    let second = Arc::new(Notify::new());
+    let versions: Arc<Mutex<Vec<Version>>> = Arc::default();
+    let script = Script::new(Mode::R32, {
+        let versions = Arc::clone(&versions);
+        move |request| {
+            let version = version(&request);
+            let attempt = {
+                let mut versions = versions.lock().unwrap();
+                if !versions.contains(&version) {
+                    versions.push(version);
+                }
+                versions.iter().position(|v| *v == version).unwrap()
+            };
+            let second = Arc::clone(&second);
+            Box::pin(async move {
+                Ok(ack(match (attempt, request.backend) {
+                    (0, 2) => {
+                        second.notified().await;
+                        Outcome::Applied
+                    }
+                    (0, _) => above(version),
+                    (1, 2) => {
+                        second.notify_one();
+                        // The late answer comes first.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        above(version)
+                    }
+                    (1, 0) => Outcome::Applied,
+                    (1, _) => {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        above(version)
+                    }
+                    _ => Outcome::Applied,
+                }))
+            })
+        }
+    });
+    let fake = Fake::start(script);
+    let mut client = Cell::connect(&fake.address)
+        .unwrap()
+        .client(Options::default());
+    let stored = client.set(b"key", b"value", SetOptions::default()).unwrap();
+    let versions = versions.lock().unwrap();
+    assert_eq!(versions.len(), 3, "{stored:?}");
+    assert_eq!(
+        stored,
+        Mutated::Stored {
+            version: versions[2]
+        }
+    );
+}
+
+#[test]
+fn the_third_copy_is_waited_for_before_the_last_owner_goes() {
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let script = Script::new(Mode::R32, {
+        let arrived = Arc::clone(&arrived);
+        move |request| {
+            let arrived = Arc::clone(&arrived);
+            Box::pin(async move {
+                if request.backend == 2 {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                }
+                arrived.fetch_add(1, Ordering::Relaxed);
+                Ok(ack(Outcome::Applied))
+            })
+        }
+    });
+    let fake = Fake::start(script);
+    let set = || {
+        let cell = Cell::connect(&fake.address).unwrap();
+        let mut client = cell.client(Options::default());
+        client.set(b"key", b"value", SetOptions::default()).unwrap();
+        (cell, client)
+    };
+    drop(set());
+    assert_eq!(arrived.load(Ordering::Relaxed), 3);
+    let (_cell, mut client) = set();
+    assert!(client.finish(Duration::from_secs(5)));
+    assert_eq!(arrived.load(Ordering::Relaxed), 6);
+    // Where tasks run nobody may wait, and nothing may panic.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let other = std::thread::scope(|scope| scope.spawn(set).join().unwrap());
+    runtime.block_on(async { drop(other) });
+    let begin = Instant::now();
+    while arrived.load(Ordering::Relaxed) < 9 {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Nobody waits for a backend that hangs, and what is kept for it is bounded.
+#[test]
+fn a_replica_that_hangs_costs_a_bounded_number_of_calls() {
+    let hanging = Arc::new(AtomicUsize::new(0));
+    let script = Script::new(Mode::R32, {
+        let hanging = Arc::clone(&hanging);
+        move |request| {
+            let hanging = Arc::clone(&hanging);
+            Box::pin(async move {
+                if request.backend == 2 {
+                    hanging.fetch_add(1, Ordering::Relaxed);
+                    std::future::pending::<()>().await;
+                }
+                Ok(ack(Outcome::Applied))
+            })
+        }
+    });
+    let fake = Fake::start(script);
+    let cell = Cell::connect(&fake.address).unwrap();
+    let mut client = cell.client(Options::default());
+    for number in 0..600u32 {
+        let key = number.to_string();
+        let stored = client.set(key.as_bytes(), b"value", SetOptions::default());
+        assert!(matches!(stored, Ok(Mutated::Stored { .. })), "{stored:?}");
+    }
+    let count = hanging.load(Ordering::Relaxed);
+    assert!((1..=512).contains(&count), "{count}");
+    assert!(!client.finish(Duration::ZERO));
+}

@@ -1,0 +1,198 @@
+//! A cell without shared memory whose answers a test chooses.
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Runtime;
+use tonic::{Request, Response, Status};
+use trefoil_cell::{BackendConfig, CellConfig, Mode};
+use trefoil_layout::{KeyHasher, Version};
+use trefoil_rpc::v1;
+
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
+type OnMutate = dyn Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync;
+type OnTouch = dyn Fn(v1::TouchRequest) + Send + Sync;
+
+/// What the backends answer. All of them are this one server.
+pub(crate) struct Script {
+    pub(crate) mode: Mode,
+    pub(crate) on_mutate: Box<OnMutate>,
+    pub(crate) on_touch: Box<OnTouch>,
+}
+
+impl Script {
+    pub(crate) fn new(
+        mode: Mode,
+        on_mutate: impl Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync + 'static,
+    ) -> Self {
+        Script {
+            mode,
+            on_mutate: Box::new(on_mutate),
+            on_touch: Box::new(|_| {}),
+        }
+    }
+}
+
+/// A running server.
+pub(crate) struct Fake {
+    pub(crate) address: String,
+    _runtime: Runtime,
+}
+
+struct Service {
+    script: Script,
+    config: Arc<Mutex<Option<CellConfig>>>,
+}
+
+impl Fake {
+    pub(crate) fn start(script: Script) -> Fake {
+        let runtime = Runtime::new().unwrap();
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = config(script.mode, address);
+        let service = Service {
+            script,
+            config: Arc::new(Mutex::new(Some(config))),
+        };
+        let service = TowerToHyperService::new(trefoil_rpc::service(service));
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service.clone());
+                tokio::spawn(connection);
+            }
+        });
+        Fake {
+            address: address.to_string(),
+            _runtime: runtime,
+        }
+    }
+}
+
+fn config(mode: Mode, address: SocketAddr) -> CellConfig {
+    let backend = |number| BackendConfig {
+        number,
+        addresses: vec![address.to_string().parse().unwrap()],
+        fabric_socket: None,
+    };
+    CellConfig {
+        life: 1,
+        config_id: 1,
+        cell: "fake".to_owned(),
+        mode,
+        backends: (0..mode.copy_count() as u32).map(backend).collect(),
+        hash: KeyHasher::default(),
+        value_len_max: 16 << 20,
+        eviction: "lru".to_owned(),
+        flush_floor: Version::ZERO,
+    }
+}
+
+fn no<T>() -> Result<Response<T>, Status> {
+    Err(Status::unimplemented("not in this test"))
+}
+
+type ReloadStream =
+    Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl v1::trefoil_server::Trefoil for Service {
+    type ReloadStream = ReloadStream;
+
+    async fn ping(
+        &self,
+        _: Request<v1::PingRequest>,
+    ) -> Result<Response<v1::PingResponse>, Status> {
+        Ok(Response::new(v1::PingResponse {}))
+    }
+
+    async fn hello(
+        &self,
+        _: Request<v1::HelloRequest>,
+    ) -> Result<Response<v1::HelloResponse>, Status> {
+        no()
+    }
+
+    async fn config(
+        &self,
+        _: Request<v1::ConfigRequest>,
+    ) -> Result<Response<v1::ConfigResponse>, Status> {
+        let config = self.config.lock().unwrap();
+        Ok(Response::new(v1::ConfigResponse {
+            config: config.as_ref().map(trefoil_cell::encode_config),
+        }))
+    }
+
+    async fn mutate(
+        &self,
+        request: Request<v1::MutateRequest>,
+    ) -> Result<Response<v1::MutateResponse>, Status> {
+        let answer = (self.script.on_mutate)(request.into_inner()).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn lookup(
+        &self,
+        _: Request<v1::LookupRequest>,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        no()
+    }
+
+    async fn r#use(&self, _: Request<v1::UseRequest>) -> Result<Response<v1::UseResponse>, Status> {
+        no()
+    }
+
+    async fn touch(
+        &self,
+        request: Request<v1::TouchRequest>,
+    ) -> Result<Response<v1::TouchResponse>, Status> {
+        (self.script.on_touch)(request.into_inner());
+        Ok(Response::new(v1::TouchResponse {}))
+    }
+
+    async fn stats(
+        &self,
+        _: Request<v1::StatsRequest>,
+    ) -> Result<Response<v1::StatsResponse>, Status> {
+        no()
+    }
+
+    async fn top_keys(
+        &self,
+        _: Request<v1::TopKeysRequest>,
+    ) -> Result<Response<v1::TopKeysResponse>, Status> {
+        no()
+    }
+
+    async fn set_memory_limit(
+        &self,
+        _: Request<v1::SetMemoryLimitRequest>,
+    ) -> Result<Response<v1::SetMemoryLimitResponse>, Status> {
+        no()
+    }
+
+    async fn flush(
+        &self,
+        _: Request<v1::FlushRequest>,
+    ) -> Result<Response<v1::FlushResponse>, Status> {
+        no()
+    }
+
+    async fn list(
+        &self,
+        _: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListResponse>, Status> {
+        no()
+    }
+
+    async fn reload(
+        &self,
+        _: Request<tonic::Streaming<v1::ReloadRequest>>,
+    ) -> Result<Response<ReloadStream>, Status> {
+        no()
+    }
+}

@@ -1,0 +1,9 @@
+//! The client against backends whose answers the tests choose, and against real
+//! ones in this process.
+
+mod asynchronous;
+mod calls;
+mod carriers;
+mod fake;
+mod real;
+mod submitting;

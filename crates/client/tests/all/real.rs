@@ -1,0 +1,78 @@
+//! A cell of real backends in this process.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions};
+use trefoil_cell::{BackendConfig, CellConfig, ConfigStore, EmbeddedStore, Mode};
+use trefoil_layout::{KeyHasher, Version};
+
+/// A running cell; all backends are one process: this one.
+pub(crate) struct Real {
+    pub(crate) address: String,
+    /// Where its shared memory is handed over.
+    pub(crate) fabric: PathBuf,
+    _home: TempDir,
+    server: Server,
+}
+
+impl Real {
+    pub(crate) fn start(mode: Mode) -> Real {
+        let home = tempfile::tempdir().unwrap();
+        let fabric = home.path().join("fabric");
+        Self::start_in(home, mode, fabric)
+    }
+
+    /// The same, with a configuration that names another socket than the real one.
+    pub(crate) fn start_in(home: TempDir, mode: Mode, named: PathBuf) -> Real {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let fabric = home.path().join("fabric");
+        let listen = ListenOptions {
+            tcp: Some(any),
+            unix: None,
+            fabric: Some(fabric.clone()),
+            metrics: None,
+            ..ListenOptions::default()
+        };
+        let listeners = Listeners::bind(&listen).unwrap();
+        let store = Arc::new(EmbeddedStore::new());
+        let backend_count = mode.copy_count() as u32;
+        let mut options = ServerOptions::new(store.clone(), (0..backend_count).collect());
+        // Generous: the bound counts what parallel tests hold, too.
+        options.memory_limit = 1 << 30;
+        // One process cannot map so many backends as there may be clients.
+        options.fabric_client_count_max = Some(32);
+        let addresses = listeners.rpc_addresses();
+        let backend = |number| BackendConfig {
+            number,
+            addresses: addresses.clone(),
+            fabric_socket: Some(named.clone()),
+        };
+        let config = CellConfig {
+            life: 1,
+            config_id: 1,
+            cell: "test".to_owned(),
+            mode,
+            backends: (0..backend_count).map(backend).collect(),
+            hash: KeyHasher::default(),
+            value_len_max: 16 << 20,
+            eviction: "lru".to_owned(),
+            flush_floor: Version::ZERO,
+        };
+        store.compare_and_swap(None, &config).unwrap();
+        let server = Server::start(options, listeners).unwrap();
+        Real {
+            address: addresses[0].to_string(),
+            fabric,
+            _home: home,
+            server,
+        }
+    }
+}
+
+impl Real {
+    /// Clients that hold rings now.
+    pub(crate) fn clients(&self) -> u64 {
+        self.server.statistics().process.unwrap().fabric_clients
+    }
+}
