@@ -35,6 +35,17 @@ pub enum StartError {
         /// Highest of the cell.
         last: u32,
     },
+    /// Every restart of a backend begins in an epoch of its own; there are
+    /// 524,288 of them in one life of a cell.
+    #[error(
+        "backend {number} has been started {count} times without its cell: restart the whole cell"
+    )]
+    IncarnationsUsedUp {
+        /// Which.
+        number: u32,
+        /// How often.
+        count: u32,
+    },
     /// Eviction policy of another release.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),

@@ -25,11 +25,21 @@ pub enum FlushError {
     /// It is gone.
     #[error("the cell's configuration is gone")]
     NoConfig,
-    /// It is another cell's, or another life's of this one.
+    /// The cell was started anew, without this process.
     #[error(
-        "the configuration in force (config id {0}) is not the one that this backend serves: restart the backend"
+        "the cell was started anew (config id {0}): what this backend holds belongs to its former life; stop this process"
+    )]
+    OtherLife(u32),
+    /// More than a flush has changed: backends, mode, hash, limits.
+    #[error(
+        "the configuration in force (config id {0}) differs in more than a flush from the one that this backend serves: restart the backend"
     )]
     OtherConfig(u32),
+    /// Another corpus is served by others.
+    #[error(
+        "the cell was reloaded (config id {0}), this backend was not: run `trefoil cell reload` again"
+    )]
+    NotReloaded(u32),
     /// Every flush takes one.
     #[error("the cell's config ids are used up: start it anew")]
     NoConfigId,
@@ -50,7 +60,7 @@ impl State {
             let next = stored.flushed(floor).ok_or(FlushError::NoConfigId)?;
             let swapped = self
                 .config_store
-                .compare_and_swap(Some(stored.config_id), &next);
+                .compare_and_swap(Some(stored.topology_id()), &next);
             match swapped {
                 Ok(()) => return self.adopt(next),
                 // Somebody else was first, perhaps with this very floor.
@@ -61,28 +71,37 @@ impl State {
     }
 
     /// Serves the configuration that is in force, if a flush has changed it
-    /// without telling this process.
+    /// without telling this process. An error says what cannot be followed.
     pub(crate) fn catch_up(&self) -> Result<(), FlushError> {
-        if let Some(stored) = self.config_store.load()?
-            && stored.config_id > self.config().config_id
-            && self.config().differs_by_flush(&stored)
-        {
-            self.adopt(stored)?;
+        let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
+        let current = self.config();
+        let is_reload = stored.mode.is_immutable()
+            && stored.life == current.life
+            && stored.flush_floor == current.flush_floor;
+        if is_reload && self.members.iter().any(|member| member.is_reloading()) {
+            // Its commit is on the way.
+            return Ok(());
         }
-        Ok(())
+        self.adopt(stored).map(drop)
     }
 
     fn adopt(&self, next: CellConfig) -> Result<Arc<CellConfig>, FlushError> {
         // One at a time: ids and floors only grow.
         let _adopting = self.adopting();
         let current = self.config();
-        if next.config_id <= current.config_id {
+        let id = next.config_id;
+        if next.life != current.life {
+            return Err(FlushError::OtherLife(id));
+        }
+        if id <= current.config_id {
             return Ok(current);
         }
-        if !current.differs_by_flush(&next) {
-            return Err(FlushError::OtherConfig(next.config_id));
+        if current.differs_by_reload(&next) {
+            return Err(FlushError::NotReloaded(id));
         }
-        let id = next.config_id;
+        if !current.differs_by_flush(&next) {
+            return Err(FlushError::OtherConfig(id));
+        }
         for member in &self.members {
             member.store.raise_flush_floor(next.flush_floor);
         }

@@ -4,6 +4,10 @@
 //! so they believe it only until the lease in the control region ends. It does
 //! nothing else: whatever holds it up for longer than [`LEASE`] stops every
 //! reader on this host.
+//!
+//! It vouches for the process, so it renews only while the fabric's poller gets on
+//! with its work: writers must not wait for a backend whose readers go on believing
+//! it.
 
 use crate::state::State;
 use crate::stop::Stop;
@@ -11,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
+use trefoil_fabric::shm::Progress;
 
 /// How long a client may believe a backend that has not renewed its lease. A
 /// successor waits as long before it serves.
@@ -27,11 +32,56 @@ const _: () = assert!(
     "a few late renewals do not let it lapse"
 );
 
+/// How long the poller may stand still, at work, before nobody vouches for it any
+/// more. A busy machine may let it wait; no request takes a tenth of this.
+const STALL: Duration = Duration::from_secs(1);
+
+/// What was last seen of the poller.
+struct Watch {
+    last: Progress,
+    since: Instant,
+}
+
+impl Watch {
+    fn new(now: Instant) -> Self {
+        Watch {
+            last: Progress::default(),
+            since: now,
+        }
+    }
+
+    /// Whether the poller gets on, or sleeps because there is nothing to do.
+    fn gets_on(&mut self, progress: Progress, now: Instant) -> bool {
+        if progress.is_asleep || progress != self.last {
+            self.last = progress;
+            self.since = now;
+        }
+        now.saturating_duration_since(self.since) < STALL
+    }
+}
+
 /// Renews until stopped.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
     let mut renewed = Instant::now();
+    let mut watch = Watch::new(renewed);
+    let mut stalled = false;
     loop {
-        renew(state);
+        let gets_on = state
+            .fabric_progress()
+            .is_none_or(|progress| watch.gets_on(progress, Instant::now()));
+        if gets_on {
+            renew(state);
+        }
+        if stalled == gets_on {
+            stalled = !gets_on;
+            match stalled {
+                true => tracing::error!(
+                    "messages have not been served for {} s: the lease is not renewed, clients use the other backends",
+                    STALL.as_secs()
+                ),
+                false => tracing::warn!("messages are served again: the lease is renewed"),
+            }
+        }
         let late = &state.counters.lease_renewals_late;
         late.fetch_add(u64::from(renewed.elapsed() > LATE), Ordering::Relaxed);
         renewed = Instant::now();
@@ -49,4 +99,28 @@ pub(crate) fn renew(state: &State) {
     }
     let renewals = &state.counters.lease_renewals;
     renewals.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poller_that_stands_still_at_work_is_not_vouched_for() {
+        let begin = Instant::now();
+        let mut watch = Watch::new(begin);
+        let mut after = |ms: u64, rounds, is_asleep| {
+            let progress = Progress { rounds, is_asleep };
+            watch.gets_on(progress, begin + Duration::from_millis(ms))
+        };
+        assert!(after(0, 7, false));
+        assert!(after(900, 7, false), "a busy machine");
+        assert!(!after(1000, 7, false), "hung");
+        assert!(!after(9000, 7, false));
+        assert!(after(9100, 8, false), "it has gone on");
+        assert!(after(9200, 8, true));
+        assert!(after(99_000, 8, true), "nothing to do");
+        assert!(after(99_900, 8, false));
+        assert!(!after(100_900, 8, false));
+    }
 }

@@ -17,7 +17,7 @@
 //! | `server` | starts everything in the right order, and stops it |
 //! | `options`, `error` | what an operator chooses, and why it cannot be done |
 //! | `listen` | sockets, taken before anything is served |
-//! | `flush` | a higher flush floor, put in force and served |
+//! | `flush`, `behind` | a higher flush floor, put in force and served; catching up with one |
 //! | `local` | the store, for other code of this process |
 //! | `member` | one backend: its store, its lease, its answers |
 //! | `lease`, `tend` | the two background threads |
@@ -27,15 +27,21 @@
 //! | `reporter` | other parts of the process that have something to report |
 //! | `corpus` | files of an immutable cell |
 //! | `service` | the RPC contract |
-//! | `transport` | connections |
+//! | `transport`, `access`, `inbound` | connections, who may call, and bounded memory for long requests |
 //! | `metrics` | statistics for Prometheus |
 
+mod access;
+mod admission;
+mod behind;
 mod clock;
 pub mod corpus;
 mod error;
+mod exposition;
 mod flush;
 mod hot;
+mod inbound;
 mod lease;
+mod lending;
 mod listen;
 mod local;
 mod member;
@@ -52,6 +58,7 @@ mod tend;
 mod transport;
 
 pub use error::StartError;
+pub use exposition::exposition;
 pub use flush::FlushError;
 pub use lease::{LEASE, RENEWAL_PERIOD};
 pub use listen::{ListenError, ListenOptions, Listeners, UnixSocket, take_port};
@@ -62,3 +69,4 @@ pub use options::ServerOptions;
 pub use process::{Cpu, Resident};
 pub use reporter::Reporter;
 pub use server::Server;
+pub use trefoil_fabric::shm::UserPolicy;

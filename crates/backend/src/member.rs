@@ -1,14 +1,20 @@
 //! One backend of the process: a store, the configuration it serves and the
 //! one way in for every request, whatever carried it.
 
+use crate::behind::Behind;
 use crate::clock;
 use crate::hot::Hot;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::lending::Lending;
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
 use std::time::Duration;
-use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, Placement};
+use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_fabric::{AnswerSink, ClientId, Service};
+use trefoil_layout::TopologyId;
 use trefoil_layout::control::{self, ControlShape};
+use trefoil_layout::epoch;
 use trefoil_layout::message::{Request, TOUCH_SLOT_COUNT_MAX};
 use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Mutation, Outcome, Rejection};
 use trefoil_region::WordBuffer;
@@ -19,24 +25,35 @@ pub(crate) struct Member {
     pub(crate) number: u32,
     pub(crate) store: Store,
     pub(crate) hot: Hot,
-    placement: Placement,
+    /// The cell's life whose data this is.
+    life: u64,
     /// Configuration that requests must name; [`CONFIG_ID_CHANGING`] while the
     /// corpus is being replaced.
     config_id: AtomicU32,
     /// One reload at a time, from its begin to its end.
     reloading: AtomicBool,
+    behind: Arc<Behind>,
+    lending: Arc<Lending>,
 }
 
 impl Member {
     /// Backend `number` of the cell, around its store.
-    pub(crate) fn new(number: u32, config: &CellConfig, store: Store) -> Self {
+    pub(crate) fn new(
+        number: u32,
+        config: &CellConfig,
+        store: Store,
+        behind: Arc<Behind>,
+        lending: Arc<Lending>,
+    ) -> Self {
         Member {
             number,
             store,
             hot: Hot::new(u64::from(number)),
-            placement: config.placement(),
+            life: config.life,
             config_id: AtomicU32::new(config.config_id),
             reloading: AtomicBool::new(false),
+            behind,
+            lending,
         }
     }
 
@@ -44,18 +61,30 @@ impl Member {
     pub(crate) fn shape(&self) -> ControlShape {
         ControlShape {
             partition_count: self.store.partition_count(),
+            shard_count: self.store.shard_count(),
             incarnation: self.store.config().incarnation,
         }
     }
 
-    /// The shard's epoch. It is raised by recovery, which does not exist yet.
+    /// The highest epoch of its shards: what is reported of the whole backend.
+    /// Answers carry that of their key's shard.
     pub(crate) fn epoch(&self) -> u32 {
-        self.store.config().epoch
+        let shards = 0..self.store.shard_count();
+        let epochs = shards.map(|shard| self.store.epoch(shard));
+        epochs.max().unwrap_or_default()
     }
 
     /// The configuration that requests must name.
     pub(crate) fn config_id(&self) -> u32 {
-        self.config_id.load(Ordering::Acquire)
+        self.config_id.load(Memory::Acquire)
+    }
+
+    /// What requests are compared with.
+    pub(crate) fn topology(&self) -> TopologyId {
+        TopologyId {
+            life: self.life,
+            config_id: self.config_id(),
+        }
     }
 
     /// Extends the lease in the control region.
@@ -70,39 +99,44 @@ impl Member {
         Duration::from_nanos(end_ns.saturating_sub(monotonic_ns()))
     }
 
-    /// Executes a mutation. `config_id` is what the client works under, where
-    /// the request carries it.
-    pub(crate) fn mutate(&self, config_id: Option<u32>, mutation: &Mutation<'_>) -> Ack {
-        if !self.is_mine(config_id, mutation.entry.key) {
+    /// Executes a mutation by a client that works under `topology`.
+    pub(crate) fn mutate(&self, topology: TopologyId, mutation: &Mutation<'_>) -> Ack {
+        if let Err(rejection) = self.check(topology) {
             return Ack {
-                epoch: self.epoch(),
-                outcome: Outcome::Rejected(Rejection::WrongShard),
+                epoch: epoch::NONE,
+                outcome: Outcome::Rejected(rejection),
             };
         }
+        let _turn = self.lending.make_fit(self, mutation.entry.encoded_len());
         self.store.mutate(clock::now(), mutation)
     }
 
     /// Executes a lookup; the data lies in `into`.
     pub(crate) fn lookup<'b>(
         &self,
-        config_id: Option<u32>,
+        topology: TopologyId,
         key: &[u8],
         into: &'b mut WordBuffer,
     ) -> LookupAnswer<'b> {
-        if !self.is_mine(config_id, key) {
+        if let Err(rejection) = self.check(topology) {
             return LookupAnswer {
-                epoch: self.epoch(),
-                found: Found::Rejected(Rejection::WrongShard),
+                epoch: epoch::NONE,
+                found: Found::Rejected(rejection),
             };
         }
         self.store.lookup(clock::now(), key, into)
     }
 
+    /// What a fill that begins now must find again.
+    pub(crate) fn stamp(&self, key: &[u8]) -> u64 {
+        self.store.stamp(key)
+    }
+
     /// How an item was used.
-    pub(crate) fn item_use(&self, config_id: Option<u32>, key: &[u8]) -> Option<ItemUse> {
-        self.is_mine(config_id, key)
-            .then(|| self.store.item_use(clock::now(), key))
-            .flatten()
+    pub(crate) fn item_use(&self, topology: TopologyId, key: &[u8]) -> Option<ItemUse> {
+        self.check(topology)
+            .ok()
+            .and_then(|()| self.store.item_use(clock::now(), key))
     }
 
     /// Takes a report of touches.
@@ -111,40 +145,53 @@ impl Member {
         self.hot.touched(&self.store, partition, window_id, slots);
     }
 
-    /// Whether requests for this key belong here under the client's configuration.
-    fn is_mine(&self, config_id: Option<u32>, key: &[u8]) -> bool {
+    /// Whether a request that was made under `topology` is executed here; whether
+    /// its key belongs here, the store knows. It is compared before anything is
+    /// done: what is refused left no trace.
+    fn check(&self, topology: TopologyId) -> Result<(), Rejection> {
+        if topology.life != self.life {
+            return Err(Rejection::OtherLife);
+        }
         let current = self.config_id();
-        current != CONFIG_ID_CHANGING && config_id.is_none_or(|id| id == current) && self.holds(key)
+        if current == CONFIG_ID_CHANGING {
+            // In a moment it is another one.
+            return Err(Rejection::UnknownConfig);
+        }
+        match topology.config_id.cmp(&current) {
+            Ordering::Less => Err(Rejection::StaleConfig),
+            Ordering::Greater => {
+                self.behind.notice();
+                Err(Rejection::UnknownConfig)
+            }
+            Ordering::Equal => Ok(()),
+        }
+    }
+
+    /// Whether a reload of this backend is under way.
+    pub(crate) fn is_reloading(&self) -> bool {
+        self.reloading.load(Memory::Acquire)
     }
 
     /// Whether this backend is of the key's cohort.
     pub(crate) fn holds(&self, key: &[u8]) -> bool {
-        self.placement.is_total() || {
-            let hash = self.store.config().hasher.hash(key);
-            self.placement.cohort(hash).contains(self.number)
-        }
-    }
-
-    /// The key's shard: the first backend of its cohort.
-    pub(crate) fn shard_of(&self, key: &[u8]) -> u32 {
-        let hash = self.store.config().hasher.hash(key);
-        self.placement.cohort(hash).as_slice()[0]
+        let config = self.store.config();
+        config.shards.local(config.hasher.hash(key)).is_some()
     }
 
     /// Takes the right to reload; `false` if somebody else has it.
     pub(crate) fn begin_reloading(&self) -> bool {
-        !self.reloading.swap(true, Ordering::AcqRel)
+        !self.reloading.swap(true, Memory::AcqRel)
     }
 
     /// Gives it back.
     pub(crate) fn end_reloading(&self) {
-        self.reloading.store(false, Ordering::Release);
+        self.reloading.store(false, Memory::Release);
     }
 
     /// Serves the same corpus under another config id. Requests that name the
     /// old one are refused from now on, and its readers look for the new one.
     pub(crate) fn change_config(&self, config_id: u32) {
-        self.config_id.store(config_id, Ordering::Release);
+        self.config_id.store(config_id, Memory::Release);
         self.store.set_config_id(config_id);
     }
 
@@ -152,12 +199,12 @@ impl Member {
     /// served, under `config_id`. In between buckets carry an id that no client
     /// expects: whatever a client reads under one config id is of one corpus.
     pub(crate) fn change_corpus(&self, config_id: u32) -> Result<(), ReloadError> {
-        let before = self.config_id.swap(CONFIG_ID_CHANGING, Ordering::AcqRel);
+        let before = self.config_id.swap(CONFIG_ID_CHANGING, Memory::AcqRel);
         self.store.set_config_id(CONFIG_ID_CHANGING);
         let finished = self.store.finish_reload();
         let serves = if finished.is_ok() { config_id } else { before };
         self.store.set_config_id(serves);
-        self.config_id.store(serves, Ordering::Release);
+        self.config_id.store(serves, Memory::Release);
         finished
     }
 }
@@ -171,15 +218,25 @@ pub(crate) fn found_len(answer: &LookupAnswer<'_>) -> usize {
 }
 
 impl Service for Member {
-    fn execute(&self, _client: ClientId, request: Request<'_>, answer: &mut AnswerSink<'_>) {
+    fn execute(
+        &self,
+        _client: ClientId,
+        config_id: u32,
+        request: Request<'_>,
+        answer: &mut AnswerSink<'_>,
+    ) {
+        let topology = TopologyId {
+            life: self.life,
+            config_id,
+        };
         match request {
             Request::Mutate(mutation) => {
                 self.hot
                     .message(mutation.entry.key, mutation.entry.value.len());
-                answer.ack(self.mutate(None, &mutation));
+                answer.ack(self.mutate(topology, &mutation));
             }
             Request::Lookup { key } => answer.lookup(|into| {
-                let found = self.lookup(None, key, into);
+                let found = self.lookup(topology, key, into);
                 self.hot.message(key, found_len(&found));
                 found
             }),
@@ -192,9 +249,13 @@ impl Service for Member {
                 let numbers = slots.copy_to(&mut numbers);
                 self.touch(usize::from(partition), window_id, numbers);
             }
-            Request::Use { key } => answer.item_use(self.item_use(None, key)),
+            Request::Use { key } => answer.item_use(self.item_use(topology, key)),
             Request::Ping => answer.pong(),
         }
+    }
+
+    fn topology(&self) -> TopologyId {
+        Member::topology(self)
     }
 
     fn charge(&self, bytes: u64) -> bool {

@@ -3,7 +3,7 @@
 //! ```text
 //! limit = overhead (program, heap, stacks: measured)
 //!       + reserve  (what the overhead may grow by until it is measured again)
-//!       + the members' stores, in equal shares, rings included
+//!       + the members' stores, rings and the bodies of large requests included
 //! ```
 //!
 //! The stores account for every byte of theirs. What they do not know is
@@ -14,7 +14,7 @@
 //! cause: counted twice, it would cost items that may stay.
 
 use crate::process::Resident;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Least limit of a process, in bytes.
 pub const MEMORY_LIMIT_MIN: u64 = 32 << 20;
@@ -67,6 +67,8 @@ pub(crate) struct MemoryBound {
     limit: AtomicU64,
     baseline: u64,
     overhead: AtomicU64,
+    /// Bytes of requests that are held, which are on the stores' accounts.
+    transient: AtomicI64,
     /// Highest limit that the members' regions were made for.
     limit_max: u64,
     members: usize,
@@ -85,6 +87,7 @@ impl MemoryBound {
             limit: AtomicU64::new(limit),
             baseline,
             overhead: AtomicU64::new(baseline),
+            transient: AtomicI64::new(0),
             limit_max,
             members,
         };
@@ -132,6 +135,16 @@ impl MemoryBound {
     pub(crate) fn set_limit(&self, limit: u64) -> Result<u64, MemoryError> {
         self.check(limit)?;
         Ok(self.limit.swap(limit, Ordering::Relaxed))
+    }
+
+    /// Counts bytes that are held for requests, or no more.
+    pub(crate) fn count_transient(&self, bytes: i64) {
+        self.transient.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are held for requests: private ones, on the stores' accounts.
+    pub(crate) fn transient(&self) -> u64 {
+        self.transient.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// What each member's store may hold now.

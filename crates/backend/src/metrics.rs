@@ -11,11 +11,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_rpc::v1::{MemberStats, ProcessStats, StatsResponse};
-
-/// Of what [`render`] returns.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// One metric. A counter's samples carry `_total` behind its name.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +78,25 @@ const fn labelled(info: MetricInfo, labels: &'static [&'static str]) -> MetricIn
 
 use Source::{Member, Process};
 
+/// Taken once: a start that moves with the clock would look like a restart.
+fn start_time_s(process: &ProcessStats) -> f64 {
+    static START: OnceLock<f64> = OnceLock::new();
+    *START.get_or_init(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now.map_or(0, |now| now.as_millis() as u64);
+        now_ms.saturating_sub(process.uptime_ms) as f64 / 1e3
+    })
+}
+
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 27] = [
+pub const METRICS: [MetricInfo; 29] = [
+    labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
+        by([(env!("CARGO_PKG_VERSION"), 1)])
+    })), &["version"]),
+    gauge("trefoil_process_start_time_seconds", "When the process began to serve, since the Unix epoch", Process(|p| {
+        vec![(Vec::new(), Value::Seconds(start_time_s(p)))]
+    })),
     labelled(counter("trefoil_process_cpu_seconds", "CPU time of the process", Process(|p| {
         let seconds = |us: u64| Value::Seconds(us as f64 / 1e6);
         vec![
@@ -112,7 +126,7 @@ pub const METRICS: [MetricInfo; 27] = [
     gauge("trefoil_config_id", "Cell configuration that is served", Member(|m| one(m.config_id.into()))),
     gauge("trefoil_epoch", "The shard's epoch", Member(|m| one(m.epoch.into()))),
     gauge("trefoil_partitions", "Partitions of the backend", Member(|m| one(m.partition_count.into()))),
-    gauge("trefoil_items", "Values present", Member(|m| one(m.items))),
+    gauge("trefoil_items", "Copies of items at the backend: at R=3.2 an item has three", Member(|m| one(m.items))),
     gauge("trefoil_entry_bytes", "Data entries: keys, values and their heads", Member(|m| one(m.entry_bytes))),
     gauge("trefoil_store_limit_bytes", "Share of the memory bound", Member(|m| one(m.memory_limit_bytes))),
     labelled(gauge("trefoil_store_resident_bytes", "Memory of the store by what it is for", Member(|m| {

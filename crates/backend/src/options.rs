@@ -33,6 +33,9 @@ pub struct ServerOptions {
     /// How long the fabric's poller spins after the last message; `None` for
     /// the fabric's own default.
     pub fabric_spin: Option<Duration>,
+    /// Clients with message rings; `None` for the fabric's own default. Further ones
+    /// read only, and mutate by RPC.
+    pub fabric_client_count_max: Option<usize>,
     /// Processor that the poller is pinned to.
     pub fabric_cpu: Option<usize>,
 }
@@ -52,6 +55,7 @@ impl ServerOptions {
             load: None,
             rpc_thread_count: 2,
             fabric_spin: None,
+            fabric_client_count_max: None,
             fabric_cpu: None,
         }
     }

@@ -9,9 +9,11 @@
 //! readers may believe its memory until then, so this process neither answers
 //! nor votes before.
 
+use crate::behind::Behind;
 use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
 use crate::error::StartError;
 use crate::lease::{self, LEASE};
+use crate::lending::Lending;
 use crate::listen::{Listeners, UnixSocket};
 use crate::local::LocalStore;
 use crate::member::Member;
@@ -31,10 +33,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use trefoil_cell::{BackendLock, CellConfig, Mode};
+use trefoil_cell::{BackendLock, CellConfig, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetOptions};
-use trefoil_layout::Version;
+use trefoil_layout::limits::PARTITION_COUNT_MAX;
+use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::HugePages;
 use trefoil_rpc::v1::StatsResponse;
 use trefoil_store::policy::PolicyKind;
@@ -65,6 +68,7 @@ struct Running {
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
     unix: Option<UnixSocket>,
+    token_file: Option<TokenFile>,
     locks: Vec<BackendLock>,
 }
 
@@ -73,6 +77,7 @@ impl Server {
     /// serves, which is at least [`LEASE`] later.
     pub fn start(options: ServerOptions, listeners: Listeners) -> Result<Self, StartError> {
         let exclusive_since = Instant::now();
+        trefoil_region::return_long_blocks();
         let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
         check(&options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;
@@ -82,24 +87,35 @@ impl Server {
         let count = options.members.len();
         let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, count)?;
         let incarnation = rand::random::<u64>() | 1;
+        let stop = Arc::<Stop>::default();
+        let behind = Arc::new(Behind::new(Arc::clone(&stop)));
+        let lending = Arc::<Lending>::default();
         let members = options
             .members
             .iter()
             .map(|&number| {
                 let share = bound.share();
                 let epoch = first_epoch(&options.locks, &config, number)?;
-                let life = Life { epoch, incarnation };
-                let made = make_member(&options, &config, number, life, share, plan);
-                made.map(Arc::new)
+                let task = Task {
+                    number,
+                    epoch,
+                    incarnation,
+                    share,
+                };
+                let store = make_store(&options, &config, task, plan)?;
+                let (behind, lending) = (Arc::clone(&behind), Arc::clone(&lending));
+                let member = Member::new(number, &config, store, behind, lending);
+                Ok(Arc::new(member))
             })
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Vec<_>, StartError>>()?;
         if let Some(path) = &options.load {
             for member in &members {
                 load_corpus(member, &config, path)?;
             }
         }
         let cell = config.cell.clone();
-        let state = State::new(members, bound, options.config_store.clone(), config);
+        let config_store = options.config_store.clone();
+        let state = State::new(members, bound, config_store, config, behind, lending);
         // The rest of the predecessor's lease; loading has taken some of it.
         std::thread::sleep(LEASE.saturating_sub(exclusive_since.elapsed()));
 
@@ -111,9 +127,10 @@ impl Server {
             state: Arc::new(state),
             runtime: Some(runtime),
             stopping,
-            stop: Arc::default(),
+            stop,
             threads: Vec::new(),
             unix: None,
+            token_file: None,
             locks: options.locks,
         };
         lease::renew(&running.state);
@@ -125,7 +142,10 @@ impl Server {
         if let Some(path) = listeners.fabric_socket() {
             let mut target = TargetOptions::new(path);
             target.spin = options.fabric_spin.unwrap_or(target.spin);
+            let count_max = options.fabric_client_count_max;
+            target.client_count_max = count_max.unwrap_or(target.client_count_max);
             target.cpu = options.fabric_cpu;
+            target.users = listeners.users.clone();
             let target = start_fabric(target, &running.state)?;
             let _ = running.state.target.set(Mutex::new(Some(target)));
         }
@@ -196,18 +216,35 @@ impl Running {
         };
         let _entered = runtime.enter();
         let Listeners {
-            tcp, unix, metrics, ..
+            tcp,
+            unix,
+            metrics,
+            users,
+            token,
+            token_file,
+            ..
         } = listeners;
+        self.token_file = token_file;
         if let Some(tcp) = tcp {
             let listener = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
             let state = Arc::clone(&self.state);
-            tokio::spawn(transport::rpc_over_tcp(listener, state, stopping.clone()));
+            tokio::spawn(transport::rpc_over_tcp(
+                listener,
+                Arc::new(token),
+                state,
+                stopping.clone(),
+            ));
         }
         if let Some(unix) = unix {
             let listener = unix.listener.try_clone().map_err(fail)?;
             let listener = tokio::net::UnixListener::from_std(listener).map_err(fail)?;
             let state = Arc::clone(&self.state);
-            tokio::spawn(transport::rpc_over_unix(listener, state, stopping.clone()));
+            tokio::spawn(transport::rpc_over_unix(
+                listener,
+                users,
+                state,
+                stopping.clone(),
+            ));
             self.unix = Some(unix);
         }
         if let Some(metrics) = metrics {
@@ -225,6 +262,7 @@ impl Drop for Running {
         tracing::info!("shutting down");
         self.state.begin_stopping();
         drop(self.unix.take());
+        drop(self.token_file.take());
         // First the renewals, or one would follow the revocation.
         self.stop.stop();
         for thread in self.threads.drain(..) {
@@ -283,6 +321,18 @@ fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {
         })
 }
 
+/// Partitions of each member: about as many as were asked for, but as many of
+/// each shard.
+fn partition_count(options: &ServerOptions, config: &CellConfig) -> usize {
+    let copies = config.mode.copy_count();
+    let asked = options.partition_count;
+    let fits = asked.next_multiple_of(copies) <= PARTITION_COUNT_MAX;
+    match fits || asked > PARTITION_COUNT_MAX {
+        true => asked.next_multiple_of(copies),
+        false => asked / copies * copies,
+    }
+}
+
 /// How the members' regions are made.
 #[derive(Clone, Copy)]
 struct RegionPlan {
@@ -310,48 +360,53 @@ fn plan_regions(options: &ServerOptions, machine: &Machine) -> RegionPlan {
     }
 }
 
-/// What tells one life of a backend from the next.
+/// What tells a member's store from those of its cohort, and from its own in
+/// another incarnation.
 #[derive(Clone, Copy)]
-struct Life {
+struct Task {
+    number: u32,
     epoch: u32,
     incarnation: u64,
+    share: u64,
 }
 
-/// The epoch that a backend begins with: 1 in its first life under this
-/// configuration. One that comes back empty has forgotten what it acknowledged
-/// and must not vote; there is no recovery yet that could raise its peers'
-/// epoch, so it begins in one of its own, and its votes pair with nobody's.
+/// The epoch that a backend begins with: the first one in its first incarnation
+/// of a cell's life. One that comes back empty has forgotten what it
+/// acknowledged and must not vote; there is no recovery yet that could raise its
+/// peers' epoch, so it begins in one of its own, and its votes pair with
+/// nobody's, not even with those of a peer that came back empty, too.
 fn first_epoch(locks: &[BackendLock], config: &CellConfig, number: u32) -> Result<u32, StartError> {
     let lock = locks.iter().find(|lock| lock.number() == number);
-    let life = lock.map_or(Ok(1), |lock| lock.begin_life(config.first_id()))?;
-    if life > 1 && config.mode == Mode::R32 {
+    let count = lock.map_or(Ok(1), |lock| lock.begin_incarnation(config.life))?;
+    if count > 1 && config.mode == Mode::R32 {
         tracing::warn!(
             backend = number,
-            life,
+            incarnation = count,
             "restarted empty: it holds a copy again but has no vote until the cell is restarted"
         );
     }
-    Ok(life)
+    let used_up = StartError::IncarnationsUsedUp { number, count };
+    epoch::of_incarnation(count, number).ok_or(used_up)
 }
 
-fn make_member(
+fn make_store(
     options: &ServerOptions,
     config: &CellConfig,
-    number: u32,
-    life: Life,
-    share: u64,
+    task: Task,
     plan: RegionPlan,
-) -> Result<Member, StartError> {
+) -> Result<Store, StartError> {
+    let number = task.number;
     let fail = |source| StartError::Store { number, source };
     let policy: PolicyKind = config.eviction.parse()?;
     let store_config = StoreConfig {
-        partition_count: options.partition_count,
+        partition_count: partition_count(options, config),
+        shards: ShardMap::new(config.placement(), number),
         config_id: config.config_id,
-        epoch: life.epoch,
-        incarnation: life.incarnation,
+        epoch: task.epoch,
+        incarnation: task.incarnation,
         hasher: config.hash,
         policy,
-        memory_limit: share,
+        memory_limit: task.share,
         value_len_max: config.value_len_max as usize,
         objects_max: options.objects_max,
         tombstone_count_max: options.tombstone_count_max,
@@ -360,9 +415,8 @@ fn make_member(
     };
     let name = format!("trefoil-{}-{number}", config.cell);
     let region_max = plan.limit_max / options.members.len() as u64;
-    let regions = Regions::memfd(&name, region_max.max(share), plan.huge).map_err(fail)?;
-    let store = Store::new(store_config, regions).map_err(fail)?;
-    Ok(Member::new(number, config, store))
+    let regions = Regions::memfd(&name, region_max.max(task.share), plan.huge).map_err(fail)?;
+    Store::new(store_config, regions).map_err(fail)
 }
 
 /// Fills an immutable member. All replicas give the same versions, because

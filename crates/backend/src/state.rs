@@ -1,5 +1,9 @@
 //! What every thread of the process shares.
 
+use crate::admission::Gate;
+use crate::behind::Behind;
+use crate::inbound::Inbound;
+use crate::lending::Lending;
 use crate::local::Turns;
 use crate::member::Member;
 use crate::memory::{Known, MemoryBound, MemoryError};
@@ -9,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 use trefoil_cell::{CellConfig, ConfigStore};
-use trefoil_fabric::shm::Target;
+use trefoil_fabric::shm::{Progress, Target};
+use trefoil_layout::limits::KEY_LEN_MAX;
 
 /// Calls through gRPC, and renewals.
 #[derive(Debug, Default)]
@@ -27,6 +32,8 @@ pub(crate) struct State {
     pub(crate) members: Vec<Arc<Member>>,
     pub(crate) counters: Counters,
     pub(crate) bound: MemoryBound,
+    pub(crate) lending: Arc<Lending>,
+    pub(crate) gate: Gate,
     pub(crate) config_store: Arc<dyn ConfigStore>,
     pub(crate) boot_id: String,
     pub(crate) started: Instant,
@@ -38,6 +45,8 @@ pub(crate) struct State {
     /// Held while another configuration is adopted.
     adopting: Mutex<()>,
     pub(crate) turns: Turns,
+    pub(crate) behind: Arc<Behind>,
+    pub(crate) inbound: Inbound,
     stopping: AtomicBool,
 }
 
@@ -47,11 +56,19 @@ impl State {
         bound: MemoryBound,
         config_store: Arc<dyn ConfigStore>,
         config: CellConfig,
+        behind: Arc<Behind>,
+        lending: Arc<Lending>,
     ) -> Self {
+        let message_len_max = config.value_len_max as usize + KEY_LEN_MAX + 4096;
+        lending.connect(&members);
+        let gate = Gate::new(lending.mean_share() * members.len() as u64);
         State {
+            inbound: Inbound::new(bound.limit(), message_len_max),
             members,
             counters: Counters::default(),
             bound,
+            lending,
+            gate,
             config_store,
             boot_id: crate::process::boot_id(),
             started: Instant::now(),
@@ -60,6 +77,7 @@ impl State {
             config: RwLock::new(Arc::new(config)),
             adopting: Mutex::default(),
             turns: Turns::default(),
+            behind,
             stopping: AtomicBool::new(false),
         }
     }
@@ -105,6 +123,13 @@ impl State {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the fabric's poller gets on; nothing where no target runs.
+    pub(crate) fn fabric_progress(&self) -> Option<Progress> {
+        let target = self.target.get()?;
+        let target = target.lock().unwrap_or_else(PoisonError::into_inner);
+        target.as_ref().map(Target::progress)
+    }
+
     /// The fabric's counters; zeros where no target runs.
     pub(crate) fn fabric_statistics(&self) -> trefoil_fabric::shm::Statistics {
         let target = self.target.get();
@@ -119,7 +144,7 @@ impl State {
     pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<u64, MemoryError> {
         let previous = self.bound.set_limit(bytes)?;
         tracing::info!(previous, bytes, "memory limit changed");
-        self.apply_share(self.bound.share());
+        self.lending.apply(self.bound.share());
         Ok(previous)
     }
 
@@ -131,16 +156,17 @@ impl State {
             stores.private += resident.private;
             stores.shared += resident.total() - resident.private;
         }
-        let share = self.members.first().map_or(0, |m| m.store.memory_limit());
-        if let Some(share) = self.bound.correct(Resident::now(), stores, share) {
-            tracing::debug!(share, "memory share corrected");
-            self.apply_share(share);
-        }
-    }
-
-    fn apply_share(&self, share: u64) {
-        for member in &self.members {
-            member.store.set_memory_limit(share);
+        // Bodies of requests are on the stores' accounts, and private.
+        let transient = self.bound.transient().min(stores.shared);
+        stores.private += transient;
+        stores.shared -= transient;
+        let share = self.lending.mean_share();
+        match self.bound.correct(Resident::now(), stores, share) {
+            Some(share) => {
+                tracing::debug!(share, "memory share corrected");
+                self.lending.apply(share);
+            }
+            None => self.lending.settle(),
         }
     }
 }

@@ -14,12 +14,16 @@ const STEP_PERIOD: Duration = Duration::from_millis(50);
 /// Between two looks at the process's resident memory.
 const MEMORY_PERIOD: Duration = Duration::from_millis(250);
 
+/// Least time between two looks at the configuration, whatever requests say.
+const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
+
 /// After a huge page was gathered: the copying is not to keep others from working.
 const GATHER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut looked = Instant::now();
+    let mut complaint = String::new();
     let mut gatherers: Vec<[Gatherer; 2]> = Vec::new();
     if huge_pages {
         let of = |member: &Arc<Member>| {
@@ -33,13 +37,14 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         for member in &state.members {
             more |= member.store.maintain(clock::now()).more;
         }
-        if looked.elapsed() >= MEMORY_PERIOD {
+        let elapsed = looked.elapsed();
+        // Whoever flushes tells every backend that answers; this is for one that
+        // did not answer at that moment.
+        let is_behind = state.behind.is_noticed();
+        if elapsed >= MEMORY_PERIOD || is_behind && elapsed >= CATCH_UP_PAUSE {
             state.correct_memory();
-            // Whoever flushes tells every backend that answers; this is for one
-            // that did not answer at that moment.
-            if let Err(error) = state.catch_up() {
-                tracing::warn!(%error, "cannot follow the cell's configuration");
-            }
+            state.behind.clear();
+            follow(state, &mut complaint);
             looked = Instant::now();
         }
         let mut gathered = false;
@@ -49,6 +54,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             gathered |= regions.data.gather(data) == Gathered::Page;
         }
         let pause = match (more, gathered) {
+            _ if state.behind.is_noticed() => CATCH_UP_PAUSE,
             (true, _) => Duration::ZERO,
             (false, true) => GATHER_PAUSE,
             (false, false) => STEP_PERIOD,
@@ -56,5 +62,18 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         if stop.wait(pause) {
             return;
         }
+    }
+}
+
+/// Takes over a configuration that was put in force without telling this
+/// process. Why it cannot is said once, not four times a second.
+fn follow(state: &State, complaint: &mut String) {
+    let error = match state.catch_up() {
+        Ok(()) => return complaint.clear(),
+        Err(error) => error.to_string(),
+    };
+    if error != *complaint {
+        tracing::error!(%error, "cannot follow the cell's configuration");
+        *complaint = error;
     }
 }

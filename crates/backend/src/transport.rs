@@ -1,12 +1,14 @@
 //! Connections: accepted, served by HTTP/2 (gRPC) or HTTP/1 (metrics), ended.
 
+use crate::access::Access;
+use crate::admission::AdmittedBody;
+use crate::exposition::exposition;
 use crate::metrics;
 use crate::service::RpcService;
 use crate::state::State;
 use http_body_util::Full;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -15,14 +17,24 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
+use tonic::codegen::Service as _;
+use tonic::service::interceptor::InterceptedService;
+use trefoil_cell::Token;
+use trefoil_fabric::shm::UserPolicy;
 
-/// HTTP/2 flow control, as the contract's clients set it.
-const STREAM_WINDOW_LEN: u32 = 4 << 20;
-const CONNECTION_WINDOW_LEN: u32 = 16 << 20;
-/// Longest HTTP/2 frame taken, in bytes: a large value is few frames.
-const FRAME_LEN_MAX: u32 = 1 << 20;
-/// Calls in flight on one connection.
-const STREAM_COUNT_MAX: u32 = 1024;
+/// HTTP/2 flow control of a stream: what may be sent that nobody has read yet, but
+/// no more than a share of the process's memory. A connection has four times that.
+const STREAM_WINDOW_LEN: u64 = 1 << 20;
+const STREAM_WINDOW_LEN_MIN: u64 = 128 << 10;
+const STREAM_WINDOW_SHARE: u64 = 256;
+/// Longest HTTP/2 frame taken, in bytes: a large value is few frames; but no more
+/// than a share of the process's memory, for each connection has a buffer for it.
+const FRAME_LEN_MAX: u64 = 1 << 20;
+const FRAME_LEN_MIN: u64 = 16 << 10;
+const FRAME_SHARE: u64 = 4096;
+/// Calls in flight on one connection: with the longest that take no room of
+/// [`crate::inbound`], 16 MiB.
+const STREAM_COUNT_MAX: u32 = 256;
 /// Pause after the system refused to accept (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long calls in flight may take once the server stops.
@@ -38,23 +50,38 @@ async fn stopped(mut stopping: Stopping) {
 }
 
 /// Serves gRPC over TCP.
-pub(crate) async fn rpc_over_tcp(listener: TcpListener, state: Arc<State>, stopping: Stopping) {
+pub(crate) async fn rpc_over_tcp(
+    listener: TcpListener,
+    token: Arc<Token>,
+    state: Arc<State>,
+    stopping: Stopping,
+) {
     let accept = || async {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     };
     accept_each(accept, &stopping, |stream| {
-        rpc(stream, Arc::clone(&state), stopping.clone())
+        let access = Access::Token(Arc::clone(&token));
+        rpc(stream, access, Arc::clone(&state), stopping.clone())
     })
     .await;
 }
 
 /// Serves gRPC over a Unix socket.
-pub(crate) async fn rpc_over_unix(listener: UnixListener, state: Arc<State>, stopping: Stopping) {
+pub(crate) async fn rpc_over_unix(
+    listener: UnixListener,
+    users: UserPolicy,
+    state: Arc<State>,
+    stopping: Stopping,
+) {
     let accept = || async { Ok(listener.accept().await?.0) };
     accept_each(accept, &stopping, |stream| {
-        rpc(stream, Arc::clone(&state), stopping.clone())
+        let access = match users.allows_client(&stream) {
+            true => Access::Granted,
+            false => Access::Refused,
+        };
+        rpc(stream, access, Arc::clone(&state), stopping.clone())
     })
     .await;
 }
@@ -91,18 +118,35 @@ where
     }
 }
 
-async fn rpc<T>(stream: T, state: Arc<State>, stopping: Stopping)
+async fn rpc<T>(stream: T, access: Access, state: Arc<State>, stopping: Stopping)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let service = trefoil_rpc::service(RpcService::new(state));
+    // What waits for its turn waits in the windows of its connection.
+    let limit = state.bound.limit();
+    let window = limit / STREAM_WINDOW_SHARE;
+    let stream_window = window.clamp(STREAM_WINDOW_LEN_MIN, STREAM_WINDOW_LEN) as u32;
+    let frame_len = (limit / FRAME_SHARE).clamp(FRAME_LEN_MIN, FRAME_LEN_MAX) as u32;
+    let service = trefoil_rpc::service(RpcService::new(Arc::clone(&state)));
+    let service = InterceptedService::new(service, access);
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+        let (state, mut service) = (Arc::clone(&state), service.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = state.inbound.bounded(body);
+            let (body, admitted) = AdmittedBody::new(body, state);
+            let answer = service.call(hyper::Request::from_parts(head, body)).await;
+            drop(admitted);
+            answer
+        }
+    });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW_LEN)
-        .initial_connection_window_size(CONNECTION_WINDOW_LEN)
+        .initial_stream_window_size(stream_window)
+        .initial_connection_window_size(4 * stream_window)
         .max_concurrent_streams(STREAM_COUNT_MAX)
-        .max_frame_size(FRAME_LEN_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+        .max_frame_size(frame_len)
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {
         result = &mut connection => note(result),
@@ -136,9 +180,14 @@ fn note(result: Result<(), hyper::Error>) {
 }
 
 fn answer<B>(state: &Arc<State>, request: &hyper::Request<B>) -> hyper::Response<Full<Bytes>> {
+    let accept = request.headers().get(hyper::header::ACCEPT);
+    let accept = accept.and_then(|value| value.to_str().ok()).unwrap_or("");
     let (status, kind, body) = match (request.method(), request.uri().path()) {
         (&hyper::Method::GET, "/metrics") => match metrics::render(state) {
-            Ok(text) => (200, metrics::CONTENT_TYPE, text),
+            Ok(text) => {
+                let (kind, body) = exposition(accept, text);
+                (200, kind, body)
+            }
             Err(error) => (500, "text/plain", format!("{error}\n")),
         },
         (&hyper::Method::GET, _) => (404, "text/plain", "metrics are at /metrics\n".to_owned()),

@@ -1,11 +1,12 @@
 //! The bound on the process's memory. One test, because the bound is measured
 //! on the whole process.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
+use crate::support::{Caller, Setup};
 use std::io::Write as _;
 use std::time::{Duration, Instant};
-use support::{Caller, Setup};
 use tonic::Code;
 use trefoil_cell::Mode;
 use trefoil_layout::op::Outcome;

@@ -7,7 +7,10 @@ mod unix;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use trefoil_cell::{AddressError, OwnerError, RpcAddress};
+use trefoil_cell::{
+    AddressError, OwnerError, RpcAddress, Token, TokenError, TokenFile, read_token,
+};
+use trefoil_fabric::shm::UserPolicy;
 
 pub use unix::UnixSocket;
 
@@ -22,21 +25,36 @@ pub struct ListenOptions {
     pub fabric: Option<PathBuf>,
     /// Prometheus metrics over HTTP; port 0 takes a free one.
     pub metrics: Option<SocketAddr>,
-    /// Whether addresses beyond loopback are allowed, without TLS.
-    pub insecure: bool,
+    /// Whether the RPC service may listen beyond loopback, without TLS.
+    pub plaintext_rpc: bool,
+    /// Whether metrics may be served beyond loopback, without TLS.
+    pub plaintext_metrics: bool,
+    /// Who may come in through the Unix sockets.
+    pub users: UserPolicy,
+    /// Holds the token that clients over TCP have to show; without it, one is
+    /// drawn and left where this user's clients look for it.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Why a socket could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
+    /// More than one of the sockets cannot be taken.
+    #[error("{}", lines(.0))]
+    Several(Vec<ListenError>),
     /// Nothing to listen on.
     #[error("the server would listen nowhere: give a TCP address or a socket path")]
     Nowhere,
     /// Other machines could reach it.
     #[error(
-        "{0} is reachable from other machines, which requires TLS; this release has none: listen on 127.0.0.1, or pass --insecure if the network is trusted"
+        "{address} is reachable from other machines, and this release has no TLS for it: listen on 127.0.0.1, or pass --plaintext {what} if the network is trusted"
     )]
-    OffLoopback(SocketAddr),
+    OffLoopback {
+        /// Wanted.
+        address: SocketAddr,
+        /// What would be served there, as the option names it.
+        what: &'static str,
+    },
     /// The port is taken.
     #[error("port {} is in use{} (wanted: {address})", address.port(), holder_text(holder.as_deref()))]
     PortInUse {
@@ -57,6 +75,12 @@ pub enum ListenError {
     /// Somebody else's socket or directory.
     #[error(transparent)]
     Owner(#[from] OwnerError),
+    /// A Unix socket, for another reason.
+    #[error(transparent)]
+    Socket(trefoil_fabric::shm::ListenError),
+    /// The token for clients over TCP.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// Anything else that the system reports.
     #[error("cannot listen on {address}: {source}")]
     System {
@@ -65,6 +89,20 @@ pub enum ListenError {
         /// The system's reason.
         source: io::Error,
     },
+}
+
+impl ListenError {
+    fn of(mut all: Vec<ListenError>) -> Self {
+        match all.len() {
+            1 => all.swap_remove(0),
+            _ => ListenError::Several(all),
+        }
+    }
+}
+
+fn lines(all: &[ListenError]) -> String {
+    let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
+    lines.join("\n  ")
 }
 
 fn holder_text(holder: Option<&str>) -> String {
@@ -78,6 +116,11 @@ pub struct Listeners {
     pub(crate) tcp: Option<TcpListener>,
     pub(crate) unix: Option<UnixSocket>,
     pub(crate) metrics: Option<TcpListener>,
+    pub(crate) users: UserPolicy,
+    /// What clients over TCP have to show.
+    pub(crate) token: Token,
+    /// Where they find it, unless the operator has chosen it.
+    pub(crate) token_file: Option<TokenFile>,
     fabric: Option<PathBuf>,
     tcp_address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
@@ -89,13 +132,34 @@ impl Listeners {
         if options.tcp.is_none() && options.unix.is_none() {
             return Err(ListenError::Nowhere);
         }
-        let tcp = bind_tcp(options.tcp, options.insecure)?;
-        let metrics = bind_tcp(options.metrics, options.insecure)?;
-        if let Some(path) = &options.fabric {
-            unix::check_path(path)?;
-        }
-        let unix = options.unix.as_deref().map(UnixSocket::bind).transpose()?;
+        let tcp = bind_tcp(options.tcp, "rpc", options.plaintext_rpc);
+        let metrics = bind_tcp(options.metrics, "metrics", options.plaintext_metrics);
+        let fabric = options.fabric.as_deref().map(unix::check_path).transpose();
+        let mode = options.users.socket_mode();
+        let bind = |path: &Path| UnixSocket::bind_with_mode(path, mode);
+        let unix = options.unix.as_deref().map(bind).transpose();
+        // Whatever is wrong is said at once, not one thing a start.
+        let (tcp, metrics, unix) = match (tcp, metrics, fabric, unix) {
+            (Ok(tcp), Ok(metrics), Ok(_), Ok(unix)) => (tcp, metrics, unix),
+            (tcp, metrics, fabric, unix) => {
+                let all = [tcp.err(), metrics.err(), fabric.err(), unix.err()];
+                return Err(ListenError::of(all.into_iter().flatten().collect()));
+            }
+        };
+        let token = match &options.token_file {
+            Some(path) => read_token(path)?,
+            None => Token::of_bytes(rand::random()),
+        };
+        let token_file = match &tcp {
+            Some((_, address)) if options.token_file.is_none() => {
+                Some(TokenFile::leave(*address, &token)?)
+            }
+            _ => None,
+        };
         Ok(Listeners {
+            users: options.users.clone(),
+            token,
+            token_file,
             tcp_address: tcp.as_ref().map(|(_, address)| *address),
             metrics_address: metrics.as_ref().map(|(_, address)| *address),
             tcp: tcp.map(|(listener, _)| listener),
@@ -137,13 +201,14 @@ impl Listeners {
 
 fn bind_tcp(
     address: Option<SocketAddr>,
-    insecure: bool,
+    what: &'static str,
+    plaintext: bool,
 ) -> Result<Option<(TcpListener, SocketAddr)>, ListenError> {
     let Some(address) = address else {
         return Ok(None);
     };
-    if !address.ip().is_loopback() && !insecure {
-        return Err(ListenError::OffLoopback(address));
+    if !address.ip().is_loopback() && !plaintext {
+        return Err(ListenError::OffLoopback { address, what });
     }
     take_port(address).map(Some)
 }

@@ -11,6 +11,13 @@ const COUNT_MAX: u32 = 1024;
 /// The page that a request asks for. Keys have at most 64 KiB, so that a page of
 /// the longest ones would not fit a message: long ones make a page shorter.
 pub(super) fn page(member: &Member, request: &v1::ListRequest) -> v1::ListResponse {
+    let sub_count = member.shape().sub_count() as u32;
+    let Some(shard) = member.store.config().shards.local_of(request.shard) else {
+        return v1::ListResponse {
+            partition_count: sub_count,
+            ..v1::ListResponse::default()
+        };
+    };
     let mut items = Vec::new();
     let count = request.count.clamp(1, COUNT_MAX) as usize;
     let from = Position::from_number(request.cursor);
@@ -18,10 +25,7 @@ pub(super) fn page(member: &Member, request: &v1::ListRequest) -> v1::ListRespon
     let range = (from, until);
     let next = member
         .store
-        .list(clock::now(), range, count, &mut |listed| {
-            if member.shard_of(listed.key) != request.shard {
-                return;
-            }
+        .list(clock::now(), shard, range, count, &mut |listed| {
             let item = &listed.item;
             items.push(v1::ListedItem {
                 key: listed.key.to_vec().into(),
@@ -37,6 +41,6 @@ pub(super) fn page(member: &Member, request: &v1::ListRequest) -> v1::ListRespon
     v1::ListResponse {
         items,
         cursor: next.map_or(0, Position::to_number),
-        partition_count: member.store.partition_count() as u32,
+        partition_count: sub_count,
     }
 }

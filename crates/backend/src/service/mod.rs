@@ -15,13 +15,20 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
+use trefoil_layout::TopologyId;
 use trefoil_layout::limits::{KEY_LEN_MAX, LAYOUT_VERSION};
+use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::v1::trefoil_server::Trefoil;
 use trefoil_rpc::{ContractError, MESSAGE_LEN_MAX, TOUCH_COUNT_MAX, v1};
 
+/// How often, and how long between, a large value is tried again for which there
+/// was no room, although the process could hold it.
+const ROOM_LOOKS: u32 = 40;
+const ROOM_PAUSE: Duration = Duration::from_millis(25);
 /// Longest answer whose buffer a thread keeps for the next one.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 
@@ -61,6 +68,20 @@ impl RpcService {
 
 fn malformed(error: ContractError) -> Status {
     Status::invalid_argument(error.to_string())
+}
+
+fn topology(life: u64, config_id: u32) -> TopologyId {
+    TopologyId { life, config_id }
+}
+
+/// For what has no answer of its own for a client of another life.
+fn check_life(member: &Member, life: u64) -> Result<(), Status> {
+    if life == member.topology().life {
+        return Ok(());
+    }
+    Err(Status::failed_precondition(
+        "the cell was started anew: fetch its configuration and try again",
+    ))
 }
 
 #[tonic::async_trait]
@@ -123,7 +144,17 @@ impl Trefoil for RpcService {
         member
             .hot
             .message(mutation.entry.key, mutation.entry.value.len());
-        let ack = member.mutate(Some(request.config_id), &mutation);
+        let topology = topology(request.life, request.config_id);
+        let mut ack = member.mutate(topology, &mutation);
+        // What is missing may be held by other requests for a moment.
+        for _ in 0..ROOM_LOOKS {
+            let no_room = ack.outcome == Outcome::Rejected(Rejection::NoMemory);
+            if !no_room || !self.state.lending.may_fit(mutation.entry.encoded_len()) {
+                break;
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+            ack = member.mutate(topology, &mutation);
+        }
         Ok(Response::new(trefoil_rpc::encode_ack(&ack)))
     }
 
@@ -134,10 +165,12 @@ impl Trefoil for RpcService {
         self.count(&self.state.counters.rpc_lookups);
         let request = request.get_ref();
         let member = self.member(request.backend)?;
+        let topology = topology(request.life, request.config_id);
         let response = SCRATCH.with_borrow_mut(|scratch| {
-            let answer = member.lookup(Some(request.config_id), &request.key, scratch);
+            let answer = member.lookup(topology, &request.key, scratch);
             member.hot.message(&request.key, found_len(&answer));
-            let response = trefoil_rpc::encode_lookup_answer(&answer);
+            let stamp = member.stamp(&request.key);
+            let response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
             if scratch.bytes().len() > SCRATCH_LEN_MAX {
                 *scratch = WordBuffer::default();
             }
@@ -153,7 +186,8 @@ impl Trefoil for RpcService {
         self.count(&self.state.counters.rpc_lookups);
         let request = request.get_ref();
         let member = self.member(request.backend)?;
-        let found = member.item_use(Some(request.config_id), &request.key);
+        let topology = topology(request.life, request.config_id);
+        let found = member.item_use(topology, &request.key);
         Ok(Response::new(v1::UseResponse {
             found: found.map(|found| v1::ItemUse {
                 version: Some(trefoil_rpc::encode_version(found.version)),
@@ -170,6 +204,9 @@ impl Trefoil for RpcService {
         self.count(&self.state.counters.rpc_touches);
         let request = request.get_ref();
         let member = self.member(request.backend)?;
+        if request.life != member.topology().life {
+            return Ok(Response::new(v1::TouchResponse {}));
+        }
         for touches in trefoil_rpc::decode_touches(request).map_err(malformed)? {
             member.touch(touches.partition, touches.window_id, touches.slots);
         }
@@ -216,6 +253,7 @@ impl Trefoil for RpcService {
         self.count(&self.state.counters.rpc_other);
         let request = request.into_inner();
         let member = Arc::clone(self.member(request.backend)?);
+        check_life(&member, request.life)?;
         let state = Arc::clone(&self.state);
         let flushed = tokio::task::spawn_blocking(move || {
             let newest = member.store.newest();
@@ -243,6 +281,7 @@ impl Trefoil for RpcService {
         self.count(&self.state.counters.rpc_other);
         let request = request.get_ref();
         let member = self.member(request.backend)?;
+        check_life(member, request.life)?;
         Ok(Response::new(list::page(member, request)))
     }
 

@@ -153,11 +153,7 @@ fn check_config(served: u32, current: &CellConfig, next: &CellConfig) -> Result<
             next.config_id
         )));
     }
-    let same = CellConfig {
-        config_id: next.config_id,
-        ..current.clone()
-    };
-    if same != *next {
+    if !current.differs_by_reload(next) {
         return Err(Status::failed_precondition(
             "the reload was made for another configuration of the cell: fetch it and try again",
         ));
@@ -221,7 +217,7 @@ fn publish(state: &State, config: &CellConfig) -> Result<(), ConfigStoreError> {
     if current.as_ref() == Some(config) {
         return Ok(());
     }
-    match store.compare_and_swap(current.map(|c| c.config_id), config) {
+    match store.compare_and_swap(current.map(|c| c.topology_id()), config) {
         Err(ConfigStoreError::Conflict { .. }) if store.load()?.as_ref() == Some(config) => Ok(()),
         result => result,
     }

@@ -1,10 +1,8 @@
 //! A server on free ports and a real gRPC client.
 
-mod support;
-
+use crate::support::{CONFIG_ID, LIFE, Setup, next_version, request};
 use std::io::{Read as _, Write as _};
 use std::time::Instant;
-use support::{CONFIG_ID, Setup, next_version, request};
 use tonic::Code;
 use trefoil_backend::{LEASE, METRICS};
 use trefoil_cell::Mode;
@@ -49,14 +47,15 @@ fn hello_says_what_a_client_must_know() {
     let mut caller = cell.client();
     let hello = |backend| v1::HelloRequest {
         backend,
-        layout_version: 1,
+        layout_version: u32::from(trefoil_layout::limits::LAYOUT_VERSION),
     };
     let answer = cell
         .runtime
         .block_on(caller.client.hello(hello(2)))
         .unwrap();
     let answer = answer.into_inner();
-    assert_eq!((answer.backend, answer.partition_count), (2, 8));
+    // Eight were asked for, and there are three shards.
+    assert_eq!((answer.backend, answer.partition_count), (2, 9));
     assert_eq!(answer.fabric_socket, cell.fabric().display().to_string());
     assert_eq!(answer.boot_id.len(), 36);
     assert_ne!(answer.incarnation, 0);
@@ -125,7 +124,7 @@ fn bad_requests_get_helpful_answers() {
             request(0, Action::Set, b"k", &long_value),
         ),
         (Rejection::ClockAhead, ahead),
-        (Rejection::WrongShard, stale),
+        (Rejection::StaleConfig, stale),
     ] {
         let outcome = caller.mutate(request).unwrap().outcome;
         assert_eq!(outcome, Outcome::Rejected(rejection));
@@ -143,6 +142,7 @@ fn bad_requests_get_helpful_answers() {
         let request = v1::TouchRequest {
             backend: 0,
             partitions,
+            life: LIFE,
         };
         cell.runtime.block_on(caller.client.touch(request))
     };
@@ -207,15 +207,17 @@ fn statistics_count_what_happened() {
 fn metrics_are_served_over_http() {
     let cell = Setup::new(Mode::R32, 3).start();
     let address = cell.server.metrics_address().unwrap();
-    let scrape = |path: &str| {
+    let scrape = |path: &str, accept: &str| {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
     };
-    let text = scrape("/metrics");
+    let text = scrape("/metrics", "application/openmetrics-text");
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     for metric in METRICS {
         let kind = if metric.is_counter {
@@ -232,7 +234,18 @@ fn metrics_are_served_over_http() {
     );
     assert!(text.contains("trefoil_process_cpu_seconds_total{cell=\"test\",mode=\"user\"}"));
     assert!(text.trim_end().ends_with("# EOF"));
-    assert!(scrape("/").starts_with("HTTP/1.1 404"));
+    assert!(scrape("/", "*/*").starts_with("HTTP/1.1 404"));
+
+    let text = scrape("/metrics", "text/plain");
+    assert!(
+        text.contains("content-type: text/plain; version=0.0.4"),
+        "{text}"
+    );
+    for metric in METRICS.iter().filter(|metric| metric.is_counter) {
+        let line = format!("# TYPE {}_total counter\n", metric.name);
+        assert!(text.contains(&line), "{line}");
+    }
+    assert!(!text.contains("# EOF"), "{text}");
 }
 
 #[test]

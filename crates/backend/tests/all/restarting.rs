@@ -1,10 +1,8 @@
-//! A backend that comes back under the same configuration has forgotten what
+//! A backend that comes back in the same life of its cell has forgotten what
 //! it acknowledged: its epoch is its own, so that its votes pair with nobody's.
 
-mod support;
-
+use crate::support::Setup;
 use std::sync::Arc;
-use support::Setup;
 use trefoil_backend::{Listeners, Server, ServerOptions};
 use trefoil_cell::{BackendConfig, CellConfig, ConfigStore as _, DirectoryStore, Mode};
 use trefoil_layout::Version;
@@ -19,13 +17,13 @@ fn a_second_life_has_an_epoch_of_its_own() {
         fabric_socket: Some(store.fabric_socket(number).unwrap()),
     };
     let mut config = CellConfig {
+        life: 7,
         config_id: 1,
         cell: "test".to_owned(),
         mode: Mode::R32,
         backends: (0..3).map(backend).collect(),
         hash: Default::default(),
         value_len_max: 1 << 20,
-        began_as: 0,
         flush_floor: Version::ZERO,
         eviction: "lru".to_owned(),
     };
@@ -45,16 +43,26 @@ fn a_second_life_has_an_epoch_of_its_own() {
     };
     store.compare_and_swap(None, &config).unwrap();
     let (first, second) = (live(1), live(1));
-    assert_eq!((first.0, second.0), (1, 2));
+    assert_eq!(first.0, 1);
+    assert_ne!(second.0, 1);
     assert_ne!(first.1, second.1);
     assert_eq!(live(2).0, 1);
+    // Two that have lost their memory do not pair with one another either.
+    assert!(![1, second.0].contains(&live(2).0));
     // A flush changes the configuration, not what a replica has forgotten.
     let flushed = config.flushed(Version::new(5, 6, 7)).unwrap();
-    store.compare_and_swap(Some(1), &flushed).unwrap();
-    assert_eq!(live(1).0, 3);
-    config = flushed;
-    config.began_as = 0;
-    config.config_id = 3;
-    store.compare_and_swap(Some(2), &config).unwrap();
+    store
+        .compare_and_swap(Some(config.topology_id()), &flushed)
+        .unwrap();
+    assert!(![1, second.0].contains(&live(1).0));
+    // Another life of the cell begins empty everywhere.
+    config = CellConfig {
+        life: 8,
+        config_id: 3,
+        ..flushed.clone()
+    };
+    store
+        .compare_and_swap(Some(flushed.topology_id()), &config)
+        .unwrap();
     assert_eq!(live(1).0, 1);
 }

@@ -1,9 +1,7 @@
 //! Immutable cells: loading, and replacing the corpus.
 
-mod support;
-
+use crate::support::{CONFIG_ID, Caller, Cell, LIFE, Setup, request};
 use bytes::Bytes;
-use support::{CONFIG_ID, Caller, Cell, Setup, request};
 use tonic::{Code, Status};
 use trefoil_cell::{CellConfig, ConfigStore as _, Mode};
 use trefoil_layout::Version;
@@ -116,11 +114,12 @@ fn a_reload_replaces_everything_under_the_next_config_id() {
         // The old configuration finds nothing here any more, not even misses.
         let stale = v1::LookupRequest {
             backend,
+            life: LIFE,
             config_id: CONFIG_ID,
             key: Bytes::from_static(b"key-1500"),
         };
         let answer = cell.runtime.block_on(caller.client.lookup(stale)).unwrap();
-        let wrong = v1::lookup_response::Found::Rejected(v1::Rejection::WrongShard as i32);
+        let wrong = v1::lookup_response::Found::Rejected(v1::Rejection::StaleConfig as i32);
         assert_eq!(answer.into_inner().found, Some(wrong));
         assert_eq!(
             caller.get(backend, CONFIG_ID + 1, b"key-1500").unwrap(),

@@ -10,10 +10,16 @@ use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions, StartErro
 use trefoil_cell::{BackendConfig, CellConfig, ConfigStore, EmbeddedStore, Mode};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Ack, Action, Found, Mutation};
-use trefoil_layout::{KeyHasher, Version};
+use trefoil_layout::{KeyHasher, TopologyId, Version};
 use trefoil_rpc::{Client, v1};
 
+pub(crate) const LIFE: u64 = 0xfeed_0000_0000_0001;
 pub(crate) const CONFIG_ID: u32 = 3;
+
+pub(crate) const TOPOLOGY: TopologyId = TopologyId {
+    life: LIFE,
+    config_id: CONFIG_ID,
+};
 
 pub(crate) struct Setup {
     pub(crate) home: TempDir,
@@ -38,7 +44,7 @@ impl Setup {
             unix: Some(home.path().join("rpc")),
             fabric: Some(home.path().join("fabric")),
             metrics: Some(any),
-            insecure: false,
+            ..ListenOptions::default()
         };
         Setup {
             home,
@@ -74,6 +80,7 @@ impl Setup {
             fabric_socket: self.listen.fabric.clone(),
         };
         let config = CellConfig {
+            life: LIFE,
             config_id: CONFIG_ID,
             cell: "test".to_owned(),
             mode: self.mode,
@@ -82,7 +89,6 @@ impl Setup {
             value_len_max: 16 << 20,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
-            began_as: 0,
         };
         self.store.compare_and_swap(None, &config).unwrap();
         let server = Server::start(self.options, listeners)?;
@@ -114,7 +120,7 @@ impl Cell {
         let address = &self.config.backends[0].addresses[address];
         let endpoint = trefoil_cell::endpoint(address).unwrap();
         let channel = self.runtime.block_on(endpoint.connect()).unwrap();
-        trefoil_rpc::client(channel)
+        trefoil_rpc::client(channel, trefoil_cell::credentials(address))
     }
 
     pub(crate) fn client(&self) -> Caller<'_> {
@@ -146,6 +152,7 @@ impl Caller<'_> {
     pub(crate) fn get(&mut self, backend: u32, config_id: u32, key: &[u8]) -> Option<Vec<u8>> {
         let request = v1::LookupRequest {
             backend,
+            life: LIFE,
             config_id,
             key: bytes::Bytes::copy_from_slice(key),
         };
@@ -179,7 +186,7 @@ pub(crate) fn request(backend: u32, action: Action, key: &[u8], value: &[u8]) ->
         version: next_version(),
         entry,
     };
-    trefoil_rpc::encode_mutation(backend, CONFIG_ID, &mutation)
+    trefoil_rpc::encode_mutation(backend, TOPOLOGY, &mutation)
 }
 
 pub(crate) fn next_version() -> Version {

@@ -1,9 +1,7 @@
 //! What keeps a server from starting, and what it says then.
 
-mod support;
-
+use crate::support::Setup;
 use std::net::TcpListener;
-use support::Setup;
 use trefoil_backend::{Listeners, ServerOptions, StartError};
 use trefoil_cell::Mode;
 
@@ -32,13 +30,13 @@ fn a_port_in_use_is_named_with_its_holder() {
 fn other_machines_are_not_served_by_accident() {
     let mut setup = Setup::new(Mode::R1, 1);
     setup.listen.tcp = Some("0.0.0.0:0".parse().unwrap());
-    fails(setup, "requires TLS");
+    fails(setup, "--plaintext");
     let mut setup = Setup::new(Mode::R1, 1);
     setup.listen.metrics = Some("[::]:0".parse().unwrap());
-    fails(setup, "requires TLS");
+    fails(setup, "--plaintext");
     let mut setup = Setup::new(Mode::R1, 1);
     setup.listen.tcp = Some("0.0.0.0:0".parse().unwrap());
-    setup.listen.insecure = true;
+    setup.listen.plaintext_rpc = true;
     Listeners::bind(&setup.listen).unwrap();
 }
 

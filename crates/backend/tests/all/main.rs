@@ -1,0 +1,8 @@
+//! The tests of `trefoil-backend` from outside, as one program: a module for each subject.
+
+mod reloading;
+mod restarting;
+mod serving;
+mod starting;
+mod support;
+mod topology;
