@@ -4,6 +4,20 @@
 //! Everything that reads before it writes (add, append, incr, a conditional
 //! delete) is one [`Keyspace::update`]: read the item, decide, and store iff
 //! exactly that version, or still nothing, is there; decide again otherwise.
+//!
+//! **Pending operations.** An operation whose result has to be waited for answers
+//! [`Pending`], and its connection is parked. Once the keyspace says that the
+//! result is there ([`Keyspace::poll`]), the same request is executed again, from
+//! its first byte: the operation then answers at once. Rules that make this exact:
+//!
+//! 1. A session calls [`Keyspace::conclude`] between two requests, and never
+//!    within one but by [`World::advance`](crate::world::World::advance).
+//! 2. Until then it asks for the same operations in the same order, and decides
+//!    the same on the same item. Time is that of the first execution.
+//! 3. What [`Keyspace::get_many`] has handed out is done with: the session asks
+//!    for the keys behind it only.
+//! 4. A session that reads an item before another operation of the same request
+//!    keeps what it saw (`World::advance`), and does not read again.
 
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
@@ -170,6 +184,58 @@ pub enum Fault {
     Unsupported(&'static str),
 }
 
+/// The operation has no result yet. Its connection waits, and executes the same
+/// request again when it is told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending;
+
+/// Why an operation has not come to a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// It may yet.
+    Pending,
+    /// It will not.
+    Fault(Fault),
+}
+
+impl From<Fault> for Halt {
+    fn from(fault: Fault) -> Self {
+        Halt::Fault(fault)
+    }
+}
+
+impl From<Rejection> for Halt {
+    fn from(rejection: Rejection) -> Self {
+        Halt::Fault(Fault::Rejected(rejection))
+    }
+}
+
+impl From<Pending> for Halt {
+    fn from(Pending: Pending) -> Self {
+        Halt::Pending
+    }
+}
+
+/// Tells a result that is there from one that is not.
+pub trait Ready<T> {
+    /// The result, good or bad, unless it is yet to come.
+    fn ready(self) -> Result<Result<T, Fault>, Pending>;
+}
+
+impl<T> Ready<T> for Result<T, Halt> {
+    #[inline]
+    fn ready(self) -> Result<Result<T, Fault>, Pending> {
+        match self {
+            Ok(result) => Ok(Ok(result)),
+            Err(Halt::Fault(fault)) => Ok(Err(fault)),
+            Err(Halt::Pending) => Err(Pending),
+        }
+    }
+}
+
+/// Wakes an event loop from any thread.
+pub type Wake = std::sync::Arc<dyn Fn() + Send + Sync>;
+
 /// What a listing tells of an item.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedItem<'a> {
@@ -233,15 +299,15 @@ pub struct Totals {
     pub classes: ClassCounts,
 }
 
-/// The cell behind a door. One belongs to each event loop.
+/// The cell behind a listener. One belongs to each event loop.
 pub trait Keyspace {
-    /// Reads one item; `with` is called exactly once unless there is a fault.
+    /// Reads one item; `with` is called exactly once if there is a result.
     fn get(
         &mut self,
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault>;
+    ) -> Result<(), Halt>;
 
     /// [`Keyspace::get`] for those who look at [`Item::seen`]: what the cell knows
     /// of it may have to be asked for first.
@@ -250,13 +316,14 @@ pub trait Keyspace {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         self.get(key, access, with)
     }
 
     /// Reads many items, calling `each` once for every key in order, with
     /// memory latencies overlapped where the keyspace can. Stops early when
-    /// `each` returns `false`: the answer's buffer is full.
+    /// `each` returns `false`: the answer's buffer is full. Stops, too, before the
+    /// first key whose item is not there yet.
     #[allow(
         clippy::type_complexity,
         reason = "an alias would tie lifetimes together"
@@ -266,30 +333,32 @@ pub trait Keyspace {
         keys: &[&[u8]],
         access: Access,
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
-    ) {
+    ) -> Result<(), Pending> {
         for (index, key) in keys.iter().enumerate() {
             let mut wants_more = true;
             let read = self.get(key, access, &mut |item| wants_more = each(index, Ok(item)));
-            if let Err(fault) = read {
+            if let Err(fault) = read.ready()? {
                 wants_more = each(index, Err(fault));
             }
             if !wants_more {
-                return;
+                break;
             }
         }
+        Ok(())
     }
 
     /// Stores an item, whatever is there.
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault>;
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt>;
 
     /// Reads, decides and stores, atomically. Does not count as a use of the
-    /// item unless it stores.
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault>;
+    /// item unless it stores. `decide` is called at least once if there is a
+    /// result, and last over the item that the result came from.
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt>;
 
     /// Makes everything that was stored before `at_ms` (milliseconds since the
-    /// Unix epoch, not in the future) invisible, in the whole cell, and returns
-    /// once no reader can see it any more.
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault>;
+    /// Unix epoch, not in the future) invisible, in the whole cell; done once no
+    /// reader can see it any more.
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt>;
 
     /// Lists items in no particular order. `cursor` 0 begins; the cursor that
     /// is returned goes on, 0 means that all were listed. Looks at about
@@ -300,20 +369,22 @@ pub trait Keyspace {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault>;
+    ) -> Result<u64, Halt>;
 
-    /// Waits a moment until all copies of what this keyspace has stored are where
-    /// they belong, so that totals count them, whoever asks for those.
-    fn settle(&mut self) {}
-
-    /// Totals for reports.
-    fn totals(&mut self) -> Result<Totals, Fault>;
+    /// Totals for reports, with what this keyspace has stored counted at all its
+    /// copies.
+    fn totals(&mut self) -> Result<Totals, Halt>;
 
     /// Sets the memory limit.
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault>;
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt>;
 
     /// Longest value that the cell takes, in bytes.
     fn value_len_max(&self) -> usize;
+
+    /// The eviction policy, in the cell's own word.
+    fn eviction(&self) -> &str {
+        "lru"
+    }
 
     /// Keeps the time of every read from now on, where that can be kept:
     /// [`Seen::idle_s`] counts from the last write otherwise. It takes memory, so
@@ -333,4 +404,32 @@ pub trait Keyspace {
     /// event loop has served everybody and is about to sleep, and about once a
     /// second while it never does.
     fn tend(&mut self) {}
+
+    // What follows is for keyspaces whose operations may be pending.
+
+    /// Until [`Keyspace::leave`], operations are this connection's.
+    fn enter(&mut self, _connection: u64, _now_ns: u64) {}
+
+    /// The request has been answered: nothing of it is asked for again. An
+    /// operation that is pending is given up.
+    fn conclude(&mut self) {}
+
+    /// The connection's turn is over.
+    fn leave(&mut self) {}
+
+    /// The connection has ended; an operation of its that is pending goes on, but
+    /// its result is nobody's.
+    fn forget(&mut self, _connection: u64) {}
+
+    /// Says whose results have come.
+    fn poll(&mut self, _now_ns: u64, _resume: &mut dyn FnMut(u64)) {}
+
+    /// When to call [`Keyspace::poll`] though nobody wakes the loop, by the
+    /// monotonic clock.
+    fn due_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Is told how to wake the loop that it belongs to.
+    fn attach(&mut self, _wake: Wake) {}
 }

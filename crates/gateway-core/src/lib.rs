@@ -17,8 +17,10 @@
 //! | `keyspace` | what protocols ask of the cell behind them |
 //! | `session` | the contract between a connection and its protocol |
 //! | `world` | what a protocol is lent beside the bytes |
+//! | `deferred` | a keyspace whose operations somebody else executes meanwhile |
 //! | `memory` | a keyspace in a hash map, the model that tests compare with |
 
+pub mod deferred;
 pub mod keyspace;
 pub mod memcache;
 pub mod memory;

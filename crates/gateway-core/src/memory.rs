@@ -2,7 +2,7 @@
 //! tests run protocols against and compare real cells with.
 
 use crate::keyspace::{
-    Access, Decide, Decision, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
+    Access, Decide, Decision, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
 };
 use std::collections::BTreeMap;
 use trefoil_layout::Version;
@@ -28,6 +28,8 @@ pub struct MemoryKeyspace {
     scratch: Vec<u8>,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
+    /// Longest value; 16 MiB if not given.
+    pub value_len_max: Option<usize>,
 }
 
 impl MemoryKeyspace {
@@ -105,7 +107,7 @@ impl Keyspace for MemoryKeyspace {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         let now_ms = self.now_ms;
         let Some(stored) = self.live(key) else {
             with(None);
@@ -119,11 +121,11 @@ impl Keyspace for MemoryKeyspace {
         Ok(())
     }
 
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         Ok(self.put(key, item))
     }
 
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         let now_ms = self.now_ms;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -141,7 +143,7 @@ impl Keyspace for MemoryKeyspace {
         Ok(updated)
     }
 
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         self.items
             .retain(|_, stored| stored.version.time_ns / 1_000_000 > at_ms);
         Ok(())
@@ -152,7 +154,7 @@ impl Keyspace for MemoryKeyspace {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         let now_ms = self.now_ms;
         let all = self.items.len() as u64;
         for (key, stored) in self.items.iter().skip(cursor as usize).take(count) {
@@ -171,17 +173,17 @@ impl Keyspace for MemoryKeyspace {
         Ok(if next < all { next } else { 0 })
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
         self.totals.items = self.items.len() as u64;
         Ok(self.totals)
     }
 
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
         self.totals.limit_bytes = bytes;
         Ok(())
     }
 
     fn value_len_max(&self) -> usize {
-        16 << 20
+        self.value_len_max.unwrap_or(16 << 20)
     }
 }

@@ -24,6 +24,9 @@ pub enum Wants {
     /// That others have had their turn: there is more work than should be done
     /// at once, and perhaps no output of it.
     Turn,
+    /// That an operation has a result: the keyspace says when. Until then the
+    /// session is not driven; then it is, with the input that it left.
+    Operation,
     /// That the output leaves, and then the end of the connection.
     Close,
     /// That the output leaves, and then events: see `World::events`. Input
@@ -49,4 +52,14 @@ pub trait Session {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> Driven;
+
+    /// Whether the client has shown who it is.
+    fn is_authenticated(&self) -> bool {
+        true
+    }
+
+    /// Bytes that it keeps beside the input that it leaves.
+    fn kept(&self) -> usize {
+        0
+    }
 }

@@ -1,6 +1,6 @@
 //! What a protocol is lent for the duration of one call.
 
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Seen, Totals};
 
 /// The time, as the event loop knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,12 +20,43 @@ pub struct Settings {
     pub shutdown_allowed: bool,
     /// Whether clients must authenticate before anything else.
     pub authentication: bool,
+    /// Whether anybody may use administrative commands; see [`Role::Admin`].
+    pub admin_commands: bool,
     /// What `version` answers, after the protocol's own words.
     pub version: &'static str,
     /// Most connections, for reports.
     pub connections_max: usize,
     /// Event loops, for reports.
     pub thread_count: usize,
+}
+
+/// What a connection may do. Each role may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Read items, lists of them, and statistics.
+    Read,
+    /// Store, change and remove items, one key at a time.
+    Write,
+    /// What concerns all items, or the server: `flush_all`, FLUSHALL,
+    /// `cache_memlimit`, `shutdown`, and setting statistics to zero.
+    Admin,
+}
+
+impl Settings {
+    /// What a connection may do whose user has this role; `None` if it has not
+    /// authenticated.
+    pub fn role(&self, user: Option<Role>) -> Role {
+        let role = match user {
+            None if self.authentication => Role::Read,
+            None => Role::Admin,
+            Some(role) => role,
+        };
+        if self.admin_commands {
+            role
+        } else {
+            role.min(Role::Write)
+        }
+    }
 }
 
 /// What a command did, one per item: for counters, logs, `watch`, top keys.
@@ -116,13 +147,19 @@ pub trait Observer {
     /// if it was there. Counts for nothing but log lines.
     fn looked_up(&mut self, _key: &[u8], _value_len: Option<usize>) {}
 
+    /// Whether [`Observer::stats`] of this group tells of the cell, so that it
+    /// needs [`Totals`].
+    fn needs_totals(&self, group: &str) -> bool {
+        matches!(group, "" | "settings" | "items" | "slabs" | "sizes")
+    }
+
     /// Gives `(name, value)` of a group of statistics, in order: `""` is the
     /// general one, else memcached's `settings`, `items`, `slabs`, `sizes`,
     /// `conns`, `detail on`, `detail off`, `detail dump` (name: a prefix; value:
     /// its counts), and `slow`, the slow log. What is told of the cell (items,
-    /// bytes, evictions) is among them: a session adds nothing of its own.
+    /// bytes, evictions) is made from `totals`: a session adds nothing of its own.
     /// `false` if there is no such group.
-    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool;
+    fn stats(&mut self, group: &str, totals: &Totals, each: &mut dyn FnMut(&str, &str)) -> bool;
 
     /// Shows the slow log, the newest command first, until `each` has seen enough
     /// and returns `false`.
@@ -131,8 +168,8 @@ pub trait Observer {
     /// Forgets the slow log; numbers go on.
     fn forget_slow(&mut self) {}
 
-    /// Sets all counters to zero (`stats reset`).
-    fn reset(&mut self);
+    /// Sets all counters to zero (`stats reset`), those in `totals` included.
+    fn reset(&mut self, totals: &Totals);
 
     /// Subscribes this connection to log lines; the kinds are bits of
     /// [`WATCH_FETCHERS`] and its like. The event loop sends them.
@@ -141,8 +178,8 @@ pub trait Observer {
     /// Executes what concerns the whole server: see [`ServerRequest`].
     fn request(&mut self, request: ServerRequest);
 
-    /// Whether this name and password are a user's.
-    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool;
+    /// The role of the user with this name and password, if there is one.
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role>;
 }
 
 /// Log lines of reads.
@@ -168,6 +205,25 @@ pub enum ServerRequest {
     Verbosity(u32),
 }
 
+/// What a request has seen before the operation that it waits for, and must not
+/// look at again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing.
+    #[default]
+    Begun,
+    /// Nobody watched when it began: no lookup for a log line.
+    NotLookedUp,
+    /// The item is being looked up for a log line.
+    LookingUp,
+    /// The item was looked up for a log line, and had a value of this length if it
+    /// was there.
+    LookedUp(Option<usize>),
+    /// The item was read, and has to be written; when it was last used, if that
+    /// was asked for.
+    Read(Option<Seen>),
+}
+
 /// Everything a protocol needs beside the bytes.
 pub struct World<'a, K: Keyspace> {
     /// The cell.
@@ -176,10 +232,33 @@ pub struct World<'a, K: Keyspace> {
     pub observer: &'a mut dyn Observer,
     /// See [`Settings`].
     pub settings: &'a Settings,
-    /// The time when the call began.
+    /// The time: of the call, or of the request's first execution if it is
+    /// executed again.
     pub now: Now,
+    /// The time of the call, which counts from the next request on.
+    pub next_now: Now,
+    /// How far the request has come. Whoever drives a session keeps this and `now`
+    /// while an operation is pending.
+    pub progress: Progress,
     /// Number of the connection, unique within the server.
     pub connection: u64,
+}
+
+impl<K: Keyspace> World<'_, K> {
+    /// The request (or a part of it that is consumed by itself) has been answered.
+    #[inline]
+    pub fn conclude(&mut self) {
+        self.keyspace.conclude();
+        self.progress = Progress::Begun;
+        self.now = self.next_now;
+    }
+
+    /// The request goes on behind its first operations, and remembers this of
+    /// them.
+    pub fn advance(&mut self, progress: Progress) {
+        self.keyspace.conclude();
+        self.progress = progress;
+    }
 }
 
 impl<K: Keyspace> std::fmt::Debug for World<'_, K> {

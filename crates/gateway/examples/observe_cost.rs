@@ -13,6 +13,7 @@ fn main() {
         item_len_max: 1 << 20,
         shutdown_allowed: false,
         authentication: false,
+        admin_commands: true,
         version: "0",
         connections_max: 1024,
         thread_count: 1,

@@ -1,6 +1,7 @@
 //! Clients that want harm, or behave as if: nobody else notices, and memory
 //! stays bounded.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};
@@ -23,22 +24,122 @@ fn resident() -> usize {
     kib.parse::<usize>().unwrap() << 10
 }
 
-/// A stall is longer than what a busy machine delays some round trips by.
-const STALL: Duration = Duration::from_secs(1);
+/// How long the slower round trips take beside what they take
+/// without anybody else: more is a stall. The rest is for a busy machine, which
+/// delays one or the other by milliseconds.
+const SLOWER_MAX: u32 = 4;
+const BUSY_MACHINE: Duration = Duration::from_millis(40);
 
-/// Whether a well-behaved client is served without stalls.
-fn is_responsive(gateway: &trefoil_gateway::server::Gateway, count: usize) -> bool {
-    let mut client = connect(gateway);
-    assert_eq!(client.set("mine", b"value"), "ok");
-    let mut times: Vec<Duration> = (0..count)
-        .map(|_| {
-            let begin = Instant::now();
-            assert_eq!(client.get("mine").unwrap(), b"value");
-            begin.elapsed()
-        })
-        .collect();
+/// Round trips of well-behaved clients, each in turn: this percentile.
+fn slow_trip(
+    gateway: &trefoil_gateway::server::Gateway,
+    percentile: usize,
+    clients: usize,
+    count: usize,
+) -> Duration {
+    let mut clients: Vec<_> = (0..clients).map(|_| connect(gateway)).collect();
+    for client in &mut clients {
+        assert_eq!(client.set("mine", b"value"), "ok");
+    }
+    let mut times = Vec::with_capacity(count);
+    for round in 0..count {
+        let index = round % clients.len();
+        let begin = Instant::now();
+        assert_eq!(clients[index].get("mine").unwrap(), b"value");
+        times.push(begin.elapsed());
+    }
     times.sort();
-    times[count * 95 / 100] < STALL
+    times[count * percentile / 100]
+}
+
+/// Whether well-behaved clients are served as if they were alone: beside an own
+/// front door that nobody else uses, at the same time.
+fn is_responsive(gateway: &trefoil_gateway::server::Gateway, count: usize) -> bool {
+    let calm = start(options());
+    // Not the 99th: gigabytes that wait in the kernel's buffers have it lose packets
+    // now and then, which it sends again after 200 ms.
+    let with = slow_trip(gateway, 95, 2, count);
+    let without = slow_trip(&calm, 95, 2, count);
+    println!("p95 {with:?}, without the others {without:?}");
+    with <= without * SLOWER_MAX + BUSY_MACHINE
+}
+
+#[test]
+fn a_thousand_idle_or_hostile_connections_and_ten_that_behave() {
+    let _alone = alone();
+    let mut options = options();
+    options.limits.buffer_bytes_max = 32 << 20;
+    let gateway = start(options);
+    let before = resident();
+    let without = slow_trip(&gateway, 99, 10, 3000);
+    let mut others = Vec::new();
+    let half = vec![b'x'; 256 << 10];
+    for number in 0..1000 {
+        let mut client = connect(&gateway);
+        // Any of these may be closed in the middle of it.
+        let stream = client.stream.get_mut();
+        let _ = match number % 5 {
+            // Idle, and idle in the middle of a request.
+            0 => Ok(()),
+            1 => stream.write_all(b"get ha"),
+            // Asks for much and reads nothing.
+            2 => stream.write_all(b"fill 1000000000\n"),
+            // Announces much and sends some of it.
+            3 => stream
+                .write_all(format!("set k {}\n", support::VALUE_LEN_MAX).as_bytes())
+                .and_then(|()| stream.write_all(&half)),
+            // Nonsense, for ever.
+            _ => stream.write_all(&[b'g'; 900]),
+        };
+        others.push(client);
+    }
+    let with = slow_trip(&gateway, 99, 10, 3000);
+    let grown = resident().saturating_sub(before);
+    println!(
+        "p99 of ten that behave: {without:?} alone, {with:?} beside {} others; {} MiB",
+        gateway.connection_count() - 10,
+        grown >> 20
+    );
+    assert!(
+        with <= without * SLOWER_MAX + BUSY_MACHINE,
+        "{with:?}, {without:?} alone"
+    );
+    assert!(grown < 64 << 20, "{} MiB", grown >> 20);
+    // Those that keep little are all still there.
+    assert!(
+        gateway.connection_count() >= 600,
+        "{}",
+        gateway.connection_count()
+    );
+}
+
+#[test]
+fn who_keeps_most_is_closed_and_not_who_asks_next() {
+    let _alone = alone();
+    let mut options = options();
+    options.item_len_max = support::VALUE_LEN_MAX;
+    options.limits.buffer_bytes_max = 5 << 20;
+    let gateway = start(options);
+    // Keeps nearly all that there is.
+    let mut hog = connect(&gateway);
+    hog.send(format!("set k {}\n", support::VALUE_LEN_MAX));
+    hog.send(vec![b'x'; 5 << 19]);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(gateway.connection_count(), 1);
+    // Others need little each, and more than is left together.
+    let mut others: Vec<_> = (0..10).map(|_| connect(&gateway)).collect();
+    for (index, other) in others.iter_mut().enumerate() {
+        other.send(format!("set mine{index} 200000\n"));
+        other.send(vec![b'y'; 100_000]);
+    }
+    wait_until(|| gateway.connection_count() == 10);
+    for other in &mut others {
+        other.send(vec![b'y'; 100_000]);
+        assert_eq!(other.line(), "ok");
+    }
+    let mut rest = Vec::new();
+    let _ = hog.stream.read_to_end(&mut rest);
+    assert!(rest.is_empty());
 }
 
 #[test]

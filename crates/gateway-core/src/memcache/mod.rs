@@ -2,7 +2,7 @@
 //!
 //! Answers, errors and silences are those of memcached 1.6.18 where that
 //! version has the command, and of its current protocol document where it is
-//! newer. What differs, and why, is a table in `tests/memcache_differential.rs`.
+//! newer. What differs, and why, is a table in `tests/all/memcache_differential.rs`.
 //!
 //! | module | what it does |
 //! |---|---|

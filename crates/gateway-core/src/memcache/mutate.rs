@@ -2,9 +2,10 @@
 
 use super::number::{parse_u64, put_u64};
 use crate::keyspace::{
-    Access, Decision, Fault, Item, Keyspace, NewItem, Updated, cas_is_older, cas_unique_of,
+    Access, Decision, Fault, Halt, Item, Keyspace, NewItem, Pending, Ready as _, Updated,
+    cas_is_older, cas_unique_of,
 };
-use crate::world::{WATCH_FETCHERS, World};
+use crate::world::{Progress, WATCH_FETCHERS, World};
 use trefoil_layout::data::{ITEM_STALE, ITEM_WIN_GIVEN};
 use trefoil_layout::op::Rejection;
 
@@ -23,6 +24,20 @@ pub(super) enum Mode {
     Prepend,
     /// If what is there has this CAS unique.
     Cas,
+}
+
+impl Mode {
+    /// Its command.
+    pub(super) fn word(self) -> &'static [u8] {
+        match self {
+            Mode::Set => b"set",
+            Mode::Add => b"add",
+            Mode::Replace => b"replace",
+            Mode::Append => b"append",
+            Mode::Prepend => b"prepend",
+            Mode::Cas => b"cas",
+        }
+    }
 }
 
 /// A value to be stored.
@@ -65,31 +80,40 @@ pub(super) enum Outcome {
 }
 
 /// memcached looks an item up before it changes it, and has a log line for that:
-/// this is for those who watch.
+/// this is for those who watch. The line is written once, before the change.
+/// Whether somebody watches is asked once for a request: one that waits is executed
+/// again, and must do then what it did before.
 #[inline]
-pub(super) fn log_lookup<K: Keyspace>(world: &mut World<'_, K>, key: &[u8]) {
-    if world.observer.watched() & WATCH_FETCHERS != 0 {
-        log_lookup_now(world, key);
+pub(super) fn log_lookup<K: Keyspace>(world: &mut World<'_, K>, key: &[u8]) -> Result<(), Pending> {
+    if world.progress == Progress::Begun {
+        let is_watched = world.observer.watched() & WATCH_FETCHERS != 0;
+        world.progress = match is_watched {
+            true => Progress::LookingUp,
+            false => Progress::NotLookedUp,
+        };
     }
+    if world.progress == Progress::LookingUp {
+        log_lookup_now(world, key)?;
+    }
+    Ok(())
 }
 
 #[cold]
-fn log_lookup_now<K: Keyspace>(world: &mut World<'_, K>, key: &[u8]) {
+fn log_lookup_now<K: Keyspace>(world: &mut World<'_, K>, key: &[u8]) -> Result<(), Pending> {
     let mut value_len = None;
     let read = world.keyspace.get(key, Access::Peek, &mut |item| {
         value_len = item.map(|item| item.value.len());
     });
     // The command itself answers a fault.
-    if read.is_ok() {
+    if read.ready()?.is_ok() {
         world.observer.looked_up(key, value_len);
     }
+    world.advance(Progress::LookedUp(value_len));
+    Ok(())
 }
 
 /// Stores a value.
-pub(super) fn store<K: Keyspace>(
-    keyspace: &mut K,
-    storing: &Storing<'_>,
-) -> Result<Outcome, Fault> {
+pub(super) fn store<K: Keyspace>(keyspace: &mut K, storing: &Storing<'_>) -> Result<Outcome, Halt> {
     let new = NewItem {
         value: storing.value,
         client_flags: storing.client_flags,
@@ -99,7 +123,7 @@ pub(super) fn store<K: Keyspace>(
     };
     let unique_of = |version| storing.unique.unwrap_or_else(|| cas_unique_of(version));
     if storing.mode == Mode::Set {
-        return match keyspace.set(storing.key, &new) {
+        return match keyspace.set(storing.key, &new).ready()? {
             Ok(version) => Ok(Outcome::Stored {
                 unique: unique_of(version),
                 value_len: new.value.len(),
@@ -109,9 +133,9 @@ pub(super) fn store<K: Keyspace>(
                     fault,
                     Fault::Rejected(Rejection::NoMemory | Rejection::ValueTooLong)
                 ) {
-                    erase_outdated(keyspace, storing.key);
+                    erase_outdated(keyspace, storing.key)?;
                 }
-                Err(fault)
+                Err(fault.into())
             }
         };
     }
@@ -210,12 +234,13 @@ fn decide(
 /// Removes what a refused value should have replaced: the client has a newer
 /// one, and nobody should go on reading the old. If that fails as well, the
 /// client has been told that its command failed.
-pub(super) fn erase_outdated<K: Keyspace>(keyspace: &mut K, key: &[u8]) {
-    let _ = erase(keyspace, key);
+pub(super) fn erase_outdated<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<(), Pending> {
+    let _ = erase(keyspace, key).ready()?;
+    Ok(())
 }
 
 /// Removes an item; the length of its value if there was one.
-pub(super) fn erase<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<Option<usize>, Fault> {
+pub(super) fn erase<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<Option<usize>, Halt> {
     let mut value_len = 0;
     let updated = keyspace.update(key, &mut |item, _| match item {
         Some(item) => {
@@ -247,7 +272,7 @@ pub(super) fn touch<K: Keyspace>(
     key: &[u8],
     expiry_ms: u64,
     with: &mut dyn FnMut(&Item<'_>),
-) -> Result<bool, Fault> {
+) -> Result<bool, Halt> {
     let updated = keyspace.update(key, &mut |item, scratch| match item {
         None => Decision::Keep,
         Some(item) => {

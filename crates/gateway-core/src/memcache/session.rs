@@ -53,4 +53,12 @@ impl Session for MemcacheSession {
             };
         }
     }
+
+    fn is_authenticated(&self) -> bool {
+        match &self.protocol {
+            Protocol::Undecided => false,
+            Protocol::Text(text) => text.is_authenticated(),
+            Protocol::Binary(binary) => binary.is_authenticated(),
+        }
+    }
 }

@@ -4,7 +4,7 @@ use super::execute::Call;
 use super::parse::number;
 use super::server::REDIS_VERSION;
 use crate::keyspace::Keyspace;
-use crate::world::Settings;
+use crate::world::{Role, Settings};
 
 /// Longest name of a connection.
 const NAME_LEN_MAX: usize = 1024;
@@ -16,14 +16,24 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 #[derive(Debug, Default)]
 pub(super) struct Identity {
     pub(super) is_resp3: bool,
-    authenticated: bool,
+    /// Of the user, once authenticated.
+    user: Option<Role>,
     name: Box<[u8]>,
 }
 
 impl Identity {
     /// Whether its commands are executed.
     pub(super) fn is_known(&self, settings: &Settings) -> bool {
-        !settings.authentication || self.authenticated
+        !settings.authentication || self.user.is_some()
+    }
+
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// What it may do.
+    pub(super) fn role(&self, settings: &Settings) -> Role {
+        settings.role(self.user)
     }
 
     /// Checks name and password; a wrong pair leaves things as they are.
@@ -33,14 +43,15 @@ impl Identity {
         password: &[u8],
         call: &mut Call<'_, '_, '_, K>,
     ) -> bool {
-        let is_right = if call.world.settings.authentication {
-            call.world.observer.authenticate(name, password)
-        } else {
+        if !call.world.settings.authentication {
             // Without users everybody is the default one.
-            name == DEFAULT_USER
-        };
-        self.authenticated |= is_right;
-        is_right
+            return name == DEFAULT_USER;
+        }
+        let user = call.world.observer.authenticate(name, password);
+        if user.is_some() {
+            self.user = user;
+        }
+        user.is_some()
     }
 
     /// Takes a name unless it would spoil lists of clients.

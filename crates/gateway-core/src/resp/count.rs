@@ -3,7 +3,7 @@
 use super::execute::Call;
 use super::parse::number;
 use super::table::Id;
-use crate::keyspace::{Decision, Keyspace, NewItem, Updated};
+use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::world::{Command, Ending};
 use std::io::Write;
 
@@ -18,7 +18,7 @@ enum Refusal {
 }
 
 /// Executes one of them.
-pub(super) fn count<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn count<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let is_down = matches!(call.spec.id, Id::Decr | Id::DecrBy);
     let command = if is_down {
         Command::Decr
@@ -30,7 +30,8 @@ pub(super) fn count<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         _ => Some(1),
     };
     let Some(given) = given else {
-        return call.reply.not_an_integer();
+        call.reply.not_an_integer();
+        return Ok(());
     };
     let delta = if is_down {
         given.checked_neg()
@@ -38,11 +39,13 @@ pub(super) fn count<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         Some(given)
     };
     let Some(delta) = delta else {
-        return call.reply.error("ERR decrement would overflow");
+        call.reply.error("ERR decrement would overflow");
+        return Ok(());
     };
     if !call.key_fits() {
         let fault = call.key_fault();
-        return call.fault(command, &fault);
+        call.fault(command, &fault);
+        return Ok(());
     }
     let mut result = Ok(0);
     let updated = call
@@ -73,7 +76,7 @@ pub(super) fn count<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 ..NewItem::default()
             })
         });
-    match (updated, result) {
+    match (updated.ready()?, result) {
         (Err(fault), _) => call.fault(command, &fault),
         (Ok(Updated::Stored(_)), Ok(new)) => {
             call.reply.integer(new);
@@ -89,4 +92,5 @@ pub(super) fn count<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             call.done(command, Ending::ClientError, 0);
         }
     }
+    Ok(())
 }

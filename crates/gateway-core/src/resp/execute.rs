@@ -7,8 +7,8 @@ use super::table::{Id, Spec, lookup};
 use super::{
     RespSession, Step, connection, count, describe, expire, read, scan, server, slow_log, write,
 };
-use crate::keyspace::{Fault, Keyspace};
-use crate::world::{Command, Done, Ending, World};
+use crate::keyspace::{Fault, Keyspace, Pending};
+use crate::world::{Command, Done, Ending, Role, World};
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
 
@@ -18,6 +18,8 @@ pub(super) struct Call<'a, 'r, 'w, K: Keyspace> {
     pub(super) arguments: Arguments<'a>,
     /// What is known of the command.
     pub(super) spec: &'static Spec,
+    /// What the client may do.
+    pub(super) role: Role,
     pub(super) reply: Reply<'r>,
     pub(super) world: &'r mut World<'w, K>,
 }
@@ -130,11 +132,15 @@ impl RespSession {
         len: usize,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
-    ) -> Step {
+    ) -> Result<Step, Pending> {
         let gathering = self.gathering.take();
         let arguments = gathering.arguments(input);
         let step = self.call(arguments, len, out, world);
-        self.gathering = gathering.done();
+        self.gathering = match step {
+            Ok(_) => gathering.done(),
+            // The same command is executed again.
+            Err(Pending) => gathering,
+        };
         step
     }
 
@@ -144,56 +150,62 @@ impl RespSession {
         len: usize,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
-    ) -> Step {
+    ) -> Result<Step, Pending> {
         let name = arguments.name();
         let mut reply = self.reply(out);
         let Some(spec) = lookup(name) else {
             if is_http(name) {
-                return Step::Close;
+                return Ok(Step::Close);
             }
             put_unknown(&arguments, &mut reply);
-            return Step::Done(len);
+            return Ok(Step::Done(len));
         };
         if !spec.takes(arguments.len()) {
             reply.wrong_arity(spec.name);
-            return Step::Done(len);
+            return Ok(Step::Done(len));
         }
         if !spec.is_before_auth() && !self.identity.is_known(world.settings) {
             reply.error("NOAUTH Authentication required.");
-            return Step::Done(len);
+            return Ok(Step::Done(len));
+        }
+        let role = self.identity.role(world.settings);
+        if role < spec.role() {
+            reply.no_permission(spec.name);
+            return Ok(Step::Done(len));
         }
         let mut call = Call {
             arguments,
             spec,
+            role,
             reply,
             world,
         };
         let identity = &mut self.identity;
         match spec.id {
-            Id::Get => read::get(&mut call),
-            Id::StrLen => read::str_len(&mut call),
-            Id::GetRange | Id::SubStr => read::get_range(&mut call),
-            Id::Type => read::kind(&mut call),
-            Id::Ttl => read::ttl(&mut call, read::Unit::Seconds, false),
-            Id::PTtl => read::ttl(&mut call, read::Unit::Milliseconds, false),
-            Id::ExpireTime => read::ttl(&mut call, read::Unit::Seconds, true),
-            Id::PExpireTime => read::ttl(&mut call, read::Unit::Milliseconds, true),
-            Id::Set => write::set(&mut call),
-            Id::SetNx => write::set_nx(&mut call),
-            Id::SetEx => write::set_ex(&mut call, read::Unit::Seconds),
-            Id::PSetEx => write::set_ex(&mut call, read::Unit::Milliseconds),
-            Id::GetSet => write::get_set(&mut call),
-            Id::Append => write::append(&mut call),
-            Id::SetRange => write::set_range(&mut call),
-            Id::GetDel => write::get_del(&mut call),
-            Id::GetEx => expire::get_ex(&mut call),
-            Id::Expire => expire::expire(&mut call, read::Unit::Seconds, true),
-            Id::PExpire => expire::expire(&mut call, read::Unit::Milliseconds, true),
-            Id::ExpireAt => expire::expire(&mut call, read::Unit::Seconds, false),
-            Id::PExpireAt => expire::expire(&mut call, read::Unit::Milliseconds, false),
-            Id::Persist => expire::persist(&mut call),
-            Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call),
-            Id::Scan => scan::scan(&mut call),
+            Id::Get => read::get(&mut call)?,
+            Id::StrLen => read::str_len(&mut call)?,
+            Id::GetRange | Id::SubStr => read::get_range(&mut call)?,
+            Id::Type => read::kind(&mut call)?,
+            Id::Ttl => read::ttl(&mut call, read::Unit::Seconds, false)?,
+            Id::PTtl => read::ttl(&mut call, read::Unit::Milliseconds, false)?,
+            Id::ExpireTime => read::ttl(&mut call, read::Unit::Seconds, true)?,
+            Id::PExpireTime => read::ttl(&mut call, read::Unit::Milliseconds, true)?,
+            Id::Set => write::set(&mut call)?,
+            Id::SetNx => write::set_nx(&mut call)?,
+            Id::SetEx => write::set_ex(&mut call, read::Unit::Seconds)?,
+            Id::PSetEx => write::set_ex(&mut call, read::Unit::Milliseconds)?,
+            Id::GetSet => write::get_set(&mut call)?,
+            Id::Append => write::append(&mut call)?,
+            Id::SetRange => write::set_range(&mut call)?,
+            Id::GetDel => write::get_del(&mut call)?,
+            Id::GetEx => expire::get_ex(&mut call)?,
+            Id::Expire => expire::expire(&mut call, read::Unit::Seconds, true)?,
+            Id::PExpire => expire::expire(&mut call, read::Unit::Milliseconds, true)?,
+            Id::ExpireAt => expire::expire(&mut call, read::Unit::Seconds, false)?,
+            Id::PExpireAt => expire::expire(&mut call, read::Unit::Milliseconds, false)?,
+            Id::Persist => expire::persist(&mut call)?,
+            Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call)?,
+            Id::Scan => scan::scan(&mut call)?,
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
             Id::Client => connection::client(&mut call, identity),
@@ -203,13 +215,13 @@ impl RespSession {
             Id::Reset => connection::reset(&mut call, identity),
             Id::Quit => {
                 call.reply.simple("OK");
-                return Step::Close;
+                return Ok(Step::Close);
             }
-            Id::Info => server::info(&mut call),
-            Id::Config => server::config(&mut call),
+            Id::Info => server::info(&mut call)?,
+            Id::Config => server::config(&mut call)?,
             Id::SlowLog => slow_log::slow_log(&mut call),
-            Id::DbSize => server::db_size(&mut call),
-            Id::FlushAll | Id::FlushDb => server::flush(&mut call),
+            Id::DbSize => server::db_size(&mut call)?,
+            Id::FlushAll | Id::FlushDb => server::flush(&mut call)?,
             Id::Time => server::time(&mut call),
             Id::Command => describe::command(&mut call),
             // Gathering hands these over unless their arguments are no pairs.
@@ -217,6 +229,6 @@ impl RespSession {
                 call.reply.wrong_arity(spec.name);
             }
         }
-        Step::Done(len)
+        Ok(Step::Done(len))
     }
 }

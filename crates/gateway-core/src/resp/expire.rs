@@ -5,7 +5,7 @@ use super::gather::Arguments;
 use super::parse::number;
 use super::read::Unit;
 use super::write::{Condition, answer_value};
-use crate::keyspace::{Decision, Item, Keyspace, NewItem, Updated};
+use crate::keyspace::{Decision, Item, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::world::{Command, Ending};
 use trefoil_layout::data::EXPIRY_MS_MAX;
 
@@ -182,12 +182,17 @@ fn with_expiry<'s>(item: &Item<'_>, scratch: &'s mut Vec<u8>, expiry_ms: u64) ->
 }
 
 /// EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT. A time that is over removes the item.
-pub(super) fn expire<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, unit: Unit, is_relative: bool) {
+pub(super) fn expire<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+    unit: Unit,
+    is_relative: bool,
+) -> Result<(), Pending> {
     let Some(when) = when(call) else {
-        return;
+        return Ok(());
     };
     let Some(given) = number(call.arguments.get(2)) else {
-        return call.reply.not_an_integer();
+        call.reply.not_an_integer();
+        return Ok(());
     };
     let now_ms = call.world.now.unix_ms as i64;
     let factor = if unit == Unit::Seconds { 1000 } else { 1 };
@@ -196,11 +201,13 @@ pub(super) fn expire<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, unit: Unit, is
         .checked_mul(factor)
         .and_then(|ms| ms.checked_add(base))
     else {
-        return call.reply.bad_expiry(call.spec.name);
+        call.reply.bad_expiry(call.spec.name);
+        return Ok(());
     };
     if !call.key_fits() {
         call.reply.integer(0);
-        return call.done(Command::Touch, Ending::Miss, 0);
+        call.done(Command::Touch, Ending::Miss, 0);
+        return Ok(());
     }
     let mut kept = Ending::Miss;
     let touched =
@@ -218,7 +225,9 @@ pub(super) fn expire<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, unit: Unit, is
                 Some(_) if at_ms <= now_ms => Decision::Erase,
                 Some(item) => with_expiry(item, scratch, (at_ms as u64).min(EXPIRY_MS_MAX)),
             });
+    let touched = touched.ready()?;
     finish(call, touched.map(|updated| updated != Updated::Kept), kept);
+    Ok(())
 }
 
 /// Answers 1 or 0.
@@ -238,10 +247,11 @@ fn finish<K: Keyspace>(
 }
 
 /// PERSIST.
-pub(super) fn persist<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn persist<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     if !call.key_fits() {
         call.reply.integer(0);
-        return call.done(Command::Touch, Ending::Miss, 0);
+        call.done(Command::Touch, Ending::Miss, 0);
+        return Ok(());
     }
     let mut kept = Ending::Miss;
     let touched =
@@ -257,13 +267,16 @@ pub(super) fn persist<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                     Decision::Keep
                 }
             });
+    let touched = touched.ready()?;
     finish(call, touched.map(|updated| updated != Updated::Kept), kept);
+    Ok(())
 }
 
 /// GETEX: the value, and a new expiry for it.
-pub(super) fn get_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn get_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let Some(options) = Options::parse(&call.arguments, 2, false) else {
-        return call.reply.syntax_error();
+        call.reply.syntax_error();
+        return Ok(());
     };
     if options.expiry.is_none() && !options.persist {
         return super::read::get(call);
@@ -271,7 +284,8 @@ pub(super) fn get_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     // An expiry is only looked at if there is something that could have it.
     if !call.key_fits() {
         call.reply.null();
-        return call.done(Command::GetAndTouch, Ending::Miss, 0);
+        call.done(Command::GetAndTouch, Ending::Miss, 0);
+        return Ok(());
     }
     let start = call.reply.out.len();
     let expiry_ms = match options.expiry {
@@ -304,7 +318,7 @@ pub(super) fn get_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 with_expiry(item, scratch, expiry_ms)
             }
         });
-    match (touched, found) {
+    match (touched.ready()?, found) {
         (Err(fault), _) => {
             call.reply.out.truncate(start);
             call.fault(Command::GetAndTouch, &fault);
@@ -316,6 +330,7 @@ pub(super) fn get_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         (Ok(_), Some(value_len)) => call.done(Command::GetAndTouch, Ending::Hit, value_len),
         (Ok(_), None) => call.done(Command::GetAndTouch, Ending::Miss, 0),
     }
+    Ok(())
 }
 
 #[cfg(test)]

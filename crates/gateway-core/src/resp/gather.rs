@@ -109,17 +109,19 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The longest value that is stored.
+/// The longest value that is stored: the cell's, as `--item-max` is memcached's.
 pub(super) fn value_len_max<K: Keyspace>(world: &World<'_, K>) -> usize {
-    world
-        .settings
-        .item_len_max
-        .min(world.keyspace.value_len_max())
+    world.keyspace.value_len_max()
 }
 
 impl Gathering {
     pub(super) fn is_begun(&self) -> bool {
         self.count > 0
+    }
+
+    /// Bytes that it keeps.
+    pub(super) fn kept(&self) -> usize {
+        self.places.capacity() * size_of::<Place>()
     }
 
     /// How many arguments the command has, with its name.

@@ -9,7 +9,7 @@ use super::parse::{Part, ProtocolError, bulk_len};
 use super::reply::Reply;
 use super::table::{Id, Spec};
 use super::{Skip, Step};
-use crate::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Updated};
+use crate::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::world::{Command, Done, Ending, World};
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
@@ -133,22 +133,27 @@ impl Many {
             }
         }
         let keys = &keys[..count];
-        let executed = match self.id {
+        let (executed, end) = match self.id {
             Id::Del | Id::Unlink => self.remove(keys, world),
             _ => self.read(keys, reply, out_len_max, world),
         };
         self.left -= executed;
-        Step::Done(ends[executed - 1])
+        let consumed = executed.checked_sub(1).map_or(0, |last| ends[last]);
+        match end {
+            Ok(()) => Step::Done(consumed),
+            Err(Pending) => Step::Pending(consumed),
+        }
     }
 
-    /// Reads keys: for their values, or for whether they are there.
+    /// Reads keys: for their values, or for whether they are there. How many are
+    /// done with, and whether the next one is pending.
     fn read<K: Keyspace>(
         &mut self,
         keys: &[&[u8]],
         reply: &mut Reply<'_>,
         out_len_max: usize,
         world: &mut World<'_, K>,
-    ) -> usize {
+    ) -> (usize, Result<(), Pending>) {
         let access = if self.id == Id::Exists {
             Access::Peek
         } else {
@@ -158,7 +163,7 @@ impl Many {
             keyspace, observer, ..
         } = world;
         let mut executed = 0;
-        keyspace.get_many(keys, access, &mut |index, read| {
+        let end = keyspace.get_many(keys, access, &mut |index, read| {
             let (ending, value_len) = match &read {
                 Ok(Some(item)) => (Ending::Hit, item.value.len()),
                 Ok(None) => (Ending::Miss, 0),
@@ -179,15 +184,22 @@ impl Many {
             executed = index + 1;
             reply.out.len() < out_len_max
         });
-        executed.max(1)
+        (executed, end)
     }
 
-    fn remove<K: Keyspace>(&mut self, keys: &[&[u8]], world: &mut World<'_, K>) -> usize {
-        for key in keys {
+    fn remove<K: Keyspace>(
+        &mut self,
+        keys: &[&[u8]],
+        world: &mut World<'_, K>,
+    ) -> (usize, Result<(), Pending>) {
+        for (index, key) in keys.iter().enumerate() {
             let erased = world.keyspace.update(key, &mut |item, _| match item {
                 Some(_) => Decision::Erase,
                 None => Decision::Keep,
             });
+            let Ok(erased) = erased.ready() else {
+                return (index, Err(Pending));
+            };
             let ending = match erased {
                 Ok(Updated::Erased) => {
                     self.tally += 1;
@@ -205,8 +217,10 @@ impl Many {
                 key,
                 value_len: 0,
             });
+            // Each key is done with by itself.
+            world.conclude();
         }
-        keys.len()
+        (keys.len(), Ok(()))
     }
 
     /// Stores the pair at the front of the input.
@@ -241,7 +255,10 @@ impl Many {
                     value,
                     ..NewItem::default()
                 };
-                (world.keyspace.set(key, &item), value.len(), end)
+                let Ok(stored) = world.keyspace.set(key, &item).ready() else {
+                    return Step::Pending(0);
+                };
+                (stored, value.len(), end)
             }
             Found::Incomplete(needed) => return Step::Input(needed),
             Found::Lost(error) => return Step::Lost(error),

@@ -4,12 +4,15 @@
 //!
 //! | what | Redis | here |
 //! |---|---|---|
-//! | a value over the cell's limit | 512 MB are taken | skipped without a buffer, `-ERR string exceeds maximum allowed size (proto-max-bulk-len)`; the connection lives on |
+//! | a value over the cell's limit (`--value-max`) | 512 MB are taken | skipped without a buffer, `-ERR string exceeds maximum allowed size (proto-max-bulk-len)`; the connection lives on |
 //! | keys | any length | 1 to 65,536 bytes; a longer one is never found, storing one is an error |
 //! | many keys (MGET, MSET, DEL, UNLINK, EXISTS, TOUCH) | one step | key after key, as they come; memory does not grow with their number, other clients may act in between |
 //! | a key of MGET that cannot be read for now | – | an error in its place, never null |
 //! | databases | 16 | 1 |
 //! | expiry | any 64-bit time | no later than in the year 10889; later ones become that |
+//! | a new expiry (EXPIRE, PERSIST, GETEX) | changes the expiry | stores the item again, value included, at every replica |
+//! | `maxmemory-policy` | one of Redis's | `allkeys-` and the cell's policy |
+//! | users | ACLs | roles: read, write, admin; `NOPERM` otherwise |
 //! | TTL of a value stored elsewhere | – | memcached's expiry of the same item |
 //! | INFO, CONFIG GET, COMMAND, CLIENT INFO and LIST | about Redis | about this server, in the same form |
 //! | SLOWLOG | arguments of slow commands | kind of command and key; no HELP |
@@ -50,7 +53,7 @@ mod slow_log;
 mod table;
 mod write;
 
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Pending};
 use crate::session::{Driven, Session, Wants};
 use crate::world::World;
 use connection::Identity;
@@ -90,6 +93,8 @@ enum Step {
     Done(usize),
     /// More input is needed, this much in all if known.
     Input(usize),
+    /// This many bytes are done with, and an operation is pending.
+    Pending(usize),
     /// The end of the connection.
     Close,
     /// The next command cannot be found.
@@ -189,7 +194,13 @@ impl RespSession {
             Gathered::Incomplete(needed) => Step::Input(needed),
             Gathered::Lost(error) => Step::Lost(error),
             Gathered::Many { spec, count, len } => {
+                let is_allowed = self.identity.role(world.settings) >= spec.role();
                 let mut reply = self.reply(out);
+                if !is_allowed {
+                    reply.no_permission(spec.name);
+                    self.skip.arguments = count;
+                    return Step::Done(len);
+                }
                 let many = Many::begin(spec, count, &mut reply);
                 self.many = Some(many);
                 Step::Done(len)
@@ -199,7 +210,14 @@ impl RespSession {
                 self.skip = skip;
                 Step::Done(len)
             }
-            Gathered::Whole(len) => self.execute(input, len, out, world),
+            Gathered::Whole(len) => {
+                let mark = out.len();
+                self.execute(input, len, out, world)
+                    .unwrap_or_else(|Pending| {
+                        out.truncate(mark);
+                        Step::Pending(0)
+                    })
+            }
         }
     }
 }
@@ -232,9 +250,20 @@ impl Session for RespSession {
                 self.inline_at = 0;
                 self.step(&input[consumed..], out, out_len_max, world)
             };
+            let is_pending = matches!(step, Step::Pending(_));
+            if !is_pending {
+                world.conclude();
+            }
             match step {
-                Step::Done(len) if is_inline => self.inline_at += len,
-                Step::Done(len) => consumed += len,
+                Step::Done(len) | Step::Pending(len) => {
+                    match is_inline {
+                        true => self.inline_at += len,
+                        false => consumed += len,
+                    }
+                    if is_pending {
+                        break Wants::Operation;
+                    }
+                }
                 Step::Input(needed) => break Wants::Input(needed),
                 Step::Close => break Wants::Close,
                 Step::Lost(error) => {
@@ -253,5 +282,13 @@ impl Session for RespSession {
             consumed = input.len();
         }
         Driven { consumed, wants }
+    }
+
+    fn is_authenticated(&self) -> bool {
+        self.identity.is_authenticated()
+    }
+
+    fn kept(&self) -> usize {
+        self.inline.capacity() + self.gathering.kept()
     }
 }

@@ -3,7 +3,7 @@
 use super::execute::Call;
 use super::parse::number;
 use super::reply::Reply;
-use crate::keyspace::{Access, Fault, Item, Keyspace};
+use crate::keyspace::{Access, Item, Keyspace, Pending, Ready as _};
 use crate::world::{Command, Ending};
 
 /// What times are counted in.
@@ -14,10 +14,10 @@ pub(super) enum Unit {
 }
 
 /// GET: without allocation, copied once.
-pub(super) fn get<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn get<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     look(call, Command::Get, Access::Use, &mut |reply, item| {
         reply.value_or_null(item);
-    });
+    })
 }
 
 /// Reads the item and lets `look` answer; answers faults itself.
@@ -26,11 +26,11 @@ fn look<K: Keyspace>(
     command: Command,
     access: Access,
     look: &mut dyn FnMut(&mut Reply<'_>, Option<&Item<'_>>),
-) {
+) -> Result<(), Pending> {
     let (key, fits) = (call.key(), call.key_fits());
     let mut value_len = None;
     let reply = &mut call.reply;
-    let read: Result<(), Fault> = if fits {
+    let read = if fits {
         call.world.keyspace.get(key, access, &mut |item| {
             value_len = item.map(|item| item.value.len());
             look(reply, item);
@@ -39,7 +39,7 @@ fn look<K: Keyspace>(
         look(reply, None);
         Ok(())
     };
-    match read {
+    match read.ready()? {
         Ok(()) => {
             let ending = if value_len.is_some() {
                 Ending::Hit
@@ -50,28 +50,30 @@ fn look<K: Keyspace>(
         }
         Err(fault) => call.fault(command, &fault),
     }
+    Ok(())
 }
 
 /// STRLEN.
-pub(super) fn str_len<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn str_len<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     look(call, Command::Get, Access::Use, &mut |reply, item| {
         reply.integer(item.map_or(0, |item| item.value.len() as i64));
-    });
+    })
 }
 
 /// TYPE.
-pub(super) fn kind<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn kind<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     look(call, Command::Other, Access::Peek, &mut |reply, item| {
         reply.simple(if item.is_some() { "string" } else { "none" });
-    });
+    })
 }
 
 /// GETRANGE: the bytes from one index to another, both included; negative
 /// ones count from the end.
-pub(super) fn get_range<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn get_range<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let (Some(first), Some(last)) = (number(call.arguments.get(2)), number(call.arguments.get(3)))
     else {
-        return call.reply.not_an_integer();
+        call.reply.not_an_integer();
+        return Ok(());
     };
     look(call, Command::Get, Access::Use, &mut |reply, item| {
         let range = item.and_then(|item| {
@@ -85,7 +87,7 @@ pub(super) fn get_range<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         let mut part = Vec::new();
         item.value.append_to(&mut part);
         reply.bulk(&part[start..end]);
-    });
+    })
 }
 
 /// The bytes that a range means, unless there are none.
@@ -106,7 +108,11 @@ fn range_of(first: i64, last: i64, len: usize) -> Option<(usize, usize)> {
 }
 
 /// TTL, PTTL, EXPIRETIME, PEXPIRETIME: -2 without a key, -1 without an expiry.
-pub(super) fn ttl<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, unit: Unit, is_absolute: bool) {
+pub(super) fn ttl<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+    unit: Unit,
+    is_absolute: bool,
+) -> Result<(), Pending> {
     let now_ms = call.world.now.unix_ms;
     look(call, Command::Other, Access::Peek, &mut |reply, item| {
         let time = match item {
@@ -125,7 +131,7 @@ pub(super) fn ttl<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, unit: Unit, is_ab
             }
         };
         reply.integer(time);
-    });
+    })
 }
 
 #[cfg(test)]

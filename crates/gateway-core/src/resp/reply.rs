@@ -125,6 +125,13 @@ impl Reply<'_> {
         ));
     }
 
+    /// Redis's words for a command that the user's role does not allow.
+    pub(super) fn no_permission(&mut self, command: &str) {
+        self.error(format!(
+            "NOPERM this user has no permissions to run the '{command}' command"
+        ));
+    }
+
     pub(super) fn syntax_error(&mut self) {
         self.error("ERR syntax error");
     }
@@ -141,7 +148,7 @@ impl Reply<'_> {
     pub(super) fn fault(&mut self, fault: &Fault) {
         match fault {
             Fault::Inquorate | Fault::Contended => self.error(format!("TRYAGAIN {fault}")),
-            Fault::Rejected(Rejection::Recovering | Rejection::WrongShard) => {
+            Fault::Rejected(rejection) if rejection.is_transient() => {
                 self.error(format!("TRYAGAIN {fault}"));
             }
             Fault::Rejected(Rejection::NoMemory) => {

@@ -4,7 +4,7 @@ use super::execute::Call;
 use super::glob;
 use super::parse::number;
 use super::reply::{Reply, put_number};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Pending, Ready as _};
 
 /// Items that are listed unless the client says otherwise.
 const COUNT_DEFAULT: i64 = 10;
@@ -87,12 +87,13 @@ fn cursor_of(text: &[u8]) -> Option<u64> {
 
 /// Executes it. The answer may have fewer keys than asked for, none even, as
 /// any client of SCAN has to expect: it ends early when it becomes long.
-pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let Some(mut cursor) = cursor_of(call.arguments.get(1)) else {
-        return call.reply.error("ERR invalid cursor");
+        call.reply.error("ERR invalid cursor");
+        return Ok(());
     };
     let Some(options) = options(call) else {
-        return;
+        return Ok(());
     };
     let pattern_len = options.pattern.map_or(0, <[u8]>::len);
     let reply = &mut call.reply;
@@ -112,11 +113,12 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 listed += 1;
             }
         });
-        cursor = match step {
+        cursor = match step.ready()? {
             Ok(cursor) => cursor,
             Err(fault) => {
                 reply.out.truncate(start);
-                return reply.fault(&fault);
+                reply.fault(&fault);
+                return Ok(());
             }
         };
         if cursor == 0 || reply.out.len() - start > ANSWER_LEN_MAX || work > WORK_MAX {
@@ -135,6 +137,7 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     head_reply.bulk(&digits);
     head_reply.array(listed);
     reply.out.splice(start..start, head);
+    Ok(())
 }
 
 #[cfg(test)]

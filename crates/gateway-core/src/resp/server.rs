@@ -4,8 +4,8 @@ use super::connection::subcommand;
 use super::execute::Call;
 use super::gather::value_len_max;
 use super::glob;
-use crate::keyspace::Keyspace;
-use crate::world::{Command, Ending};
+use crate::keyspace::{Keyspace, Pending, Ready as _};
+use crate::world::{Command, Ending, Role};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -14,25 +14,27 @@ use std::fmt::Write;
 pub(super) const REDIS_VERSION: &str = "7.0.15";
 
 /// DBSIZE.
-pub(super) fn db_size<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
-    match call.world.keyspace.totals() {
+pub(super) fn db_size<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
+    match call.world.keyspace.totals().ready()? {
         Ok(totals) => call.reply.integer(totals.items as i64),
         Err(fault) => call.reply.fault(&fault),
     }
+    Ok(())
 }
 
 /// FLUSHALL, FLUSHDB: done when it is answered, whether asked to wait or not.
-pub(super) fn flush<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn flush<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let is_legal = match call.arguments.len() {
         1 => true,
         2 => call.arguments.is(1, "sync") || call.arguments.is(1, "async"),
         _ => false,
     };
     if !is_legal {
-        return call.reply.syntax_error();
+        call.reply.syntax_error();
+        return Ok(());
     }
     let now_ms = call.world.now.unix_ms;
-    let ending = match call.world.keyspace.flush(now_ms) {
+    let ending = match call.world.keyspace.flush(now_ms).ready()? {
         Ok(()) => {
             call.reply.simple("OK");
             Ending::Hit
@@ -49,6 +51,7 @@ pub(super) fn flush<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         value_len: 0,
     };
     call.world.observer.done(&done);
+    Ok(())
 }
 
 /// TIME: seconds and microseconds.
@@ -98,7 +101,7 @@ const SECTIONS: [(&str, Lines); 8] = [
 ];
 
 /// Lines that are always the same.
-fn fixed_lines(section: &str, text: &mut String) {
+fn fixed_lines(section: &str, eviction: &str, text: &mut String) {
     let lines = match section {
         "Server" => {
             let ours = env!("CARGO_PKG_VERSION");
@@ -109,7 +112,10 @@ fn fixed_lines(section: &str, text: &mut String) {
             );
             "redis_mode:standalone\r\narch_bits:64\r\n"
         }
-        "Memory" => "maxmemory_policy:allkeys-lru\r\n",
+        "Memory" => {
+            let _ = write!(text, "maxmemory_policy:allkeys-{eviction}\r\n");
+            ""
+        }
         "Persistence" => "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n",
         "Replication" => "role:master\r\nconnected_slaves:0\r\n",
         "Cluster" => "cluster_enabled:0\r\n",
@@ -119,15 +125,15 @@ fn fixed_lines(section: &str, text: &mut String) {
 }
 
 /// INFO.
-pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
+    // Without them the front door's own counters are better than nothing.
+    let totals = call.world.keyspace.totals().ready()?.unwrap_or_default();
+    let items = totals.items;
+    let eviction = call.world.keyspace.eviction().to_owned();
     let mut statistics = BTreeMap::new();
-    call.world.observer.stats("", &mut |name, value| {
+    call.world.observer.stats("", &totals, &mut |name, value| {
         statistics.insert(name.to_owned(), value.to_owned());
     });
-    let items = match call.world.keyspace.totals() {
-        Ok(totals) => totals.items,
-        Err(_) => 0,
-    };
     let is_all = call.arguments.len() == 1
         || call.arguments.from(1).any(|section| {
             ["all", "default", "everything"]
@@ -147,7 +153,7 @@ pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             text.push_str("\r\n");
         }
         let _ = write!(text, "# {section}\r\n");
-        fixed_lines(section, &mut text);
+        fixed_lines(section, &eviction, &mut text);
         for (name, statistic) in lines {
             if let Some(value) = statistics.get(*statistic) {
                 let _ = write!(text, "{name}:{value}\r\n");
@@ -158,39 +164,45 @@ pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         }
     }
     call.reply.text(&text);
+    Ok(())
 }
 
 /// The configuration, in Redis's names.
-fn configuration<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Vec<(&'static str, String)> {
-    let limit_bytes = match call.world.keyspace.totals() {
-        Ok(totals) => totals.limit_bytes,
-        Err(_) => 0,
-    };
+fn configuration<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+) -> Result<Vec<(&'static str, String)>, Pending> {
+    let totals = call.world.keyspace.totals().ready()?;
+    let limit_bytes = totals.unwrap_or_default().limit_bytes;
     let settings = call.world.settings;
-    vec![
+    let eviction = call.world.keyspace.eviction();
+    Ok(vec![
         ("appendonly", "no".to_owned()),
         ("databases", "1".to_owned()),
         ("io-threads", settings.thread_count.to_string()),
         ("maxclients", settings.connections_max.to_string()),
         ("maxmemory", limit_bytes.to_string()),
-        ("maxmemory-policy", "allkeys-lru".to_owned()),
+        ("maxmemory-policy", format!("allkeys-{eviction}")),
         ("proto-max-bulk-len", value_len_max(call.world).to_string()),
         ("save", String::new()),
         ("timeout", "0".to_owned()),
-    ]
+    ])
 }
 
 /// CONFIG GET, CONFIG RESETSTAT. What an operator chose is not for clients to
 /// change.
-pub(super) fn config<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn config<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     match subcommand(call, &[("get", -3), ("resetstat", 2)]) {
         None => {}
+        Some("resetstat") if call.role < Role::Admin => {
+            call.reply.no_permission("config|resetstat");
+        }
         Some("resetstat") => {
-            call.world.observer.reset();
+            let totals = call.world.keyspace.totals().ready()?.unwrap_or_default();
+            call.world.observer.reset(&totals);
             call.reply.simple("OK");
         }
         Some(_) => {
-            let mut found = configuration(call);
+            let mut found = configuration(call)?;
             let arguments = call.arguments;
             found.retain(|(name, _)| {
                 arguments.from(2).take(32).any(|pattern| {
@@ -205,4 +217,5 @@ pub(super) fn config<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             }
         }
     }
+    Ok(())
 }

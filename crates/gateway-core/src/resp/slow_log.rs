@@ -5,7 +5,7 @@ use super::connection::subcommand;
 use super::execute::Call;
 use super::parse::number;
 use crate::keyspace::Keyspace;
-use crate::world::SlowCommand;
+use crate::world::{Role, SlowCommand};
 
 /// Entries shown unless told otherwise.
 const COUNT_DEFAULT: i64 = 10;
@@ -25,6 +25,9 @@ pub(super) fn slow_log<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 true
             });
             call.reply.integer(count);
+        }
+        Some("reset") if call.role < Role::Admin => {
+            call.reply.no_permission("slowlog|reset");
         }
         Some("reset") => {
             call.world.observer.forget_slow();

@@ -1,5 +1,7 @@
 //! The commands that there are.
 
+use crate::world::Role;
+
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Id {
@@ -188,6 +190,15 @@ impl Spec {
             count >= least
         } else {
             count == least
+        }
+    }
+
+    /// What it takes.
+    pub(super) fn role(&self) -> Role {
+        match self.id {
+            Id::FlushAll | Id::FlushDb => Role::Admin,
+            _ if self.flags.contains(&"write") => Role::Write,
+            _ => Role::Read,
         }
     }
 

@@ -6,7 +6,7 @@ use super::gather::value_len_max;
 use super::parse::number;
 use super::read::Unit;
 use super::reply::{Reply, TOO_LONG};
-use crate::keyspace::{Decision, Keyspace, NewItem, Updated};
+use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::world::{Command, Ending};
 
 /// When to store.
@@ -48,14 +48,16 @@ fn store<K: Keyspace>(
     condition: Condition,
     expiry: Expiry,
     answered: Answered,
-) {
+) -> Result<(), Pending> {
     if value.len() > value_len_max(call.world) {
         call.reply.error(TOO_LONG);
-        return call.done(Command::Set, Ending::ClientError, value.len());
+        call.done(Command::Set, Ending::ClientError, value.len());
+        return Ok(());
     }
     if !call.key_fits() {
         let fault = call.key_fault();
-        return call.fault(Command::Set, &fault);
+        call.fault(Command::Set, &fault);
+        return Ok(());
     }
     let key = call.key();
     let new = |expiry_ms| NewItem {
@@ -93,11 +95,12 @@ fn store<K: Keyspace>(
             }
         }),
     };
-    let was_stored = match stored {
+    let was_stored = match stored.ready()? {
         Ok(updated) => matches!(updated, Updated::Stored(_)),
         Err(fault) => {
             call.reply.out.truncate(start);
-            return call.fault(Command::Set, &fault);
+            call.fault(Command::Set, &fault);
+            return Ok(());
         }
     };
     match (answered, was_stored) {
@@ -112,12 +115,14 @@ fn store<K: Keyspace>(
         (false, _) => Ending::Refused,
     };
     call.done(Command::Set, ending, value.len());
+    Ok(())
 }
 
 /// SET with its options.
-pub(super) fn set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let Some(options) = Options::parse(&call.arguments, 3, true) else {
-        return call.reply.syntax_error();
+        call.reply.syntax_error();
+        return Ok(());
     };
     let expiry = match options.expiry {
         None if options.keep_ttl => Expiry::Kept,
@@ -126,7 +131,7 @@ pub(super) fn set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             let text = call.arguments.get(given.index);
             match expiry_of(call, text, given.unit, given.is_relative) {
                 Some(expiry_ms) => Expiry::At(expiry_ms),
-                None => return,
+                None => return Ok(()),
             }
         }
     };
@@ -136,30 +141,33 @@ pub(super) fn set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         Answered::Ok
     };
     let value = call.arguments.get(2);
-    store(call, value, options.condition, expiry, answered);
+    store(call, value, options.condition, expiry, answered)
 }
 
 /// SETNX.
-pub(super) fn set_nx<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn set_nx<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let value = call.arguments.get(2);
-    store(call, value, Condition::Absent, NEVER, Answered::Number);
+    store(call, value, Condition::Absent, NEVER, Answered::Number)
 }
 
 /// SETEX, PSETEX.
-pub(super) fn set_ex<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, unit: Unit) {
+pub(super) fn set_ex<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+    unit: Unit,
+) -> Result<(), Pending> {
     let text = call.arguments.get(2);
     let Some(expiry_ms) = expiry_of(call, text, unit, true) else {
-        return;
+        return Ok(());
     };
     let value = call.arguments.get(3);
     let expiry = Expiry::At(expiry_ms);
-    store(call, value, Condition::Always, expiry, Answered::Ok);
+    store(call, value, Condition::Always, expiry, Answered::Ok)
 }
 
 /// GETSET.
-pub(super) fn get_set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn get_set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let value = call.arguments.get(2);
-    store(call, value, Condition::Always, NEVER, Answered::Old);
+    store(call, value, Condition::Always, NEVER, Answered::Old)
 }
 
 /// Changes a value in place, keeping flags and expiry. `change` gets the value
@@ -168,10 +176,11 @@ pub(super) fn get_set<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
 fn change<K: Keyspace>(
     call: &mut Call<'_, '_, '_, K>,
     change: &mut dyn FnMut(&mut Vec<u8>) -> bool,
-) {
+) -> Result<(), Pending> {
     if !call.key_fits() {
         let fault = call.key_fault();
-        return call.fault(Command::Set, &fault);
+        call.fault(Command::Set, &fault);
+        return Ok(());
     }
     let len_max = value_len_max(call.world);
     let mut len = 0;
@@ -196,7 +205,7 @@ fn change<K: Keyspace>(
                 ..NewItem::default()
             })
         });
-    match changed {
+    match changed.ready()? {
         Ok(_) if is_too_long => {
             call.reply.error(TOO_LONG);
             call.done(Command::Set, Ending::ClientError, len);
@@ -207,28 +216,36 @@ fn change<K: Keyspace>(
         }
         Err(fault) => call.fault(Command::Set, &fault),
     }
+    Ok(())
 }
 
 /// APPEND.
-pub(super) fn append<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn append<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let tail = call.arguments.get(2);
     change(call, &mut |value| {
         value.extend_from_slice(tail);
         true
-    });
+    })
 }
 
 /// SETRANGE: what lies between the value's end and the offset becomes zeros.
-pub(super) fn set_range<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn set_range<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     let part = call.arguments.get(3);
     let offset = match number(call.arguments.get(2)).map(usize::try_from) {
-        None => return call.reply.not_an_integer(),
-        Some(Err(_)) => return call.reply.error("ERR offset is out of range"),
+        None => {
+            call.reply.not_an_integer();
+            return Ok(());
+        }
+        Some(Err(_)) => {
+            call.reply.error("ERR offset is out of range");
+            return Ok(());
+        }
         Some(Ok(offset)) => offset,
     };
     let len_max = value_len_max(call.world);
     if !part.is_empty() && offset.saturating_add(part.len()) > len_max {
-        return call.reply.error(TOO_LONG);
+        call.reply.error(TOO_LONG);
+        return Ok(());
     }
     change(call, &mut |value| {
         if part.is_empty() {
@@ -240,7 +257,7 @@ pub(super) fn set_range<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         }
         value[offset..end].copy_from_slice(part);
         true
-    });
+    })
 }
 
 /// Answers the value, or null, and decides with it in view.
@@ -255,10 +272,11 @@ pub(super) fn answer_value(
 }
 
 /// GETDEL.
-pub(super) fn get_del<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+pub(super) fn get_del<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     if !call.key_fits() {
         call.reply.null();
-        return call.done(Command::Delete, Ending::Miss, 0);
+        call.done(Command::Delete, Ending::Miss, 0);
+        return Ok(());
     }
     let start = call.reply.out.len();
     let reply = &mut call.reply;
@@ -274,7 +292,7 @@ pub(super) fn get_del<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
                 None => Decision::Keep,
             }
         });
-    match erased {
+    match erased.ready()? {
         Ok(Updated::Erased) => call.done(Command::Delete, Ending::Hit, value_len),
         Ok(_) => call.done(Command::Delete, Ending::Miss, 0),
         Err(fault) => {
@@ -282,4 +300,5 @@ pub(super) fn get_del<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
             call.fault(Command::Delete, &fault);
         }
     }
+    Ok(())
 }

@@ -5,8 +5,8 @@
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Decision, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals,
-    Updated, ValueSource,
+    Access, Decide, Decision, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending,
+    Seen, Totals, Updated, ValueSource,
 };
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
@@ -138,15 +138,14 @@ impl Keyspace for LocalKeyspace {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         let now = self.local.now();
         let store = self.local.store();
-        store
-            .read(now, key, store_access(access), |stored| {
-                let value = stored.map(StoredValue);
-                with(value.as_ref().map(|value| value.item(now)).as_ref());
-            })
-            .map_err(fault)
+        let read = store.read(now, key, store_access(access), |stored| {
+            let value = stored.map(StoredValue);
+            with(value.as_ref().map(|value| value.item(now)).as_ref());
+        });
+        Ok(read.map_err(fault)?)
     }
 
     fn get_many(
@@ -154,7 +153,7 @@ impl Keyspace for LocalKeyspace {
         keys: &[&[u8]],
         access: Access,
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
-    ) {
+    ) -> Result<(), Pending> {
         let now = self.local.now();
         let store = self.local.store();
         store.read_many(
@@ -172,9 +171,10 @@ impl Keyspace for LocalKeyspace {
                 Err(rejection) => each(index, Err(fault(rejection))),
             },
         );
+        Ok(())
     }
 
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         for _ in 0..ATTEMPTS_MAX {
             let now = self.local.now();
             let (version, outcome) =
@@ -184,23 +184,25 @@ impl Keyspace for LocalKeyspace {
             }
             Self::refused(&mut self.versions, outcome)?;
         }
-        Err(Fault::Contended)
+        Err(Fault::Contended.into())
     }
 
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let updated = self.update_with(key, decide, &mut scratch);
         if scratch.capacity() <= SCRATCH_LEN_MAX {
             self.scratch = scratch;
         }
-        updated
+        Ok(updated?)
     }
 
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
-        self.local
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
+        let floor = self
+            .local
             .flush(at_ms)
-            .map(|floor| self.versions.observe(floor))
-            .map_err(|error| Fault::Unavailable(error.to_string()))
+            .map_err(|error| Fault::Unavailable(error.to_string()))?;
+        self.versions.observe(floor);
+        Ok(())
     }
 
     fn list(
@@ -208,13 +210,13 @@ impl Keyspace for LocalKeyspace {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         let now = self.local.now();
         let from = Position::from_number(cursor);
         let next = self
             .local
             .store()
-            .list(now, (from, None), count, &mut |listed| {
+            .list(now, 0, (from, None), count, &mut |listed| {
                 let value = StoredValue(&listed.item);
                 let item = value.item(now);
                 each(&ListedItem {
@@ -231,7 +233,7 @@ impl Keyspace for LocalKeyspace {
         Ok(next.map_or(0, Position::to_number))
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
         let stats = self.local.store().stats();
         let counts = &stats.counts;
         let mutations = MutationKind::ALL.map(|kind| counts.of(kind));
@@ -251,15 +253,19 @@ impl Keyspace for LocalKeyspace {
         })
     }
 
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
         self.local
             .set_memory_limit(bytes)
-            .map(|_| ())
-            .map_err(|error| Fault::Unavailable(error.to_string()))
+            .map_err(|error| Fault::Unavailable(error.to_string()))?;
+        Ok(())
     }
 
     fn value_len_max(&self) -> usize {
         self.local.store().config().value_len_max
+    }
+
+    fn eviction(&self) -> &str {
+        self.local.store().config().policy.name()
     }
 
     fn watch_evictions(&mut self, wanted: bool) {

@@ -143,6 +143,12 @@ macro_rules! plain_counters {
             done: [[AtomicU64; ENDINGS.len()]; COMMANDS.len()],
             classes: Classes<AtomicU64>,
             took: [Histogram; COMMANDS.len()],
+            /// From when the loop learnt of a ready connection until its turn.
+            pub(super) waited: Histogram,
+            /// Rounds of the loop: who becomes ready meanwhile is not noticed.
+            pub(super) rounds: Histogram,
+            /// The longest of those, in nanoseconds.
+            pub(super) round_ns_max: AtomicU64,
             faults: [AtomicU64; FAULTS.len()],
             $($(#[$doc])* pub(super) $name: AtomicU64,)*
         }
@@ -153,6 +159,9 @@ macro_rules! plain_counters {
             done: [[u64; ENDINGS.len()]; COMMANDS.len()],
             classes: Classes<u64>,
             pub(super) took: [Durations; COMMANDS.len()],
+            pub(super) waited: Durations,
+            pub(super) rounds: Durations,
+            pub(super) round_ns_max: u64,
             pub(super) faults: [u64; FAULTS.len()],
             $($(#[$doc])* pub(super) $name: u64,)*
         }
@@ -168,6 +177,10 @@ macro_rules! plain_counters {
                 for (sum, histogram) in sums.took.iter_mut().zip(&self.took) {
                     histogram.add_to(sum);
                 }
+                self.waited.add_to(&mut sums.waited);
+                self.rounds.add_to(&mut sums.rounds);
+                let longest = self.round_ns_max.load(Ordering::Relaxed);
+                sums.round_ns_max = sums.round_ns_max.max(longest);
                 add(&mut sums.faults, &self.faults);
                 $(sums.$name += self.$name.load(Ordering::Relaxed);)*
             }
@@ -211,6 +224,11 @@ plain_counters! {
     unauthenticated,
     /// Commands beyond the slow log's threshold.
     slow,
+    /// Commands that had to wait for an operation of the keyspace, counted each
+    /// time.
+    parked,
+    /// Those that have gone on.
+    resumed,
 }
 
 fn subtract(sums: &mut [u64], before: &[u64]) {

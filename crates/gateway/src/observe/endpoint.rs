@@ -12,13 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trefoil_backend::Reporter as _;
+use trefoil_backend::{Reporter as _, exposition};
 
 /// Longest request head read, in bytes.
 const HEAD_LEN_MAX: usize = 8 << 10;
 /// How long a request may take to come, or an answer to leave.
 const PATIENCE: Duration = Duration::from_secs(2);
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +85,10 @@ fn serve(mut stream: TcpStream, cell: &str, observatory: &Arc<Observatory>) -> i
     let mut words = head.split(|byte| *byte == b' ');
     let (status, kind, body) = match (words.next(), words.next()) {
         (Some(b"GET"), Some(b"/metrics")) => match render(cell, observatory) {
-            Ok(text) => ("200 OK", CONTENT_TYPE, text),
+            Ok(text) => {
+                let (kind, body) = exposition(accept(&head), text);
+                ("200 OK", kind, body)
+            }
             Err(error) => (
                 "500 Internal Server Error",
                 "text/plain",
@@ -110,6 +112,14 @@ fn serve(mut stream: TcpStream, cell: &str, observatory: &Arc<Observatory>) -> i
     );
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(answer.as_bytes())
+}
+
+/// The value of a request's `Accept` header.
+fn accept(head: &[u8]) -> &str {
+    let lines = head.split(|byte| *byte == b'\n');
+    let mut lines = lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once(':'));
+    let found = lines.find(|(name, _)| name.eq_ignore_ascii_case("accept"));
+    found.map_or("", |(_, value)| value.trim())
 }
 
 fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {

@@ -4,7 +4,8 @@
 use super::block::Block;
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals,
+    Updated, Wake,
 };
 use trefoil_layout::Version;
 
@@ -21,8 +22,8 @@ impl<K> Counted<K> {
     }
 
     #[inline]
-    fn note<T>(&self, result: Result<T, Fault>) -> Result<T, Fault> {
-        if let Err(fault) = &result {
+    fn note<T>(&self, result: Result<T, Halt>) -> Result<T, Halt> {
+        if let Err(Halt::Fault(fault)) = &result {
             self.block.fault(fault);
         }
         result
@@ -36,7 +37,7 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         let result = self.keyspace.get(key, access, with);
         self.note(result)
     }
@@ -47,7 +48,7 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         let result = self.keyspace.get_seen(key, access, with);
         self.note(result)
     }
@@ -57,28 +58,28 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         keys: &[&[u8]],
         access: Access,
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
-    ) {
+    ) -> Result<(), Pending> {
         let block = &self.block;
         self.keyspace.get_many(keys, access, &mut |index, read| {
             if let Err(fault) = &read {
                 block.fault(fault);
             }
             each(index, read)
-        });
+        })
     }
 
     #[inline]
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         let result = self.keyspace.set(key, item);
         self.note(result)
     }
 
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         let result = self.keyspace.update(key, decide);
         self.note(result)
     }
 
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         let result = self.keyspace.flush(at_ms);
         self.note(result)
     }
@@ -88,17 +89,17 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         let result = self.keyspace.list(cursor, count, each);
         self.note(result)
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
         let result = self.keyspace.totals();
         self.note(result)
     }
 
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
         let result = self.keyspace.set_memory_limit(bytes);
         self.note(result)
     }
@@ -107,12 +108,12 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.value_len_max()
     }
 
-    fn keep_last_use(&mut self) {
-        self.keyspace.keep_last_use();
+    fn eviction(&self) -> &str {
+        self.keyspace.eviction()
     }
 
-    fn settle(&mut self) {
-        self.keyspace.settle();
+    fn keep_last_use(&mut self) {
+        self.keyspace.keep_last_use();
     }
 
     fn watch_evictions(&mut self, wanted: bool) {
@@ -125,5 +126,36 @@ impl<K: Keyspace> Keyspace for Counted<K> {
 
     fn tend(&mut self) {
         self.keyspace.tend();
+    }
+
+    #[inline]
+    fn enter(&mut self, connection: u64, now_ns: u64) {
+        self.keyspace.enter(connection, now_ns);
+    }
+
+    #[inline]
+    fn conclude(&mut self) {
+        self.keyspace.conclude();
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.keyspace.leave();
+    }
+
+    fn forget(&mut self, connection: u64) {
+        self.keyspace.forget(connection);
+    }
+
+    fn poll(&mut self, now_ns: u64, resume: &mut dyn FnMut(u64)) {
+        self.keyspace.poll(now_ns, resume);
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.keyspace.due_ns()
+    }
+
+    fn attach(&mut self, wake: Wake) {
+        self.keyspace.attach(wake);
     }
 }

@@ -2,6 +2,7 @@
 //! exported is made from that list.
 
 use super::block::{COMMANDS, ENDINGS, FAULTS, Sums};
+use super::histogram::Durations;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeMetric as _, MetricEncoder, NoLabelSet,
 };
@@ -40,6 +41,10 @@ pub struct MetricInfo {
 enum Source {
     Counter(fn(&Sums) -> Samples),
     Gauge(fn(&Sums, &Settings) -> u64),
+    /// A gauge of nanoseconds, exported in seconds.
+    Seconds(fn(&Sums) -> u64),
+    /// How long something took.
+    Histogram(fn(&Sums) -> &Durations),
     /// How long commands took, by command.
     Durations,
 }
@@ -65,16 +70,23 @@ const fn metric(
     }
 }
 
-use Source::{Counter, Durations, Gauge};
+use Source::{Counter, Gauge, Histogram, Seconds};
 
 /// Every metric of a front door.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 10] = [
+pub const METRICS: [MetricInfo; 14] = [
     metric("trefoil_gateway_commands", "Commands on items", &["command", "ending"], Counter(|sums| {
         let pairs = COMMANDS.iter().flat_map(|command| ENDINGS.iter().map(move |ending| (command, ending)));
         pairs.map(|(c, e)| (vec![c.1, e.1], sums.of(c.0, e.0))).collect()
     })),
-    metric("trefoil_gateway_command_seconds", "Time that commands took to execute, without the network", &["command"], Durations),
+    metric("trefoil_gateway_command_seconds", "Time that commands took, waiting for the event loop and for the cell included, without the network", &["command"], Source::Durations),
+    metric("trefoil_gateway_wait_seconds", "Time from when an event loop learnt that a connection is ready until its turn", &[],
+        Histogram(|sums| &sums.waited)),
+    metric("trefoil_gateway_round_seconds", "Rounds of event loops: what becomes ready meanwhile is not noticed", &[],
+        Histogram(|sums| &sums.rounds)),
+    metric("trefoil_gateway_round_seconds_max", "The longest round of an event loop", &[], Seconds(|sums| sums.round_ns_max)),
+    metric("trefoil_gateway_parked", "Commands that wait for the cell while others are served", &[],
+        Gauge(|sums, _| sums.parked.saturating_sub(sums.resumed))),
     metric("trefoil_gateway_slow_commands", "Commands beyond the slow log's threshold", &[],
         Counter(|sums| vec![(Vec::new(), sums.slow)])),
     metric("trefoil_gateway_faults", "Operations on the cell without a result", &["kind"], Counter(|sums| {
@@ -105,8 +117,8 @@ pub(super) fn encode(
     for metric in &METRICS {
         let kind = match metric.source {
             Counter(_) => MetricType::Counter,
-            Gauge(_) => MetricType::Gauge,
-            Durations => MetricType::Histogram,
+            Gauge(_) | Seconds(_) => MetricType::Gauge,
+            Histogram(_) | Source::Durations => MetricType::Histogram,
         };
         let mut family = encoder.encode_descriptor(metric.name, metric.help, None, kind)?;
         match metric.source {
@@ -121,7 +133,21 @@ pub(super) fn encode(
                 let value = value(sums, settings) as i64;
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
-            Durations => durations(metric, sums, cell, &mut family)?,
+            Seconds(value) => {
+                let labels = labels(metric, cell, Vec::new());
+                let seconds = value(sums) as f64 / 1e9;
+                ConstGauge::new(seconds).encode(family.encode_family(&labels)?)?;
+            }
+            Histogram(took) => {
+                let labels = labels(metric, cell, Vec::new());
+                histogram(took(sums), family.encode_family(&labels)?)?;
+            }
+            Source::Durations => {
+                for ((_, command), took) in COMMANDS.iter().zip(&sums.took) {
+                    let labels = labels(metric, cell, vec![command]);
+                    histogram(took, family.encode_family(&labels)?)?;
+                }
+            }
         }
     }
     Ok(())
@@ -137,21 +163,11 @@ fn labels<'a>(
     labels
 }
 
-fn durations(
-    metric: &MetricInfo,
-    sums: &Sums,
-    cell: &str,
-    family: &mut MetricEncoder<'_>,
-) -> fmt::Result {
-    for ((_, command), took) in COMMANDS.iter().zip(&sums.took) {
-        let counts = took.between(&BOUNDS_NS);
-        let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9);
-        let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(counts).collect();
-        let labels = labels(metric, cell, vec![command]);
-        let mut sample = family.encode_family(&labels)?;
-        let sum_s = took.sum_ns as f64 / 1e9;
-        // None of the samples carries an example.
-        sample.encode_histogram::<NoLabelSet>(sum_s, took.count(), &buckets, None)?;
-    }
-    Ok(())
+fn histogram(took: &Durations, mut sample: MetricEncoder<'_>) -> fmt::Result {
+    let counts = took.between(&BOUNDS_NS);
+    let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9);
+    let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(counts).collect();
+    let sum_s = took.sum_ns as f64 / 1e9;
+    // None of the samples carries an example.
+    sample.encode_histogram::<NoLabelSet>(sum_s, took.count(), &buckets, None)
 }

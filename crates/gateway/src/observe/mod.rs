@@ -43,5 +43,5 @@ mod slow;
 pub use endpoint::{Endpoint, EndpointError};
 pub use faults::Counted;
 pub use metrics::{METRICS, MetricInfo};
-pub use observatory::{Observatory, ObserveOptions, SLOW_THRESHOLD_DEFAULT, TotalsSource};
+pub use observatory::{Observatory, ObserveOptions, SLOW_THRESHOLD_DEFAULT};
 pub use observer::Counting;

@@ -22,10 +22,6 @@ use trefoil_rpc::v1;
 /// chose otherwise.
 pub const SLOW_THRESHOLD_DEFAULT: Duration = Duration::from_millis(10);
 
-/// Where totals of the cell come from: the store of this process, or its
-/// backends. Asked when a client asks for statistics, on its event loop.
-pub type TotalsSource = Arc<dyn Fn() -> Option<Totals> + Send + Sync>;
-
 /// What is reported beside what is counted.
 #[derive(Clone)]
 pub struct ObserveOptions {
@@ -41,8 +37,6 @@ pub struct ObserveOptions {
     pub tls: bool,
     /// From which duration on a command is slow; `None`: none is.
     pub slow_threshold: Option<Duration>,
-    /// Totals of the cell.
-    pub totals: Option<TotalsSource>,
     /// Whether commands reach the store of this process directly, so that no
     /// backend counts their keys.
     pub is_local: bool,
@@ -75,7 +69,6 @@ impl ObserveOptions {
             idle_timeout: None,
             tls: false,
             slow_threshold: Some(SLOW_THRESHOLD_DEFAULT),
-            totals: None,
             is_local: false,
         }
     }
@@ -154,14 +147,9 @@ impl Observatory {
         sums
     }
 
-    fn totals(&self) -> Totals {
-        let source = self.options.totals.as_ref();
-        source.and_then(|source| source()).unwrap_or_default()
-    }
-
-    /// Everything since the last `stats reset`.
-    pub(super) fn since_reset(&self) -> (Sums, Totals) {
-        let (sums, mut totals) = (self.sums(), self.totals());
+    /// Everything since the last `stats reset`; `totals` are those of the cell now.
+    pub(super) fn since_reset(&self, totals: &Totals) -> (Sums, Totals) {
+        let (sums, mut totals) = (self.sums(), *totals);
         let before = self.before();
         for (counter, before) in [
             (&mut totals.evictions, before.totals.evictions),
@@ -183,10 +171,10 @@ impl Observatory {
     }
 
     /// `stats reset`. What Prometheus reads goes on.
-    pub(super) fn reset(&self) {
+    pub(super) fn reset(&self, totals: &Totals) {
         let now = Before {
             sums: self.sums(),
-            totals: self.totals(),
+            totals: *totals,
         };
         *self.before() = now;
         self.slow.clear();

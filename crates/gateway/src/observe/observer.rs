@@ -5,15 +5,18 @@ use super::observatory::Observatory;
 use super::report;
 use super::slow::{self, SlowCommand};
 use crate::server::{LoopObserver, Protocol};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use trefoil_gateway_core::world::{self, Command, Done, Observer, ServerRequest};
+use trefoil_gateway_core::keyspace::Totals;
+use trefoil_gateway_core::world::{self, Command, Done, Observer, Role, ServerRequest};
 use trefoil_hot::{HotKeys, Sample, Sampler};
 
 /// The observer of one loop.
 ///
-/// A command's duration is the time since the one before it in the same turn,
-/// or since its input came: what it took to execute, without the network.
+/// A command's duration is the time since the one before it in the same turn, or
+/// since the loop learnt that its input has come: what it took to wait for other
+/// connections, for the cell, and to execute, without the network.
 pub struct Counting {
     office: Arc<Observatory>,
     block: Arc<Block>,
@@ -23,6 +26,10 @@ pub struct Counting {
     /// When the current command began, in the clock's own units.
     began: u64,
     slow_ns: u64,
+    /// When the loop's round began.
+    round_began: u64,
+    /// Nothing has been read yet in this turn.
+    is_fresh: bool,
     /// A slow command whose client is yet to be named.
     unnamed: Option<SlowCommand>,
 }
@@ -41,6 +48,8 @@ impl Counting {
             hot,
             sampler: Sampler::new(seed),
             began: clock.raw(),
+            round_began: clock.raw(),
+            is_fresh: false,
             clock,
             slow_ns: threshold.map_or(u64::MAX, |threshold| threshold.as_nanos() as u64),
             unnamed: None,
@@ -109,8 +118,8 @@ impl Observer for Counting {
         }
     }
 
-    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
-        report::report(&self.office, group, each)
+    fn stats(&mut self, group: &str, totals: &Totals, each: &mut dyn FnMut(&str, &str)) -> bool {
+        report::report(&self.office, group, totals, each)
     }
 
     fn slow_log(&self, each: &mut dyn FnMut(&world::SlowCommand<'_>) -> bool) {
@@ -133,8 +142,8 @@ impl Observer for Counting {
         self.office.slow.clear();
     }
 
-    fn reset(&mut self) {
-        self.office.reset();
+    fn reset(&mut self, totals: &Totals) {
+        self.office.reset(totals);
     }
 
     // What follows is answered by the event loop and never comes here.
@@ -143,8 +152,8 @@ impl Observer for Counting {
 
     fn request(&mut self, _request: ServerRequest) {}
 
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> bool {
-        false
+    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
+        None
     }
 }
 
@@ -173,8 +182,47 @@ impl LoopObserver for Counting {
     fn traffic(&mut self, read: usize, written: usize) {
         bump(&self.block.bytes_read, read as u64);
         bump(&self.block.bytes_written, written as u64);
-        // Neither waiting for input nor sending is part of a command.
-        self.began = self.clock.raw();
+        // Neither waiting for more input nor sending is part of a command.
+        let is_first = read > 0 && std::mem::take(&mut self.is_fresh);
+        if !is_first {
+            self.began = self.clock.raw();
+        }
+    }
+
+    #[inline]
+    fn round_began(&mut self) {
+        self.round_began = self.clock.raw();
+    }
+
+    #[inline]
+    fn round_ended(&mut self) {
+        let ns = self
+            .clock
+            .delta_as_nanos(self.round_began, self.clock.raw());
+        self.block.rounds.record(ns);
+        if ns > self.block.round_ns_max.load(Ordering::Relaxed) {
+            self.block.round_ns_max.store(ns, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn served(&mut self) {
+        let now = self.clock.raw();
+        let ns = self.clock.delta_as_nanos(self.round_began, now);
+        self.block.waited.record(ns);
+        self.began = self.round_began;
+        self.is_fresh = true;
+    }
+
+    fn parked(&mut self) -> u64 {
+        bump(&self.block.parked, 1);
+        self.began
+    }
+
+    fn resumed(&mut self, began: u64) {
+        bump(&self.block.resumed, 1);
+        self.began = began;
+        self.is_fresh = false;
     }
 
     fn authenticated(&mut self, is_known: bool) {

@@ -24,16 +24,21 @@ const TOP_COUNT: usize = 20;
 const BUCKET_LEN: u64 = 512;
 
 /// Gives a group's statistics; `false` if there is no such group.
-pub(super) fn report(office: &Observatory, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+pub(super) fn report(
+    office: &Observatory,
+    group: &str,
+    totals: &Totals,
+    each: &mut dyn FnMut(&str, &str),
+) -> bool {
     let mut lines = Lines {
         each,
         text: String::new(),
     };
     match group {
-        "" => general(office, &mut lines),
-        "settings" => settings(office, &mut lines),
-        "items" => items(&office.since_reset().1, &mut lines),
-        "slabs" => slabs(&office.since_reset(), &mut lines),
+        "" => general(office, totals, &mut lines),
+        "settings" => settings(office, totals, &mut lines),
+        "items" => items(&office.since_reset(totals).1, &mut lines),
+        "slabs" => slabs(&office.since_reset(totals), &mut lines),
         "sizes" => lines.put("sizes_status", "disabled"),
         // The event loop gives the table of its connections.
         "conns" => {}
@@ -71,8 +76,8 @@ fn seconds(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
 
-fn general(office: &Observatory, lines: &mut Lines<'_>) {
-    let (sums, totals) = office.since_reset();
+fn general(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
+    let (sums, totals) = office.since_reset(totals);
     let options = &office.options;
     let settings = &options.settings;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -196,10 +201,9 @@ fn stores(sums: &Sums) -> u64 {
         .sum()
 }
 
-fn settings(office: &Observatory, lines: &mut Lines<'_>) {
+fn settings(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
     let options = &office.options;
     let settings = &options.settings;
-    let (_, totals) = office.since_reset();
     let yes = |is: bool| if is { "yes" } else { "no" };
     lines.put("maxbytes", totals.limit_bytes);
     lines.put("maxconns", settings.connections_max);
@@ -343,7 +347,10 @@ fn slabs((sums, totals): &(Sums, Totals), lines: &mut Lines<'_>) {
 fn slow(office: &Observatory, lines: &mut Lines<'_>) {
     let threshold = office.options.slow_threshold.unwrap_or_default();
     lines.put("slow_threshold_us", threshold.as_micros());
-    lines.put("slow_commands", office.since_reset().0.slow);
+    lines.put(
+        "slow_commands",
+        office.since_reset(&Totals::default()).0.slow,
+    );
     for slow in office.slow.newest() {
         let line = format_args!(
             "time={}.{:03} duration_us={} command={} key={} key_len={} value_len={} client={}",

@@ -6,7 +6,7 @@
 //! has yet to come, and answers that the socket does not take. While answers
 //! wait, nothing more is read (the client's kernel then stops the client).
 
-use super::desk::{Desk, INPUT_LEN, Input};
+use super::desk::{Desk, INPUT_LEN, Input, UnderWay};
 use super::front::{LoopObserver, Orders};
 use super::shared::TableEntry;
 use super::socket::{Received, Socket};
@@ -17,7 +17,7 @@ use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 
 /// Bytes read and written in one turn, after which others are served.
-const TURN_WORK_MAX: usize = 512 << 10;
+const TURN_WORK_MAX: usize = 128 << 10;
 /// What a drive counts in that at least, so that no turn is endless.
 const DRIVE_WORK: usize = 512;
 /// A remainder up to this is copied in front of what is read next; a longer one
@@ -32,6 +32,9 @@ const ROOM_FIRST: usize = 64 << 10;
 const REQUEST_VALUES_MAX: usize = 2;
 /// And this much more: keys, commands.
 const REQUEST_SLACK: usize = 1 << 20;
+/// Bytes of input, and of output, that a client has for showing who it is: a name,
+/// a password, and the commands around them.
+const STRANGER_LEN_MAX: usize = 32 << 10;
 /// Log lines that wait for a slow watcher, in bytes.
 const WATCH_LEN_MAX: usize = 256 << 10;
 
@@ -56,6 +59,8 @@ enum Phase {
     Open,
     /// The session goes on once the output has left.
     Paused,
+    /// The session goes on once its operation has a result.
+    Parked,
     /// It ends once the output has left.
     Closing,
 }
@@ -66,6 +71,11 @@ pub(super) struct Connection<S> {
     session: S,
     number: u64,
     phase: Phase,
+    /// Of the request whose operation is pending.
+    under_way: UnderWay,
+    /// When that began, by the observer's clock, once the operation has a result.
+    resumed: Option<u64>,
+    parked_at: u64,
     /// The socket may have input.
     readable: bool,
     /// The client has closed its side: a short read does not mean that the end
@@ -91,6 +101,8 @@ pub(super) struct Connection<S> {
     pub(super) counted: usize,
     /// When it last said something, by the monotonic clock.
     pub(super) used_ns: u64,
+    /// When it was accepted.
+    pub(super) accepted_ns: u64,
     entry: Arc<TableEntry>,
 }
 
@@ -107,6 +119,9 @@ impl<S: Session> Connection<S> {
             session,
             number,
             phase: Phase::Open,
+            under_way: UnderWay::default(),
+            resumed: None,
+            parked_at: 0,
             readable: false,
             half_closed: false,
             is_armed: false,
@@ -120,6 +135,7 @@ impl<S: Session> Connection<S> {
             held: None,
             counted: 0,
             used_ns: now_ns,
+            accepted_ns: now_ns,
             entry,
         }
     }
@@ -136,15 +152,40 @@ impl<S: Session> Connection<S> {
         self.socket.is_handshaking()
     }
 
-    /// Bytes that it keeps.
-    pub(super) fn kept(&self) -> usize {
-        self.input.capacity() + self.output.capacity()
+    /// Whether it waits for an operation of the keyspace.
+    pub(super) fn is_parked(&self) -> bool {
+        self.phase == Phase::Parked
     }
 
-    /// Bytes that it may keep beyond those, though the desk has yet to count
-    /// some of them.
-    fn room<K: Keyspace, O: LoopObserver>(&self, desk: &Desk<K, O>) -> usize {
-        (desk.room() + self.counted).saturating_sub(self.kept())
+    /// Its operation has a result.
+    pub(super) fn resume(&mut self) {
+        if self.is_parked() {
+            self.phase = Phase::Paused;
+            self.resumed = Some(self.parked_at);
+        }
+    }
+
+    /// Whether its client has shown who it is.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.session.is_authenticated()
+    }
+
+    /// Bytes that it keeps: its own buffers, its session's, and those of its
+    /// encryption. A pending operation has a copy of its value.
+    pub(super) fn kept(&self) -> usize {
+        let copies = if self.is_parked() { 2 } else { 1 };
+        let buffers = self.input.capacity() * copies + self.output.capacity();
+        buffers + self.session.kept() + self.socket.kept()
+    }
+
+    /// Bytes that its buffers may have. What all connections have together is the
+    /// event loop's to limit: it closes the one that has most.
+    fn buffers_max<K: Keyspace, O: LoopObserver>(&self, desk: &Desk<K, O>) -> usize {
+        let is_stranger = desk.shared.settings.authentication && !self.is_authenticated();
+        match is_stranger {
+            true => STRANGER_LEN_MAX,
+            false => desk.shared.limits.buffer_bytes_max,
+        }
     }
 
     /// Whether answers wait for the socket.
@@ -167,8 +208,10 @@ impl<S: Session> Connection<S> {
                 Some(false) => return Fate::Blocked,
                 None => return Fate::Ended,
             }
-            if self.phase == Phase::Closing {
-                return Fate::Ended;
+            match self.phase {
+                Phase::Closing => return Fate::Ended,
+                Phase::Parked => return Fate::Wait,
+                Phase::Open | Phase::Paused => {}
             }
             if work >= TURN_WORK_MAX {
                 return Fate::Again;
@@ -258,7 +301,7 @@ impl<S: Session> Connection<S> {
         };
         let capacity = wanted.min(longest).min((2 * len).max(ROOM_FIRST));
         if capacity > self.input.capacity() {
-            if capacity - self.input.capacity() > self.room(desk) {
+            if capacity > self.buffers_max(desk).max(ROOM_FIRST) {
                 return Err(Fate::Overflow);
             }
             self.input.reserve_exact(capacity - len);
@@ -282,7 +325,17 @@ impl<S: Session> Connection<S> {
             };
             let available = end.unwrap_or(self.input.len()) - begin;
             let fd = self.socket.raw_fd();
-            let driven = desk.drive(&mut self.session, input, self.number, fd, &mut orders);
+            if let Some(began) = self.resumed.take() {
+                desk.observer.resumed(began);
+            }
+            let driven = desk.drive(
+                &mut self.session,
+                input,
+                self.number,
+                fd,
+                &mut orders,
+                &mut self.under_way,
+            );
             begin += driven.consumed.min(available);
             *work += driven.consumed + desk.outbox.answer().len() + DRIVE_WORK;
             self.expected = 0;
@@ -293,6 +346,10 @@ impl<S: Session> Connection<S> {
                 }
                 Wants::Events => Phase::Open,
                 Wants::Output | Wants::Turn => Phase::Paused,
+                Wants::Operation => {
+                    self.parked_at = desk.observer.parked();
+                    Phase::Parked
+                }
                 Wants::Close => Phase::Closing,
             };
             // Before the client is told: what it then does elsewhere is seen.
@@ -327,7 +384,7 @@ impl<S: Session> Connection<S> {
         if len == 0 {
             return Ok(());
         }
-        if self.phase == Phase::Open && !self.readable {
+        if self.is_parked() || (self.phase == Phase::Open && !self.readable) {
             self.held = desk.outbox.hold();
             if self.held.is_some() {
                 return Ok(());
@@ -340,7 +397,7 @@ impl<S: Session> Connection<S> {
         if sent == len {
             return Ok(());
         }
-        if len - sent > self.room(desk) {
+        if len - sent > self.buffers_max(desk) {
             return Err(Fate::Overflow);
         }
         self.output = desk.outbox.take_rest(sent);
@@ -366,14 +423,14 @@ impl<S: Session> Connection<S> {
             return Fate::Ended;
         };
         desk.observer.traffic(0, sent);
-        let rest = &answer[sent..];
+        let rest = answer[sent..].to_vec();
         if rest.is_empty() {
             return Fate::Wait;
         }
-        if rest.len() > self.room(desk) {
+        if rest.len() > self.buffers_max(desk) {
             return Fate::Overflow;
         }
-        self.output = rest.to_vec();
+        self.output = rest;
         self.sent = 0;
         Fate::Blocked
     }
@@ -387,8 +444,9 @@ impl<S: Session> Connection<S> {
     ) -> Result<(), Fate> {
         match end {
             Some(end) => {
+                let buffers_max = self.buffers_max(desk);
                 let rest = &desk.input[begin..end];
-                if rest.len() > self.room(desk) {
+                if rest.len() > buffers_max {
                     return Err(Fate::Overflow);
                 }
                 if rest.is_empty() {

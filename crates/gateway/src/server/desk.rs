@@ -6,8 +6,8 @@ use super::shared::Shared;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::Keyspace;
-use trefoil_gateway_core::session::{Driven, Session};
-use trefoil_gateway_core::world::{Now, World};
+use trefoil_gateway_core::session::{Driven, Session, Wants};
+use trefoil_gateway_core::world::{Now, Progress, World};
 
 /// Input read at a time.
 pub(super) const INPUT_LEN: usize = 64 << 10;
@@ -45,10 +45,10 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         }
     }
 
-    /// Bytes that connections may still take.
-    pub(super) fn room(&self) -> usize {
+    /// Bytes that connections keep beyond the limit.
+    pub(super) fn excess(&self) -> usize {
         let max = self.shared.limits.buffer_bytes_max;
-        max.saturating_sub(self.kept)
+        self.kept.saturating_sub(max)
     }
 
     fn output_len_max(&self) -> usize {
@@ -68,6 +68,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         connection: u64,
         fd: i32,
         orders: &mut Orders,
+        under_way: &mut UnderWay,
     ) -> Driven {
         let output_len_max = self.output_len_max();
         let (output, held_len) = self.outbox.begin();
@@ -81,19 +82,39 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
             connection,
             now_s: (now.monotonic_ns / 1_000_000_000) as u32,
         };
+        self.keyspace.enter(connection, now.monotonic_ns);
         let mut world = World {
             keyspace: &mut self.keyspace,
             observer: &mut front,
             settings: &self.shared.settings,
-            now,
+            now: under_way.began.take().unwrap_or(now),
+            next_now: now,
+            progress: std::mem::take(&mut under_way.progress),
             connection,
         };
         let bytes = match input {
             Input::Desk { begin, end } => &self.input[begin..end],
             Input::Own(bytes) => bytes,
         };
-        session.drive(bytes, output, held_len + output_len_max, &mut world)
+        let driven = session.drive(bytes, output, held_len + output_len_max, &mut world);
+        if driven.wants == Wants::Operation {
+            *under_way = UnderWay {
+                began: Some(world.now),
+                progress: world.progress,
+            };
+        }
+        self.keyspace.leave();
+        driven
     }
+}
+
+/// What is kept of a request while its operation is pending.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    /// The time of its first execution.
+    began: Option<Now>,
+    /// See `World::progress`.
+    progress: Progress,
 }
 
 /// Where a connection's input stands.
@@ -142,6 +163,11 @@ impl LoopClock {
         }
         self.last = self.at(monotonic_ns);
         self.last
+    }
+
+    /// The monotonic clock, without a look.
+    pub(super) fn now_ns() -> u64 {
+        nanoseconds(ClockId::Monotonic)
     }
 
     /// What the last look saw.

@@ -3,7 +3,7 @@
 
 use super::error::GatewayError;
 use super::options::{DoorAddress, GatewayOptions, Protocol};
-use super::tls;
+use super::tls::Certificates;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SocketFlags, accept_with, listen, sockopt};
 use std::io;
@@ -30,11 +30,14 @@ impl Doors {
             if let DoorAddress::Tcp(address) = door.address
                 && !address.ip().is_loopback()
                 && door.tls.is_none()
-                && !options.insecure
+                && !options.plaintext.contains(&door.protocol)
             {
-                return Err(GatewayError::OffLoopback(address));
+                return Err(GatewayError::OffLoopback {
+                    address,
+                    protocol: door.protocol,
+                });
             }
-            let tls = door.tls.as_ref().map(tls::configure).transpose()?;
+            let tls = door.tls.as_ref().map(Certificates::read).transpose()?;
             let (socket, address) = match &door.address {
                 DoorAddress::Tcp(address) => {
                     let (listener, address) = take_port(*address)?;
@@ -92,7 +95,7 @@ impl AsFd for Listener {
 pub(super) struct OpenDoor {
     pub(super) protocol: Protocol,
     pub(super) address: DoorAddress,
-    pub(super) tls: Option<Arc<rustls::ServerConfig>>,
+    pub(super) tls: Option<Arc<Certificates>>,
     socket: Listener,
 }
 

@@ -1,5 +1,6 @@
 //! Why a front door could not be opened.
 
+use super::options::Protocol;
 use super::tls::TlsError;
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +11,20 @@ use trefoil_backend::ListenError;
 pub enum GatewayError {
     /// Other machines could reach it, and read along.
     #[error(
-        "{0} is reachable from other machines, which requires TLS: give --tls-cert and --tls-key, listen on 127.0.0.1, or pass --insecure if the network is trusted"
+        "{address} is reachable from other machines, which requires TLS: give --tls-cert and --tls-key, listen on 127.0.0.1, or pass --plaintext {protocol} if the network is trusted"
     )]
-    OffLoopback(SocketAddr),
+    OffLoopback {
+        /// Wanted.
+        address: SocketAddr,
+        /// What would be spoken there.
+        protocol: Protocol,
+    },
     /// A socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Users cannot be asked for where nobody had to be one.
+    #[error("users cannot be added to a front door that was opened without them: restart it")]
+    NoUsersBefore,
     /// Certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -1,7 +1,7 @@
 //! An event loop: waits, accepts, serves whoever is ready, each its turn.
 
 use super::connection::{Connection, Fate};
-use super::desk::Desk;
+use super::desk::{Desk, LoopClock};
 use super::doors::OpenDoor;
 use super::front::LoopObserver;
 use super::options::{DoorAddress, Protocol};
@@ -13,12 +13,12 @@ use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use rustix::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_gateway_core::keyspace::{Keyspace, Ready as _};
 use trefoil_gateway_core::session::Session;
 use trefoil_gateway_core::world::{Settings, WATCH_EVICTIONS};
 
@@ -36,12 +36,21 @@ const EVENTS_MAX: usize = 512;
 const ACCEPT_MAX: usize = 64;
 /// When to try again after the system had no descriptor for a connection.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
+/// A round that has taken so long serves nobody else who only has more to do.
+const ROUND_NS_MAX: u64 = 250_000;
 /// Between two looks for connections that are idle for too long.
 const SWEEP_NS: u64 = 500_000_000;
+/// Looks for idle connections within the time after which they are closed.
+const SWEEPS_PER_TIMEOUT: u64 = 20;
 /// Within this a client must have shown that it speaks TLS.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
 /// How long a connection may take to receive its last answers.
 const FAREWELL_NS: u64 = 1_000_000_000;
+/// Of operations that belong to no connection: those are numbered from 1.
+const NO_CONNECTION: u64 = 0;
+/// A pause that ends so soon is not slept through: a sleep takes whole
+/// milliseconds.
+const SPIN_UNTIL_NS: u64 = 200_000;
 /// A loop that is never idle tends its keyspace so often.
 const TEND_NS: u64 = 1_000_000_000;
 /// While evictions are watched, those are looked for so often that no command of
@@ -59,6 +68,10 @@ pub(super) struct EventLoop<K, O, S> {
     free: Vec<usize>,
     /// Those who have more to do, in order.
     queue: VecDeque<usize>,
+    /// Those whose operations are pending: number and place.
+    parked: HashMap<u64, usize>,
+    /// The flush that was put off is under way, and of this time.
+    flushing_ms: Option<u64>,
     /// Those with answers held in the outbox.
     held: Vec<usize>,
     watchers: Vec<usize>,
@@ -77,11 +90,14 @@ pub(super) struct EventLoop<K, O, S> {
 impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     pub(super) fn new(
         poll: Poll,
-        desk: Desk<K, O>,
+        mut desk: Desk<K, O>,
         open_session: OpenSession<S>,
         doors: Vec<OpenDoor>,
         spin: Duration,
     ) -> io::Result<Self> {
+        let (shared, own) = (Arc::clone(&desk.shared), desk.index);
+        desk.keyspace
+            .attach(Arc::new(move || shared.loops[own].wake()));
         for (index, door) in doors.iter().enumerate().take(DOORS_MAX) {
             let fd = door.as_fd().as_raw_fd();
             let token = Token(DOOR_FIRST - index);
@@ -96,6 +112,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             connections: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
+            parked: HashMap::new(),
+            flushing_ms: None,
             held: Vec::new(),
             watchers: Vec::new(),
             waiting: Waiting::new(spin.as_nanos() as u64),
@@ -128,6 +146,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             }
             // The time of all that is done in this round.
             let now_ns = self.desk.clock.look().monotonic_ns;
+            self.resume_parked(now_ns);
             if events.is_empty() && self.queue.is_empty() {
                 self.waiting.found_nothing(now_ns);
                 if is_polling {
@@ -136,6 +155,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 }
             } else {
                 self.waiting.found(now_ns);
+                self.desk.observer.round_began();
                 self.is_untended = true;
                 self.desk.outbox.open(events.iter().nth(1).is_some());
                 for event in &events {
@@ -144,6 +164,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 self.serve_queue();
                 self.send_held();
                 self.desk.outbox.open(false);
+                self.desk.observer.round_ended();
             }
             self.do_what_is_due();
         }
@@ -160,12 +181,17 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         if self.is_untended {
             self.tend(now_ns);
         }
+        let pending_at = self.pending_at();
+        if pending_at.is_some_and(|at| at <= now_ns + SPIN_UNTIL_NS) {
+            return Some(Duration::ZERO);
+        }
         let evictions_at = self.tells_evictions.then_some(now_ns + EVICTIONS_NS);
         let due = [
             self.accept_at,
             self.sweep_at,
             self.stop_at,
             self.flush_at(),
+            pending_at,
             evictions_at,
         ];
         let due = due.into_iter().flatten().min()?;
@@ -188,7 +214,17 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 };
                 let half_closed = event.is_read_closed() || event.is_error();
                 connection.notice(event.is_readable(), half_closed);
-                self.serve(index);
+                if connection.is_parked() && event.is_error() {
+                    // Nobody waits for the result any more.
+                    self.end(index);
+                } else if connection.has_output() {
+                    // A long answer goes on behind those who ask for little.
+                    if !std::mem::replace(&mut connection.is_queued, true) {
+                        self.queue.push_back(index);
+                    }
+                } else {
+                    self.serve(index);
+                }
             }
         }
     }
@@ -197,9 +233,55 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         &self.desk.shared.loops[self.desk.index]
     }
 
+    /// Lets those go on whose operations have a result.
+    fn resume_parked(&mut self, now_ns: u64) {
+        // Also when nobody is parked: a result whose connection has gone has to be
+        // taken, or the next one would wake nobody.
+        let EventLoop {
+            desk,
+            connections,
+            parked,
+            queue,
+            ..
+        } = self;
+        let mut flush_goes_on = false;
+        desk.keyspace.poll(now_ns, &mut |number| {
+            if number == NO_CONNECTION {
+                flush_goes_on = true;
+                return;
+            }
+            let Some(index) = parked.remove(&number) else {
+                return;
+            };
+            if let Some(Some(connection)) = connections.get_mut(index) {
+                connection.resume();
+                if !std::mem::replace(&mut connection.is_queued, true) {
+                    queue.push_back(index);
+                }
+            }
+        });
+        if flush_goes_on {
+            self.go_on_flushing(now_ns);
+        }
+    }
+
+    /// When an operation goes on though nobody wakes this loop.
+    fn pending_at(&self) -> Option<u64> {
+        if self.parked.is_empty() && self.flushing_ms.is_none() {
+            return None;
+        }
+        self.desk.keyspace.due_ns()
+    }
+
     /// One turn for each of those who had more to do.
     fn serve_queue(&mut self) {
-        for _ in 0..self.queue.len() {
+        let end_ns = self.desk.clock.last().monotonic_ns + ROUND_NS_MAX;
+        for turn in 0..self.queue.len() {
+            // Those who were ready first go on in the next round: behind others who
+            // have become ready meanwhile, and ask for little.
+            if turn > 0 && LoopClock::now_ns() > end_ns {
+                return;
+            }
             let Some(index) = self.queue.pop_front() else {
                 return;
             };
@@ -220,9 +302,13 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             return;
         };
         let watched = connection.watches;
+        self.desk.observer.served();
         let fate = connection.turn(&mut self.desk);
         if connection.is_held() {
             self.held.push(index);
+        }
+        if connection.is_parked() {
+            self.parked.insert(connection.number(), index);
         }
         let watches = connection.watches;
         if fate == Fate::Again && !connection.is_queued {
@@ -255,6 +341,30 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.desk.outbox.empty();
     }
 
+    /// Closes those that keep most until all keep no more than they may: whoever
+    /// asks next is not to blame.
+    #[cold]
+    fn shed(&mut self) {
+        while self.desk.excess() > 0 {
+            let counted =
+                |index: &usize| self.connections[*index].as_ref().map_or(0, |c| c.counted);
+            let Some(index) = (0..self.connections.len()).max_by_key(counted) else {
+                return;
+            };
+            let kept = counted(&index);
+            if kept == 0 {
+                return;
+            }
+            tracing::warn!(
+                connection = self.connections[index].as_ref().map_or(0, |c| c.number()),
+                kept,
+                "closed: of all connections it keeps most memory, and together they reach the limit on buffers"
+            );
+            self.desk.observer.connection_overflowed();
+            self.end(index);
+        }
+    }
+
     /// Sees to what a turn has left a connection in.
     fn settle(&mut self, index: usize, fate: Fate) {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
@@ -272,11 +382,14 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                 tracing::warn!(
                     connection = number,
                     kept,
-                    "closed: it would take more memory than the limit on buffers leaves"
+                    "closed: it would take more memory than one connection may"
                 );
                 self.desk.observer.connection_overflowed();
                 self.end(index);
             }
+        }
+        if self.desk.excess() > 0 {
+            self.shed();
         }
     }
 
@@ -335,7 +448,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             }
             return;
         };
-        let tls = match door.tls.as_ref().map(TlsStream::new).transpose() {
+        let config = door.tls.as_ref().map(|tls| tls.config());
+        let tls = match config.as_ref().map(TlsStream::new).transpose() {
             Ok(tls) => tls.map(Box::new),
             Err(error) => {
                 tracing::error!(%error, "cannot begin TLS");
@@ -383,7 +497,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.desk.observer.connection_opened(protocol);
         let connection = Connection::new(socket, session, number, entry, now_ns);
         let fd = connection.raw_fd();
-        let needs_sweep = connection.is_handshaking();
+        let needs_sweep = connection.is_handshaking() || self.desk.shared.settings.authentication;
         self.connections[index] = Some(Box::new(connection));
         let registry = self.poll.registry();
         if let Err(error) = registry.register(&mut SourceFd(&fd), Token(index), Interest::READABLE)
@@ -392,7 +506,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             self.end(index);
         }
         if needs_sweep || self.desk.shared.limits.idle_timeout.is_some() {
-            self.sweep_at.get_or_insert(now_ns + SWEEP_NS);
+            let soon = now_ns + SWEEP_NS;
+            self.sweep_at = Some(self.sweep_at.map_or(soon, |at| at.min(soon)));
         }
     }
 
@@ -401,6 +516,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             return;
         };
         self.desk.kept -= connection.counted;
+        self.parked.remove(&connection.number());
+        self.desk.keyspace.forget(connection.number());
         self.desk.observer.connection_closed();
         self.desk.shared.leave(self.desk.index, connection.number());
         if connection.watches != 0 {
@@ -501,6 +618,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     fn sweep(&mut self, now_ns: u64) {
         let idle_ns = self.desk.shared.limits.idle_timeout;
         let idle_ns = idle_ns.map_or(u64::MAX, |idle| idle.as_nanos() as u64);
+        let has_users = self.desk.shared.settings.authentication;
+        let stranger_ns = self.desk.shared.limits.authentication_timeout.as_nanos() as u64;
+        let mut is_soon = false;
         let mut is_needed = idle_ns != u64::MAX && self.connections.len() > self.free.len();
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else {
@@ -508,16 +628,26 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             };
             let idle = now_ns.saturating_sub(connection.used_ns);
             let is_handshaking = connection.is_handshaking();
-            // Who watches is silent by nature.
-            let is_idle = idle >= idle_ns && connection.watches == 0;
-            if is_idle || (is_handshaking && idle >= HANDSHAKE_NS) {
+            let is_stranger = has_users && !connection.is_authenticated();
+            let age = now_ns.saturating_sub(connection.accepted_ns);
+            // Who watches, or waits for an answer, is silent by nature.
+            let is_silent = connection.watches == 0 && !connection.is_parked();
+            let is_idle = idle >= idle_ns && is_silent;
+            let is_late =
+                (is_handshaking && age >= HANDSHAKE_NS) || (is_stranger && age >= stranger_ns);
+            if is_idle || is_late {
                 self.desk.observer.connection_timed_out();
                 self.end(index);
             } else {
-                is_needed |= is_handshaking;
+                is_soon |= is_handshaking || is_stranger;
             }
         }
-        self.sweep_at = is_needed.then_some(now_ns + SWEEP_NS.min(idle_ns / 2));
+        let interval_ns = match is_soon {
+            true => SWEEP_NS.min(stranger_ns / 2),
+            false => SWEEP_NS.max(idle_ns / SWEEPS_PER_TIMEOUT),
+        };
+        is_needed |= is_soon;
+        self.sweep_at = is_needed.then_some(now_ns + interval_ns.min(idle_ns / 2));
     }
 
     /// When everything is to be flushed, on the monotonic clock.
@@ -535,7 +665,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         // Another connection may have put it off, or flushed by now.
         let pending = &self.desk.shared.flush_at_ms;
         let at_ms = pending.load(Ordering::Relaxed);
-        let is_due = at_ms != 0 && at_ms <= now_ms;
+        let is_due = at_ms != 0 && at_ms <= now_ms && self.flushing_ms.is_none();
         let relaxed = Ordering::Relaxed;
         if !is_due
             || pending
@@ -544,7 +674,24 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         {
             return;
         }
-        if let Err(fault) = self.desk.keyspace.flush(at_ms) {
+        self.flushing_ms = Some(at_ms);
+        self.go_on_flushing(self.desk.clock.last().monotonic_ns);
+    }
+
+    /// Flushes what was put off, as a request that is nobody's.
+    fn go_on_flushing(&mut self, now_ns: u64) {
+        let Some(at_ms) = self.flushing_ms else {
+            return;
+        };
+        let keyspace = &mut self.desk.keyspace;
+        keyspace.enter(NO_CONNECTION, now_ns);
+        let flushed = keyspace.flush(at_ms).ready();
+        if flushed.is_ok() {
+            keyspace.conclude();
+            self.flushing_ms = None;
+        }
+        keyspace.leave();
+        if let Ok(Err(fault)) = flushed {
             tracing::error!(%fault, "the flush that was put off has failed");
         }
     }
@@ -560,7 +707,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.accept_at = None;
         for index in 0..self.connections.len() {
             if let Some(connection) = &self.connections[index]
-                && (!connection.has_output() || now_ns >= stop_at)
+                && (now_ns >= stop_at || !(connection.has_output() || connection.is_parked()))
             {
                 self.end(index);
             }

@@ -4,7 +4,10 @@
 use super::options::Protocol;
 use super::shared::Shared;
 use std::sync::atomic::Ordering;
-use trefoil_gateway_core::world::{Command, Done, Ending, Observer, ServerRequest, SlowCommand};
+use trefoil_gateway_core::keyspace::Totals;
+use trefoil_gateway_core::world::{
+    Command, Done, Ending, Observer, Role, ServerRequest, SlowCommand,
+};
 
 /// What an event loop tells whoever counts, beyond what sessions tell. One
 /// belongs to each loop. `watch`, `request` and `authenticate` never reach it:
@@ -30,6 +33,24 @@ pub trait LoopObserver: Observer + Send {
 
     /// Somebody gave a name and a password.
     fn authenticated(&mut self, _is_known: bool) {}
+
+    /// A round of the loop begins: it has learnt who is ready.
+    fn round_began(&mut self) {}
+
+    /// It has served all of them.
+    fn round_ended(&mut self) {}
+
+    /// A connection's turn begins.
+    fn served(&mut self) {}
+
+    /// The command of this turn waits for an operation of the keyspace. When it
+    /// began, by the observer's own clock.
+    fn parked(&mut self) -> u64 {
+        0
+    }
+
+    /// The next command of this turn is one that was parked, and began then.
+    fn resumed(&mut self, _began: u64) {}
 
     /// Whether it wants to know who sent the command that was last told as done.
     fn wants_client(&self) -> bool {
@@ -98,12 +119,12 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         });
     }
 
-    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+    fn stats(&mut self, group: &str, totals: &Totals, each: &mut dyn FnMut(&str, &str)) -> bool {
         if group == "conns" {
             self.shared.table.report(self.now_s, each);
             return true;
         }
-        self.observer.stats(group, each)
+        self.observer.stats(group, totals, each)
     }
 
     fn slow_log(&self, each: &mut dyn FnMut(&SlowCommand<'_>) -> bool) {
@@ -114,8 +135,8 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.observer.forget_slow();
     }
 
-    fn reset(&mut self) {
-        self.observer.reset();
+    fn reset(&mut self, totals: &Totals) {
+        self.observer.reset(totals);
     }
 
     fn watch(&mut self, _connection: u64, kinds: u8) {
@@ -143,11 +164,13 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.observer.request(request);
     }
 
-    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool {
-        // Without a file of users there is nothing to prove.
-        let users = self.shared.users.as_ref();
-        let is_known = users.is_none_or(|users| users.knows(name, password));
-        self.observer.authenticated(is_known);
-        is_known
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
+        let role = match self.shared.users() {
+            Some(users) => users.role(name, password),
+            // Without a file of users there is nothing to prove.
+            None => Some(Role::Admin),
+        };
+        self.observer.authenticated(role.is_some());
+        role
     }
 }

@@ -8,6 +8,8 @@ use super::front::LoopObserver;
 use super::options::{DoorAddress, GatewayOptions, Protocol};
 use super::shared::{LoopHandle, Shared};
 use super::speaker::Speaker;
+use super::tls::Certificates;
+use super::users::Users;
 use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
@@ -23,6 +25,7 @@ pub struct Gateway {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     addresses: Vec<(Protocol, DoorAddress)>,
+    certificates: Vec<Arc<Certificates>>,
 }
 
 impl Gateway {
@@ -78,6 +81,7 @@ impl Gateway {
             settings,
             options.limits,
             options.users,
+            options.on_failure,
             options.on_shutdown,
             handles,
         ));
@@ -85,6 +89,11 @@ impl Gateway {
             shared: Arc::clone(&shared),
             threads: Vec::new(),
             addresses,
+            certificates: doors
+                .doors
+                .iter()
+                .filter_map(|door| door.tls.clone())
+                .collect(),
         };
         let mut doors = doors.doors;
         for (index, poll) in polls.into_iter().enumerate() {
@@ -98,7 +107,17 @@ impl Gateway {
             })?;
             let thread = std::thread::Builder::new()
                 .name(format!("trefoil-door-{index}"))
-                .spawn(move || run.run())
+                .spawn({
+                    let alarm = Alarm {
+                        shared: Arc::clone(&shared),
+                        index,
+                    };
+                    move || {
+                        // Last to be dropped, and so after the sockets.
+                        let _alarm = alarm;
+                        run.run();
+                    }
+                })
                 .map_err(|source| GatewayError::System {
                     what: "an event loop",
                     source,
@@ -120,6 +139,28 @@ impl Gateway {
         doors
             .find(|(spoken, _)| *spoken == protocol)
             .map(|(_, address)| address)
+    }
+
+    /// Takes other users, if given, and reads certificates and keys again, for
+    /// connections to come; those that are open go on as they are. Nothing is
+    /// changed if anything cannot be read.
+    pub fn reload(&self, users: Option<Users>) -> Result<(), GatewayError> {
+        if users.is_some() && !self.shared.settings.authentication {
+            return Err(GatewayError::NoUsersBefore);
+        }
+        let read = |certificates: &Arc<Certificates>| certificates.read_again();
+        let fresh: Vec<_> = self
+            .certificates
+            .iter()
+            .map(read)
+            .collect::<Result<_, _>>()?;
+        for (certificates, config) in self.certificates.iter().zip(fresh) {
+            certificates.replace(config);
+        }
+        if let Some(users) = users {
+            self.shared.set_users(users);
+        }
+        Ok(())
     }
 
     /// Connections now.
@@ -150,6 +191,36 @@ impl std::fmt::Debug for Gateway {
             .finish_non_exhaustive()
     }
 }
+
+/// Sounds when an event loop ends though nobody has stopped it.
+struct Alarm {
+    shared: Arc<Shared>,
+    index: usize,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if self.shared.is_stopping() {
+            return;
+        }
+        let why = match std::thread::panicking() {
+            true => "panicked",
+            false => "cannot go on",
+        };
+        let reason = format!("event loop {} of the front door {why}", self.index);
+        tracing::error!("{reason}");
+        match &self.shared.on_failure {
+            Some(on_failure) => on_failure(&reason),
+            None => {
+                eprintln!("trefoil: {reason}; the process ends");
+                std::process::exit(FAILURE_STATUS);
+            }
+        }
+    }
+}
+
+/// Exit status of a process whose front door has failed.
+const FAILURE_STATUS: i32 = 70;
 
 /// Every connection is a descriptor; the usual soft limit is far too low.
 fn raise_descriptor_limit(connections_max: usize) {

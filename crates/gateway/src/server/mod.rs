@@ -51,8 +51,8 @@ pub use error::GatewayError;
 pub use front::LoopObserver;
 pub use gateway::Gateway;
 pub use options::{
-    Door, DoorAddress, DoorAddressError, GatewayOptions, Limits, MEMCACHED_VERSION, Protocol,
-    SPIN_DEFAULT, TlsFiles, thread_count_default,
+    Door, DoorAddress, DoorAddressError, GatewayOptions, IDLE_TIMEOUT_DEFAULT, Limits,
+    MEMCACHED_VERSION, OnFailure, Protocol, SPIN_DEFAULT, TlsFiles, thread_count_default,
 };
 pub use tls::TlsError;
 pub use users::{Users, UsersError};

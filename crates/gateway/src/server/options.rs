@@ -16,6 +16,15 @@ pub enum Protocol {
     Redis,
 }
 
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Protocol::Memcached => "memcached",
+            Protocol::Redis => "redis",
+        })
+    }
+}
+
 /// Where a door is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DoorAddress {
@@ -85,8 +94,11 @@ pub struct Limits {
     pub connections_max: usize,
     /// A connection that says nothing for so long is closed.
     pub idle_timeout: Option<Duration>,
+    /// Where clients have to authenticate, a connection that has not done so for so
+    /// long after it was accepted is closed.
+    pub authentication_timeout: Duration,
     /// Bytes of half-received requests and unsent answers, for each event loop.
-    /// A connection that would need more is closed.
+    /// Beyond that the connection that holds most of them is closed.
     pub buffer_bytes_max: usize,
 }
 
@@ -94,19 +106,27 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             connections_max: 10_000,
-            idle_timeout: None,
+            idle_timeout: Some(IDLE_TIMEOUT_DEFAULT),
+            authentication_timeout: Duration::from_secs(5),
             buffer_bytes_max: 256 << 20,
         }
     }
 }
+
+/// Longer than the pauses of clients that are still there, which keep pools of
+/// connections; short enough for what a client that has vanished leaves behind.
+pub const IDLE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
+
+/// Called with a reason when an event loop has failed.
+pub type OnFailure = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How a front door is run.
 #[derive(Clone)]
 pub struct GatewayOptions {
     /// Where it listens.
     pub doors: Vec<Door>,
-    /// Whether addresses that other machines reach are allowed without TLS.
-    pub insecure: bool,
+    /// Protocols that are spoken without TLS also where other machines reach them.
+    pub plaintext: Vec<Protocol>,
     /// Event loops.
     pub thread_count: usize,
     /// What clients may take.
@@ -116,14 +136,19 @@ pub struct GatewayOptions {
     pub spin: Duration,
     /// Who may come in; everybody if not given.
     pub users: Option<Users>,
-    /// Longest value, in bytes.
+    /// Longest value that memcached's clients store, in bytes.
     pub item_len_max: usize,
     /// Whether the protocol's `shutdown` is obeyed.
     pub shutdown_allowed: bool,
+    /// Whether administrative commands are obeyed: `Role::Admin`.
+    pub admin_commands: bool,
     /// What `version` answers; see [`MEMCACHED_VERSION`].
     pub version: &'static str,
     /// Called when a client has asked for a shutdown that is allowed.
     pub on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Called when an event loop has failed. Unless given, the process ends: its
+    /// clients would wait for a door that nobody serves.
+    pub on_failure: Option<OnFailure>,
 }
 
 impl GatewayOptions {
@@ -131,15 +156,17 @@ impl GatewayOptions {
     pub fn new(doors: Vec<Door>) -> Self {
         GatewayOptions {
             doors,
-            insecure: false,
+            plaintext: Vec::new(),
             thread_count: thread_count_default(),
             limits: Limits::default(),
             spin: SPIN_DEFAULT,
             users: None,
             item_len_max: 1 << 20,
             shutdown_allowed: false,
+            admin_commands: true,
             version: MEMCACHED_VERSION,
             on_shutdown: None,
+            on_failure: None,
         }
     }
 
@@ -149,6 +176,7 @@ impl GatewayOptions {
             item_len_max: self.item_len_max,
             shutdown_allowed: self.shutdown_allowed,
             authentication: self.users.is_some(),
+            admin_commands: self.admin_commands,
             version: self.version,
             connections_max: self.limits.connections_max,
             thread_count: self.thread_count.max(1),

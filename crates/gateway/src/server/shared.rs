@@ -1,21 +1,22 @@
 //! What the event loops of one gateway share. None of it is touched on the path
 //! of a request, but for counters that only their own loop writes.
 
-use super::options::{Limits, Protocol};
+use super::options::{Limits, OnFailure, Protocol};
 use super::socket::Socket;
 use super::users::Users;
 use super::watch::Hub;
 use mio::Waker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use trefoil_gateway_core::world::Settings;
 
 /// See the module.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) limits: Limits,
-    pub(super) users: Option<Users>,
+    users: RwLock<Option<Arc<Users>>>,
+    pub(super) on_failure: Option<OnFailure>,
     pub(super) on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
     pub(super) hub: Hub,
     pub(super) loops: Vec<LoopHandle>,
@@ -78,13 +79,15 @@ impl Shared {
         settings: Settings,
         limits: Limits,
         users: Option<Users>,
+        on_failure: Option<OnFailure>,
         on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
         loops: Vec<LoopHandle>,
     ) -> Self {
         Shared {
             settings,
             limits,
-            users,
+            users: RwLock::new(users.map(Arc::new)),
+            on_failure,
             on_shutdown,
             hub: Hub::new(loops.len()),
             loops,
@@ -94,6 +97,17 @@ impl Shared {
             stopping: AtomicBool::new(false),
             flush_at_ms: AtomicU64::new(0),
         }
+    }
+
+    /// Who may come in; everybody if there is no list.
+    pub(super) fn users(&self) -> Option<Arc<Users>> {
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        users.clone()
+    }
+
+    pub(super) fn set_users(&self, users: Users) {
+        let mut known = self.users.write().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(Arc::new(users));
     }
 
     /// Room for one more connection and its number, unless all are taken.

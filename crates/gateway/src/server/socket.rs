@@ -123,6 +123,11 @@ impl Socket {
         }
     }
 
+    /// Bytes that encryption keeps.
+    pub(super) fn kept(&self) -> usize {
+        self.tls.as_ref().map_or(0, |tls| tls.kept())
+    }
+
     /// Whether the client has yet to prove that it speaks TLS.
     pub(super) fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())

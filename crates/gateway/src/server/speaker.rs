@@ -37,4 +37,18 @@ impl Session for Speaker {
             Speaker::Redis(session) => session.drive(input, out, out_len_max, world),
         }
     }
+
+    fn is_authenticated(&self) -> bool {
+        match self {
+            Speaker::Memcached(session) => session.is_authenticated(),
+            Speaker::Redis(session) => session.is_authenticated(),
+        }
+    }
+
+    fn kept(&self) -> usize {
+        match self {
+            Speaker::Memcached(session) => session.kept(),
+            Speaker::Redis(session) => session.kept(),
+        }
+    }
 }

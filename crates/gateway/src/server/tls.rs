@@ -13,7 +13,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// Why TLS cannot be had with these files.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +47,38 @@ pub enum TlsError {
     },
 }
 
+/// A door's certificates and key, which can be read again while it is open.
+pub(super) struct Certificates {
+    files: TlsFiles,
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+impl Certificates {
+    pub(super) fn read(files: &TlsFiles) -> Result<Arc<Self>, TlsError> {
+        Ok(Arc::new(Certificates {
+            config: RwLock::new(configure(files)?),
+            files: files.clone(),
+        }))
+    }
+
+    /// What new connections get.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&config)
+    }
+
+    /// Reads the files again; to be put in place by [`Certificates::replace`].
+    pub(super) fn read_again(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        configure(&self.files)
+    }
+
+    pub(super) fn replace(&self, config: Arc<ServerConfig>) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+}
+
 /// What a door needs to speak TLS.
-pub(super) fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::File {
         path: files.key.clone(),
@@ -100,6 +130,11 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(certificates)
 }
 
+/// Most that is kept encrypted because the socket is full.
+const UNSENT_LEN_MAX: usize = 64 << 10;
+/// A record that has not come to its end, and the state of its keys.
+const RECORD_LEN_MAX: usize = 18 << 10;
+
 /// A connection's encryption.
 pub(super) struct TlsStream {
     tls: ServerConnection,
@@ -107,7 +142,8 @@ pub(super) struct TlsStream {
 
 impl TlsStream {
     pub(super) fn new(config: &Arc<ServerConfig>) -> Result<Self, rustls::Error> {
-        let tls = ServerConnection::new(Arc::clone(config))?;
+        let mut tls = ServerConnection::new(Arc::clone(config))?;
+        tls.set_buffer_limit(Some(UNSENT_LEN_MAX));
         Ok(TlsStream { tls })
     }
 
@@ -169,6 +205,12 @@ impl TlsStream {
 
     pub(super) fn has_unsent(&self) -> bool {
         self.tls.wants_write()
+    }
+
+    /// Bytes that it keeps, at most.
+    pub(super) fn kept(&self) -> usize {
+        let unsent = if self.has_unsent() { UNSENT_LEN_MAX } else { 0 };
+        RECORD_LEN_MAX + unsent
     }
 }
 

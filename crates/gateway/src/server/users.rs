@@ -1,13 +1,31 @@
-//! Who may come in: a file of `user:password` lines, as memcached reads it.
+//! Who may come in, and what they may do: a file of `user:password` lines, as
+//! memcached reads it, with sections for roles.
+//!
+//! ```text
+//! root:secret            # before any section: admin, as in memcached
+//! [write]
+//! app:another secret
+//! [read]
+//! dashboard:a third
+//! ```
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use subtle::{Choice, ConstantTimeEq as _};
+use trefoil_gateway_core::world::Role;
 
-/// Users and their passwords.
+#[derive(Clone, PartialEq, Eq)]
+struct User {
+    name: Vec<u8>,
+    password: Vec<u8>,
+    role: Role,
+}
+
+/// Users, their passwords and roles.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Users {
-    users: Vec<(Vec<u8>, Vec<u8>)>,
+    users: Vec<User>,
 }
 
 /// Why a file of users cannot be used.
@@ -22,7 +40,7 @@ pub enum UsersError {
         source: io::Error,
     },
     /// A line that is something else.
-    #[error("{path}, line {line}: expected user:password")]
+    #[error("{path}, line {line}: expected user:password, [read], [write] or [admin]")]
     Line {
         /// Which file.
         path: PathBuf,
@@ -42,16 +60,20 @@ impl Users {
             source,
         })?;
         let mut users = Vec::new();
+        let mut role = Role::Admin;
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if line.is_empty() {
-                continue;
-            }
             let colon = line.iter().position(|byte| *byte == b':');
-            match colon {
-                Some(colon) if colon > 0 => {
-                    users.push((line[..colon].to_vec(), line[colon + 1..].to_vec()));
-                }
+            match (line, colon) {
+                (b"", _) => {}
+                (b"[read]", _) => role = Role::Read,
+                (b"[write]", _) => role = Role::Write,
+                (b"[admin]", _) => role = Role::Admin,
+                (_, Some(colon @ 1..)) => users.push(User {
+                    name: line[..colon].to_vec(),
+                    password: line[colon + 1..].to_vec(),
+                    role,
+                }),
                 _ => {
                     return Err(UsersError::Line {
                         path: path.to_owned(),
@@ -66,32 +88,26 @@ impl Users {
         Ok(Users { users })
     }
 
-    /// Whether this is a user with this password. How long it takes depends on
-    /// the lengths alone, never on how much of a guess is right.
-    pub fn knows(&self, name: &[u8], password: &[u8]) -> bool {
-        let mut known = false;
-        for (user, secret) in &self.users {
-            known |= is_equal(user, name) & is_equal(secret, password);
+    /// The role of the user with this name and password. How long it takes depends
+    /// on lengths alone, never on how much of a guess is right. Of a name that
+    /// stands twice the first line counts.
+    pub fn role(&self, name: &[u8], password: &[u8]) -> Option<Role> {
+        let mut found = None;
+        for user in &self.users {
+            let is_same: Choice = user.name.ct_eq(name) & user.password.ct_eq(password);
+            if bool::from(is_same) && found.is_none() {
+                found = Some(user.role);
+            }
         }
-        known
+        found
     }
-}
-
-fn is_equal(secret: &[u8], guess: &[u8]) -> bool {
-    let mut difference = secret.len() ^ guess.len();
-    for (index, byte) in guess.iter().enumerate() {
-        // A longer guess goes on against zeros.
-        let expected = secret.get(index).copied().unwrap_or(0);
-        difference |= usize::from(std::hint::black_box(expected ^ byte));
-    }
-    difference == 0
 }
 
 impl std::fmt::Debug for Users {
     /// Without the passwords.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = self.users.iter().map(|(n, _)| String::from_utf8_lossy(n));
-        f.debug_list().entries(names).finish()
+        let each = |user: &User| (String::from_utf8_lossy(&user.name).into_owned(), user.role);
+        f.debug_list().entries(self.users.iter().map(each)).finish()
     }
 }
 
@@ -108,9 +124,10 @@ mod tests {
     #[test]
     fn names_and_passwords_have_to_match_together() {
         let users = users(b"ann:one\r\nbob:two:more\n\neve:\n").unwrap();
-        assert!(users.knows(b"ann", b"one"));
-        assert!(users.knows(b"bob", b"two:more"));
-        assert!(users.knows(b"eve", b""));
+        for (name, password) in [("ann", "one"), ("bob", "two:more"), ("eve", "")] {
+            let role = users.role(name.as_bytes(), password.as_bytes());
+            assert_eq!(role, Some(Role::Admin), "{name}");
+        }
         for (name, password) in [
             ("ann", "two:more"),
             ("bob", "one"),
@@ -120,12 +137,21 @@ mod tests {
             ("", ""),
             ("an", "one"),
         ] {
-            assert!(
-                !users.knows(name.as_bytes(), password.as_bytes()),
-                "{name}:{password}"
-            );
+            let role = users.role(name.as_bytes(), password.as_bytes());
+            assert_eq!(role, None, "{name}:{password}");
         }
         assert!(!format!("{users:?}").contains("one"));
+    }
+
+    #[test]
+    fn sections_are_roles() {
+        let text = b"a:1\n[read]\nb:1\n\nc:1\r\n[write]\r\nd:1\n[admin]\ne:1\n[read]\nf:1";
+        let users = users(text).unwrap();
+        let role = |name: &[u8]| users.role(name, b"1");
+        assert_eq!(role(b"a"), Some(Role::Admin));
+        assert_eq!([role(b"b"), role(b"c"), role(b"f")], [Some(Role::Read); 3]);
+        assert_eq!(role(b"d"), Some(Role::Write));
+        assert_eq!(role(b"e"), Some(Role::Admin));
     }
 
     #[test]
@@ -133,7 +159,11 @@ mod tests {
         let error = users(b"ann:one\nbob\n").unwrap_err().to_string();
         assert!(error.contains("line 2"), "{error}");
         assert!(matches!(users(b":x\n"), Err(UsersError::Line { .. })));
-        assert!(matches!(users(b"\n"), Err(UsersError::Empty(_))));
+        assert!(matches!(
+            users(b"[root]\na:b\n"),
+            Err(UsersError::Line { .. })
+        ));
+        assert!(matches!(users(b"\n[read]\n"), Err(UsersError::Empty(_))));
         let missing = Users::read(Path::new("/nowhere/users"));
         assert!(matches!(missing, Err(UsersError::Read { .. })));
     }

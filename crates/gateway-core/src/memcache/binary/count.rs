@@ -2,7 +2,7 @@
 
 use super::done;
 use super::frame::{Frame, Status, Verb, be_u32, be_u64, put_error, put_fault, put_success};
-use crate::keyspace::{Decision, Keyspace, NewItem, Updated, cas_unique_of};
+use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated, cas_unique_of};
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate;
 use crate::memcache::number::put_u64;
@@ -16,13 +16,13 @@ pub(super) fn count<K: Keyspace>(
     frame: &Frame<'_>,
     out: &mut Vec<u8>,
     world: &mut World<'_, K>,
-) {
+) -> Result<(), Pending> {
     let delta = be_u64(frame.extras);
     let initial = be_u64(&frame.extras[8..]);
     let expiration = be_u32(&frame.extras[16..]);
     let expiry_ms = expiry_ms(i64::from(expiration), world.now);
     let cas = frame.header.cas;
-    mutate::log_lookup(world, frame.key);
+    mutate::log_lookup(world, frame.key)?;
     let mut number = 0;
     let mut found = false;
     let mut kept = Status::NotFound;
@@ -68,7 +68,7 @@ pub(super) fn count<K: Keyspace>(
         })
     });
     let header = &frame.header;
-    let ending = match updated {
+    let ending = match updated.ready()? {
         Ok(Updated::Stored(version)) => {
             if !frame.quiet {
                 put_success(out, header, cas_unique_of(version), &number.to_be_bytes());
@@ -95,4 +95,5 @@ pub(super) fn count<K: Keyspace>(
         Command::Decr
     };
     done(world, command, ending, frame.key, 8);
+    Ok(())
 }

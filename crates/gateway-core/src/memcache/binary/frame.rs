@@ -272,7 +272,11 @@ pub(super) fn put_fault(out: &mut Vec<u8>, header: &Header, fault: &Fault) {
                 Status::InvalidArguments
             }
             Rejection::Immutable => Status::NotSupported,
-            Rejection::Recovering | Rejection::WrongShard => Status::TemporaryFailure,
+            Rejection::Recovering
+            | Rejection::WrongShard
+            | Rejection::OtherLife
+            | Rejection::StaleConfig
+            | Rejection::UnknownConfig => Status::TemporaryFailure,
             Rejection::ClockAhead => Status::InternalError,
         },
     };

@@ -32,10 +32,10 @@ mod store;
 
 pub use frame::REQUEST_MAGIC;
 
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Pending};
 use crate::memcache::KEY_LEN_MAX;
 use crate::session::{Driven, Session, Wants};
-use crate::world::{Done, Ending, World};
+use crate::world::{Done, Ending, Role, World};
 use frame::{Frame, HEADER_LEN, Header, Status, Verb, put_error, verb_of};
 
 /// One connection that speaks the binary protocol.
@@ -43,7 +43,8 @@ use frame::{Frame, HEADER_LEN, Header, Status, Verb, put_error, verb_of};
 pub struct BinarySession {
     /// Bytes of a refused value that are still to come.
     swallow_len: usize,
-    authenticated: bool,
+    /// Of the user, once authenticated.
+    user: Option<Role>,
     sasl_started: bool,
 }
 
@@ -91,7 +92,7 @@ impl BinarySession {
         }
         let (verb, quiet) = verb_of(header.opcode);
         if world.settings.authentication
-            && !self.authenticated
+            && self.user.is_none()
             && !matches!(
                 verb,
                 Verb::SaslMechanisms | Verb::SaslAuth | Verb::SaslStep | Verb::Version
@@ -147,35 +148,40 @@ impl BinarySession {
         frame: &Frame<'_>,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
-    ) -> Next {
+    ) -> Result<Next, Pending> {
+        if world.settings.role(self.user) < role_of(verb, frame) {
+            // What memcached answers to flush under its option `-F`.
+            put_error(out, &frame.header, Status::AuthError);
+            return Ok(Next::Continue);
+        }
         match verb {
-            Verb::Get { with_key } => read::get(frame, with_key, out, world),
+            Verb::Get { with_key } => read::get(frame, with_key, out, world)?,
             Verb::GetAndTouch { with_key } => {
                 let shape = read::Shape::Value { with_key };
-                read::touch(frame, shape, out, world);
+                read::touch(frame, shape, out, world)?;
             }
-            Verb::Touch => read::touch(frame, read::Shape::Flags, out, world),
+            Verb::Touch => read::touch(frame, read::Shape::Flags, out, world)?,
             Verb::Set | Verb::Add | Verb::Replace | Verb::Append | Verb::Prepend => {
-                store::store(verb, frame, out, world);
+                store::store(verb, frame, out, world)?;
             }
-            Verb::Delete => store::delete(frame, out, world),
-            Verb::Increment | Verb::Decrement => count::count(verb, frame, out, world),
+            Verb::Delete => store::delete(frame, out, world)?,
+            Verb::Increment | Verb::Decrement => count::count(verb, frame, out, world)?,
             Verb::Quit => {
                 if !frame.quiet {
                     frame::put_success(out, &frame.header, 0, b"");
                 }
-                return Next::Close;
+                return Ok(Next::Close);
             }
-            Verb::Flush => admin::flush(frame, out, world),
+            Verb::Flush => admin::flush(frame, out, world)?,
             Verb::Noop => frame::put_success(out, &frame.header, 0, b""),
             Verb::Version => admin::version(frame, out, world),
-            Verb::Stat => admin::stat(frame, out, world),
+            Verb::Stat => admin::stat(frame, out, world)?,
             Verb::Verbosity => admin::verbosity(frame, out, world),
             Verb::SaslMechanisms => sasl::mechanisms(frame, out, world),
             Verb::SaslAuth | Verb::SaslStep => self.sasl(verb, frame, out, world),
             Verb::Unknown => put_error(out, &frame.header, Status::UnknownCommand),
         }
-        Next::Continue
+        Ok(Next::Continue)
     }
 
     /// Refuses a request whose value is not looked at.
@@ -185,17 +191,40 @@ impl BinarySession {
         frame: &Frame<'_>,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
-    ) {
+    ) -> Result<(), Pending> {
+        let is_allowed = world.settings.role(self.user) >= role_of(verb, frame);
         match verb {
+            _ if !is_allowed => put_error(out, &frame.header, Status::AuthError),
             Verb::Set | Verb::Add | Verb::Replace | Verb::Append | Verb::Prepend => {
-                store::refuse_too_large(verb, frame, out, world);
+                store::refuse_too_large(verb, frame, out, world)?;
             }
             Verb::SaslAuth | Verb::SaslStep => sasl::refuse_too_large(frame, out, world),
             // Execution does not need the value.
             _ => {
-                self.execute(verb, frame, out, world);
+                self.execute(verb, frame, out, world)?;
             }
         }
+        Ok(())
+    }
+}
+
+/// What a request takes.
+fn role_of(verb: Verb, frame: &Frame<'_>) -> Role {
+    match verb {
+        Verb::Flush => Role::Admin,
+        Verb::Stat if frame.key.starts_with(b"reset") => Role::Admin,
+        Verb::Stat if frame.key.starts_with(b"detail o") => Role::Admin,
+        Verb::Set
+        | Verb::Add
+        | Verb::Replace
+        | Verb::Append
+        | Verb::Prepend
+        | Verb::Delete
+        | Verb::Increment
+        | Verb::Decrement
+        | Verb::Touch
+        | Verb::GetAndTouch { .. } => Role::Write,
+        _ => Role::Read,
     }
 }
 
@@ -264,19 +293,30 @@ impl Session for BinarySession {
             if out.len() >= out_len_max {
                 break Wants::Output;
             }
+            let mark = out.len();
             match self.front(rest, world) {
                 Front::Frame(Verb::Get { .. }, frame) if read::another_get(rest, &frame) => {
-                    consumed += read::get_run(rest, out, out_len_max, world);
+                    let (len, end) = read::get_run(rest, out, out_len_max, world);
+                    consumed += len;
+                    if end == Err(Pending) {
+                        break Wants::Operation;
+                    }
                 }
                 Front::Frame(verb, frame) => {
-                    let next = self.execute(verb, &frame, out, world);
+                    let Ok(next) = self.execute(verb, &frame, out, world) else {
+                        out.truncate(mark);
+                        break Wants::Operation;
+                    };
                     consumed += frame.header.frame_len();
                     if next == Next::Close {
                         break Wants::Close;
                     }
                 }
                 Front::TooLarge(verb, frame) => {
-                    self.refuse_value(verb, &frame, out, world);
+                    if self.refuse_value(verb, &frame, out, world) == Err(Pending) {
+                        out.truncate(mark);
+                        break Wants::Operation;
+                    }
                     consumed += frame.header.frame_len() - frame.header.value_len();
                     self.swallow_len = frame.header.value_len();
                 }
@@ -291,7 +331,12 @@ impl Session for BinarySession {
                     break Wants::Close;
                 }
             }
+            world.conclude();
         };
         Driven { consumed, wants }
+    }
+
+    fn is_authenticated(&self) -> bool {
+        self.user.is_some()
     }
 }

@@ -9,7 +9,7 @@ use super::frame::{
     Answer, Frame, HEADER_LEN, Header, REQUEST_MAGIC, Status, Verb, be_u32, put_error, put_fault,
     put_header, verb_of,
 };
-use crate::keyspace::{Access, Fault, Item, Keyspace};
+use crate::keyspace::{Access, Fault, Item, Keyspace, Pending, Ready as _};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate;
@@ -118,7 +118,7 @@ pub(super) fn get<K: Keyspace>(
     with_key: bool,
     out: &mut Vec<u8>,
     world: &mut World<'_, K>,
-) {
+) -> Result<(), Pending> {
     let asked = Asked {
         header: frame.header,
         quiet: frame.quiet,
@@ -130,9 +130,10 @@ pub(super) fn get<K: Keyspace>(
     let read = keyspace.get(frame.key, Access::Use, &mut |item| {
         answer(&asked, frame.key, Ok(item), out, &mut **observer);
     });
-    if let Err(fault) = read {
+    if let Err(fault) = read.ready()? {
         answer(&asked, frame.key, Err(fault), out, &mut **observer);
     }
+    Ok(())
 }
 
 /// The get at the front of these bytes, if one is there and whole.
@@ -167,13 +168,14 @@ pub(super) fn another_get(rest: &[u8], frame: &Frame<'_>) -> bool {
 }
 
 /// Executes the gets at the front of `rest`, as many as the output and one
-/// call of the keyspace take. Returns the bytes that are done with.
+/// call of the keyspace take. Returns the bytes that are done with, and whether
+/// the get behind them is pending.
 pub(super) fn get_run<K: Keyspace>(
     rest: &[u8],
     out: &mut Vec<u8>,
     out_len_max: usize,
     world: &mut World<'_, K>,
-) -> usize {
+) -> (usize, Result<(), Pending>) {
     let mut keys: [&[u8]; RUN_MAX] = [b""; RUN_MAX];
     let mut asked: [Option<Asked>; RUN_MAX] = [None; RUN_MAX];
     let (mut count, mut end) = (0, 0);
@@ -188,14 +190,14 @@ pub(super) fn get_run<K: Keyspace>(
         keyspace, observer, ..
     } = world;
     let mut consumed = 0;
-    keyspace.get_many(&keys[..count], Access::Use, &mut |index, read| {
+    let end = keyspace.get_many(&keys[..count], Access::Use, &mut |index, read| {
         if let Some(asked) = &asked[index] {
             answer(asked, keys[index], read, out, &mut **observer);
             consumed += asked.header.frame_len();
         }
         out.len() < out_len_max
     });
-    consumed
+    (consumed, end)
 }
 
 /// A new expiry; the item keeps its CAS unique, as in memcached.
@@ -204,7 +206,7 @@ pub(super) fn touch<K: Keyspace>(
     shape: Shape,
     out: &mut Vec<u8>,
     world: &mut World<'_, K>,
-) {
+) -> Result<(), Pending> {
     let expiry_ms = expiry_ms(i64::from(be_u32(frame.extras)), world.now);
     let start = out.len();
     let mut value_len = 0;
@@ -214,7 +216,7 @@ pub(super) fn touch<K: Keyspace>(
         value_len = item.value.len();
         put_item(out, &frame.header, frame.key, shape, item);
     });
-    let ending = match touched {
+    let ending = match touched.ready()? {
         Ok(true) => Ending::Hit,
         Ok(false) => {
             out.truncate(start);
@@ -234,4 +236,5 @@ pub(super) fn touch<K: Keyspace>(
         Shape::Value { .. } => Command::GetAndTouch,
     };
     done(world, command, ending, frame.key, value_len);
+    Ok(())
 }

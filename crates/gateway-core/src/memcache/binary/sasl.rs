@@ -72,10 +72,11 @@ impl BinarySession {
             return put_words(out, header, AUTH_CONTINUE, b"");
         }
         self.sasl_started = false;
-        self.authenticated = begun
-            && name_and_password(frame.value)
-                .is_some_and(|(name, password)| world.observer.authenticate(name, password));
-        if self.authenticated {
+        self.user = begun
+            .then(|| name_and_password(frame.value))
+            .flatten()
+            .and_then(|(name, password)| world.observer.authenticate(name, password));
+        if self.user.is_some() {
             put_success(out, header, 0, b"Authenticated");
         } else {
             put_error(out, header, Status::AuthError);

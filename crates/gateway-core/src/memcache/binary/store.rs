@@ -2,7 +2,7 @@
 
 use super::frame::{Frame, Status, Verb, be_u32, put_error, put_fault, put_success};
 use super::{done, value_len_max};
-use crate::keyspace::{Decision, Fault, Keyspace, Updated};
+use crate::keyspace::{Decision, Keyspace, Pending, Ready as _, Updated};
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate::{self, Mode, Outcome, Storing};
 use crate::world::{Command, Ending, World};
@@ -31,7 +31,7 @@ pub(super) fn store<K: Keyspace>(
     frame: &Frame<'_>,
     out: &mut Vec<u8>,
     world: &mut World<'_, K>,
-) {
+) -> Result<(), Pending> {
     let cas = frame.header.cas;
     let mode = match verb {
         Verb::Append => Mode::Append,
@@ -59,8 +59,8 @@ pub(super) fn store<K: Keyspace>(
         value_len_max: value_len_max(world),
     };
     let header = &frame.header;
-    mutate::log_lookup(world, frame.key);
-    let ending = match mutate::store(world.keyspace, &storing) {
+    mutate::log_lookup(world, frame.key)?;
+    let ending = match mutate::store(world.keyspace, &storing).ready()? {
         Ok(Outcome::Stored { unique, .. }) => {
             if !frame.quiet {
                 put_success(out, header, unique, b"");
@@ -79,15 +79,20 @@ pub(super) fn store<K: Keyspace>(
     };
     let command = command_of(frame);
     done(world, command, ending, frame.key, frame.value.len());
+    Ok(())
 }
 
 /// Delete, of a certain CAS unique if one is given.
-pub(super) fn delete<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+pub(super) fn delete<K: Keyspace>(
+    frame: &Frame<'_>,
+    out: &mut Vec<u8>,
+    world: &mut World<'_, K>,
+) -> Result<(), Pending> {
     let (header, cas) = (&frame.header, frame.header.cas);
-    mutate::log_lookup(world, frame.key);
+    mutate::log_lookup(world, frame.key)?;
     let mut kept = Outcome::NotFound;
     let mut value_len = 0;
-    let erased: Result<Updated, Fault> = world.keyspace.update(frame.key, &mut |item, _| {
+    let erased = world.keyspace.update(frame.key, &mut |item, _| {
         kept = Outcome::NotFound;
         value_len = 0;
         match item {
@@ -102,7 +107,7 @@ pub(super) fn delete<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &
             }
         }
     });
-    let ending = match erased {
+    let ending = match erased.ready()? {
         Ok(Updated::Erased) => {
             if !frame.quiet {
                 put_success(out, header, 0, b"");
@@ -120,6 +125,7 @@ pub(super) fn delete<K: Keyspace>(frame: &Frame<'_>, out: &mut Vec<u8>, world: &
         }
     };
     done(world, Command::Delete, ending, frame.key, value_len);
+    Ok(())
 }
 
 /// A value over the limit. A set removes what it should have replaced.
@@ -128,11 +134,12 @@ pub(super) fn refuse_too_large<K: Keyspace>(
     frame: &Frame<'_>,
     out: &mut Vec<u8>,
     world: &mut World<'_, K>,
-) {
+) -> Result<(), Pending> {
     if verb == Verb::Set {
-        mutate::erase_outdated(world.keyspace, frame.key);
+        mutate::erase_outdated(world.keyspace, frame.key)?;
     }
     put_error(out, &frame.header, Status::TooLarge);
     let (command, value_len) = (command_of(frame), frame.header.value_len());
     done(world, command, Ending::ClientError, frame.key, value_len);
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::MetaArgs;
 use super::flags::{Flags, UNDECODED};
 use super::store::flags_error;
-use crate::keyspace::{Decision, Keyspace, NewItem, Updated, cas_unique_of};
+use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated, cas_unique_of};
 use crate::memcache::expiry::remaining_s;
 use crate::memcache::mutate;
 use crate::memcache::number::put_u64;
@@ -23,24 +23,33 @@ struct Counted {
 }
 
 /// `ma <key> <flag>*`.
-pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(in crate::memcache) fn arithmetic<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = MetaArgs::of(words);
     if !super::check(&args, b"CLIENT_ERROR options flags too long", desk) {
-        return;
+        return Ok(());
     }
     let now = desk.world.now;
     let mut decoded = UNDECODED;
     let flags = match Flags::parse(args[0], &args[1..], &mut decoded, now) {
         Ok(flags) => flags,
-        Err(error) => return desk.answer(false, flags_error(error)),
+        Err(error) => {
+            desk.answer(false, flags_error(error));
+            return Ok(());
+        }
     };
     let up = match flags.mode {
         None | Some(b'I' | b'+') => true,
         Some(b'D' | b'-') => false,
-        Some(_) => return desk.answer(false, b"CLIENT_ERROR invalid mode for ma M token"),
+        Some(_) => {
+            desk.answer(false, b"CLIENT_ERROR invalid mode for ma M token");
+            return Ok(());
+        }
     };
     let key = flags.key.bytes();
-    mutate::log_lookup(desk.world, key);
+    mutate::log_lookup(desk.world, key)?;
     let mut kept = Ending::Miss;
     let mut counted = Counted::default();
     let mut value_len = 0;
@@ -83,6 +92,7 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut 
             unique: flags.unique,
         })
     });
+    let updated = updated.ready()?;
     let ending = match updated {
         Ok(Updated::Stored(_)) if counted.is_new => Ending::Miss,
         Ok(Updated::Stored(_)) => Ending::Hit,
@@ -112,6 +122,7 @@ pub(in crate::memcache) fn arithmetic<K: Keyspace>(words: Words<'_>, desk: &mut 
     }
     let command = if up { Command::Incr } else { Command::Decr };
     desk.done(command, ending, key, value_len);
+    Ok(())
 }
 
 /// The expiry that the flags leave, the later one deciding.

@@ -3,15 +3,16 @@
 use super::MetaArgs;
 use super::flags::{Flags, Key, UNDECODED};
 use crate::keyspace::{
-    Access, Decision, Fault, Item, Keyspace, NewItem, Seen, Updated, ValueSource, cas_unique_of,
+    Access, Decision, Halt, Item, Keyspace, NewItem, Pending, Ready as _, Seen, Updated,
+    ValueSource, cas_unique_of,
 };
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::remaining_s;
 use crate::memcache::mutate::{self, put_fault};
 use crate::memcache::number::put_u64;
 use crate::memcache::text::line::Words;
-use crate::memcache::text::{BAD_FORMAT, Desk};
-use crate::world::{Command, Ending, Now};
+use crate::memcache::text::{BAD_FORMAT, Desk, put_not_allowed};
+use crate::world::{Command, Ending, Now, Progress, Role};
 use std::io::Write;
 use trefoil_layout::data::{DATA_HEADER_LEN, ITEM_STALE, ITEM_WIN_GIVEN};
 use trefoil_layout::size_class;
@@ -50,22 +51,33 @@ struct After {
 }
 
 /// `mg <key> <flag>*`.
-pub(in crate::memcache) fn get<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(in crate::memcache) fn get<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = MetaArgs::of(words);
     if !super::check(&args, b"CLIENT_ERROR options flags are too long", desk) {
-        return;
+        return Ok(());
     }
     let now = desk.world.now;
     let mut decoded = UNDECODED;
     let flags = match Flags::parse(args[0], &args[1..], &mut decoded, now) {
         Ok(flags) => flags,
-        Err(error) => return desk.answer(false, error),
+        Err(error) => {
+            desk.answer(false, error);
+            return Ok(());
+        }
     };
+    let is_change = flags.expiry_ms.is_some() || flags.vivify_expiry_ms.is_some();
+    if is_change && desk.role < Role::Write {
+        put_not_allowed(b"mg", desk.out);
+        return Ok(());
+    }
     if flags.idle {
         desk.world.keyspace.keep_last_use();
     }
     let mark = desk.out.len();
-    let found = find(&flags, now, desk);
+    let found = find(&flags, now, desk).ready()?;
     let ending = match found {
         Ok(Some(_)) => Ending::Hit,
         Ok(None) => Ending::Miss,
@@ -93,6 +105,7 @@ pub(in crate::memcache) fn get<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_
         None => Command::Get,
     };
     desk.done(command, ending, flags.key.bytes(), value_len);
+    Ok(())
 }
 
 /// Answers with the item, if there is one or the flags make one; the length of
@@ -101,7 +114,7 @@ fn find<K: Keyspace>(
     flags: &Flags<'_>,
     now: Now,
     desk: &mut Desk<'_, '_, K>,
-) -> Result<Option<usize>, Fault> {
+) -> Result<Option<usize>, Halt> {
     let mark = desk.out.len();
     let key = flags.key.bytes();
     let mut value_len = None;
@@ -111,11 +124,13 @@ fn find<K: Keyspace>(
         .iter()
         .any(|word| matches!(word[0], b'h' | b'l'));
     let mut seen = None;
-    if writes && wants_seen {
+    let progress = desk.world.progress;
+    if let Progress::Read(before) = progress {
+        (seen, writes) = (before, true);
+    } else if writes && wants_seen {
         let note = &mut |item: Option<&Item<'_>>| seen = item.map(|item| item.seen);
         desk.world.keyspace.get_seen(key, Access::Peek, note)?;
-    }
-    if !writes {
+    } else if !writes {
         // Nearly always nothing changes, and a read is enough.
         let access = if flags.no_bump {
             Access::Peek
@@ -138,8 +153,12 @@ fn find<K: Keyspace>(
             false => keyspace.get(key, access, show)?,
         }
     }
-    if !writes {
+    // A reader does not mark what it has seen either.
+    if !writes || desk.role < Role::Write {
         return Ok(value_len);
+    }
+    if progress == Progress::Begun {
+        desk.world.advance(Progress::Read(seen));
     }
     let mut is_new = false;
     let out = &mut *desk.out;
@@ -283,10 +302,14 @@ fn put_item(out: &mut Vec<u8>, flags: &Flags<'_>, shown: &Shown<'_>, now: Now) -
 }
 
 /// `me <key> [b]`: what is known of an item, for people.
-pub(in crate::memcache) fn debug<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(in crate::memcache) fn debug<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = MetaArgs::of(words);
     let Some(text) = args.first().filter(|key| key.len() <= KEY_LEN_MAX) else {
-        return desk.answer(false, BAD_FORMAT);
+        desk.answer(false, BAD_FORMAT);
+        return Ok(());
     };
     let mut decoded = UNDECODED;
     let key = if args.get(1) == Some(&b"b".as_slice()) {
@@ -295,7 +318,8 @@ pub(in crate::memcache) fn debug<K: Keyspace>(words: Words<'_>, desk: &mut Desk<
         Some(Key::plain(text))
     };
     let Some(key) = key else {
-        return desk.answer(false, BAD_FORMAT);
+        desk.answer(false, BAD_FORMAT);
+        return Ok(());
     };
     let now = desk.world.now;
     let out = &mut *desk.out;
@@ -306,9 +330,10 @@ pub(in crate::memcache) fn debug<K: Keyspace>(words: Words<'_>, desk: &mut Desk<
             None => out.extend_from_slice(b"EN\r\n"),
             Some(item) => put_debug(out, &key, item, now),
         });
-    if let Err(fault) = read {
+    if let Err(fault) = read.ready()? {
         put_fault(desk.out, &fault);
     }
+    Ok(())
 }
 
 fn put_debug(out: &mut Vec<u8>, key: &Key<'_>, item: &Item<'_>, now: Now) {

@@ -2,13 +2,15 @@
 
 use super::MetaArgs;
 use super::flags::{Flags, OPAQUE_TOO_LONG, UNDECODED};
-use crate::keyspace::{Decision, Keyspace, NewItem, Updated};
+use crate::keyspace::{Decision, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::memcache::mutate::{self, Mode, Outcome, Storing, put_fault};
 use crate::memcache::number::put_u64;
 use crate::memcache::text::line::{Line, Words};
 use crate::memcache::text::store::{Behind, behind, ending, value_len};
-use crate::memcache::text::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, State, Step, TOO_LARGE};
-use crate::world::{Command, Ending};
+use crate::memcache::text::{
+    BAD_DATA_CHUNK, BAD_FORMAT, Desk, State, Step, TOO_LARGE, put_not_allowed,
+};
+use crate::world::{Command, Ending, Role};
 use trefoil_layout::data::{ITEM_STALE, ITEM_WIN_GIVEN};
 
 fn mode(flags: &Flags<'_>) -> Option<Mode> {
@@ -33,19 +35,19 @@ pub(in crate::memcache) fn set<K: Keyspace>(
     line: Line<'_>,
     input: &[u8],
     desk: &mut Desk<'_, '_, K>,
-) -> Step {
+) -> Result<Step, Pending> {
     let args = MetaArgs::of(words);
     let done = Step::Done(line.len);
     if args.len() == 1 {
         desk.answer(false, BAD_FORMAT);
-        return done;
+        return Ok(done);
     }
     if !super::check(&args, b"CLIENT_ERROR options flags too long", desk) {
-        return done;
+        return Ok(done);
     }
     let Some(len) = value_len(args[1]) else {
         desk.answer(false, BAD_FORMAT);
-        return done;
+        return Ok(done);
     };
     let mut decoded = UNDECODED;
     let parsed = Flags::parse(args[0], &args[2..], &mut decoded, desk.world.now).and_then(
@@ -59,9 +61,14 @@ pub(in crate::memcache) fn set<K: Keyspace>(
         Err(error) => {
             desk.answer(false, error);
             *state = State::Swallow(len + 2);
-            return done;
+            return Ok(done);
         }
     };
+    if desk.role < Role::Write {
+        put_not_allowed(b"ms", desk.out);
+        *state = State::Swallow(len + 2);
+        return Ok(done);
+    }
     let command = match mode {
         Mode::Cas => Command::Cas,
         _ => Command::Set,
@@ -69,19 +76,19 @@ pub(in crate::memcache) fn set<K: Keyspace>(
     let key = flags.key.bytes();
     let value_len_max = desk.value_len_max();
     if len > value_len_max {
-        mutate::erase_outdated(desk.world.keyspace, key);
+        mutate::erase_outdated(desk.world.keyspace, key)?;
         desk.answer(false, TOO_LARGE);
         desk.done(command, Ending::ClientError, key, len);
         *state = State::Swallow(len + 2);
-        return done;
+        return Ok(done);
     }
     let (value, total) = match behind(input, line.len, len) {
         Behind::Value(value, total) => (value, total),
-        Behind::Missing(total) => return Step::Input(total),
+        Behind::Missing(total) => return Ok(Step::Input(total)),
         Behind::Unended(total) => {
             desk.answer(false, BAD_DATA_CHUNK);
             desk.done(command, Ending::ClientError, key, len);
-            return Step::Done(total);
+            return Ok(Step::Done(total));
         }
     };
     let storing = Storing {
@@ -96,15 +103,15 @@ pub(in crate::memcache) fn set<K: Keyspace>(
         vivify_expiry_ms: flags.vivify_expiry_ms,
         value_len_max,
     };
-    mutate::log_lookup(desk.world, key);
-    let stored = mutate::store(desk.world.keyspace, &storing);
+    mutate::log_lookup(desk.world, key)?;
+    let stored = mutate::store(desk.world.keyspace, &storing).ready()?;
     let ending = ending(mode, stored.as_ref().ok());
     match stored {
         Ok(stored) => put_stored(desk.out, &flags, stored, len),
         Err(fault) => put_fault(desk.out, &fault),
     }
     desk.done(command, ending, key, len);
-    Step::Done(total)
+    Ok(Step::Done(total))
 }
 
 fn put_stored(out: &mut Vec<u8>, flags: &Flags<'_>, stored: Outcome, sent_len: usize) {
@@ -141,18 +148,24 @@ pub(super) fn flags_error(error: &'static [u8]) -> &'static [u8] {
 }
 
 /// `md <key> <flag>*`.
-pub(in crate::memcache) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(in crate::memcache) fn delete<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = MetaArgs::of(words);
     if !super::check(&args, b"CLIENT_ERROR options flags too long", desk) {
-        return;
+        return Ok(());
     }
     let mut decoded = UNDECODED;
     let flags = match Flags::parse(args[0], &args[1..], &mut decoded, desk.world.now) {
         Ok(flags) => flags,
-        Err(error) => return desk.answer(false, flags_error(error)),
+        Err(error) => {
+            desk.answer(false, flags_error(error));
+            return Ok(());
+        }
     };
     let key = flags.key.bytes();
-    mutate::log_lookup(desk.world, key);
+    mutate::log_lookup(desk.world, key)?;
     let mut kept = Ending::Miss;
     let mut value_len = 0;
     let updated = desk.world.keyspace.update(key, &mut |item, scratch| {
@@ -191,13 +204,14 @@ pub(in crate::memcache) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk
         left.unique = flags.unique.or(left.unique);
         Decision::Store(left)
     });
-    let (code, ending): (&[u8], _) = match updated {
+    let (code, ending): (&[u8], _) = match updated.ready()? {
         Ok(Updated::Stored(_) | Updated::Erased) => (b"HD", Ending::Hit),
         Ok(Updated::Kept) if kept == Ending::Refused => (b"EX", kept),
         Ok(Updated::Kept) => (b"NF", kept),
         Err(fault) => {
             put_fault(desk.out, &fault);
-            return desk.done(Command::Delete, Ending::ServerError, key, 0);
+            desk.done(Command::Delete, Ending::ServerError, key, 0);
+            return Ok(());
         }
     };
     if !(flags.quiet && ending == Ending::Hit) {
@@ -206,4 +220,5 @@ pub(in crate::memcache) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk
         desk.out.extend_from_slice(b"\r\n");
     }
     desk.done(Command::Delete, ending, key, value_len);
+    Ok(())
 }

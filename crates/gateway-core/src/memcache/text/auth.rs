@@ -6,13 +6,14 @@ use super::store::{Behind, behind};
 use super::{Desk, LINE_LEN_MAX, Step};
 use crate::keyspace::Keyspace;
 use crate::memcache::number::parse_u32;
+use crate::world::Role;
 
 /// Longest name and password together.
 const TOKEN_LEN_MAX: usize = 16 << 10;
 
 /// What came before authentication.
 pub(super) fn authenticate<K: Keyspace>(
-    authenticated: &mut bool,
+    user: &mut Option<Role>,
     line: Option<Line<'_>>,
     input: &[u8],
     desk: &mut Desk<'_, '_, K>,
@@ -49,11 +50,10 @@ pub(super) fn authenticate<K: Keyspace>(
             let mut words = Words::of(text);
             let answer: &[u8] = match (words.next(), words.next()) {
                 (Some(name), Some(password)) => {
-                    if desk.world.observer.authenticate(name, password) {
-                        *authenticated = true;
-                        b"STORED"
-                    } else {
-                        b"CLIENT_ERROR authentication failure"
+                    *user = desk.world.observer.authenticate(name, password);
+                    match user {
+                        Some(_) => b"STORED",
+                        None => b"CLIENT_ERROR authentication failure",
                     }
                 }
                 _ => b"CLIENT_ERROR bad authentication token format",

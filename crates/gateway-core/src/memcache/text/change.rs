@@ -2,7 +2,7 @@
 
 use super::line::{Args, Words};
 use super::{BAD_FORMAT, Desk, ERROR};
-use crate::keyspace::{Decision, Fault, Keyspace, NewItem, Updated};
+use crate::keyspace::{Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate::{self, put_fault};
@@ -14,11 +14,14 @@ pub(in crate::memcache) const NON_NUMERIC: &[u8] =
     b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// `delete <key> [0] [noreply]`: very old clients send the zero.
-pub(super) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(super) fn delete<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = Args::<4>::of(words);
     if args.is_empty() || args.len() > 3 {
         desk.answer(false, ERROR);
-        return;
+        return Ok(());
     }
     let key = args[0];
     let noreply = args.len() > 1 && args.noreply();
@@ -32,41 +35,46 @@ pub(super) fn delete<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) 
             noreply,
             b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]",
         );
-        return;
+        return Ok(());
     }
     if key.len() > KEY_LEN_MAX {
         desk.answer(noreply, BAD_FORMAT);
-        return;
+        return Ok(());
     }
-    mutate::log_lookup(desk.world, key);
-    let erased = mutate::erase(desk.world.keyspace, key);
+    mutate::log_lookup(desk.world, key)?;
+    let erased = mutate::erase(desk.world.keyspace, key).ready()?;
     found(Command::Delete, key, erased, b"DELETED", noreply, desk);
+    Ok(())
 }
 
 /// `touch <key> <exptime> [noreply]`.
-pub(super) fn touch<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(super) fn touch<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = Args::<4>::of(words);
     if args.len() != 2 && args.len() != 3 {
         desk.answer(false, ERROR);
-        return;
+        return Ok(());
     }
     let noreply = args.noreply();
     let key = args[0];
     if key.len() > KEY_LEN_MAX {
         desk.answer(noreply, BAD_FORMAT);
-        return;
+        return Ok(());
     }
     let Some(seconds) = parse_i64(args[1]) else {
         desk.answer(noreply, b"CLIENT_ERROR invalid exptime argument");
-        return;
+        return Ok(());
     };
     let expiry_ms = expiry_ms(seconds, desk.world.now);
     let mut value_len = 0;
     let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |item| {
         value_len = item.value.len();
     });
-    let touched = touched.map(|touched| touched.then_some(value_len));
+    let touched = touched.ready()?.map(|touched| touched.then_some(value_len));
     found(Command::Touch, key, touched, b"TOUCHED", noreply, desk);
+    Ok(())
 }
 
 /// Answers a command that needs the item and nothing else; `found` is the length
@@ -94,23 +102,27 @@ fn found<K: Keyspace>(
 }
 
 /// `incr|decr <key> <delta> [noreply]`.
-pub(super) fn count<K: Keyspace>(up: bool, words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(super) fn count<K: Keyspace>(
+    up: bool,
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = Args::<4>::of(words);
     if args.len() != 2 && args.len() != 3 {
         desk.answer(false, ERROR);
-        return;
+        return Ok(());
     }
     let noreply = args.noreply();
     let key = args[0];
     if key.len() > KEY_LEN_MAX {
         desk.answer(noreply, BAD_FORMAT);
-        return;
+        return Ok(());
     }
     let Some(delta) = parse_u64(args[1]) else {
         desk.answer(noreply, b"CLIENT_ERROR invalid numeric delta argument");
-        return;
+        return Ok(());
     };
-    mutate::log_lookup(desk.world, key);
+    mutate::log_lookup(desk.world, key)?;
     let mut number = 0;
     let mut kept = Ending::Miss;
     let mut value_len = 0;
@@ -133,6 +145,7 @@ pub(super) fn count<K: Keyspace>(up: bool, words: Words<'_>, desk: &mut Desk<'_,
             unique: None,
         })
     });
+    let updated = updated.ready()?;
     let ending = match updated {
         Ok(Updated::Stored(_)) => Ending::Hit,
         Ok(Updated::Kept | Updated::Erased) => kept,
@@ -150,6 +163,7 @@ pub(super) fn count<K: Keyspace>(up: bool, words: Words<'_>, desk: &mut Desk<'_,
     }
     let command = if up { Command::Incr } else { Command::Decr };
     desk.done(command, ending, key, value_len);
+    Ok(())
 }
 
 /// The line that a fault of counting is answered with.

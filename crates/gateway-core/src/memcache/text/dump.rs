@@ -6,7 +6,7 @@
 
 use super::tuning::{BAD_CLASS, CLASS_COUNT_MAX, are_classes};
 use super::{BAD_FORMAT, Desk, State, Step};
-use crate::keyspace::{Keyspace, ListedItem, cas_unique_of};
+use crate::keyspace::{Keyspace, ListedItem, Pending, Ready as _, cas_unique_of};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::meta::base64;
 use crate::memcache::mutate::put_fault;
@@ -110,7 +110,7 @@ pub(super) fn resume<K: Keyspace>(
     state: &mut State,
     mut dump: Dump,
     desk: &mut Desk<'_, '_, K>,
-) -> Step {
+) -> Result<Step, Pending> {
     let now = desk.world.now;
     let out = &mut *desk.out;
     let kind = &mut dump.kind;
@@ -124,6 +124,7 @@ pub(super) fn resume<K: Keyspace>(
                 put_item(out, kind, item, now);
             }
         });
+    let listed = listed.ready()?;
     let is_full = matches!(
         dump.kind,
         Kind::Cache { count_left: 0, .. } | Kind::Cache { len_left: 0, .. }
@@ -132,10 +133,10 @@ pub(super) fn resume<K: Keyspace>(
         Ok(cursor) if cursor != 0 && !is_full => {
             *state = State::Dump(Dump { cursor, ..dump });
             // Many steps may list nothing: others get their turn in between.
-            return match dump.classes {
+            return Ok(match dump.classes {
                 u64::MAX => Step::Done(0),
                 _ => Step::Turn,
-            };
+            });
         }
         Ok(_) => {
             desk.answer(false, dump.kind.end());
@@ -146,7 +147,7 @@ pub(super) fn resume<K: Keyspace>(
             State::Command
         }
     };
-    Step::Done(0)
+    Ok(Step::Done(0))
 }
 
 fn put_item(out: &mut Vec<u8>, kind: &mut Kind, item: &ListedItem<'_>, now: Now) {

@@ -27,9 +27,9 @@ mod tuning;
 
 use super::meta;
 use super::mutate::Mode;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Pending};
 use crate::session::{Driven, Session, Wants};
-use crate::world::{Command, Done, Ending, World};
+use crate::world::{Command, Done, Ending, Role, World};
 use line::{Line, Words};
 
 /// A line this long that has not ended is a command only if it reads many
@@ -45,7 +45,8 @@ pub(super) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 #[derive(Clone, Debug, Default)]
 pub(super) struct TextSession {
     state: State,
-    authenticated: bool,
+    /// Of the user, once authenticated.
+    user: Option<Role>,
     watching: bool,
 }
 
@@ -76,8 +77,28 @@ pub(super) enum Step {
     Output(usize),
     /// There is more to do, after others have had their turn.
     Turn,
+    /// This much is done with, and an operation is pending.
+    Pending(usize),
     /// This much is done with, and the connection is to be closed.
     Close(usize),
+}
+
+/// What a command takes.
+fn role_of(word: &[u8]) -> Role {
+    match word {
+        b"flush_all" | b"cache_memlimit" | b"shutdown" => Role::Admin,
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"ms" | b"md" | b"ma"
+        | b"delete" | b"incr" | b"decr" | b"touch" | b"gat" | b"gats" => Role::Write,
+        _ => Role::Read,
+    }
+}
+
+/// The line for a command that the user's role does not allow: memcached's own
+/// for `flush_all` under its option `-F`.
+pub(super) fn put_not_allowed(word: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"CLIENT_ERROR ");
+    out.extend_from_slice(word);
+    out.extend_from_slice(b" not allowed\r\n");
 }
 
 /// What steps are lent beside the input.
@@ -85,6 +106,8 @@ pub(super) struct Desk<'a, 'w, K: Keyspace> {
     pub(super) out: &'a mut Vec<u8>,
     pub(super) out_len_max: usize,
     pub(super) world: &'a mut World<'w, K>,
+    /// What the client may do.
+    pub(super) role: Role,
 }
 
 impl<K: Keyspace> Desk<'_, '_, K> {
@@ -116,9 +139,22 @@ impl<K: Keyspace> Desk<'_, '_, K> {
 }
 
 impl TextSession {
+    /// Does what comes next, or nothing at all if its operation is pending.
     fn step<K: Keyspace>(&mut self, input: &[u8], desk: &mut Desk<'_, '_, K>) -> Step {
-        match self.state {
-            State::Command => self.command(input, desk),
+        let mark = desk.out.len();
+        self.try_step(input, desk).unwrap_or_else(|Pending| {
+            desk.out.truncate(mark);
+            Step::Pending(0)
+        })
+    }
+
+    fn try_step<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        desk: &mut Desk<'_, '_, K>,
+    ) -> Result<Step, Pending> {
+        Ok(match self.state {
+            State::Command => return self.command(input, desk),
             State::Reading(reading) => read::resume(&mut self.state, reading, input, desk),
             State::SkipLine => match memchr::memchr(b'\n', input) {
                 Some(end) => {
@@ -135,50 +171,67 @@ impl TextSession {
                 };
                 Step::Done(swallowed)
             }
-            State::Dump(dump) => dump::resume(&mut self.state, dump, desk),
-        }
+            State::Dump(dump) => return dump::resume(&mut self.state, dump, desk),
+        })
     }
 
-    fn command<K: Keyspace>(&mut self, input: &[u8], desk: &mut Desk<'_, '_, K>) -> Step {
+    fn command<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        desk: &mut Desk<'_, '_, K>,
+    ) -> Result<Step, Pending> {
         let line = Line::first(input);
-        if desk.world.settings.authentication && !self.authenticated {
-            return auth::authenticate(&mut self.authenticated, line, input, desk);
+        if desk.world.settings.authentication && self.user.is_none() {
+            return Ok(auth::authenticate(&mut self.user, line, input, desk));
         }
         let Some(line) = line else {
-            return self.unfinished(input, desk);
+            return Ok(self.unfinished(input, desk));
         };
         let mut words = Words::of(line.text);
         let word = words.next().unwrap_or_default();
         let state = &mut self.state;
         let done = Step::Done(line.len);
+        desk.role = desk.world.settings.role(self.user);
+        if desk.role < Role::Admin && desk.role < role_of(word) {
+            // Commands with values refuse those, too.
+            if !matches!(
+                word,
+                b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"ms"
+            ) {
+                if words.last() != Some(b"noreply") {
+                    put_not_allowed(word, desk.out);
+                }
+                return Ok(done);
+            }
+        }
         match word {
             b"get" => return read::start(state, read::GET, words, line, desk),
             b"gets" => return read::start(state, read::GETS, words, line, desk),
             b"set" => return store::store(state, Mode::Set, words, line, input, desk),
-            b"mg" => meta::get(words, desk),
+            b"mg" => meta::get(words, desk)?,
             b"ms" => return meta::set(state, words, line, input, desk),
-            b"md" => meta::delete(words, desk),
-            b"ma" => meta::arithmetic(words, desk),
+            b"md" => meta::delete(words, desk)?,
+            b"ma" => meta::arithmetic(words, desk)?,
             b"mn" => desk.answer(false, b"MN"),
-            b"me" => meta::debug(words, desk),
+            b"me" => meta::debug(words, desk)?,
             b"add" => return store::store(state, Mode::Add, words, line, input, desk),
             b"cas" => return store::store(state, Mode::Cas, words, line, input, desk),
             b"replace" => return store::store(state, Mode::Replace, words, line, input, desk),
             b"append" => return store::store(state, Mode::Append, words, line, input, desk),
             b"prepend" => return store::store(state, Mode::Prepend, words, line, input, desk),
-            b"delete" => change::delete(words, desk),
-            b"incr" => change::count(true, words, desk),
-            b"decr" => change::count(false, words, desk),
-            b"touch" => change::touch(words, desk),
-            b"gat" => return read::start_touching(state, read::GET, words, line, desk),
-            b"gats" => return read::start_touching(state, read::GETS, words, line, desk),
+            b"delete" => change::delete(words, desk)?,
+            b"incr" => change::count(true, words, desk)?,
+            b"decr" => change::count(false, words, desk)?,
+            b"touch" => change::touch(words, desk)?,
+            b"gat" => return Ok(read::start_touching(state, read::GET, words, line, desk)),
+            b"gats" => return Ok(read::start_touching(state, read::GETS, words, line, desk)),
             // An old name of get that some clients may still use.
             b"bget" => return read::start(state, read::GET, words, line, desk),
             b"version" => server::version(desk),
             b"verbosity" => server::verbosity(words, desk),
-            b"flush_all" => server::flush_all(words, desk),
-            b"stats" => server::stats(state, words, desk),
-            b"cache_memlimit" => server::memory_limit(words, desk),
+            b"flush_all" => server::flush_all(words, desk)?,
+            b"stats" => server::stats(state, words, desk)?,
+            b"cache_memlimit" => server::memory_limit(words, desk)?,
             b"watch" => server::watch(&mut self.watching, words, desk),
             b"lru_crawler" => tuning::lru_crawler(state, words, desk),
             b"lru" => tuning::lru(words, desk),
@@ -186,14 +239,14 @@ impl TextSession {
             b"extstore" => desk.answer(false, ERROR),
             b"shutdown" => {
                 if server::shutdown(words, desk) {
-                    return Step::Close(line.len);
+                    return Ok(Step::Close(line.len));
                 }
             }
-            b"quit" => return Step::Close(line.len),
-            _ if is_http(word, words) => return Step::Close(line.len),
+            b"quit" => return Ok(Step::Close(line.len)),
+            _ if is_http(word, words) => return Ok(Step::Close(line.len)),
             _ => desk.answer(false, ERROR),
         }
-        done
+        Ok(done)
     }
 
     /// The input ends in the middle of a line.
@@ -204,6 +257,10 @@ impl TextSession {
         let mut words = Words::of(input);
         let word = words.next().unwrap_or_default();
         let state = &mut self.state;
+        if desk.world.settings.role(self.user) < role_of(word) {
+            put_not_allowed(word, desk.out);
+            return Step::Close(input.len());
+        }
         match word {
             b"get" => read::start_long(state, read::GET, words, input, desk),
             b"gets" => read::start_long(state, read::GETS, words, input, desk),
@@ -238,6 +295,7 @@ impl Session for TextSession {
             out,
             out_len_max,
             world,
+            role: Role::Read,
         };
         let wants = loop {
             let rest = &input[consumed..];
@@ -248,12 +306,20 @@ impl Session for TextSession {
             if desk.out.len() >= out_len_max {
                 break Wants::Output;
             }
-            match self.step(rest, &mut desk) {
+            let step = self.step(rest, &mut desk);
+            if !matches!(step, Step::Pending(_)) {
+                desk.world.conclude();
+            }
+            match step {
                 Step::Done(len) => consumed += len,
                 Step::Input(len) => break self.idle(len),
                 Step::Output(len) => {
                     consumed += len;
                     break Wants::Output;
+                }
+                Step::Pending(len) => {
+                    consumed += len;
+                    break Wants::Operation;
                 }
                 Step::Turn => break Wants::Turn,
                 Step::Close(len) => {
@@ -263,6 +329,10 @@ impl Session for TextSession {
             }
         };
         Driven { consumed, wants }
+    }
+
+    fn is_authenticated(&self) -> bool {
+        self.user.is_some()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::line::{Line, Words};
 use super::{BAD_FORMAT, Desk, ERROR, LINE_LEN_MAX, State, Step};
-use crate::keyspace::{Access, Fault, Item, Keyspace};
+use crate::keyspace::{Access, Fault, Item, Keyspace, Pending, Ready as _};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate::{self, put_fault};
@@ -63,15 +63,15 @@ pub(super) fn start<K: Keyspace>(
     mut words: Words<'_>,
     line: Line<'_>,
     desk: &mut Desk<'_, '_, K>,
-) -> Step {
+) -> Result<Step, Pending> {
     let all = words;
     let Some(key) = words.next() else {
         desk.answer(false, ERROR);
-        return Step::Done(line.len);
+        return Ok(Step::Done(line.len));
     };
     if words.rest().is_empty() && reading.touch.is_none() && key.len() <= KEY_LEN_MAX {
-        get_one(key, reading.with_cas, desk);
-        return Step::Done(line.len);
+        get_one(key, reading.with_cas, desk)?;
+        return Ok(Step::Done(line.len));
     }
     let keys = Keys {
         text: all.rest(),
@@ -79,7 +79,7 @@ pub(super) fn start<K: Keyspace>(
         end: End::Line(line.len),
     };
     let mark = Some(desk.out.len());
-    read(state, reading, keys, mark, desk)
+    Ok(read(state, reading, keys, mark, desk))
 }
 
 /// A line has come that begins with `gat` or `gats`.
@@ -211,29 +211,33 @@ fn read<K: Keyspace>(
         if batch.is_empty() {
             break;
         }
-        let read = match reading.touch {
+        let (done, end) = match reading.touch {
             None => get_batch(batch, reading.with_cas, desk),
             Some(seconds) => touch_batch(batch, reading.with_cas, seconds, desk),
         };
-        match read {
-            Err(fault) => return refuse(state, keys, mark, desk, Some(&fault)),
-            Ok(read) if read < count || desk.out.len() >= desk.out_len_max => {
-                let mut left = from;
-                for _ in 0..read {
-                    left.next();
-                }
-                if left.clone().next().is_none() {
-                    break;
-                }
-                // As long as nothing has left, the command can still fail as a
-                // whole.
-                if mark.is_some() && left.clone().any(|key| key.len() > KEY_LEN_MAX) {
-                    return refuse(state, keys, mark, desk, None);
-                }
-                *state = State::Reading(reading);
-                return Step::Output(keys.at + keys.text.len() - left.rest().len());
+        if let BatchEnd::Fault(fault) = &end {
+            return refuse(state, keys, mark, desk, Some(fault));
+        }
+        let is_pending = matches!(end, BatchEnd::Pending);
+        if is_pending || done < count || desk.out.len() >= desk.out_len_max {
+            let mut left = from;
+            for _ in 0..done {
+                left.next();
             }
-            Ok(_) => {}
+            if !is_pending && left.clone().next().is_none() {
+                break;
+            }
+            // As long as nothing has left, the command can still fail as a
+            // whole.
+            if mark.is_some() && left.clone().any(|key| key.len() > KEY_LEN_MAX) {
+                return refuse(state, keys, mark, desk, None);
+            }
+            *state = State::Reading(reading);
+            let consumed = keys.at + keys.text.len() - left.rest().len();
+            return match is_pending {
+                true => Step::Pending(consumed),
+                false => Step::Output(consumed),
+            };
         }
     }
     match keys.end {
@@ -254,7 +258,19 @@ fn read<K: Keyspace>(
     }
 }
 
+/// How a batch of keys ended.
+enum BatchEnd {
+    /// All are done with that there is room for.
+    Read,
+    /// The next one's operation is pending.
+    Pending,
+    /// There will be no result.
+    Fault(Fault),
+}
+
 /// Ends the command with an error, for a key that is too long or for a fault.
+/// The error of a fault stands behind the items that were found: some of them may
+/// have left, and no client should have to know how long our buffers are.
 fn refuse<K: Keyspace>(
     state: &mut State,
     keys: Keys<'_>,
@@ -262,12 +278,12 @@ fn refuse<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
     fault: Option<&Fault>,
 ) -> Step {
-    if let Some(mark) = mark {
-        desk.out.truncate(mark);
-    }
-    match fault {
-        None => desk.answer(false, BAD_FORMAT),
-        Some(fault) => put_fault(desk.out, fault),
+    match (fault, mark) {
+        (Some(fault), _) => put_fault(desk.out, fault),
+        (None, mark) => {
+            desk.out.truncate(mark.unwrap_or(desk.out.len()));
+            desk.answer(false, BAD_FORMAT);
+        }
     }
     match keys.end {
         End::Line(len) => {
@@ -304,7 +320,11 @@ fn put_value(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, with_cas: bool) {
 
 /// A read of one key, answered as a whole.
 #[inline]
-fn get_one<K: Keyspace>(key: &[u8], with_cas: bool, desk: &mut Desk<'_, '_, K>) {
+fn get_one<K: Keyspace>(
+    key: &[u8],
+    with_cas: bool,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let mark = desk.out.len();
     let out = &mut *desk.out;
     let mut found = None;
@@ -314,6 +334,7 @@ fn get_one<K: Keyspace>(key: &[u8], with_cas: bool, desk: &mut Desk<'_, '_, K>) 
             found = Some(item.value.len());
         }
     });
+    let read = read.ready()?;
     let ending = match (&read, found) {
         (Err(_), _) => Ending::ServerError,
         (Ok(()), Some(_)) => Ending::Hit,
@@ -327,19 +348,22 @@ fn get_one<K: Keyspace>(key: &[u8], with_cas: bool, desk: &mut Desk<'_, '_, K>) 
         }
     }
     desk.done(Command::Get, ending, key, found.unwrap_or(0));
+    Ok(())
 }
 
-/// Reads keys until the output is full; how many.
+/// Reads keys until the output is full; how many, and why no more.
 fn get_batch<K: Keyspace>(
     batch: &[&[u8]],
     with_cas: bool,
     desk: &mut Desk<'_, '_, K>,
-) -> Result<usize, Fault> {
+) -> (usize, BatchEnd) {
     let out = &mut *desk.out;
     let out_len_max = desk.out_len_max;
     let observer = &mut *desk.world.observer;
-    let mut result = Ok(0);
-    desk.world
+    let mut done = 0;
+    let mut end = BatchEnd::Read;
+    let read = desk
+        .world
         .keyspace
         .get_many(batch, Access::Use, &mut |index, read| {
             let key = batch[index];
@@ -357,21 +381,27 @@ fn get_batch<K: Keyspace>(
                 key,
                 value_len,
             });
-            result = read.map(|_| index + 1);
-            result.is_ok() && out.len() < out_len_max
+            match read {
+                Ok(_) => done = index + 1,
+                Err(fault) => end = BatchEnd::Fault(fault),
+            }
+            done == index + 1 && out.len() < out_len_max
         });
-    result
+    if let Err(Pending) = read {
+        end = BatchEnd::Pending;
+    }
+    (done, end)
 }
 
-/// Reads and touches keys until the output is full; how many.
+/// Reads and touches keys until the output is full; how many, and why no more.
 fn touch_batch<K: Keyspace>(
     batch: &[&[u8]],
     with_cas: bool,
     seconds: i64,
     desk: &mut Desk<'_, '_, K>,
-) -> Result<usize, Fault> {
-    let expiry_ms = expiry_ms(seconds, desk.world.now);
+) -> (usize, BatchEnd) {
     for (index, key) in batch.iter().enumerate() {
+        let expiry_ms = expiry_ms(seconds, desk.world.now);
         let mark = desk.out.len();
         let out = &mut *desk.out;
         let mut value_len = 0;
@@ -380,6 +410,10 @@ fn touch_batch<K: Keyspace>(
             put_value(out, key, item, with_cas);
             value_len = item.value.len();
         });
+        let Ok(touched) = touched.ready() else {
+            desk.out.truncate(mark);
+            return (index, BatchEnd::Pending);
+        };
         let ending = match touched {
             Ok(true) => Ending::Hit,
             Ok(false) => Ending::Miss,
@@ -390,10 +424,14 @@ fn touch_batch<K: Keyspace>(
             value_len = 0;
         }
         desk.done(Command::GetAndTouch, ending, key, value_len);
-        touched?;
+        // Each key is done with by itself.
+        desk.world.conclude();
+        if let Err(fault) = touched {
+            return (index, BatchEnd::Fault(fault));
+        }
         if desk.out.len() >= desk.out_len_max {
-            return Ok(index + 1);
+            return (index + 1, BatchEnd::Read);
         }
     }
-    Ok(batch.len())
+    (batch.len(), BatchEnd::Read)
 }

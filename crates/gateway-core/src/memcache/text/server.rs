@@ -2,13 +2,13 @@
 //! cache_memlimit, watch, shutdown.
 
 use super::line::{Args, Words};
-use super::{BAD_FORMAT, Desk, ERROR, State, dump};
-use crate::keyspace::Keyspace;
+use super::{BAD_FORMAT, Desk, ERROR, State, dump, put_not_allowed};
+use crate::keyspace::{Keyspace, Pending, Ready as _, Totals};
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate::put_fault;
 use crate::memcache::number::{parse_i64, parse_u32};
 use crate::world::{
-    Command, Ending, ServerRequest, WATCH_EVICTIONS, WATCH_FETCHERS, WATCH_MUTATIONS,
+    Command, Ending, Role, ServerRequest, WATCH_EVICTIONS, WATCH_FETCHERS, WATCH_MUTATIONS,
 };
 
 /// `version`.
@@ -34,18 +34,21 @@ pub(super) fn verbosity<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
 }
 
 /// `flush_all [delay] [noreply]`.
-pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(super) fn flush_all<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = Args::<3>::of(words);
     if args.len() > 2 {
         desk.answer(false, ERROR);
-        return;
+        return Ok(());
     }
     let noreply = args.noreply();
     let mut seconds = 0;
     if args.len() != usize::from(noreply) {
         let Some(parsed) = parse_i64(args[0]) else {
             desk.answer(noreply, b"CLIENT_ERROR invalid exptime argument");
-            return;
+            return Ok(());
         };
         seconds = parsed;
     }
@@ -56,8 +59,9 @@ pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
         desk.world.observer.request(request);
         Ok(())
     } else {
+        let flushed = desk.world.keyspace.flush(now.unix_ms).ready()?;
         desk.world.observer.request(ServerRequest::FlushNoMore);
-        desk.world.keyspace.flush(now.unix_ms)
+        flushed
     };
     let ending = match flushed {
         Ok(()) => {
@@ -72,18 +76,36 @@ pub(super) fn flush_all<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K
         }
     };
     desk.done(Command::Flush, ending, b"", 0);
+    Ok(())
 }
 
 /// `stats [group]`.
-pub(super) fn stats<K: Keyspace>(state: &mut State, words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(super) fn stats<K: Keyspace>(
+    state: &mut State,
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     let args = Args::<3>::of(words);
     let group = args.first().copied().unwrap_or_default();
-    if matches!(group, b"" | b"reset" | b"items" | b"slabs") {
-        desk.world.keyspace.settle();
+    let is_change = match (group, args.get(1)) {
+        (b"reset", _) => true,
+        (b"detail", Some(what)) => matches!(*what, b"on" | b"off"),
+        _ => false,
+    };
+    if is_change && desk.role < Role::Admin {
+        put_not_allowed(b"stats", desk.out);
+        return Ok(());
     }
+    let totals = match std::str::from_utf8(group) {
+        Ok(name) if name == "reset" || desk.world.observer.needs_totals(name) => {
+            // Without them the front door's own counters are better than nothing.
+            desk.world.keyspace.totals().ready()?.unwrap_or_default()
+        }
+        _ => Totals::default(),
+    };
     match group {
         b"reset" => {
-            desk.world.observer.reset();
+            desk.world.observer.reset(&totals);
             desk.answer(false, b"RESET");
         }
         b"detail" => detail(args.get(1).copied().unwrap_or_default(), desk),
@@ -93,7 +115,7 @@ pub(super) fn stats<K: Keyspace>(state: &mut State, words: Words<'_>, desk: &mut
             let out = &mut *desk.out;
             let observer = &mut *desk.world.observer;
             let known = std::str::from_utf8(group).is_ok_and(|group| {
-                observer.stats(group, &mut |name, value| {
+                observer.stats(group, &totals, &mut |name, value| {
                     put_stat(out, b"STAT ", name, value)
                 })
             });
@@ -105,6 +127,7 @@ pub(super) fn stats<K: Keyspace>(state: &mut State, words: Words<'_>, desk: &mut
             }
         }
     }
+    Ok(())
 }
 
 fn put_stat(out: &mut Vec<u8>, kind: &[u8], name: &str, value: &str) {
@@ -123,7 +146,7 @@ fn detail<K: Keyspace>(what: &[u8], desk: &mut Desk<'_, '_, K>) {
     let out = &mut *desk.out;
     let observer = &mut *desk.world.observer;
     let mut ask = |group| {
-        observer.stats(group, &mut |name, value| {
+        observer.stats(group, &Totals::default(), &mut |name, value| {
             put_stat(out, b"PREFIX ", name, value)
         })
     };
@@ -145,21 +168,24 @@ fn detail<K: Keyspace>(what: &[u8], desk: &mut Desk<'_, '_, K>) {
 }
 
 /// `cache_memlimit <megabytes> [noreply]`.
-pub(super) fn memory_limit<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_, K>) {
+pub(super) fn memory_limit<K: Keyspace>(
+    words: Words<'_>,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<(), Pending> {
     /// memcached's own bounds, in megabytes.
     const MEGABYTES_MIN: u32 = 8;
     const MEGABYTES_MAX: u32 = 1_000_000_000;
     let args = Args::<3>::of(words);
     if args.len() != 1 && args.len() != 2 {
         desk.answer(false, ERROR);
-        return;
+        return Ok(());
     }
     let answer: &[u8] = match parse_u32(args[0]) {
         None => ERROR,
         Some(..MEGABYTES_MIN) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         Some(megabytes @ MEGABYTES_MIN..=MEGABYTES_MAX) => {
             let bytes = u64::from(megabytes) << 20;
-            match desk.world.keyspace.set_memory_limit(bytes) {
+            match desk.world.keyspace.set_memory_limit(bytes).ready()? {
                 Ok(()) => b"OK",
                 Err(_) => b"MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
             }
@@ -167,6 +193,7 @@ pub(super) fn memory_limit<K: Keyspace>(words: Words<'_>, desk: &mut Desk<'_, '_
         Some(_) => b"MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
     };
     desk.answer(args.noreply(), answer);
+    Ok(())
 }
 
 /// `watch [kind]...`: log lines from now on.

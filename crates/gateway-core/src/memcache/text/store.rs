@@ -1,13 +1,13 @@
 //! set, add, replace, append, prepend, cas.
 
 use super::line::{Args, Line, Words};
-use super::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, ERROR, State, Step, TOO_LARGE};
-use crate::keyspace::Keyspace;
+use super::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, ERROR, State, Step, TOO_LARGE, put_not_allowed};
+use crate::keyspace::{Keyspace, Pending, Ready as _};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::expiry_ms;
 use crate::memcache::mutate::{self, Mode, Outcome, Storing, put_fault};
 use crate::memcache::number::{parse_i64, parse_u32, parse_u64};
-use crate::world::{Command, Ending};
+use crate::world::{Command, Ending, Role};
 
 /// Longest value that a line may announce.
 const ANNOUNCED_LEN_MAX: i64 = i32::MAX as i64 - 2;
@@ -76,17 +76,17 @@ pub(super) fn store<K: Keyspace>(
     line: Line<'_>,
     input: &[u8],
     desk: &mut Desk<'_, '_, K>,
-) -> Step {
+) -> Result<Step, Pending> {
     let args = Args::<7>::of(words);
     let least = if mode == Mode::Cas { 5 } else { 4 };
     if args.len() != least && args.len() != least + 1 {
         desk.answer(false, ERROR);
-        return Step::Done(line.len);
+        return Ok(Step::Done(line.len));
     }
     let noreply = args.noreply();
     let Some(announced) = announced(&args, mode) else {
         desk.answer(noreply, BAD_FORMAT);
-        return Step::Done(line.len);
+        return Ok(Step::Done(line.len));
     };
     let command = if mode == Mode::Cas {
         Command::Cas
@@ -94,23 +94,30 @@ pub(super) fn store<K: Keyspace>(
         Command::Set
     };
     let key = announced.key;
+    if desk.role < Role::Write {
+        if !noreply {
+            put_not_allowed(mode.word(), desk.out);
+        }
+        *state = State::Swallow(announced.value_len + 2);
+        return Ok(Step::Done(line.len));
+    }
     let value_len_max = desk.value_len_max();
     if announced.value_len > value_len_max {
         if mode == Mode::Set {
-            mutate::erase_outdated(desk.world.keyspace, key);
+            mutate::erase_outdated(desk.world.keyspace, key)?;
         }
         desk.answer(noreply, TOO_LARGE);
         desk.done(command, Ending::ClientError, key, announced.value_len);
         *state = State::Swallow(announced.value_len + 2);
-        return Step::Done(line.len);
+        return Ok(Step::Done(line.len));
     }
     let (value, total) = match behind(input, line.len, announced.value_len) {
         Behind::Value(value, total) => (value, total),
-        Behind::Missing(total) => return Step::Input(total),
+        Behind::Missing(total) => return Ok(Step::Input(total)),
         Behind::Unended(total) => {
             desk.answer(noreply, BAD_DATA_CHUNK);
             desk.done(command, Ending::ClientError, key, announced.value_len);
-            return Step::Done(total);
+            return Ok(Step::Done(total));
         }
     };
     let storing = Storing {
@@ -125,8 +132,8 @@ pub(super) fn store<K: Keyspace>(
         vivify_expiry_ms: None,
         value_len_max,
     };
-    mutate::log_lookup(desk.world, key);
-    let stored = mutate::store(desk.world.keyspace, &storing);
+    mutate::log_lookup(desk.world, key)?;
+    let stored = mutate::store(desk.world.keyspace, &storing).ready()?;
     let ending = ending(mode, stored.as_ref().ok());
     match stored {
         Ok(stored) => desk.answer(noreply, word(stored)),
@@ -134,7 +141,7 @@ pub(super) fn store<K: Keyspace>(
         Err(fault) => put_fault(desk.out, &fault),
     }
     desk.done(command, ending, key, value.len());
-    Step::Done(total)
+    Ok(Step::Done(total))
 }
 
 fn word(stored: Outcome) -> &'static [u8] {

@@ -9,6 +9,7 @@
 //! | `login NAME PASSWORD\n` | `yes\n` or `no\n` |
 //! | `watch\n` | `ok\n`, then log lines |
 //! | `shutdown\n` | `ok\n` |
+//! | `panic\n` | the end of the event loop |
 //! | `quit\n` | the end |
 //! | anything else | `error\n` and the end |
 #![allow(dead_code, unreachable_pub)]
@@ -19,11 +20,11 @@ use std::time::Duration;
 use trefoil_gateway::server::{
     Door, DoorAddress, Doors, Gateway, GatewayOptions, LoopObserver, Protocol,
 };
-use trefoil_gateway_core::keyspace::{Access, Keyspace, NewItem};
+use trefoil_gateway_core::keyspace::{Access, Keyspace, NewItem, Totals};
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Driven, Session, Wants};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Observer, ServerRequest, Settings, WATCH_FETCHERS, World,
+    Command, Done, Ending, Observer, Role, ServerRequest, Settings, WATCH_FETCHERS, World,
 };
 
 /// Longest value that the protocol takes.
@@ -33,6 +34,7 @@ pub const VALUE_LEN_MAX: usize = 4 << 20;
 pub struct LineSession {
     /// Bytes of a `fill` that have yet to be sent.
     filling: usize,
+    is_known: bool,
 }
 
 impl LineSession {
@@ -101,7 +103,11 @@ impl LineSession {
                 let known = world
                     .observer
                     .authenticate(name.as_bytes(), password.as_bytes());
-                out.extend_from_slice(if known { b"yes\n" } else { b"no\n" });
+                self.is_known |= known.is_some();
+                out.extend_from_slice(match known {
+                    Some(_) => b"yes\n",
+                    None => b"no\n",
+                });
                 Ok(0)
             }
             ["watch"] => {
@@ -114,6 +120,7 @@ impl LineSession {
                 out.extend_from_slice(b"ok\n");
                 Ok(0)
             }
+            ["panic"] => panic!("as the test wished"),
             ["quit"] => Err(Wants::Close),
             _ => {
                 out.extend_from_slice(b"error\n");
@@ -160,6 +167,10 @@ impl Session for LineSession {
         };
         Driven { consumed, wants }
     }
+
+    fn is_authenticated(&self) -> bool {
+        self.is_known
+    }
 }
 
 /// Counts what the tests look at.
@@ -169,18 +180,18 @@ pub struct Nobody;
 impl Observer for Nobody {
     fn done(&mut self, _done: &Done<'_>) {}
 
-    fn stats(&mut self, _group: &str, _each: &mut dyn FnMut(&str, &str)) -> bool {
+    fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {
         false
     }
 
-    fn reset(&mut self) {}
+    fn reset(&mut self, _totals: &Totals) {}
 
     fn watch(&mut self, _connection: u64, _kinds: u8) {}
 
     fn request(&mut self, _request: ServerRequest) {}
 
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> bool {
-        false
+    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
+        None
     }
 }
 

@@ -1,12 +1,14 @@
 //! Reads and writes allocate nothing once the buffers have their size.
 
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Decision, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
+    Access, Decide, Decision, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
 };
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::Session;
-use trefoil_gateway_core::world::{Done, Now, Observer, ServerRequest, Settings, World};
+use trefoil_gateway_core::world::{
+    Done, Now, Observer, Progress, Role, ServerRequest, Settings, World,
+};
 use trefoil_layout::Version;
 
 /// One item under every key, in buffers that stay.
@@ -46,16 +48,16 @@ impl Keyspace for OneItem {
         _key: &[u8],
         _access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         with(Some(&self.item()));
         Ok(())
     }
 
-    fn set(&mut self, _key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, _key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         Ok(self.put(item.value))
     }
 
-    fn update(&mut self, _key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, _key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let updated = match decide(Some(&self.item()), &mut scratch) {
@@ -67,7 +69,7 @@ impl Keyspace for OneItem {
         Ok(updated)
     }
 
-    fn flush(&mut self, _at_ms: u64) -> Result<(), Fault> {
+    fn flush(&mut self, _at_ms: u64) -> Result<(), Halt> {
         Ok(())
     }
 
@@ -76,15 +78,15 @@ impl Keyspace for OneItem {
         _cursor: u64,
         _count: usize,
         _each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         Ok(0)
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
         Ok(Totals::default())
     }
 
-    fn set_memory_limit(&mut self, _bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, _bytes: u64) -> Result<(), Halt> {
         Ok(())
     }
 
@@ -98,18 +100,18 @@ struct Nobody;
 impl Observer for Nobody {
     fn done(&mut self, _done: &Done<'_>) {}
 
-    fn stats(&mut self, _group: &str, _each: &mut dyn FnMut(&str, &str)) -> bool {
+    fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {
         false
     }
 
-    fn reset(&mut self) {}
+    fn reset(&mut self, _totals: &Totals) {}
 
     fn watch(&mut self, _connection: u64, _kinds: u8) {}
 
     fn request(&mut self, _request: ServerRequest) {}
 
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> bool {
-        false
+    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
+        None
     }
 }
 
@@ -120,6 +122,7 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
         item_len_max: 1 << 20,
         shutdown_allowed: false,
         authentication: false,
+        admin_commands: true,
         version: "1",
         connections_max: 1,
         thread_count: 1,
@@ -133,14 +136,17 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
     for round in 0..2 {
         for request in requests {
             out.clear();
+            let now = Now {
+                unix_ms: 1_700_000_000_000,
+                monotonic_ns: 0,
+            };
             let mut world = World {
                 keyspace: &mut keyspace,
                 observer: &mut Nobody,
                 settings: &settings,
-                now: Now {
-                    unix_ms: 1_700_000_000_000,
-                    monotonic_ns: 0,
-                },
+                now,
+                next_now: now,
+                progress: Progress::Begun,
                 connection: 1,
             };
             let mut consumed = 0;

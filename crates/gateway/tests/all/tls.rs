@@ -1,7 +1,7 @@
 //! Doors with TLS, with certificates made for the test.
 
-mod support;
-
+use crate::support;
+use crate::support::{Client, options, port, start};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -10,7 +10,6 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{Client, options, port, start};
 use trefoil_gateway::server::{Doors, Gateway, GatewayError, TlsFiles};
 
 struct Authority {

@@ -7,11 +7,10 @@
 //! CLIENT INFO and LIST, cursors of SCAN, more than 1,024 arguments, zero bytes
 //! in a command line (Redis waits for ever).
 
-mod rig;
-
-use rig::Rig;
-use rig::random::Random;
-use rig::server::{Connection, Server};
+use crate::rig;
+use crate::rig::Rig;
+use crate::rig::random::Random;
+use crate::rig::server::{Connection, Server};
 use trefoil_gateway_core::resp::RespSession;
 
 struct Pair {

@@ -1,21 +1,19 @@
 //! What a front door counts: beside Debian's memcached, and what has no
 //! counterpart there.
 
-#[path = "support/cell.rs"]
-mod cell;
-
-use cell::TestCell;
+use crate::cell::TestCell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trefoil_backend::Reporter as _;
 use trefoil_cell::Mode;
-use trefoil_gateway::observe::{Endpoint, METRICS, Observatory, ObserveOptions, TotalsSource};
+use trefoil_gateway::observe::{Endpoint, METRICS, Observatory, ObserveOptions};
 use trefoil_gateway::server::{Door, DoorAddress, Doors, Gateway, GatewayOptions, Protocol};
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Evicted, Fault, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
+    Access, Decide, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals,
+    Updated,
 };
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::memory::MemoryKeyspace;
@@ -31,7 +29,7 @@ struct Front {
 
 impl Front {
     fn open(change: impl FnOnce(&mut ObserveOptions)) -> Front {
-        Front::with(2, change, |_| Shaky(memory()))
+        Front::with(2, change, |_| Shaky(memory(), None))
     }
 
     /// With one event loop.
@@ -54,6 +52,8 @@ impl Front {
         }]);
         options.thread_count = thread_count;
         options.version = "1.6.18";
+        // As memcached has it.
+        options.limits.idle_timeout = None;
         let doors = Doors::open(&options).unwrap();
         let mut observed = ObserveOptions::of(&options, &doors);
         change(&mut observed);
@@ -91,7 +91,7 @@ fn memory() -> MemoryKeyspace {
 
 /// A keyspace where keys named `inquorate` have no quorum and `slow` takes
 /// long.
-struct Shaky(MemoryKeyspace);
+struct Shaky(MemoryKeyspace, Option<Totals>);
 
 impl Keyspace for Shaky {
     fn get(
@@ -99,24 +99,24 @@ impl Keyspace for Shaky {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         match key {
-            b"inquorate" => return Err(Fault::Inquorate),
+            b"inquorate" => return Err(Fault::Inquorate.into()),
             key if key.starts_with(b"slow") => std::thread::sleep(Duration::from_millis(30)),
             _ => {}
         }
         self.0.get(key, access, with)
     }
 
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         self.0.set(key, item)
     }
 
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         self.0.update(key, decide)
     }
 
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         self.0.flush(at_ms)
     }
 
@@ -125,15 +125,18 @@ impl Keyspace for Shaky {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         self.0.list(cursor, count, each)
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
+        if let Some(totals) = self.1 {
+            return Ok(totals);
+        }
         self.0.totals()
     }
 
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
         self.0.set_memory_limit(bytes)
     }
 
@@ -151,19 +154,19 @@ impl Keyspace for Evicting {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         self.0.get(key, access, with)
     }
 
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         self.0.set(key, item)
     }
 
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         self.0.update(key, decide)
     }
 
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         self.0.flush(at_ms)
     }
 
@@ -172,15 +175,15 @@ impl Keyspace for Evicting {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         self.0.list(cursor, count, each)
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
         self.0.totals()
     }
 
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
         self.0.set_memory_limit(bytes)
     }
 
@@ -382,19 +385,16 @@ fn commands_are_counted_as_memcached_counts_them() {
 #[test]
 fn every_name_that_memcached_has_is_there_in_its_order() {
     let memcached = start_memcached();
-    let front = Front::open(|options| {
-        options.totals = Some(Arc::new(|| {
-            let mut classes = ClassCounts::default();
-            classes.came(64);
-            Some(Totals {
-                classes,
-                items: 3,
-                entry_bytes: 300,
-                limit_bytes: 1 << 20,
-                ..Totals::default()
-            })
-        }));
-    });
+    let mut classes = ClassCounts::default();
+    classes.came(64);
+    let totals = Totals {
+        classes,
+        items: 3,
+        entry_bytes: 300,
+        limit_bytes: 1 << 20,
+        ..Totals::default()
+    };
+    let front = Front::over(|_| {}, |_| Shaky(memory(), Some(totals)));
     let (mut theirs, mut ours) = (Client::connect(memcached.address()), front.client());
     theirs.ask("set a 0 0 1\r\n1");
     let names = |stats: Vec<(String, String)>| -> Vec<String> {
@@ -420,17 +420,9 @@ fn items_are_counted_in_memcacheds_classes() {
     let memcached = start_memcached();
     let cell = TestCell::start(Mode::R32);
     let local = TestCell::start(Mode::R1);
-    let reports = [
-        Mutex::new(Box::new(cell.keyspace()) as Box<dyn Keyspace + Send>),
-        Mutex::new(Box::new(local.local())),
-    ];
-    let [of_cell, of_local] = reports.map(|reports| {
-        let totals: TotalsSource = Arc::new(move || reports.lock().unwrap().totals().ok());
-        Some(totals)
-    });
     let fronts = [
-        Front::over(|options| options.totals = of_cell, |_| cell.keyspace()),
-        Front::over(|options| options.totals = of_local, |_| local.local()),
+        Front::over(|_| {}, |_| cell.pending_keyspace()),
+        Front::over(|_| {}, |_| local.local()),
     ];
     let mut theirs = Client::connect(memcached.address());
     let mut ours = fronts.each_ref().map(Front::client);
@@ -480,11 +472,7 @@ fn items_are_counted_in_memcacheds_classes() {
 #[test]
 fn what_has_expired_and_what_a_class_lost_is_counted() {
     let local = TestCell::start(Mode::R1);
-    let reports = Mutex::new(local.local());
-    let front = Front::over(
-        |options| options.totals = Some(Arc::new(move || reports.lock().unwrap().totals().ok())),
-        |_| local.local(),
-    );
+    let front = Front::over(|_| {}, |_| local.local());
     let mut client = front.client();
     let long = "v".repeat(67_000);
     // Expired as it comes, and replaced at once.

@@ -8,12 +8,13 @@ pub(crate) mod server;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Fault, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
 };
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Now, Observer, ServerRequest, Settings, SlowCommand, World,
+    Command, Done, Ending, Now, Observer, Progress, Role, ServerRequest, Settings, SlowCommand,
+    World,
 };
 use trefoil_layout::Version;
 
@@ -35,22 +36,22 @@ impl Keyspace for FaultyKeyspace {
         key: &[u8],
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Halt> {
         self.check()?;
         self.inner.get(key, access, with)
     }
 
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Fault> {
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         self.check()?;
         self.inner.set(key, item)
     }
 
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Fault> {
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         self.check()?;
         self.inner.update(key, decide)
     }
 
-    fn flush(&mut self, at_ms: u64) -> Result<(), Fault> {
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         self.check()?;
         self.inner.flush(at_ms)
     }
@@ -60,17 +61,17 @@ impl Keyspace for FaultyKeyspace {
         cursor: u64,
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, Halt> {
         self.check()?;
         self.inner.list(cursor, count, each)
     }
 
-    fn totals(&mut self) -> Result<Totals, Fault> {
+    fn totals(&mut self) -> Result<Totals, Halt> {
         self.check()?;
         self.inner.totals()
     }
 
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
         self.check()?;
         self.inner.set_memory_limit(bytes)
     }
@@ -125,7 +126,7 @@ impl Observer for Notes {
             .push((self.done.len(), key.to_vec(), value_len));
     }
 
-    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+    fn stats(&mut self, group: &str, _totals: &Totals, each: &mut dyn FnMut(&str, &str)) -> bool {
         match group {
             "" => {
                 each("pid", "1");
@@ -141,7 +142,7 @@ impl Observer for Notes {
         }
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, _totals: &Totals) {
         self.resets += 1;
     }
 
@@ -151,8 +152,13 @@ impl Observer for Notes {
         self.requests.push(request);
     }
 
-    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool {
-        (name == b"me" || name == b"default") && password == b"secret"
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
+        match (name, password) {
+            (b"me" | b"default", b"secret") => Some(Role::Admin),
+            (b"writer", b"secret") => Some(Role::Write),
+            (b"reader", b"secret") => Some(Role::Read),
+            _ => None,
+        }
     }
 }
 
@@ -191,6 +197,7 @@ impl<S: Session> Rig<S> {
                 item_len_max: 1 << 20,
                 shutdown_allowed: false,
                 authentication: false,
+                admin_commands: true,
                 version: "1.6.18",
                 connections_max: 1024,
                 thread_count: 1,
@@ -228,14 +235,17 @@ impl<S: Session> Rig<S> {
         self.pending.extend_from_slice(bytes);
         let clock_ms = self.keyspace.inner.now_ms;
         loop {
+            let now = Now {
+                unix_ms: clock_ms,
+                monotonic_ns: clock_ms * 1_000_000,
+            };
             let mut world = World {
                 keyspace: &mut self.keyspace,
                 observer: &mut self.notes,
                 settings: &self.settings,
-                now: Now {
-                    unix_ms: clock_ms,
-                    monotonic_ns: clock_ms * 1_000_000,
-                },
+                now,
+                next_now: now,
+                progress: Progress::Begun,
                 connection: 7,
             };
             let mut out = Vec::new();
@@ -256,6 +266,7 @@ impl<S: Session> Rig<S> {
                     self.asked_max = self.asked_max.max(len);
                     return answers;
                 }
+                Wants::Operation => panic!("a keyspace in memory is always ready"),
                 Wants::Close | Wants::Events => return answers,
             }
         }

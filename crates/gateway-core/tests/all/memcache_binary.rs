@@ -1,9 +1,7 @@
 //! The binary protocol where there is nothing to compare with: statistics,
 //! authentication, faults of the cell, limits, long inputs and outputs.
 
-mod rig;
-
-use rig::Rig;
+use crate::rig::Rig;
 use trefoil_gateway_core::keyspace::Fault;
 use trefoil_gateway_core::memcache::binary::BinarySession;
 use trefoil_gateway_core::session::Wants;

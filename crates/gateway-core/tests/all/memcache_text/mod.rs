@@ -5,12 +5,10 @@
 
 mod items;
 mod meta;
-#[path = "../rig/mod.rs"]
-mod rig;
 mod server;
 
-use rig::Rig;
-use rig::random::Random;
+use crate::rig::Rig;
+use crate::rig::random::Random;
 use trefoil_gateway_core::memcache::MemcacheSession;
 
 type TextRig = Rig<MemcacheSession>;

@@ -1,16 +1,19 @@
 //! The door itself: bytes in whatever pieces, large and small, over TCP and
 //! Unix sockets, from one loop to another.
 
-mod support;
-
+use crate::support;
+use crate::support::{Client, connect, options, port, start};
 use rustix::net::Shutdown;
-use std::io::Read;
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use support::{Client, connect, options, port, start};
-use trefoil_gateway::server::{Door, DoorAddress, Doors, GatewayError, Protocol, Users};
+use trefoil_gateway::server::{Door, DoorAddress, Doors, Gateway, GatewayError, Protocol, Users};
+use trefoil_gateway_core::deferred::{DeferredKeyspace, Executor, Operation, Outcome, Ticket};
+use trefoil_gateway_core::keyspace::{Access, Fault, Item, Keyspace as _, Ready as _, Wake};
+use trefoil_gateway_core::memcache::MemcacheSession;
+use trefoil_gateway_core::memory::MemoryKeyspace;
 
 #[test]
 fn requests_may_come_in_any_pieces() {
@@ -103,9 +106,9 @@ fn mistakes_are_named_before_anything_is_served() {
     let mut open = options();
     open.doors[0].address = "0.0.0.0:0".parse().unwrap();
     let error = Doors::open(&open).unwrap_err();
-    assert!(matches!(error, GatewayError::OffLoopback(_)), "{error}");
+    assert!(matches!(error, GatewayError::OffLoopback { .. }), "{error}");
     assert!(error.to_string().contains("--tls-cert"), "{error}");
-    open.insecure = true;
+    open.plaintext = vec![open.doors[0].protocol];
     Doors::open(&open).unwrap();
 }
 
@@ -247,4 +250,175 @@ fn wait_until(mut condition: impl FnMut() -> bool) {
         assert!(begin.elapsed() < Duration::from_secs(10), "it never is");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn users_are_replaced_while_the_door_is_open() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann:secret\n").unwrap();
+    let mut with_users = options();
+    with_users.users = Some(Users::read(file.path()).unwrap());
+    let gateway = start(with_users);
+    let mut old = connect(&gateway);
+    assert_eq!(old.ask("login ann secret"), "yes");
+    std::fs::write(file.path(), "[read]\nbob:other\n").unwrap();
+    gateway
+        .reload(Some(Users::read(file.path()).unwrap()))
+        .unwrap();
+    let mut client = connect(&gateway);
+    assert_eq!(client.ask("login ann secret"), "no");
+    assert_eq!(client.ask("login bob other"), "yes");
+    assert_eq!(old.ask("get k"), "none", "who is in stays in");
+    let open = start(options());
+    let error = open.reload(Some(Users::read(file.path()).unwrap()));
+    assert!(error.unwrap_err().to_string().contains("restart"));
+}
+
+#[test]
+fn a_loop_that_dies_sounds_the_alarm() {
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let mut dying = options();
+    let seen = Arc::clone(&reasons);
+    dying.on_failure = Some(Arc::new(move |reason: &str| {
+        seen.lock().unwrap().push(reason.to_owned());
+    }));
+    let gateway = start(dying);
+    let mut client = connect(&gateway);
+    client.send("panic\n");
+    assert_eq!(client.line(), "", "its loop is gone");
+    let begin = Instant::now();
+    while reasons.lock().unwrap().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(reasons.lock().unwrap()[0].contains("panicked"));
+    // Nothing listens where nobody would answer.
+    assert!(std::net::TcpStream::connect(port(&gateway)).is_err());
+    // One that is stopped does not.
+    start(options()).shutdown();
+    assert_eq!(reasons.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn who_does_not_say_who_it_is_has_little_and_not_for_long() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann:secret\n").unwrap();
+    let mut options = options();
+    options.users = Some(Users::read(file.path()).unwrap());
+    options.limits.authentication_timeout = Duration::from_millis(600);
+    options.limits.idle_timeout = None;
+    let gateway = start(options);
+    let begin = Instant::now();
+    let mut known = connect(&gateway);
+    assert_eq!(known.ask("login ann secret"), "yes");
+    let mut silent = connect(&gateway);
+    let mut talker = connect(&gateway);
+    let mut hoarder = connect(&gateway);
+    hoarder.send(format!("set k {}\n", support::VALUE_LEN_MAX));
+    let _ = hoarder.stream.get_mut().write_all(&vec![b'x'; 1 << 20]);
+    let mut rest = Vec::new();
+    let _ = hoarder.stream.read_to_end(&mut rest);
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    // To be busy does not help.
+    let mut ended = false;
+    while !ended {
+        let _ = talker.stream.get_mut().write_all(b"get k\n");
+        let mut line = String::new();
+        ended = matches!(talker.stream.read_line(&mut line), Ok(0) | Err(_));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(500));
+    assert_eq!(silent.line(), "");
+    assert_eq!(known.ask("get k"), "none");
+}
+
+/// Answers `slow` when it is told to, and everything else at once.
+struct OneSlowKey {
+    memory: MemoryKeyspace,
+    waiting: Vec<(Ticket, Operation)>,
+    is_over: Arc<AtomicBool>,
+    wake: Arc<Mutex<Option<Wake>>>,
+}
+
+impl Executor for OneSlowKey {
+    fn try_get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>> {
+        if key == b"slow" {
+            return None;
+        }
+        Some(self.memory.get(key, access, with).ready().unwrap())
+    }
+
+    fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        self.waiting.push((ticket, operation));
+        None
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
+        if self.is_over.load(Ordering::SeqCst) {
+            for (ticket, _) in self.waiting.drain(..) {
+                each(ticket, Outcome::Item(Ok(None)));
+            }
+        }
+    }
+
+    fn value_len_max(&self) -> usize {
+        1 << 20
+    }
+
+    fn attach(&mut self, wake: Wake) {
+        *self.wake.lock().unwrap() = Some(wake);
+    }
+}
+
+#[test]
+fn one_slow_key_holds_nobody_else_up() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let wake = Arc::new(Mutex::new(None));
+    let options = options();
+    let doors = Doors::open(&options).unwrap();
+    let gateway = Gateway::start_with(
+        options,
+        doors,
+        |_| {
+            let executor = OneSlowKey {
+                memory: MemoryKeyspace::new(0),
+                waiting: Vec::new(),
+                is_over: Arc::clone(&is_over),
+                wake: Arc::clone(&wake),
+            };
+            DeferredKeyspace::new(executor, Duration::from_secs(1), 1)
+        },
+        |_| support::Nobody,
+        |_, _| MemcacheSession::new(),
+    )
+    .unwrap();
+    let mut slow = connect(&gateway);
+    slow.send("get a\r\nget slow\r\nget b\r\n");
+    assert_eq!(slow.line(), "END\r");
+    let mut gone = connect(&gateway);
+    gone.send("get slow\r\n");
+    // Not one answer of theirs waits for it: it comes only after all of them.
+    let mut others: Vec<_> = (0..10).map(|_| connect(&gateway)).collect();
+    for _ in 0..200 {
+        for other in &mut others {
+            assert_eq!(other.ask("get a\r"), "END\r");
+        }
+    }
+    // A client that leaves while it waits takes nothing with it.
+    let socket = gone.stream.into_inner();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+    drop(socket);
+    is_over.store(true, Ordering::SeqCst);
+    wake.lock().unwrap().as_ref().unwrap()();
+    assert_eq!([slow.line(), slow.line()], ["END\r", "END\r"]);
+    slow.send("get slow\r\nquit\r\n");
+    assert_eq!(slow.line(), "END\r");
+    assert_eq!(slow.line(), "");
+    assert_eq!(others[0].ask("get a\r"), "END\r");
 }

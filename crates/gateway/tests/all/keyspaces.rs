@@ -1,15 +1,12 @@
 //! Every keyspace does what the model in a hash map does.
 
-#[path = "support/cell.rs"]
-mod cell;
-
-use cell::TestCell;
+use crate::cell::TestCell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_cell::Mode;
 use trefoil_gateway_core::keyspace::{
-    self, Access, Decision, Fault, Item, Keyspace, NewItem, Updated,
+    self, Access, Decision, Fault, Halt, Item, Keyspace, NewItem, Updated,
 };
 use trefoil_gateway_core::memory::MemoryKeyspace;
 
@@ -116,7 +113,7 @@ type Listed = (Vec<u8>, usize, u32, u64, Option<u64>);
 /// Everything that an operation shows.
 #[derive(Debug, PartialEq)]
 enum Shown {
-    Items(Vec<Result<Seen, Fault>>),
+    Items(Vec<Result<Seen, Halt>>),
     Update(&'static str, Seen),
     Listed(Vec<Listed>),
     Nothing,
@@ -146,12 +143,13 @@ fn apply<K: Keyspace>(keyspace: &mut K, op: &Op) -> Shown {
             let keys: Vec<Vec<u8>> = keys.iter().map(|key| key_of(*key)).collect();
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
             let mut shown = Vec::new();
-            keyspace.get_many(&keys, Access::Use, &mut |index, item| {
+            let read = keyspace.get_many(&keys, Access::Use, &mut |index, item| {
                 assert_eq!(index, shown.len());
-                shown.push(item.map(seen));
+                shown.push(item.map(seen).map_err(Halt::from));
                 // The answer is full after 30.
                 shown.len() < 30
             });
+            assert_eq!(read, Ok(()), "the test waits");
             Shown::Items(shown)
         }
         Op::Set(key, stored) => {
@@ -296,7 +294,7 @@ fn a_cell_of_one_copy_does_what_the_model_does() {
 }
 
 /// Adds one; what it came to.
-fn increment<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<Updated, Fault> {
+fn increment<K: Keyspace>(keyspace: &mut K, key: &[u8]) -> Result<Updated, Halt> {
     keyspace.update(key, &mut |item, scratch| {
         let mut digits = Vec::new();
         if let Some(item) = item {
@@ -442,18 +440,27 @@ fn what_the_cell_refuses_is_a_fault() {
     };
     use trefoil_layout::op::Rejection::{KeyEmpty, ValueTooLong};
     for fault in [local.set(b"key", &item), other.set(b"key", &item)] {
-        assert_eq!(fault, Err(Fault::Rejected(ValueTooLong)));
+        assert_eq!(fault, Err(Fault::Rejected(ValueTooLong).into()));
     }
     let empty = NewItem::default();
     for fault in [local.set(b"", &empty), other.set(b"", &empty)] {
-        assert_eq!(fault, Err(Fault::Rejected(KeyEmpty)));
+        assert_eq!(fault, Err(Fault::Rejected(KeyEmpty).into()));
     }
     local.set(b"key", &empty).unwrap();
     cell.stop();
     let gone = local.get(b"key", Access::Use, &mut |_| panic!("the server has ended"));
-    assert!(matches!(gone, Err(Fault::Unavailable(_))), "{gone:?}");
+    assert!(
+        matches!(gone, Err(Halt::Fault(Fault::Unavailable(_)))),
+        "{gone:?}"
+    );
     let gone = local.set(b"key", &empty);
-    assert!(matches!(gone, Err(Fault::Unavailable(_))), "{gone:?}");
+    assert!(
+        matches!(gone, Err(Halt::Fault(Fault::Unavailable(_)))),
+        "{gone:?}"
+    );
     let gone = other.get(b"key", Access::Use, &mut |_| panic!("the server has ended"));
-    assert!(matches!(gone, Err(Fault::Unavailable(_))), "{gone:?}");
+    assert!(
+        matches!(gone, Err(Halt::Fault(Fault::Unavailable(_)))),
+        "{gone:?}"
+    );
 }

@@ -9,7 +9,7 @@ use trefoil_cell::{
     BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode, RpcAddress,
 };
 use trefoil_client::Cell;
-use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, LocalKeyspace};
+use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, LocalKeyspace, Patient, cell_keyspace};
 use trefoil_layout::{KeyHasher, Version};
 
 /// A running cell; ends with the test.
@@ -57,6 +57,7 @@ impl TestCell {
             },
         };
         let config = CellConfig {
+            life: 1,
             config_id: 1,
             cell: "test".to_owned(),
             mode,
@@ -65,7 +66,6 @@ impl TestCell {
             value_len_max: 1 << 20,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
-            began_as: 0,
         };
         let store = Arc::new(EmbeddedStore::new());
         store.compare_and_swap(None, &config).unwrap();
@@ -92,8 +92,14 @@ impl TestCell {
         Cell::connect(&self.address).unwrap()
     }
 
-    pub fn keyspace(&self) -> CellKeyspace {
-        CellKeyspace::new(self.client(), CellOptions::default())
+    /// For an event loop.
+    pub fn pending_keyspace(&self) -> CellKeyspace {
+        cell_keyspace(self.client(), CellOptions::default())
+    }
+
+    /// For a test that waits.
+    pub fn keyspace(&self) -> Patient<CellKeyspace> {
+        Patient::new(self.pending_keyspace())
     }
 
     /// Ends the server while its keyspaces live on.

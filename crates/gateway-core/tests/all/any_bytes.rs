@@ -5,10 +5,8 @@
 //! The quick and repeatable version of `fuzz/fuzz_targets/memcache.rs` and
 //! `resp.rs`: pieces of real requests, put together and spoilt by seed.
 
-mod rig;
-
-use rig::Rig;
-use rig::random::Random;
+use crate::rig::Rig;
+use crate::rig::random::Random;
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::memcache::binary::BinarySession;
 use trefoil_gateway_core::resp::RespSession;
@@ -106,6 +104,7 @@ fn feed<S: Session>(new: fn() -> S, bytes: &[u8], random: &mut Random) {
     let rig = || {
         let mut rig = Rig::new(new());
         rig.settings.item_len_max = ITEM_LEN_MAX;
+        rig.keyspace.inner.value_len_max = Some(ITEM_LEN_MAX);
         rig.keyspace.inner.now_ms = 1_700_000_000_000;
         rig
     };

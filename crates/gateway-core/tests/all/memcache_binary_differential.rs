@@ -10,11 +10,10 @@
 //! body of 2 GiB, verbosity, a key over 250 bytes that has not come yet, and
 //! what `stat` and `version` say in particular.
 
-mod rig;
-
-use rig::Rig;
-use rig::random::Random;
-use rig::server::{Connection, Server};
+use crate::rig;
+use crate::rig::Rig;
+use crate::rig::random::Random;
+use crate::rig::server::{Connection, Server};
 use std::collections::HashMap;
 use trefoil_gateway_core::memcache::binary::BinarySession;
 

@@ -8,11 +8,9 @@
 //! narrow output. What differs on purpose is the table `DIFFERENCES`, which a
 //! test holds against both, too.
 
-mod rig;
-
-use rig::random::Random;
-use rig::server::{Connection, Server};
-use rig::{Rig, now_ms};
+use crate::rig::random::Random;
+use crate::rig::server::{Connection, Server};
+use crate::rig::{Rig, now_ms};
 use std::collections::HashMap;
 use trefoil_gateway_core::memcache::MemcacheSession;
 

@@ -1,0 +1,493 @@
+//! A keyspace whose operations are executed by somebody else, while the event
+//! loop goes on: what they need is copied, their connections are parked, and
+//! their results are kept until the same requests ask again.
+//!
+//! ```text
+//!  Session ─► DeferredKeyspace ─ a read that is ready ─► Executor::try_get
+//!                │      ▲     └─ anything else ────────► Executor::submit(ticket, operation)
+//!     Pending ◄──┘      └── Executor::poll(ticket, outcome) ── Keyspace::poll ─► resume
+//! ```
+//!
+//! **Invariants.**
+//! 1. A connection has one request under way, and that at most one operation in
+//!    the executor's hands, known by a ticket that is never used twice. An
+//!    outcome whose ticket nobody waits for is dropped.
+//! 2. The outcomes of a request's operations are kept in order and replayed in
+//!    order, until [`Keyspace::conclude`]. Reads that were ready at once are not
+//!    kept: a session that reads and then goes on says so (`World::advance`).
+//! 3. An update is: read, decide, change iff nothing has changed. The item that
+//!    was decided over is kept, and shown to the decision once more when the
+//!    result is told, so that what the decision leaves behind is right again.
+//! 4. The pause between two attempts of an update is a time to come
+//!    ([`Keyspace::due_ns`]), never a sleep.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `operation` | operations that own what they need, and their results |
+//! | `request` | one connection's request under way |
+//! | `update` | attempts, pauses, patience |
+
+mod operation;
+mod request;
+mod update;
+
+pub use operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedListed, OwnedNewItem};
+
+use crate::keyspace::{
+    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals, Updated,
+    Wake,
+};
+use request::{Entry, Request};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use trefoil_layout::Version;
+use update::Jitter;
+
+/// Names an operation in an executor's hands.
+pub type Ticket = u64;
+
+/// How many items a read of many has handed out, and why no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// Nobody wants more, or there are no more.
+    Enough,
+    /// The item of the key with this index is not ready.
+    Until(usize),
+}
+
+/// Executes operations. One belongs to each event loop.
+pub trait Executor {
+    /// Reads an item if that needs no waiting; `None`: it does, and `with` was not
+    /// called.
+    fn try_get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>>;
+
+    /// Reads items as far as that needs no waiting, calling `each` for every key in
+    /// order until it returns `false`.
+    #[allow(
+        clippy::type_complexity,
+        reason = "an alias would tie lifetimes together"
+    )]
+    fn try_get_many(
+        &mut self,
+        keys: &[&[u8]],
+        access: Access,
+        each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
+    ) -> Handed {
+        for (index, key) in keys.iter().enumerate() {
+            let mut wants_more = true;
+            let read = self.try_get(key, access, &mut |item| wants_more = each(index, Ok(item)));
+            match read {
+                None => return Handed::Until(index),
+                Some(Err(fault)) => wants_more = each(index, Err(fault)),
+                Some(Ok(())) => {}
+            }
+            if !wants_more {
+                break;
+            }
+        }
+        Handed::Enough
+    }
+
+    /// Begins an operation; its outcome, if it is there at once. Of operations of
+    /// one connection the next one comes only after the outcome of the one before
+    /// (or after nobody wants that any more).
+    fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome>;
+
+    /// Hands out the outcomes that have come, each once.
+    fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome));
+
+    /// Nobody waits for this operation any more. It may be left out if it has not
+    /// begun.
+    fn cancel(&mut self, _ticket: Ticket) {}
+
+    /// When to poll though nobody wakes the loop, by the monotonic clock.
+    fn due_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Longest value that the cell takes, in bytes.
+    fn value_len_max(&self) -> usize;
+
+    /// See [`Keyspace::eviction`].
+    fn eviction(&self) -> &str {
+        "lru"
+    }
+
+    /// See [`Keyspace::tend`].
+    fn tend(&mut self) {}
+
+    /// See [`Keyspace::attach`].
+    fn attach(&mut self, _wake: Wake) {}
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct DeferredKeyspace<E> {
+    executor: E,
+    /// How long one update may take, all attempts included.
+    update_patience_ns: u64,
+    /// The request of the connection whose turn it is.
+    current: Request,
+    connection: u64,
+    now_ns: u64,
+    /// Requests that are parked, by connection.
+    parked: HashMap<u64, Request>,
+    /// Connections by the tickets that they wait for.
+    waiting: HashMap<Ticket, u64>,
+    /// Ends of pauses.
+    pauses: BinaryHeap<Reverse<(u64, u64)>>,
+    next_ticket: Ticket,
+    jitter: Jitter,
+    scratch: Vec<u8>,
+}
+
+impl<E: Executor> DeferredKeyspace<E> {
+    /// A keyspace over `executor`. Pauses differ by `seed`.
+    pub fn new(executor: E, update_patience: std::time::Duration, seed: u64) -> Self {
+        DeferredKeyspace {
+            executor,
+            update_patience_ns: update_patience.as_nanos() as u64,
+            current: Request::default(),
+            connection: 0,
+            now_ns: 0,
+            parked: HashMap::new(),
+            waiting: HashMap::new(),
+            pauses: BinaryHeap::new(),
+            next_ticket: 1,
+            jitter: Jitter::new(seed),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Who executes.
+    pub fn executor(&mut self) -> &mut E {
+        &mut self.executor
+    }
+
+    /// Requests that are parked.
+    pub fn parked_count(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Submits an operation of the current request; its outcome, if it is there.
+    fn submit(&mut self, operation: Operation) -> Option<Outcome> {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let outcome = self.executor.submit(ticket, operation);
+        if outcome.is_none() {
+            self.waiting.insert(ticket, self.connection);
+            self.current.ticket = Some(ticket);
+        }
+        outcome
+    }
+
+    /// The place of the outcome of the request's next operation, which `make` makes
+    /// unless it has been submitted.
+    fn outcome(&mut self, make: impl FnOnce() -> Operation) -> Result<usize, Pending> {
+        if !self.current.is_replaying() {
+            let outcome = self.submit(make());
+            self.current.entries.push(match outcome {
+                Some(outcome) => Entry::Outcome(outcome),
+                None => Entry::Waiting,
+            });
+        }
+        self.current.replay()
+    }
+
+    /// Has the executor forget what the current request waits for.
+    fn cancel_current(&mut self) {
+        if let Some(ticket) = self.current.ticket.take() {
+            self.waiting.remove(&ticket);
+            self.executor.cancel(ticket);
+        }
+    }
+}
+
+/// What an operation of another kind left here: the session does not do the same
+/// again. Nothing is known of what has happened then.
+fn out_of_step() -> Halt {
+    debug_assert!(false, "a request was not executed as before");
+    Halt::Fault(Fault::Indeterminate)
+}
+
+impl<E: Executor> Keyspace for DeferredKeyspace<E> {
+    #[inline]
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Halt> {
+        if !self.current.is_replaying()
+            && let Some(read) = self.executor.try_get(key, access, with)
+        {
+            return Ok(read?);
+        }
+        let place = self.outcome(|| Operation::Get {
+            key: key.to_vec(),
+            access,
+            with_seen: false,
+        })?;
+        self.hand_out_item(place, with)
+    }
+
+    fn get_seen(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Halt> {
+        let place = self.outcome(|| Operation::Get {
+            key: key.to_vec(),
+            access,
+            with_seen: true,
+        })?;
+        self.hand_out_item(place, with)
+    }
+
+    fn get_many(
+        &mut self,
+        keys: &[&[u8]],
+        access: Access,
+        each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
+    ) -> Result<(), Pending> {
+        let mut done = 0;
+        if self.current.is_replaying() {
+            let place = self.current.replay()?;
+            // One read alone, too: the session may have had fewer keys then.
+            let items = match &self.current.entries[place] {
+                Entry::Outcome(Outcome::Items(items)) => items.as_slice(),
+                Entry::Outcome(Outcome::Item(item)) => std::slice::from_ref(item),
+                _ => {
+                    out_of_step();
+                    &[]
+                }
+            };
+            for (index, item) in items.iter().take(keys.len()).enumerate() {
+                let item = item.as_ref().map_err(Fault::clone);
+                let item = item.map(|item| item.as_ref().map(OwnedItem::item));
+                let wants_more = match item {
+                    Ok(item) => each(index, Ok(item.as_ref())),
+                    Err(fault) => each(index, Err(fault)),
+                };
+                if !wants_more {
+                    return Ok(());
+                }
+            }
+            done = items.len();
+        }
+        let Some(rest) = keys.get(done..).filter(|rest| !rest.is_empty()) else {
+            return Ok(());
+        };
+        let handed = self
+            .executor
+            .try_get_many(rest, access, &mut |index, read| each(done + index, read));
+        let Handed::Until(index) = handed else {
+            return Ok(());
+        };
+        // What was handed out is not asked for again.
+        self.current.clear();
+        self.outcome(|| Operation::GetMany {
+            keys: rest[index..].iter().map(|key| key.to_vec()).collect(),
+            access,
+        })?;
+        // Its outcome is there already: to be handed out by the next round.
+        self.current.rewind();
+        self.get_many_behind(keys, done + index, access, each)
+    }
+
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
+        let place = self.outcome(|| Operation::Set {
+            key: key.to_vec(),
+            item: OwnedNewItem::of(item),
+        })?;
+        match &self.current.entries[place] {
+            Entry::Outcome(Outcome::Stored(stored)) => Ok(stored.clone()?),
+            _ => Err(out_of_step()),
+        }
+    }
+
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        self.execute_update(key, decide)
+    }
+
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
+        let place = self.outcome(|| Operation::Flush { at_ms })?;
+        self.done_at(place)
+    }
+
+    fn list(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Halt> {
+        let place = self.outcome(|| Operation::List { cursor, count })?;
+        match &self.current.entries[place] {
+            Entry::Outcome(Outcome::Listed(listed)) => {
+                let (items, next) = listed.as_ref().map_err(Fault::clone)?;
+                items.iter().for_each(|item| each(&item.item()));
+                Ok(*next)
+            }
+            _ => Err(out_of_step()),
+        }
+    }
+
+    fn totals(&mut self) -> Result<Totals, Halt> {
+        let place = self.outcome(|| Operation::Totals)?;
+        match &self.current.entries[place] {
+            Entry::Outcome(Outcome::Totals(totals)) => {
+                Ok(**totals.as_ref().map_err(Fault::clone)?)
+            }
+            _ => Err(out_of_step()),
+        }
+    }
+
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
+        let place = self.outcome(|| Operation::SetMemoryLimit { bytes })?;
+        self.done_at(place)
+    }
+
+    fn value_len_max(&self) -> usize {
+        self.executor.value_len_max()
+    }
+
+    fn eviction(&self) -> &str {
+        self.executor.eviction()
+    }
+
+    fn tend(&mut self) {
+        self.executor.tend();
+    }
+
+    #[inline]
+    fn enter(&mut self, connection: u64, now_ns: u64) {
+        self.connection = connection;
+        self.now_ns = now_ns;
+        if !self.parked.is_empty()
+            && let Some(request) = self.parked.remove(&connection)
+        {
+            self.current = request;
+        }
+    }
+
+    #[inline]
+    fn conclude(&mut self) {
+        if !self.current.entries.is_empty() {
+            self.cancel_current();
+            self.current.clear();
+        }
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        if self.current.entries.is_empty() {
+            return;
+        }
+        if self.current.is_waiting() {
+            let mut request = std::mem::take(&mut self.current);
+            request.rewind();
+            self.parked.insert(self.connection, request);
+        } else {
+            self.current.clear();
+        }
+    }
+
+    fn forget(&mut self, connection: u64) {
+        if let Some(request) = self.parked.remove(&connection)
+            && let Some(ticket) = request.ticket
+        {
+            self.waiting.remove(&ticket);
+            self.executor.cancel(ticket);
+        }
+    }
+
+    fn poll(&mut self, now_ns: u64, resume: &mut dyn FnMut(u64)) {
+        self.now_ns = now_ns;
+        let DeferredKeyspace {
+            executor,
+            waiting,
+            parked,
+            pauses,
+            jitter,
+            update_patience_ns,
+            ..
+        } = self;
+        executor.poll(&mut |ticket, outcome| {
+            let Some(connection) = waiting.remove(&ticket) else {
+                return;
+            };
+            let Some(request) = parked.get_mut(&connection) else {
+                return;
+            };
+            request.ticket = None;
+            let pause = request.take(outcome, now_ns, *update_patience_ns, jitter);
+            match pause {
+                Some(until_ns) => pauses.push(Reverse((until_ns, connection))),
+                None => resume(connection),
+            }
+        });
+        while let Some(Reverse((until_ns, connection))) = pauses.peek().copied()
+            && until_ns <= now_ns
+        {
+            pauses.pop();
+            if let Some(request) = parked.get_mut(&connection)
+                && request.end_pause(until_ns)
+            {
+                resume(connection);
+            }
+        }
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        let pause = self.pauses.peek().map(|Reverse((until_ns, _))| *until_ns);
+        [pause, self.executor.due_ns()].into_iter().flatten().min()
+    }
+
+    fn attach(&mut self, wake: Wake) {
+        self.executor.attach(wake);
+    }
+}
+
+impl<E: Executor> DeferredKeyspace<E> {
+    fn hand_out_item(
+        &self,
+        place: usize,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Halt> {
+        let item = match &self.current.entries[place] {
+            Entry::Outcome(Outcome::Item(item)) => item,
+            // It was the first of several that were asked for then.
+            Entry::Outcome(Outcome::Items(items)) if !items.is_empty() => &items[0],
+            _ => return Err(out_of_step()),
+        };
+        let item = item.as_ref().map_err(Fault::clone)?;
+        with(item.as_ref().map(OwnedItem::item).as_ref());
+        Ok(())
+    }
+
+    /// Goes on with reading many items behind the first ones.
+    fn get_many_behind(
+        &mut self,
+        keys: &[&[u8]],
+        first: usize,
+        access: Access,
+        each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
+    ) -> Result<(), Pending> {
+        self.get_many(&keys[first..], access, &mut |index, read| {
+            each(first + index, read)
+        })
+    }
+
+    fn done_at(&self, place: usize) -> Result<(), Halt> {
+        match &self.current.entries[place] {
+            Entry::Outcome(Outcome::Done(done)) => Ok(done.clone()?),
+            _ => Err(out_of_step()),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! One connection's request under way: what its operations have come to so far.
+
+use super::Ticket;
+use super::operation::Outcome;
+use super::update::{Jitter, Update};
+use crate::keyspace::Pending;
+
+/// One operation of a request.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// In the executor's hands.
+    Waiting,
+    /// Done with.
+    Outcome(Outcome),
+    /// An update, wherever it has got to.
+    Update(Box<Update>),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    /// Its operations, in order; only the last one can be under way.
+    pub(super) entries: Vec<Entry>,
+    /// The operation that the session asks for next.
+    next: usize,
+    /// What the last one waits for.
+    pub(super) ticket: Option<Ticket>,
+}
+
+impl Request {
+    /// Whether the operation that is asked for next has been asked for before.
+    #[inline]
+    pub(super) fn is_replaying(&self) -> bool {
+        self.next < self.entries.len()
+    }
+
+    /// The place of the next outcome, which is then told.
+    pub(super) fn replay(&mut self) -> Result<usize, Pending> {
+        match self.entries.get(self.next) {
+            Some(Entry::Waiting) | None => Err(Pending),
+            Some(_) => {
+                self.next += 1;
+                Ok(self.next - 1)
+            }
+        }
+    }
+
+    /// The next operation if it is an update, without going on.
+    pub(super) fn update(&mut self) -> Option<&mut Update> {
+        match self.entries.get_mut(self.next) {
+            Some(Entry::Update(update)) => Some(update),
+            _ => None,
+        }
+    }
+
+    /// The request is executed from its beginning next time.
+    pub(super) fn rewind(&mut self) {
+        self.next = 0;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.next = 0;
+    }
+
+    /// Whether its last operation is under way.
+    pub(super) fn is_waiting(&self) -> bool {
+        match self.entries.last() {
+            Some(Entry::Waiting) => true,
+            Some(Entry::Update(update)) => !update.is_done(),
+            _ => false,
+        }
+    }
+
+    /// Takes the outcome that it waits for. The time until which it has to pause,
+    /// if the session is not to be told yet.
+    pub(super) fn take(
+        &mut self,
+        outcome: Outcome,
+        now_ns: u64,
+        patience_ns: u64,
+        jitter: &mut Jitter,
+    ) -> Option<u64> {
+        match self.entries.last_mut() {
+            Some(Entry::Update(update)) => update.take(outcome, now_ns, patience_ns, jitter),
+            Some(entry) => {
+                *entry = Entry::Outcome(outcome);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Ends the pause that lasts until then; whether it was in that one.
+    pub(super) fn end_pause(&mut self, until_ns: u64) -> bool {
+        match self.entries.last_mut() {
+            Some(Entry::Update(update)) => update.end_pause(until_ns),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The tests of `trefoil-gateway-core` from outside, as one program: a module for each subject.
+
+mod any_bytes;
+mod deferred;
+mod memcache_allocations;
+mod memcache_binary;
+mod memcache_binary_differential;
+mod memcache_differential;
+mod memcache_text;
+mod resp;
+mod resp_differential;
+mod rig;
+mod roles;

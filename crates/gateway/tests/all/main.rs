@@ -1,0 +1,8 @@
+//! The tests of `trefoil-gateway` from outside, as one program: a module for each subject.
+
+mod cell;
+mod keyspaces;
+mod serving;
+mod statistics;
+mod support;
+mod tls;
