@@ -1,0 +1,136 @@
+//! Checks a history against the promise that the crate's first page states.
+//!
+//! Keys are independent, but for flushes. For each key the writes are listed by
+//! their marks, then time is swept once: what ended before an operation began is
+//! the *floor* that it must not fall below. Sorting is what costs most.
+
+mod counters;
+mod floors;
+mod key;
+mod writes;
+
+use crate::event::{Event, Kind, Outcome};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What a history may not show; see the crate's first page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// A hit is what one write wrote.
+    Intact,
+    /// That write was begun.
+    Known,
+    /// It was not reported as not done.
+    Denied,
+    /// Not older than what was acknowledged before.
+    Fresh,
+    /// Not older than what was hit before.
+    Monotone,
+    /// The same for a value that was filled in after a miss.
+    Fill,
+    /// A CAS replaces exactly what it expects.
+    Exact,
+    /// Acknowledged mutations rise.
+    Order,
+    /// An increment counts once.
+    Once,
+}
+
+impl Rule {
+    /// Every rule.
+    pub const ALL: [Rule; 9] = [
+        Rule::Intact,
+        Rule::Known,
+        Rule::Denied,
+        Rule::Fresh,
+        Rule::Monotone,
+        Rule::Fill,
+        Rule::Exact,
+        Rule::Order,
+        Rule::Once,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rule::Intact => "intact",
+            Rule::Known => "known",
+            Rule::Denied => "denied",
+            Rule::Fresh => "fresh",
+            Rule::Monotone => "monotone",
+            Rule::Fill => "fill",
+            Rule::Exact => "exact",
+            Rule::Order => "order",
+            Rule::Once => "once",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A broken promise: the operation that shows it, and what it contradicts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which rule.
+    pub rule: Rule,
+    /// What was seen.
+    pub seen: Event,
+    /// What it contradicts, if that is one operation.
+    pub against: Option<Event>,
+    /// In words.
+    pub what: String,
+}
+
+/// What a history contained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Broken promises, in the order of keys.
+    pub violations: Vec<Violation>,
+    /// How many operations of each kind ended how.
+    pub counts: BTreeMap<(Kind, Outcome), u64>,
+    /// Operations.
+    pub operations: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Hits that were held against something that had ended before.
+    pub comparisons: u64,
+}
+
+impl Findings {
+    /// Violations of a rule.
+    pub fn violations_of(&self, rule: Rule) -> usize {
+        self.violations.iter().filter(|v| v.rule == rule).count()
+    }
+}
+
+/// Checks a history; the events may come in any order.
+pub fn check(events: &[Event]) -> Findings {
+    let mut findings = Findings {
+        operations: events.len() as u64,
+        ..Findings::default()
+    };
+    let mut by_key: Vec<&Event> = Vec::with_capacity(events.len());
+    let mut flushes: Vec<&Event> = Vec::new();
+    for event in events {
+        *findings
+            .counts
+            .entry((event.kind, event.outcome))
+            .or_default() += 1;
+        match event.kind {
+            Kind::Flush => flushes.push(event),
+            _ => by_key.push(event),
+        }
+    }
+    by_key.sort_unstable_by_key(|event| (event.key, event.begin_ns, event.client, event.number));
+    flushes.retain(|flush| flush.is_acknowledged());
+    for group in by_key.chunk_by(|a, b| a.key == b.key) {
+        findings.keys += 1;
+        key::check_key(group, &flushes, &mut findings);
+    }
+    findings
+}

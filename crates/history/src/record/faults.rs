@@ -1,0 +1,194 @@
+//! What goes wrong in a round: one thing at a time, and at most one backend
+//! that does not work.
+
+use super::RecordError;
+use super::plan::{Fault, RoundPlan};
+use super::round::Round;
+use super::worker::now_ns;
+use crate::event::{Event, Kind, Outcome};
+use rand::RngExt as _;
+use rand::seq::IndexedRandom as _;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Between two faults.
+const PAUSE_MS: std::ops::Range<u64> = 20..400;
+/// How long a backend stands still: shorter and longer than its lease.
+const STOP_MS: std::ops::Range<u64> = 50..1_500;
+/// A killed backend's client number among the events: nobody's.
+const FLUSHER: u32 = 0;
+/// No backend works with less.
+const MEMORY_MIN: u64 = 32 << 20;
+/// Share of the round after which a backend may be killed: memory is full by then.
+const KILL_AFTER: f64 = 0.4;
+
+pub(super) struct Faults {
+    enabled: Vec<Fault>,
+    next: Instant,
+    /// The backend that stands still, and until when.
+    stopped: Option<(u32, Instant)>,
+    killed: Option<usize>,
+    /// The one started in its place.
+    successor: Option<Child>,
+    counts: BTreeMap<Fault, u64>,
+    events: Vec<Event>,
+}
+
+impl Faults {
+    pub(super) fn new(plan: &RoundPlan) -> Self {
+        let mut enabled = plan.faults.clone();
+        enabled.retain(|fault| *fault != Fault::Skew);
+        let counts = match plan.faults.contains(&Fault::Skew) {
+            true => BTreeMap::from([(Fault::Skew, 1)]),
+            false => BTreeMap::new(),
+        };
+        Faults {
+            enabled,
+            next: Instant::now() + Duration::from_millis(200),
+            stopped: None,
+            killed: None,
+            successor: None,
+            counts,
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<Fault, u64> {
+        self.counts.clone()
+    }
+
+    /// The flushes.
+    pub(super) fn events(&self) -> Vec<Event> {
+        self.events.clone()
+    }
+
+    pub(super) fn killed(&self) -> Option<usize> {
+        self.killed
+    }
+
+    /// Called often; does something now and then.
+    pub(super) fn step(&mut self, round: &mut Round<'_>, done: f64) -> Result<(), RecordError> {
+        let now = Instant::now();
+        if self.stopped.is_some_and(|(_, until)| until <= now) {
+            self.go_on();
+        }
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + Duration::from_millis(round.rng.random_range(PAUSE_MS));
+        let Some(fault) = self.enabled.choose(&mut round.rng).copied() else {
+            return Ok(());
+        };
+        if self.apply(fault, round, done)? {
+            *self.counts.entry(fault).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &mut self,
+        fault: Fault,
+        round: &mut Round<'_>,
+        done: f64,
+    ) -> Result<bool, RecordError> {
+        let all_work = self.stopped.is_none() && self.killed.is_none();
+        match fault {
+            Fault::Stop if all_work => {
+                let Some(pid) = round.server.pids.choose(&mut round.rng).copied() else {
+                    return Ok(false);
+                };
+                signal(pid, Signal::STOP);
+                let stay = Duration::from_millis(round.rng.random_range(STOP_MS));
+                self.stopped = Some((pid, Instant::now() + stay));
+                Ok(true)
+            }
+            Fault::Kill if all_work && done > KILL_AFTER => {
+                let number = round.rng.random_range(0..round.server.pids.len());
+                round.server.kill(number);
+                self.killed = Some(number);
+                Ok(true)
+            }
+            Fault::Restart if self.successor.is_none() => self.restart(round),
+            Fault::ClientKill => round.replace_worker(),
+            Fault::GatewayRestart => round.restart_gateway().map(|()| true),
+            // A flush needs an answer of every backend that lives.
+            Fault::Flush if self.stopped.is_none() => Ok(self.flush(round)),
+            Fault::Memory => {
+                let limit = round.plan.memory / 4 * round.rng.random_range(2..=6);
+                let limit = limit.max(MEMORY_MIN);
+                let _ = round.cell.set_memory_limit(limit);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Starts a backend where one was killed. It has forgotten everything.
+    fn restart(&mut self, round: &Round<'_>) -> Result<bool, RecordError> {
+        let Some(number) = self.killed else {
+            return Ok(false);
+        };
+        let child = Command::new(round.program())
+            .args(["cell", "backend", "--dir"])
+            .arg(round.cell_dir())
+            .args(["--number", &number.to_string()])
+            .args(["--memory", &round.plan.memory.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(RecordError::doing("starting a backend again"))?;
+        self.successor = Some(child);
+        Ok(true)
+    }
+
+    fn flush(&mut self, round: &Round<'_>) -> bool {
+        let number = self.events.len() as u32 + 1;
+        let mut event = Event::begun(FLUSHER, number, 0, Kind::Flush, now_ns());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let flushed = round
+            .cell
+            .flush(now.map_or(0, |now| now.as_millis() as u64));
+        event.end_ns = now_ns();
+        event.outcome = match flushed {
+            Ok(_) => Outcome::Stored,
+            Err(_) => Outcome::Unknown,
+        };
+        self.events.push(event);
+        event.outcome == Outcome::Stored
+    }
+
+    fn go_on(&mut self) {
+        if let Some((pid, _)) = self.stopped.take() {
+            signal(pid, Signal::CONT);
+        }
+    }
+
+    /// Nobody is left standing still.
+    pub(super) fn end(&mut self, _: &mut Round<'_>) {
+        self.go_on();
+        if let Some(mut successor) = self.successor.take() {
+            let _ = successor.kill();
+            let _ = successor.wait();
+        }
+    }
+}
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        self.go_on();
+        if let Some(mut successor) = self.successor.take() {
+            let _ = successor.kill();
+            let _ = successor.wait();
+        }
+    }
+}
+
+/// It fails only if the process is gone already.
+pub(super) fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        let _ = kill_process(pid, signal);
+    }
+}

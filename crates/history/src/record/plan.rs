@@ -1,0 +1,378 @@
+//! What a round consists of. Whatever is not wished for is drawn from the seed,
+//! so that a seed and the wishes replay a round's configuration (not its
+//! interleaving, which is the machine's).
+
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Operations of a round, unless fewer are asked for.
+const ROUND_OPERATIONS: u64 = 250_000;
+/// How wrong clocks may be.
+const SKEW_MS_MAX: i64 = 5_000;
+
+/// How a client reaches the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CarrierKind {
+    /// One-sided reads and rings.
+    Rings,
+    /// Lookups by message, too.
+    Message,
+    /// gRPC.
+    Rpc,
+    /// memcached's protocol through a gateway.
+    Gateway,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// A backend is killed.
+    Kill,
+    /// A killed backend is started again, with nothing in its memory.
+    Restart,
+    /// Backends stand still for a while, one at a time.
+    Stop,
+    /// Clients' clocks are up to 5 s off.
+    Skew,
+    /// The cell is flushed.
+    Flush,
+    /// Clients are killed.
+    ClientKill,
+    /// The gateway is killed and started again.
+    GatewayRestart,
+    /// The memory limit changes.
+    Memory,
+}
+
+/// A name that stands for nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is none of {all}")]
+pub struct PlanError {
+    name: String,
+    all: String,
+}
+
+macro_rules! named {
+    ($type:ident, $($variant:ident = $name:literal),+) => {
+        impl $type {
+            /// Every one.
+            pub const ALL: &[$type] = &[$($type::$variant),+];
+
+            /// Its name on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name),+
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = PlanError;
+
+            fn from_str(name: &str) -> Result<Self, PlanError> {
+                Self::ALL.iter().find(|one| one.name() == name).copied().ok_or_else(|| PlanError {
+                    name: name.to_owned(),
+                    all: names(Self::ALL),
+                })
+            }
+        }
+    };
+}
+
+named!(
+    CarrierKind,
+    Rings = "rings",
+    Message = "message",
+    Rpc = "rpc",
+    Gateway = "gateway"
+);
+named!(
+    Fault,
+    Kill = "kill",
+    Restart = "restart",
+    Stop = "stop",
+    Skew = "skew",
+    Flush = "flush",
+    ClientKill = "client-kill",
+    GatewayRestart = "gateway-restart",
+    Memory = "memory"
+);
+
+fn names<T: fmt::Display>(all: &[T]) -> String {
+    let names: Vec<String> = all.iter().map(T::to_string).collect();
+    names.join(",")
+}
+
+/// Lengths of values, from and to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lens {
+    /// The shortest.
+    pub min: usize,
+    /// The longest.
+    pub max: usize,
+}
+
+impl FromStr for Lens {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (min, max) = text.split_once("..").unwrap_or((text, text));
+        let parse = |text: &str| {
+            let len = text
+                .parse()
+                .map_err(|_| format!("{text:?} is no length in bytes"));
+            len.and_then(|len: usize| match len {
+                0 => Err("a value has at least one byte".to_owned()),
+                len => Ok(len),
+            })
+        };
+        let lens = Lens {
+            min: parse(min)?,
+            max: parse(max)?,
+        };
+        match lens.min <= lens.max {
+            true => Ok(lens),
+            false => Err(format!("{text}: the shortest is longer than the longest")),
+        }
+    }
+}
+
+impl fmt::Display for Lens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.min, self.max)
+    }
+}
+
+/// What is asked for; the rest is drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Operations of all rounds.
+    pub operations: u64,
+    /// First round's seed.
+    pub seed: u64,
+    /// How many rounds.
+    pub rounds: Option<u64>,
+    /// Keys.
+    pub keys: Option<u32>,
+    /// Lengths of values.
+    pub value_len: Option<Lens>,
+    /// Bytes of each backend's memory.
+    pub memory: Option<u64>,
+    /// Clients at a time.
+    pub clients: Option<usize>,
+    /// How they reach the cell.
+    pub carriers: Option<Vec<CarrierKind>>,
+    /// What goes wrong.
+    pub faults: Option<Vec<Fault>>,
+    /// `R=1` or `R=3.2`.
+    pub mode: Option<String>,
+}
+
+/// One round.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoundPlan {
+    /// What all dice are thrown with.
+    pub seed: u64,
+    /// Operations, about.
+    pub operations: u64,
+    /// Copies.
+    pub mode: &'static str,
+    /// Bytes of each backend's memory.
+    pub memory: u64,
+    /// Keys with values.
+    pub keys: u32,
+    /// Lengths of the values.
+    pub value_len: Lens,
+    /// Clients at a time.
+    pub clients: usize,
+    /// How they reach the cell, in turn.
+    pub carriers: Vec<CarrierKind>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// Keys, lengths and memory that make a round interesting: one or two keys on
+/// which all meet, and corpora larger than the memory.
+const SHAPES: [(u32, Lens, u64); 7] = [
+    (2, Lens { min: 100, max: 100 }, 64 << 20),
+    (
+        2,
+        Lens {
+            min: 100,
+            max: 300_000,
+        },
+        64 << 20,
+    ),
+    (
+        50,
+        Lens {
+            min: 24,
+            max: 300_000,
+        },
+        64 << 20,
+    ),
+    (500, Lens { min: 100, max: 100 }, 32 << 20),
+    (
+        2_000,
+        Lens {
+            min: 100,
+            max: 300_000,
+        },
+        32 << 20,
+    ),
+    (
+        60_000,
+        Lens {
+            min: 100,
+            max: 5_000,
+        },
+        32 << 20,
+    ),
+    (
+        100_000,
+        Lens {
+            min: 100,
+            max: 1_000,
+        },
+        32 << 20,
+    ),
+];
+
+impl Wish {
+    /// The rounds.
+    pub fn rounds(&self) -> Vec<RoundPlan> {
+        let count = self
+            .rounds
+            .unwrap_or(self.operations.div_ceil(ROUND_OPERATIONS))
+            .max(1);
+        let round = |at| self.round(self.seed + at, self.operations / count);
+        (0..count).map(round).collect()
+    }
+
+    fn round(&self, seed: u64, operations: u64) -> RoundPlan {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        // Neighbouring seeds have different shapes.
+        let shape = SHAPES[(seed % SHAPES.len() as u64) as usize];
+        let mode = match self.mode.as_deref() {
+            Some("R=1") => "R=1",
+            Some(_) => "R=3.2",
+            None => ["R=3.2", "R=3.2", "R=3.2", "R=3.2", "R=1"]
+                .choose(&mut rng)
+                .copied()
+                .unwrap_or("R=3.2"),
+        };
+        let mut faults: Vec<Fault> = Fault::ALL
+            .iter()
+            .copied()
+            .filter(|_| rng.random_bool(0.5))
+            .collect();
+        if mode == "R=1" {
+            // The only copy has nobody to take over from it.
+            faults.retain(|fault| !matches!(fault, Fault::Kill | Fault::Restart));
+        }
+        let clients = rng.random_range(4..=10);
+        RoundPlan {
+            seed,
+            operations,
+            mode,
+            memory: self.memory.unwrap_or(shape.2),
+            keys: self.keys.unwrap_or(shape.0),
+            value_len: self.value_len.unwrap_or(shape.1),
+            clients: self.clients.unwrap_or(clients),
+            carriers: (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec()),
+            faults: self.faults.clone().unwrap_or(faults),
+        }
+    }
+}
+
+impl RoundPlan {
+    /// Counters beside the keys with values.
+    pub fn counters(&self) -> u32 {
+        match self.carriers.contains(&CarrierKind::Gateway) {
+            true => (self.keys / 10).clamp(2, 20),
+            false => 0,
+        }
+    }
+
+    /// A client's clock.
+    pub(super) fn clock_offset_ms(&self, rng: &mut SmallRng) -> i64 {
+        match self.faults.contains(&Fault::Skew) {
+            true => rng.random_range(-SKEW_MS_MAX..=SKEW_MS_MAX),
+            false => 0,
+        }
+    }
+
+    /// The command that runs a round like this again.
+    pub fn command(&self) -> String {
+        let faults = match self.faults.is_empty() {
+            true => "none".to_owned(),
+            false => names(&self.faults),
+        };
+        format!(
+            "trefoil histories --seed {} --rounds 1 --operations {} --mode {} --memory {} \
+             --keys {} --value-len {} --clients {} --carriers {} --faults {faults}",
+            self.seed,
+            self.operations,
+            self.mode,
+            self.memory,
+            self.keys,
+            self.value_len,
+            self.clients,
+            names(&self.carriers),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_replays_its_round_and_wishes_come_first() {
+        let wish = Wish {
+            operations: 1_000_000,
+            seed: 5,
+            ..Wish::default()
+        };
+        let rounds = wish.rounds();
+        assert_eq!(rounds.len(), 4);
+        assert_eq!(rounds[0].command(), wish.rounds()[0].command());
+        assert_ne!(rounds[0].command(), rounds[1].command());
+        let narrow = Wish {
+            keys: Some(3),
+            faults: Some(vec![]),
+            mode: Some("R=1".into()),
+            rounds: Some(1),
+            ..wish
+        };
+        let round = &narrow.rounds()[0];
+        assert_eq!((round.keys, round.mode), (3, "R=1"));
+        assert_eq!(round.operations, 1_000_000);
+        assert!(round.command().ends_with("--faults none"));
+    }
+
+    #[test]
+    fn names_and_lengths_are_read_as_they_are_written() {
+        for fault in Fault::ALL {
+            assert_eq!(fault.name().parse(), Ok(*fault));
+        }
+        assert!("fire".parse::<Fault>().is_err());
+        assert_eq!("7".parse(), Ok(Lens { min: 7, max: 7 }));
+        assert_eq!("7..9".parse::<Lens>().unwrap().to_string(), "7..9");
+        for bad in ["9..7", "0", "x", "1..", ""] {
+            assert!(bad.parse::<Lens>().is_err(), "{bad}");
+        }
+    }
+}
