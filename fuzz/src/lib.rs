@@ -1,3 +1,4 @@
 //! What fuzz targets share.
 
+pub mod input;
 pub mod session;

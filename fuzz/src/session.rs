@@ -1,9 +1,12 @@
 //! Drives a session of the front door with any bytes, over a keyspace in
 //! memory, and checks what holds for all of them.
 
+use trefoil_gateway_core::keyspace::Totals;
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
-use trefoil_gateway_core::world::{Done, Now, Observer, ServerRequest, Settings, World};
+use trefoil_gateway_core::world::{
+    Done, Now, Observer, Progress, Role, ServerRequest, Settings, World,
+};
 
 const ITEM_LEN_MAX: usize = 2000;
 const OUT_LEN_MAX: usize = 4096;
@@ -20,19 +23,19 @@ impl Observer for Nobody {
         assert!(done.key.len() <= 64 * 1024);
     }
 
-    fn stats(&mut self, group: &str, each: &mut dyn FnMut(&str, &str)) -> bool {
+    fn stats(&mut self, group: &str, _: &Totals, each: &mut dyn FnMut(&str, &str)) -> bool {
         each("name", "value");
         group.is_empty()
     }
 
-    fn reset(&mut self) {}
+    fn reset(&mut self, _: &Totals) {}
 
     fn watch(&mut self, _connection: u64, _kinds: u8) {}
 
     fn request(&mut self, _request: ServerRequest) {}
 
-    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> bool {
-        name == password
+    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
+        (name == password).then_some(Role::Write)
     }
 }
 
@@ -42,24 +45,29 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
         item_len_max: ITEM_LEN_MAX,
         shutdown_allowed: false,
         authentication,
+        admin_commands: true,
         version: "1",
         connections_max: 10,
         thread_count: 1,
     };
     let mut keyspace = MemoryKeyspace::new(NOW_MS);
+    keyspace.value_len_max = Some(ITEM_LEN_MAX);
     let mut pending = Vec::new();
     for chunk in chunks {
         pending.extend_from_slice(chunk);
         loop {
             let mut out = Vec::new();
+            let now = Now {
+                unix_ms: NOW_MS,
+                monotonic_ns: 1,
+            };
             let mut world = World {
                 keyspace: &mut keyspace,
                 observer: &mut Nobody,
                 settings: &settings,
-                now: Now {
-                    unix_ms: NOW_MS,
-                    monotonic_ns: 1,
-                },
+                now,
+                next_now: now,
+                progress: Progress::Begun,
                 connection: 1,
             };
             let driven = session.drive(&pending, &mut out, OUT_LEN_MAX, &mut world);
@@ -75,6 +83,7 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
                 }
                 Wants::Output => assert!(!out.is_empty() || driven.consumed > 0),
                 Wants::Turn => {}
+                Wants::Operation => panic!("a keyspace in memory is always ready"),
                 Wants::Events => break,
                 Wants::Close => return,
             }

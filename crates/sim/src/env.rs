@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use trefoil_client_core::clock::VersionClock;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Ack, Action, Mutation, Outcome, Rejection};
-use trefoil_layout::{KeyHash, KeyHasher, Version};
+use trefoil_layout::{KeyHash, KeyHasher, ShardMap, Version};
 use trefoil_store::{Now, Regions, Store, StoreConfig};
 
 /// The moment at which every run begins, in nanoseconds since the Unix epoch.
@@ -33,30 +33,29 @@ pub(crate) struct Key {
     pub(crate) first_member: usize,
 }
 
-/// One backend's part in one cohort.
+/// One backend's part in one cohort: a shard of its store.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) backend: usize,
-    /// Its store now: the last one made for it.
-    pub(crate) instance: Cell<usize>,
+    /// Its place in the cohort: its store's own number for the shard.
+    pub(crate) place: usize,
 }
 
-/// How far an incarnation of a member is in its life.
+/// How far an incarnation of a backend is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Executes messages and votes.
+    /// Executes messages and votes, but for shards that are recovering.
     Serving,
-    /// Refuses everything, and gives no vote (rules 7 and 8).
-    Recovering,
     /// Executes nothing any more; its memory stays readable.
     Dead,
 }
 
-/// One incarnation of a member: its store and what others may still map of it.
+/// One incarnation of a backend: its store, with all its shards, and what others
+/// may still map of it.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) store: Store,
-    pub(crate) member: usize,
+    pub(crate) backend: usize,
     pub(crate) life: Cell<Life>,
     /// The end of a dead one's lease. The living renew theirs.
     pub(crate) lease_end_ns: Cell<u64>,
@@ -101,6 +100,8 @@ pub(crate) struct Env<'t> {
     pub(crate) keys: Vec<Key>,
     pub(crate) members: Vec<Member>,
     pub(crate) instances: Vec<Instance>,
+    /// Each backend's incarnation now: the last one made for it.
+    pub(crate) serving: Vec<usize>,
     pub(crate) messages: RefCell<Vec<Message>>,
     pub(crate) answers: RefCell<Vec<Answer>>,
     pub(crate) stats: RefCell<Stats>,
@@ -111,7 +112,11 @@ pub(crate) struct Env<'t> {
     /// The client whose GET is to be all that is under way in a calm run,
     /// messages of what has ended apart: it must find a quorum.
     pub(crate) alone: Cell<Option<usize>>,
-    fillers: Vec<Vec<u8>>,
+    /// That GET found survivors that disagree: what it does next, still alone, is
+    /// a CAS that expects no value.
+    pub(crate) heals: Cell<bool>,
+    /// Keys that nobody watches, and the first members of their cohorts.
+    fillers: Vec<(Vec<u8>, usize)>,
     filler_clock: RefCell<VersionClock>,
     value: RefCell<Vec<u8>>,
     /// Loads until something happens in the middle of a read.
@@ -127,12 +132,14 @@ impl<'t> Env<'t> {
             keys: Vec::new(),
             members: Vec::new(),
             instances: Vec::new(),
+            serving: Vec::new(),
             messages: RefCell::default(),
             answers: RefCell::default(),
             stats: RefCell::default(),
             operations: vec![Cell::new(0); profile.clients],
             victim: Cell::new(None),
             alone: Cell::new(None),
+            heals: Cell::new(false),
             fillers: Vec::new(),
             filler_clock: RefCell::new(VersionClock::new(0xf1_11e5)),
             value: RefCell::default(),
@@ -142,14 +149,15 @@ impl<'t> Env<'t> {
             trace,
         };
         env.place_keys(hasher);
-        for member in 0..env.members.len() {
-            let instance = env.instance(member, 1, Life::Serving);
+        for backend in 0..env.profile.backends {
+            let instance = env.instance(backend);
             env.instances.push(instance);
-            env.members[member].instance.set(member);
+            env.serving.push(backend);
         }
         for filler in 0..env.profile.fillers_first {
-            for instance in &env.instances {
-                env.write_filler(instance, filler);
+            let first = env.fillers[filler].1;
+            for member in first..first + env.profile.replicas {
+                env.write_filler(env.current(member), filler);
             }
         }
         env
@@ -160,19 +168,20 @@ impl<'t> Env<'t> {
     fn place_keys(&mut self, hasher: KeyHasher) {
         let profile = &self.profile;
         let backends = profile.backends as u64;
-        let first = self.rng.below(backends);
+        let placement = profile.placement();
+        let first = self.rng.below(backends) as u32;
         let second = if profile.crowded {
             first
         } else {
-            self.rng.below(backends)
+            self.rng.below(backends) as u32
         };
-        let mut cohorts: Vec<u64> = Vec::new();
+        let mut cohorts: Vec<u32> = Vec::new();
         let mut name = self.rng.below(1 << 20);
         // Where the first key lives, for crowded runs.
         let mut home = None;
         let place = |hash: KeyHash| {
             (
-                hash.partition(profile.partitions),
+                hash.sub_partition(profile.partitions),
                 hash.bucket(BUCKETS_FIRST),
             )
         };
@@ -180,7 +189,7 @@ impl<'t> Env<'t> {
             name += 1;
             let bytes = format!("key-{name}").into_bytes();
             let hash = hasher.hash(&bytes);
-            let shard = hash.shard_bits() % backends;
+            let shard = placement.first(hash);
             let fits = shard == first || shard == second;
             if !fits || (profile.crowded && home.is_some_and(|home| home != place(hash))) {
                 continue;
@@ -197,45 +206,97 @@ impl<'t> Env<'t> {
                 first_member: cohort * profile.replicas,
             });
         }
-        for shard in cohorts {
-            for place in 0..profile.replicas as u64 {
-                self.members.push(Member {
-                    backend: ((shard + place) % backends) as usize,
-                    instance: Cell::new(0),
-                });
+        for shard in &cohorts {
+            let cohort = placement.cohort_of_shard(*shard);
+            for (place, backend) in cohort.as_slice().iter().enumerate() {
+                let backend = *backend as usize;
+                self.members.push(Member { backend, place });
             }
         }
         while self.fillers.len() < profile.filler_keys {
             name += 1;
             let bytes = format!("filler-{name}").into_bytes();
-            if !profile.crowded || home == Some(place(hasher.hash(&bytes))) {
-                self.fillers.push(bytes);
+            let hash = hasher.hash(&bytes);
+            let shard = placement.first(hash);
+            if let Some(cohort) = cohorts.iter().position(|c| *c == shard)
+                && (!profile.crowded || home == Some(place(hash)))
+            {
+                self.fillers.push((bytes, cohort * profile.replicas));
             }
         }
     }
 
+    /// A backend was away while some keys were written, some replicas have
+    /// evicted, and then another backend dies. Gives what the replicas of each
+    /// key hold; the one that dies comes last.
+    pub(crate) fn part_survivors(&self) -> Vec<[Option<Version>; 3]> {
+        let victim = self.rng.index(self.profile.backends);
+        let mut held = Vec::new();
+        for (key, about) in self.keys.iter().enumerate() {
+            let versions = [2, 1].map(|seconds| {
+                let time_ns = BEGIN_UNIX_NS - seconds * 10_000_000_000;
+                Version::new(time_ns, 7, key as u32)
+            });
+            let mut of_key = Vec::new();
+            for place in 0..3 {
+                let member = about.first_member + place;
+                let version = self.rng.pick(&[None, Some(versions[0]), Some(versions[1])]);
+                if let Some(version) = version {
+                    self.execute(
+                        self.current(member),
+                        &Message {
+                            member,
+                            client: 0,
+                            operation: 0,
+                            replica: place,
+                            action: Action::Set,
+                            key,
+                            version,
+                            expiry_ms: 0,
+                            is_copy: false,
+                            due: 0,
+                        },
+                    );
+                }
+                of_key.push((self.members[member].backend == victim, version));
+            }
+            of_key.sort_by_key(|(dies, _)| *dies);
+            held.push([of_key[0].1, of_key[1].1, of_key[2].1]);
+        }
+        self.crash(victim);
+        for instance in &self.instances {
+            instance.lease_end_ns.set(match instance.life.get() {
+                Life::Dead => 0,
+                _ => u64::MAX,
+            });
+        }
+        held
+    }
+
     /// A fresh, empty incarnation.
-    pub(crate) fn instance(&self, member: usize, epoch: u32, life: Life) -> Instance {
+    pub(crate) fn instance(&self, backend: usize) -> Instance {
         let profile = &self.profile;
+        let shards = profile.replicas as u64;
+        let partition_count = profile.partitions * profile.replicas;
         let config = StoreConfig {
-            partition_count: profile.partitions,
+            partition_count,
+            shards: ShardMap::new(profile.placement(), backend as u32),
             config_id: 1,
-            epoch,
             incarnation: self.instances.len() as u64 + 1,
             policy: profile.policy,
-            memory_limit: profile.memory_max,
+            memory_limit: profile.memory_max * shards,
             value_len_max: 64 << 10,
             objects_max: (profile.objects_max > 0)
-                .then_some(profile.objects_max * profile.partitions as u64),
+                .then_some(profile.objects_max * partition_count as u64),
             tombstone_count_max: profile.tombstones,
             ..StoreConfig::default()
         };
-        let store = Store::new(config, Regions::heap(profile.memory_max))
+        let store = Store::new(config, Regions::heap(profile.memory_max * shards))
             .expect("every profile's memory holds an empty store");
         Instance {
             store,
-            member,
-            life: Cell::new(life),
+            backend,
+            life: Cell::new(Life::Serving),
             lease_end_ns: Cell::new(u64::MAX),
         }
     }
@@ -266,9 +327,21 @@ impl<'t> Env<'t> {
         self.stats.borrow_mut().add_mark(mark, 1);
     }
 
+    /// Whether a replica of this key is down.
+    pub(crate) fn is_any_down(&self, key: usize) -> bool {
+        let first = self.keys[key].first_member;
+        (first..first + self.profile.replicas)
+            .any(|member| self.current(member).life.get() == Life::Dead)
+    }
+
     /// The incarnation of a member that messages reach.
     pub(crate) fn current(&self, member: usize) -> &Instance {
-        &self.instances[self.members[member].instance.get()]
+        &self.instances[self.current_number(member)]
+    }
+
+    /// Its number.
+    pub(crate) fn current_number(&self, member: usize) -> usize {
+        self.serving[self.members[member].backend]
     }
 
     /// Brings a mutation to its member, and its answer on the way.
@@ -315,11 +388,6 @@ impl<'t> Env<'t> {
     }
 
     fn execute(&self, instance: &Instance, message: &Message) -> Ack {
-        if instance.life.get() == Life::Recovering {
-            let epoch = instance.store.config().epoch;
-            let outcome = Outcome::Rejected(Rejection::Recovering);
-            return Ack { epoch, outcome };
-        }
         let mut bytes = self.value.borrow_mut();
         bytes.clear();
         if message.action != Action::Erase {
@@ -340,7 +408,8 @@ impl<'t> Env<'t> {
     }
 
     /// Another key is written at one replica only, as if its other messages
-    /// were lost: memory fills, floors rise, neighbours move.
+    /// were lost: memory fills, floors rise, neighbours move. A backend that does
+    /// not hold it refuses.
     fn write_filler(&self, instance: &Instance, filler: usize) {
         let mut clock = self.filler_clock.borrow_mut();
         let version = clock
@@ -352,7 +421,7 @@ impl<'t> Env<'t> {
             action: Action::Set,
             version,
             entry: DataEntry {
-                key: &self.fillers[filler],
+                key: &self.fillers[filler].0,
                 value: &value[..len],
                 ..DataEntry::default()
             },
@@ -369,7 +438,8 @@ impl<'t> Env<'t> {
         let waiting = {
             let mut messages = self.messages.borrow_mut();
             let wanted = |message: &Message| {
-                message.member == instance.member && message.due <= self.step.get()
+                self.members[message.member].backend == instance.backend
+                    && message.due <= self.step.get()
             };
             let found = messages.iter().position(wanted);
             found.map(|at| messages.swap_remove(at))
@@ -391,7 +461,7 @@ impl<'t> Env<'t> {
         } else if self.rng.chance(profile.config_change) {
             let id = 1 + self.rng.below(1_000) as u32;
             self.trace.line(None, || {
-                format!("member {} takes configuration {id}", instance.member)
+                format!("backend {} takes configuration {id}", instance.backend)
             });
             instance.store.set_config_id(id);
         } else {
@@ -407,13 +477,11 @@ impl<'t> Env<'t> {
             .below(self.profile.lease_steps * self.profile.step_ns);
         let end = self.time_ns.get() + lease_ns;
         for instance in &self.instances {
-            if self.members[instance.member].backend == backend
-                && instance.life.get() == Life::Serving
-            {
+            if instance.backend == backend && instance.life.get() == Life::Serving {
                 instance.life.set(Life::Dead);
                 instance.lease_end_ns.set(end);
                 self.trace.line(None, || {
-                    format!("member {} crashes, lease until {end}", instance.member)
+                    format!("backend {backend} crashes, lease until {end}")
                 });
             }
         }

@@ -21,6 +21,17 @@ pub(crate) struct KeyHistory {
     acknowledged_max: Version,
     /// Whether that one stored something that lasts.
     is_there: bool,
+    /// Versions that fills have gone out under, and when their misses ended.
+    fills: Vec<(Version, u64)>,
+    /// Versions that others were acknowledged at, and when they began.
+    written: Vec<(Version, u64)>,
+    /// Versions of whatever may have left nothing behind, done or not.
+    removing: Vec<Version>,
+    /// Those that stored something that lasts, and CAS over nothing.
+    lasting: Vec<Version>,
+    added: Vec<Version>,
+    /// Nobody has ended what survivors disagree about since the run began.
+    survivors_disagree: bool,
     /// A fill has given way to something newer, but may hold the place of a copy.
     fill_gave_way: bool,
     seen: Vec<Version>,
@@ -75,12 +86,12 @@ impl KeyHistory {
         self.check_between(version, "seen")?;
         self.seen.push(version);
         self.seen_max = self.seen_max.max(version);
-        Ok(())
+        self.check_fills()
     }
 
     /// A GET found nothing while nothing fails and nobody else is at work.
     pub(crate) fn lonely_miss(&self, is_inquorate: bool) -> Result<(), Broken> {
-        if is_inquorate {
+        if is_inquorate && !self.survivors_disagree && !self.fill_gave_way {
             return broken(Property::Quorum, "a GET found no quorum".to_owned());
         }
         if self.is_there && !self.fill_gave_way {
@@ -91,20 +102,98 @@ impl KeyHistory {
         Ok(())
     }
 
+    /// What survivors hold when the run begins, and who has died.
+    pub(crate) fn begin_with(&mut self, held: [Option<Version>; 3]) {
+        self.survivors_disagree = held[0] != held[1];
+        for version in held.into_iter().flatten() {
+            if held.iter().filter(|other| **other == Some(version)).count() > 1 {
+                self.acknowledged.push(version);
+                self.acknowledged_max = self.acknowledged_max.max(version);
+            }
+        }
+        self.is_there = held[0].is_some() && held[0] == held[1];
+    }
+
     /// A fill was superseded: it is not tried again above what superseded it.
     pub(crate) fn fill_gave_way(&mut self) {
         self.fill_gave_way = true;
     }
 
+    /// A fill goes out under this version, after a miss that ended at this step.
+    pub(crate) fn fills(&mut self, version: Version, missed: u64) {
+        self.fills.push((version, missed));
+    }
+
+    /// Something else was acknowledged at this version; it had begun at this step.
+    pub(crate) fn written(&mut self, version: Version, begun: u64) -> Result<(), Broken> {
+        self.written.push((version, begun));
+        self.check_fills()
+    }
+
+    /// A fill that was stored, or seen, lies below whatever was acknowledged and
+    /// had begun after its miss.
+    fn check_fills(&self) -> Result<(), Broken> {
+        for (fill, missed) in &self.fills {
+            if !self.acknowledged.contains(fill) && !self.seen.contains(fill) {
+                continue;
+            }
+            let replaced = |(version, begun): &&(Version, u64)| begun > missed && version < fill;
+            if let Some((version, begun)) = self.written.iter().find(replaced) {
+                let message = format!(
+                    "fill {fill:?} of a miss at step {missed} replaced {version:?}, which began at step {begun}"
+                );
+                return broken(Property::StaleFill, message);
+            }
+        }
+        Ok(())
+    }
+
+    /// A mutation goes out under this version that leaves nothing that lasts.
+    pub(crate) fn removing(&mut self, version: Version) {
+        self.removing.push(version);
+    }
+
+    /// While nothing is evicted or forgotten: no CAS over nothing takes the place
+    /// of what was stored and not removed.
+    pub(crate) fn check_added(&self) -> Result<(), Broken> {
+        if self.fill_gave_way {
+            return Ok(());
+        }
+        for added in &self.added {
+            let below = |version: &&Version| *version < added;
+            let Some(last) = self.lasting.iter().filter(below).max() else {
+                continue;
+            };
+            let between = |version: &&Version| last < *version && *version < added;
+            if !self.removing.iter().any(|version| between(&version)) {
+                let message =
+                    format!("CAS {added:?} over nothing is successful, but {last:?} was there");
+                return broken(Property::Kept, message);
+            }
+        }
+        Ok(())
+    }
+
+    /// A CAS over nothing was reported stored.
+    pub(crate) fn added(&mut self, version: Version) {
+        self.added.push(version);
+    }
+
     /// A mutation was reported stored; `leaves` something that lasts.
     pub(crate) fn stored(&mut self, version: Version, leaves: bool) -> Result<(), Broken> {
         self.check_between(version, "acknowledged")?;
+        self.survivors_disagree = false;
         self.acknowledged.push(version);
+        if leaves {
+            self.lasting.push(version);
+        } else {
+            self.removing.push(version);
+        }
         if version > self.acknowledged_max {
             self.acknowledged_max = version;
             self.is_there = leaves;
         }
-        Ok(())
+        self.check_fills()
     }
 
     /// A CAS over `expected` was reported stored.
@@ -120,6 +209,13 @@ impl KeyHistory {
         }
         self.exact.push((expected, version));
         Ok(())
+    }
+
+    /// A CAS that expects no value, after a GET that found none and with nobody
+    /// else at work, did not store at its first attempt.
+    pub(crate) fn not_healed(&self) -> Result<(), Broken> {
+        let message = "survivors disagree, and a CAS that expects no value was not stored";
+        broken(Property::Healed, message.to_owned())
     }
 
     /// A CAS was reported failed.

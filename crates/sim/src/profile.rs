@@ -3,6 +3,7 @@
 //! mixture would reach few deep states of any one kind.
 
 use crate::rng::Rng;
+use trefoil_layout::Placement;
 use trefoil_store::PolicyKind;
 
 /// Chances are of 1,024.
@@ -11,11 +12,15 @@ pub(crate) struct Profile {
     /// Nothing fails and nothing is forgotten: what remains is delay, order,
     /// repetition and torn reads.
     pub(crate) calm: bool,
+    /// A calm run with one backend dead from the beginning, and keys on which the
+    /// other two disagree: one was away, or has evicted.
+    pub(crate) survivors: bool,
     /// Copies of each key: 1 or 3.
     pub(crate) replicas: usize,
     pub(crate) backends: usize,
     pub(crate) clients: usize,
     pub(crate) keys: usize,
+    /// Partitions of each shard.
     pub(crate) partitions: usize,
     pub(crate) policy: PolicyKind,
     /// Operations of all clients together.
@@ -67,9 +72,9 @@ pub(crate) struct Profile {
     pub(crate) crowded: bool,
     /// A replica's configuration number changes, as one surrounding event.
     pub(crate) config_change: u32,
-    /// Capacity of a replica in objects, 0 for no bound.
+    /// Capacity of a partition in objects, 0 for no bound.
     pub(crate) objects_max: u64,
-    /// Bytes of a replica's memory.
+    /// Bytes of a replica's memory, for each shard.
     pub(crate) memory_max: u64,
     pub(crate) tombstones: usize,
     /// Longest value of the watched keys and of the others, in bytes.
@@ -94,13 +99,23 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// The mixture of a seed: calm in a quarter; in a quarter of the others one of
+    /// Where keys live.
+    pub(crate) fn placement(&self) -> Placement {
+        Placement::new(self.replicas, self.backends as u32)
+    }
+
+    /// The mixture of a seed: calm in a quarter, with a backend dead in a quarter
+    /// of these; in a quarter of the others one of
     /// crashes, recoveries and delays alone, for what goes wrong with epochs takes
     /// many steps in the right order.
     pub(crate) fn draw(rng: &Rng) -> Self {
         let profile = Self::mix(rng);
         if rng.chance(256) {
-            return profile.calmed(rng);
+            return if rng.chance(256) {
+                profile.survived(rng)
+            } else {
+                profile.calmed(rng)
+            };
         }
         if !rng.chance(256) {
             return profile;
@@ -143,6 +158,26 @@ impl Profile {
             retries_max: rng.pick(&[0, 2]),
             fan_out: 1,
             ..profile
+        }
+    }
+
+    /// Two of three backends live. So short that nothing that is written comes
+    /// to rest.
+    fn survived(self, rng: &Rng) -> Self {
+        Profile {
+            survivors: true,
+            backends: 3,
+            keys: 1 + rng.index(2),
+            weights: rng.pick(&[
+                [8, 2, 1, 10, 1],
+                [6, 0, 0, 10, 0],
+                [2, 8, 0, 8, 0],
+                [4, 4, 4, 2, 2],
+            ]),
+            operations: 24,
+            copies: 0,
+            step_ns: 10_000,
+            ..self.calmed(rng)
         }
     }
 
@@ -195,6 +230,7 @@ impl Profile {
         let operations = rng.pick(&[24, 60, 120]);
         Profile {
             calm: false,
+            survivors: false,
             replicas,
             backends: rng.pick(&[3, 3, 4, 5]),
             clients: 2 + rng.index(3),

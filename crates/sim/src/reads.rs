@@ -13,7 +13,7 @@ use trefoil_layout::{KeyHash, Pointer};
 use trefoil_region::{SharedWords, WordBuffer};
 
 /// Partitions of a store in any run.
-pub(crate) const PARTITIONS_MAX: usize = 2;
+pub(crate) const PARTITIONS_MAX: usize = 2 * 3;
 
 /// What one client knows of one member: which incarnation it maps, and the
 /// windows that it has learnt.
@@ -30,7 +30,8 @@ impl View {
     pub(crate) fn take(env: &Env<'_>, instance: usize) -> Self {
         let control = env.instances[instance].store.regions().control.words();
         let mut windows = [IndexWindow::default(); PARTITIONS_MAX];
-        for (partition, window) in windows.iter_mut().take(env.profile.partitions).enumerate() {
+        let count = env.profile.partitions * env.profile.replicas;
+        for (partition, window) in windows.iter_mut().take(count).enumerate() {
             *window = control::index_window(&control, partition).unwrap_or_default();
         }
         View {
@@ -98,6 +99,16 @@ impl Words for Interleaved<'_, '_> {
 }
 
 impl Env<'_> {
+    /// What a fill at this replica must find again, if its memory may be believed.
+    pub(crate) fn read_stamp(&self, view: &View, place: usize, hash: KeyHash) -> Option<u64> {
+        let instance = &self.instances[view.instance];
+        let control = instance.store.regions().control.words();
+        let partition = hash.partition(place, self.profile.partitions);
+        let count = self.profile.partitions * self.profile.replicas;
+        let stamp = control::stamp(&control, partition, count, hash);
+        self.check_lease(instance).ok().map(|()| stamp)
+    }
+
     /// Decides whether and when the read that begins now is interrupted.
     fn arm(&self, loads: u64) {
         let armed = self.rng.chance(self.profile.torn);
@@ -109,13 +120,19 @@ impl Env<'_> {
         self.countdown.set(countdown);
     }
 
-    /// Scans a key's bucket through `view`.
-    pub(crate) fn read_index(&self, view: &View, hash: KeyHash) -> Result<IndexVote, Failure> {
+    /// Scans the bucket of a key through `view`, of the member at `place` in its
+    /// cohort.
+    pub(crate) fn read_index(
+        &self,
+        view: &View,
+        place: usize,
+        hash: KeyHash,
+    ) -> Result<IndexVote, Failure> {
         let instance = &self.instances[view.instance];
         if self.rng.chance(self.profile.read_failure) {
             return Err(Failure::Connection);
         }
-        let window = view.windows[hash.partition(self.profile.partitions)];
+        let window = view.windows[hash.partition(place, self.profile.partitions)];
         let words = instance.store.regions().index.words();
         self.arm(40);
         let vote = index_vote(hash, view.config_id, window.bucket_count, |bucket| {
@@ -130,9 +147,6 @@ impl Env<'_> {
         });
         self.countdown.set(u32::MAX);
         self.check_lease(instance)?;
-        if instance.life.get() == Life::Recovering {
-            return Ok(IndexVote::Recovering);
-        }
         match vote {
             IndexVote::AskByMessage { .. } => self.mark(Mark::Overflow),
             IndexVote::ConfigChanged { .. } => self.mark(Mark::ConfigChange),

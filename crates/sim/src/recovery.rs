@@ -9,11 +9,11 @@
 //! ```
 //! Every arrow is a step of its own, with anything in between.
 
-use crate::env::{Env, Life};
+use crate::env::{Env, Key, Life};
 use crate::stats::Mark;
-use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Found, Mutation, Outcome};
+use trefoil_layout::{Version, epoch};
 use trefoil_region::WordBuffer;
 
 /// A version that nobody issues: a CAS that expects it changes nothing and
@@ -64,26 +64,29 @@ impl Recovery {
         match self.stage {
             0 => {
                 let old = env.current(self.member);
-                if env.time_ns.get() < old.lease_end_ns.get() {
-                    return false;
+                if old.life.get() == Life::Dead {
+                    if env.time_ns.get() < old.lease_end_ns.get() {
+                        return false;
+                    }
+                    let fresh = env.instance(old.backend);
+                    for shard in 0..fresh.store.shard_count() {
+                        fresh.store.set_recovering(shard, true);
+                    }
+                    env.serving[fresh.backend] = env.instances.len();
+                    env.instances.push(fresh);
                 }
                 // Whoever copies from a peer also belongs to its new epoch.
-                self.epoch = 1 + env.peers_epoch(self.peers);
-                let fresh = env.instance(self.member, self.epoch, Life::Recovering);
-                env.instances.push(fresh);
-                let instance = env.instances.len() - 1;
-                env.members[self.member].instance.set(instance);
+                self.epoch = env.epoch_above(self.peers);
+                env.raise_epoch(self.member, self.epoch);
             }
-            1 | 3 => env
-                .current(self.peers[self.stage / 2])
-                .store
-                .raise_epoch(self.epoch),
+            1 | 3 => env.raise_epoch(self.peers[self.stage / 2], self.epoch),
             2 | 4 => {
                 self.copied[self.stage / 2 - 1] = self.copy(env, self.peers[self.stage / 2 - 1])
             }
             _ => {
                 self.install(env);
-                env.current(self.member).life.set(Life::Serving);
+                let shard = env.members[self.member].place;
+                env.current(self.member).store.set_recovering(shard, false);
                 env.mark(Mark::Recovered);
             }
         }
@@ -102,12 +105,11 @@ impl Recovery {
         self.stage > 5
     }
 
-    fn keys<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = &'e [u8]> + use<'e> {
+    fn keys<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = &'e Key> + use<'e> {
         let cohort = self.member - self.member % 3;
         env.keys
             .iter()
             .filter(move |key| key.first_member == cohort)
-            .map(|key| &key.bytes[..])
     }
 
     fn copy(&self, env: &Env<'_>, peer: usize) -> Vec<Copied> {
@@ -119,7 +121,7 @@ impl Recovery {
                     action: Action::Cas(Expected::Version(NEVER)),
                     version: NEVER,
                     entry: DataEntry {
-                        key,
+                        key: &key.bytes,
                         ..DataEntry::default()
                     },
                 };
@@ -127,7 +129,7 @@ impl Recovery {
                     Outcome::Mismatch { bound, .. } | Outcome::Superseded { bound } => bound,
                     other => unreachable!("a CAS that expects nothing known: {other:?}"),
                 };
-                let value = match store.lookup(env.now(), key, &mut buffer).found {
+                let value = match store.lookup(env.now(), &key.bytes, &mut buffer).found {
                     Found::Present { version, data } => Some((version, data.to_vec())),
                     _ => None,
                 };
@@ -141,33 +143,37 @@ impl Recovery {
         let [first, second] = &self.copied;
         for ((key, first), second) in self.keys(env).zip(first).zip(second) {
             let bound = first.bound.max(second.bound);
-            let value = match (&first.value, &second.value) {
-                (Some((a, data)), Some((b, _))) if a == b && *a == bound => DataEntry::decode(data),
-                _ => None,
-            };
-            let mutation = Mutation {
-                action: match value {
-                    Some(_) => Action::Set,
-                    None => Action::Erase,
-                },
-                version: bound,
-                entry: value.unwrap_or(DataEntry {
-                    key,
-                    ..DataEntry::default()
-                }),
-            };
-            store.mutate(env.now(), &mutation);
+            store
+                .import_bound(key.hash, bound)
+                .expect("a key of the member's shard");
+            if let (Some((a, data)), Some((b, _))) = (&first.value, &second.value)
+                && a == b
+                && *a == bound
+                && let Some(entry) = DataEntry::decode(data)
+            {
+                let mutation = Mutation {
+                    action: Action::Set,
+                    version: bound,
+                    entry,
+                };
+                store.import(env.now(), &mutation);
+            }
         }
     }
 }
 
 impl Env<'_> {
-    fn peers_epoch(&self, peers: [usize; 2]) -> u32 {
+    fn raise_epoch(&self, member: usize, epoch: u32) {
+        let shard = self.members[member].place;
+        self.current(member).store.raise_epoch(shard, epoch);
+    }
+
+    /// An epoch above those of both peers.
+    fn epoch_above(&self, peers: [usize; 2]) -> u32 {
         let [a, b] = peers.map(|peer| {
-            let store = &self.current(peer).store;
-            let words = store.regions().control.words();
-            trefoil_layout::control::index_window(&words, 0).map_or(0, |window| window.epoch)
+            let shard = self.members[peer].place;
+            self.current(peer).store.epoch(shard)
         });
-        a.max(b)
+        epoch::shared_above(a.max(b)).expect("no run has so many recoveries")
     }
 }

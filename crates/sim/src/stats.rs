@@ -48,10 +48,15 @@ pub enum Mark {
     CasStored,
     /// A CAS failed.
     CasFailed,
-    /// A CAS began anew after a look at what a quorum agrees on.
+    /// A CAS looked at what a quorum agrees on.
     CasLooked,
-    /// A CAS that failed took back what it had left at a replica.
-    CasWithdrawn,
+    /// A CAS evicted what a replica held: its own copy, or what survivors
+    /// disagreed on.
+    CasEvicted,
+    /// A CAS's look found survivors that disagree.
+    SurvivorsDisagree,
+    /// With nobody else at work, one CAS ended what survivors disagreed about.
+    Healed,
     /// A CAS ended with neither.
     CasIndeterminate,
     /// A SET or ERASE ended with neither.
@@ -95,7 +100,9 @@ impl Mark {
         (Mark::CasStored, "cas_stored"),
         (Mark::CasFailed, "cas_failed"),
         (Mark::CasLooked, "cas_looked"),
-        (Mark::CasWithdrawn, "cas_withdrawn"),
+        (Mark::CasEvicted, "cas_evicted"),
+        (Mark::SurvivorsDisagree, "survivors_disagree"),
+        (Mark::Healed, "healed"),
         (Mark::CasIndeterminate, "cas_indeterminate"),
         (Mark::Indeterminate, "indeterminate"),
         (Mark::ClockAhead, "clock_ahead"),

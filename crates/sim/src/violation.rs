@@ -16,6 +16,8 @@ pub enum Property {
     Exact,
     /// A mutation that was reported as not done at all was seen.
     Ghost,
+    /// A fill replaced what was acknowledged and had begun after its miss.
+    StaleFill,
     /// A hit's bytes are not what was written at its version.
     Value,
     /// Nothing failed (no loss, no crash, no eviction) and nobody else was at
@@ -24,6 +26,9 @@ pub enum Property {
     /// The same, but it found nothing, although the last mutation had stored
     /// something.
     Kept,
+    /// The same with one backend dead: a key on which the others disagree was no
+    /// missing key to a CAS at its first attempt.
+    Healed,
     /// An operation waits for nothing.
     Stuck,
     /// Something panicked.
@@ -39,9 +44,11 @@ impl Property {
             Property::Failed => "failed",
             Property::Exact => "exact",
             Property::Ghost => "ghost",
+            Property::StaleFill => "stale_fill",
             Property::Value => "value",
             Property::Quorum => "quorum",
             Property::Kept => "kept",
+            Property::Healed => "healed",
             Property::Stuck => "stuck",
             Property::Panic => "panic",
         }

@@ -49,6 +49,12 @@ impl<'t, const R: usize> World<'t, R> {
         let env = Env::new(profile, rng, Trace::new(sink));
         let profile = &env.profile;
         env.trace.line(None, || format!("{profile:?}"));
+        let mut histories: Vec<_> = env.keys.iter().map(|_| KeyHistory::default()).collect();
+        if profile.survivors {
+            for (history, held) in histories.iter_mut().zip(env.part_survivors()) {
+                history.begin_with(held);
+            }
+        }
         let crash_at = if profile.crash {
             env.rng.below(profile.crash_interval)
         } else {
@@ -56,7 +62,7 @@ impl<'t, const R: usize> World<'t, R> {
         };
         World {
             clients: (0..profile.clients).map(|i| Client::new(&env, i)).collect(),
-            histories: (0..profile.keys).map(|_| KeyHistory::default()).collect(),
+            histories,
             remaining: profile.operations,
             finals: profile.clients * profile.keys,
             crash_at,
@@ -114,8 +120,12 @@ impl<'t, const R: usize> World<'t, R> {
         let env = &self.env;
         if let Some(alone) = env.alone.get() {
             if client == alone && self.all_idle() {
-                let key = env.rng.index(env.keys.len());
-                self.clients[client].begin(env, &self.histories, Kind::Get, key);
+                let (kind, key) = if env.heals.take() {
+                    (Kind::Cas, self.clients[client].key())
+                } else {
+                    (Kind::Get, env.rng.index(env.keys.len()))
+                };
+                self.clients[client].begin(env, &self.histories, kind, key);
             }
             return;
         }
@@ -263,13 +273,11 @@ impl<'t, const R: usize> World<'t, R> {
                 if instance.life.get() != Life::Serving {
                     continue;
                 }
-                *held = match instance
-                    .store
-                    .lookup(env.now(), &key.bytes, &mut buffer)
-                    .found
-                {
+                let answer = instance.store.lookup(env.now(), &key.bytes, &mut buffer);
+                *held = match answer.found {
                     Found::Present { version, .. } => Some(Some(version)),
-                    _ => Some(None),
+                    Found::Absent => Some(None),
+                    Found::Rejected(_) => None,
                 };
             }
             let [a, b, c] = held;

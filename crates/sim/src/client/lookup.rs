@@ -8,13 +8,15 @@ use crate::reads::{NoData, View};
 use crate::stats::Mark;
 use crate::value;
 use crate::violation::Property;
+use trefoil_client_core::cas::Looked;
 use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::fill::Ticket;
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep, MissReason};
 use trefoil_client_core::quorum::Vote;
 use trefoil_client_core::retry::RetryCause;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Found, LookupAnswer, Rejection};
+use trefoil_layout::op::{Expected, Found};
 use trefoil_layout::{Pointer, Version};
 
 /// A GET under way.
@@ -24,6 +26,8 @@ pub(super) struct GetOp<const R: usize> {
     /// Steps taken from the machine and not carried out yet.
     pub(super) pending: Vec<GetStep>,
     pub(super) votes: [Vote; R],
+    /// A part of a CAS: no GET of the caller's.
+    pub(super) is_look: bool,
 }
 
 impl<const R: usize> Client<R> {
@@ -70,7 +74,7 @@ impl<const R: usize> Client<R> {
         match step {
             GetStep::ReadIndex { replica } => {
                 let view = &self.views[key.first_member + replica];
-                match env.read_index(view, key.hash) {
+                match env.read_index(view, replica, key.hash) {
                     Ok(vote) => {
                         self.note_vote(env, op, replica, vote);
                         op.machine.handle_index(replica, vote);
@@ -96,10 +100,6 @@ impl<const R: usize> Client<R> {
                 let buffer = &mut self.buffers[replica];
                 let answer = match instance.life.get() {
                     Life::Dead => return op.machine.handle_failure(replica, Failure::Connection),
-                    Life::Recovering => LookupAnswer {
-                        epoch: 0,
-                        found: Found::Rejected(Rejection::Recovering),
-                    },
                     Life::Serving => instance.store.lookup(env.now(), &key.bytes, buffer),
                 };
                 env.trace.line(Some(self.key), || {
@@ -120,7 +120,7 @@ impl<const R: usize> Client<R> {
             }
             GetStep::Reconnect { replica } => {
                 let member = key.first_member + replica;
-                let current = env.members[member].instance.get();
+                let current = env.current_number(member);
                 if env.instances[current].life.get() == Life::Dead {
                     op.machine.handle_failure(replica, Failure::Connection);
                 } else {
@@ -136,7 +136,7 @@ impl<const R: usize> Client<R> {
     fn scan(&mut self, env: &Env<'_>, op: &mut GetOp<R>, replica: usize, check: &DataCheck<'_>) {
         let key = &env.keys[self.key];
         let view = &self.views[key.first_member + replica];
-        let vote = match env.read_index(view, key.hash) {
+        let vote = match env.read_index(view, replica, key.hash) {
             Ok(vote) => vote,
             Err(failure) => return op.machine.handle_failure(replica, failure),
         };
@@ -204,9 +204,14 @@ impl<const R: usize> Client<R> {
             };
             format!("client {} ends its GET: {outcome}", self.number)
         });
-        let is_alone = env.alone.get() == Some(self.number);
+        let is_alone = env.alone.get() == Some(self.number) && !op.is_look;
         if is_alone {
-            env.alone.set(None);
+            let is_inquorate = op.machine.looked() != Looked::Agreed(Expected::Absent)
+                && matches!(outcome, GetOutcome::Miss { .. });
+            env.heals.set(env.profile.survivors && is_inquorate);
+            if !env.heals.get() {
+                env.alone.set(None);
+            }
         }
         let mut stats = env.stats.borrow_mut();
         let retries = op.machine.retries();
@@ -241,13 +246,23 @@ impl<const R: usize> Client<R> {
                 if is_alone {
                     histories[self.key].lonely_miss(reason == MissReason::Inquorate)?;
                 }
-                let version = self.nominate(env);
-                self.fill = Some((self.key, version));
-                self.known[self.key] = None;
+                if !op.is_look {
+                    let key = &env.keys[self.key];
+                    let may_fill = op.machine.may_fill(self.unix_ns(env));
+                    let stamps = std::array::from_fn(|place| {
+                        let view = self.views.get(key.first_member + place)?;
+                        (place < R && may_fill)
+                            .then(|| env.read_stamp(view, place, key.hash))
+                            .flatten()
+                    });
+                    let ticket = Ticket::new(key.hash, stamps);
+                    self.fill = Some((self.key, ticket, env.step.get()));
+                    self.known[self.key] = None;
+                }
                 Ok(())
             }
             GetOutcome::Failed { .. } => {
-                stats.get_failures += 1;
+                stats.get_failures += u64::from(!op.is_look);
                 Ok(())
             }
         }
@@ -255,8 +270,8 @@ impl<const R: usize> Client<R> {
 
     fn touch(&self, env: &Env<'_>, op: &GetOp<R>) {
         let key = &env.keys[self.key];
-        let partition = key.hash.partition(env.profile.partitions);
         for replica in 0..R {
+            let partition = key.hash.partition(replica, env.profile.partitions);
             if let Some(slot) = op.machine.touched_slot(replica) {
                 let view = &self.views[key.first_member + replica];
                 let window_id = view.windows[partition].window_id;

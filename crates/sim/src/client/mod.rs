@@ -10,6 +10,7 @@ use lookup::GetOp;
 use mutation::{CasOp, MutateOp};
 use trefoil_client_core::cas::Cas;
 use trefoil_client_core::clock::VersionClock;
+use trefoil_client_core::fill::Ticket;
 use trefoil_client_core::get::{Get, Plan, Strategy};
 use trefoil_client_core::mode::Mode;
 use trefoil_client_core::mutate::{Mutate, MutateKind};
@@ -51,8 +52,8 @@ pub(crate) struct Client<const R: usize> {
     known: Vec<Option<Version>>,
     /// Does nothing before this step.
     stalled_until: u64,
-    /// A version taken at a miss, for a fill.
-    fill: Option<(usize, Version)>,
+    /// What a miss has left for a fill: its key, its ticket, and when it ended.
+    fill: Option<(usize, Ticket, u64)>,
 }
 
 impl<const R: usize> Client<R> {
@@ -62,7 +63,9 @@ impl<const R: usize> Client<R> {
             number,
             clock: VersionClock::new(env.rng.next()),
             skew_ns: env.rng.below(2 * skew + 1) as i64 - skew as i64,
-            views: (0..env.members.len()).map(|i| View::take(env, i)).collect(),
+            views: (0..env.members.len())
+                .map(|member| View::take(env, env.current_number(member)))
+                .collect(),
             buffers: std::array::from_fn(|_| WordBuffer::default()),
             key: 0,
             op: Op::None,
@@ -76,7 +79,12 @@ impl<const R: usize> Client<R> {
         matches!(self.op, Op::None)
     }
 
-    /// Whether a miss has left a version for a fill.
+    /// The key of its last operation.
+    pub(crate) fn key(&self) -> usize {
+        self.key
+    }
+
+    /// Whether a miss has left a ticket for a fill.
     pub(crate) fn can_fill(&self) -> bool {
         self.fill.is_some()
     }
@@ -121,33 +129,50 @@ impl<const R: usize> Client<R> {
             _ => 0,
         };
         self.op = match kind {
-            Kind::Get => Op::Get(self.begin_get(env, histories, limits)),
+            Kind::Get => Op::Get(self.begin_get(env, histories, limits, None)),
             Kind::Cas => {
                 let expected = self.expectation(env);
                 let version = self.nominate(env);
+                let mut machine = Cas::new(mode, expected, version, limits);
+                if env.is_any_down(key) && env.rng.chance(768) {
+                    machine.look_first();
+                }
                 Op::Cas(CasOp {
-                    machine: Cas::new(mode, expected, version, limits),
+                    machine,
                     expected,
                     expiry_ms,
                     limits,
-                    open: None,
+                    begun: env.step.get(),
+                    open: Vec::new(),
                     look: None,
                 })
             }
             Kind::Set | Kind::Erase | Kind::Fill => {
-                let (kind, action, version) = match (kind, self.fill) {
-                    (Kind::Erase, _) => (MutateKind::Erase, Action::Erase, self.nominate(env)),
-                    (Kind::Fill, Some((key, version))) => {
-                        self.fill = None;
-                        self.key = key;
-                        (MutateKind::Fill, Action::Set, version)
-                    }
-                    _ => (MutateKind::Set, Action::Set, self.nominate(env)),
+                let ticket = match kind {
+                    Kind::Fill => self.fill.take(),
+                    _ => None,
                 };
+                let (kind, action) = match kind {
+                    Kind::Erase => (MutateKind::Erase, Action::Erase),
+                    Kind::Fill if ticket.is_some() => (MutateKind::Fill, Action::Set),
+                    _ => (MutateKind::Set, Action::Set),
+                };
+                let version = self.nominate(env);
+                let mut machine = Mutate::new(mode, kind, version, limits);
+                let mut stamps = None;
+                let mut missed = 0;
+                if let Some((key, ticket, step)) = ticket {
+                    self.key = key;
+                    missed = step;
+                    machine.fill(&ticket.stamps());
+                    stamps = Some(ticket.stamps());
+                }
                 Op::Mutate(MutateOp {
-                    machine: Mutate::new(mode, kind, version, limits),
+                    machine,
                     action,
-                    is_fill: kind == MutateKind::Fill,
+                    stamps,
+                    missed,
+                    begun: env.step.get(),
                     expiry_ms,
                     open: Vec::new(),
                 })
@@ -158,7 +183,7 @@ impl<const R: usize> Client<R> {
             match &self.op {
                 Op::Get(_) => format!("client {number} begins a GET"),
                 Op::Mutate(op) => {
-                    let fill = if op.is_fill { " (fill)" } else { "" };
+                    let fill = if op.stamps.is_some() { " (fill)" } else { "" };
                     let version = op.machine.version();
                     format!("client {number} begins {:?}{fill} {version:?}", op.action)
                 }
@@ -174,15 +199,26 @@ impl<const R: usize> Client<R> {
         });
     }
 
-    fn begin_get(&mut self, env: &Env<'_>, histories: &[KeyHistory], limits: Limits) -> GetOp<R> {
+    /// A GET, or (with its version) a CAS's look.
+    fn begin_get(
+        &mut self,
+        env: &Env<'_>,
+        histories: &[KeyHistory],
+        limits: Limits,
+        own: Option<Version>,
+    ) -> GetOp<R> {
         self.reconnect_in_the_background(env);
-        let plan = self.plan(env);
+        let mut plan = self.plan(env);
+        if let Some(own) = own {
+            plan = plan.careful(self.unix_ns(env), own);
+        }
         let hash = env.keys[self.key].hash;
         GetOp {
             machine: Get::new(&plan, hash, limits, env.time_ns.get()),
             snapshot: histories[self.key].snapshot(),
             pending: Vec::new(),
             votes: [Vote::Open; R],
+            is_look: own.is_some(),
         }
     }
 
@@ -223,7 +259,7 @@ impl<const R: usize> Client<R> {
     fn reconnect_in_the_background(&mut self, env: &Env<'_>) {
         for replica in 0..R {
             let member = env.keys[self.key].first_member + replica;
-            let current = env.members[member].instance.get();
+            let current = env.current_number(member);
             if self.views[member].instance != current && env.rng.chance(300) {
                 self.views[member] = View::take(env, current);
             }
@@ -275,9 +311,13 @@ impl<const R: usize> Client<R> {
                         .handle_ack(answer.replica, answer.version, answer.ack);
                 }
             }
-            Op::Cas(op) if op.open == Some(answer.replica) => {
-                op.open = None;
-                op.machine.handle_ack(answer.replica, answer.ack);
+            Op::Cas(op) => {
+                let wanted = (answer.replica, answer.version);
+                if let Some(at) = op.open.iter().position(|open| *open == wanted) {
+                    op.open.swap_remove(at);
+                    op.machine
+                        .handle_ack(answer.replica, answer.version, answer.ack);
+                }
             }
             _ => {}
         }

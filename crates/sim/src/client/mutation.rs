@@ -6,8 +6,7 @@ use crate::env::{Env, Life, Message};
 use crate::history::{Broken, KeyHistory};
 use crate::stats::Mark;
 use crate::violation::Property;
-use trefoil_client_core::cas::{Cas, CasStep};
-use trefoil_client_core::get::{GetOutcome, MissReason};
+use trefoil_client_core::cas::{Cas, CasStep, Looked};
 use trefoil_client_core::mutate::{Mutate, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::retry::{Limits, RetryCause};
@@ -18,7 +17,12 @@ use trefoil_layout::op::{Action, Expected};
 pub(super) struct MutateOp {
     pub(super) machine: Mutate,
     pub(super) action: Action,
-    pub(super) is_fill: bool,
+    /// Of a fill.
+    pub(super) stamps: Option<[Option<u64>; 3]>,
+    /// When a fill's miss ended.
+    pub(super) missed: u64,
+    /// When it began.
+    pub(super) begun: u64,
     pub(super) expiry_ms: u64,
     /// Messages without an answer yet.
     pub(super) open: Vec<(usize, Version)>,
@@ -30,7 +34,10 @@ pub(super) struct CasOp<const R: usize> {
     pub(super) expected: Expected,
     pub(super) expiry_ms: u64,
     pub(super) limits: Limits,
-    pub(super) open: Option<usize>,
+    /// When it began.
+    pub(super) begun: u64,
+    /// Messages without an answer yet.
+    pub(super) open: Vec<(usize, Version)>,
     /// Its look at what a quorum agrees on.
     pub(super) look: Option<GetOp<R>>,
 }
@@ -45,7 +52,20 @@ impl<const R: usize> Client<R> {
         match op.machine.poll(env.time_ns.get()) {
             MutateStep::Done(outcome) => return self.end_mutate(env, histories, &op, outcome),
             MutateStep::Send { replica, version } => {
-                match self.send(env, replica, op.action, version, op.expiry_ms) {
+                if op.action == Action::Erase || op.expiry_ms != 0 {
+                    histories[self.key].removing(version);
+                }
+                let action = match op.stamps {
+                    Some(stamps) => match stamps[replica] {
+                        Some(stamp) => Action::Fill { stamp },
+                        None => Action::Set,
+                    },
+                    None => op.action,
+                };
+                if op.stamps.is_some() {
+                    histories[self.key].fills(version, op.missed);
+                }
+                match self.send(env, replica, action, version, op.expiry_ms) {
                     Ok(()) => op.open.push((replica, version)),
                     Err(failure) => op.machine.handle_failure(replica, version, failure),
                 }
@@ -97,12 +117,19 @@ impl<const R: usize> Client<R> {
         match outcome {
             MutationOutcome::Stored { version } => {
                 self.known[self.key] = (op.action == Action::Set).then_some(version);
+                if op.stamps.is_none() {
+                    history.written(version, op.begun)?;
+                }
                 let leaves = op.action == Action::Set && op.expiry_ms == 0;
-                history.stored(version, leaves)
+                history.stored(version, leaves)?;
+                if env.profile.calm {
+                    history.check_added()?;
+                }
+                Ok(())
             }
             MutationOutcome::Superseded { bound } => {
                 self.clock.observe(bound);
-                if op.is_fill {
+                if op.stamps.is_some() {
                     stats.add_mark(Mark::FillSuperseded, 1);
                     history.fill_gave_way();
                 }
@@ -128,48 +155,61 @@ impl<const R: usize> Client<R> {
         mut op: CasOp<R>,
     ) -> Result<(), Broken> {
         if let Some(look) = &mut op.look {
-            if let Some(outcome) = self.step_get(env, histories, look)? {
+            if self.step_get(env, histories, look)?.is_some() {
+                let looked = look.machine.looked();
                 op.look = None;
-                self.end_look(env, &mut histories[self.key], &mut op.machine, outcome)?;
+                self.end_look(env, &mut op.machine, looked);
             }
             self.op = Op::Cas(op);
             return Ok(());
         }
         match op.machine.poll(env.time_ns.get()) {
             CasStep::Done(outcome) => return self.end_cas(env, histories, &op, outcome),
-            CasStep::Send { replica } => {
-                let version = op.machine.version();
+            CasStep::Send { replica, version } => {
+                if op.expiry_ms != 0 {
+                    histories[self.key].removing(version);
+                }
                 let action = Action::Cas(op.expected);
                 match self.send(env, replica, action, version, op.expiry_ms) {
-                    Ok(()) => op.open = Some(replica),
-                    Err(failure) => op.machine.handle_failure(replica, failure),
+                    Ok(()) => op.open.push((replica, version)),
+                    Err(failure) => op.machine.handle_failure(replica, version, failure),
                 }
             }
-            CasStep::Install { replica } => {
-                let version = op.machine.version();
+            CasStep::Install { replica, version } => {
                 let _ = self.send(env, replica, Action::Set, version, op.expiry_ms);
             }
-            CasStep::Withdraw { replica } => {
-                let version = op.machine.version();
+            CasStep::Evict { replica, version } => {
                 match self.send(env, replica, Action::Erase, version, 0) {
                     Ok(()) => {
-                        env.mark(Mark::CasWithdrawn);
-                        op.open = Some(replica);
+                        env.mark(Mark::CasEvicted);
+                        op.open.push((replica, version));
                     }
-                    Err(failure) => op.machine.handle_failure(replica, failure),
+                    Err(failure) => op.machine.handle_failure(replica, version, failure),
                 }
             }
+            CasStep::Nominate { above } => {
+                self.clock.observe(above);
+                // What is given up must never be seen.
+                histories[self.key].cas_failed(op.machine.version())?;
+                op.machine.handle_version(self.nominate(env));
+                let (number, version) = (self.number, op.machine.version());
+                env.trace.line(Some(self.key), || {
+                    format!("client {number} begins its CAS anew, {version:?}")
+                });
+            }
             CasStep::Pause { .. } => {}
-            CasStep::Look => op.look = Some(self.begin_get(env, histories, op.limits)),
+            CasStep::Look => {
+                let own = Some(op.machine.version());
+                op.look = Some(self.begin_get(env, histories, op.limits, own));
+            }
             CasStep::Wait { until_ns } => {
-                if op.open.is_none() && until_ns == u64::MAX {
+                if op.open.is_empty() && until_ns == u64::MAX {
                     return Err((Property::Stuck, "a CAS waits for nothing".to_owned()));
                 }
-                if let Some(replica) = op.open
-                    && env.rng.chance(env.profile.impatience)
-                {
-                    op.open = None;
-                    op.machine.handle_failure(replica, SendFailure::Lost);
+                if !op.open.is_empty() && env.rng.chance(env.profile.impatience) {
+                    let (replica, version) = op.open.swap_remove(env.rng.index(op.open.len()));
+                    op.machine
+                        .handle_failure(replica, version, SendFailure::Lost);
                 }
             }
         }
@@ -177,28 +217,12 @@ impl<const R: usize> Client<R> {
         Ok(())
     }
 
-    fn end_look(
-        &mut self,
-        env: &Env<'_>,
-        history: &mut KeyHistory,
-        machine: &mut Cas,
-        outcome: GetOutcome,
-    ) -> Result<(), Broken> {
-        let agreed = match outcome {
-            GetOutcome::Hit { version, .. } => Some(Expected::Version(version)),
-            GetOutcome::Miss { reason } if reason != MissReason::Inquorate => {
-                Some(Expected::Absent)
-            }
-            _ => None,
-        };
-        self.clock.observe(machine.bound());
-        let given_up = machine.version();
-        machine.handle_agreed(agreed, self.nominate(env));
-        if machine.version() == given_up {
-            return Ok(());
-        }
-        env.mark(Mark::CasLooked);
-        history.cas_failed(given_up)
+    fn end_look(&mut self, env: &Env<'_>, machine: &mut Cas, looked: Looked) {
+        env.mark(match looked {
+            Looked::Disagree { .. } => Mark::SurvivorsDisagree,
+            _ => Mark::CasLooked,
+        });
+        machine.handle_look(looked);
     }
 
     fn end_cas(
@@ -212,14 +236,27 @@ impl<const R: usize> Client<R> {
         self.trace_end(env, version, outcome);
         self.count(env, outcome);
         let history = &mut histories[self.key];
+        if env.alone.get() == Some(self.number) {
+            env.alone.set(None);
+            if !matches!(outcome, MutationOutcome::Stored { .. }) {
+                return history.not_healed();
+            }
+            env.mark(Mark::Healed);
+        }
         match outcome {
             MutationOutcome::Stored { version } => {
                 env.mark(Mark::CasStored);
                 self.known[self.key] = Some(version);
-                if let Expected::Version(expected) = op.expected {
-                    history.cas_stored(expected, version)?;
+                history.written(version, op.begun)?;
+                match op.expected {
+                    Expected::Version(expected) => history.cas_stored(expected, version)?,
+                    Expected::Absent => history.added(version),
                 }
-                history.stored(version, op.expiry_ms == 0)
+                history.stored(version, op.expiry_ms == 0)?;
+                if env.profile.calm {
+                    history.check_added()?;
+                }
+                Ok(())
             }
             MutationOutcome::Exists { present } => {
                 env.mark(Mark::CasFailed);
@@ -259,7 +296,7 @@ impl<const R: usize> Client<R> {
     ) -> Result<(), SendFailure> {
         let member = env.keys[self.key].first_member + replica;
         let is_dead = env.current(member).life.get() == Life::Dead;
-        if is_dead && env.rng.chance(512) {
+        if is_dead && (env.profile.survivors || env.rng.chance(512)) {
             return Err(SendFailure::NotSent);
         }
         let message = Message {

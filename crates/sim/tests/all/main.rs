@@ -1,0 +1,4 @@
+//! The tests of `trefoil-sim` from outside, as one program: a module for each subject.
+
+mod mutants;
+mod promise;
