@@ -1,6 +1,7 @@
 //! A real etcd and assigners in processes of their own, killed and restored
 //! while sessions and watchers go on.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use std::net::SocketAddr;

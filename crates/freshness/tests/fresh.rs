@@ -2,7 +2,7 @@
 //! relay in another process, and readers who check how old is what they get.
 
 use support::Fixture;
-#[path = "database/support.rs"]
+#[path = "all/support.rs"]
 #[allow(dead_code)]
 mod support;
 

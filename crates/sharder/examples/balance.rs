@@ -8,7 +8,7 @@
 //! Three things happen to six servers: one key suddenly takes half of the
 //! load, popularity is dealt anew, a seventh server joins.
 
-#[path = "../tests/world/mod.rs"]
+#[path = "../tests/all/world/mod.rs"]
 mod world;
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! The promises of a store, over a real etcd.
 
-#[path = "../../../tests/support/etcd.rs"]
+#[path = "../../../tests/all/support/etcd.rs"]
 mod process;
 
 use super::EtcdStore;

@@ -6,13 +6,11 @@
 //! five seconds after every shift, to the fraction of a second, and at every
 //! moment from then to the next shift.
 
-mod world;
-
-use world::load::Keys;
-use world::rng::Rng;
-use world::seeds;
-use world::server::Server;
-use world::shift::{Figures, Setting, World};
+use crate::world::load::Keys;
+use crate::world::rng::Rng;
+use crate::world::seeds;
+use crate::world::server::Server;
+use crate::world::shift::{Figures, Setting, World};
 
 /// The most that max/mean may be when five seconds have passed.
 const BALANCE_MAX: f64 = 1.3;

@@ -200,8 +200,12 @@ pub(crate) fn name(n: u64) -> Vec<u8> {
 
 /// What the crates log, where `RUST_LOG` asks for it.
 fn log() {
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_test_writer()
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    let wanted = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
+    let filter: tracing_subscriber::filter::Targets = wanted.parse().expect("RUST_LOG");
+    let _ = tracing_subscriber::registry()
+        .with(tracing_subscriber::fmt::layer().with_test_writer())
+        .with(filter)
         .try_init();
 }

@@ -1,9 +1,7 @@
 //! Calls through a router, over gRPC on loopback.
 
-mod support;
-
+use crate::support::{Answer, TestServer, ask};
 use std::time::{Duration, Instant};
-use support::{Answer, TestServer, ask};
 use tonic::{Code, Status};
 use trefoil_coordination::{LocalCoordinator, NodeOptions, ServerInfo, Session};
 use trefoil_router::{Access, CallError, CallOptions, Redirect, RouteError, Router};

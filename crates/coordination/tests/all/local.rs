@@ -1,9 +1,7 @@
 //! Sessions and watchers over an assigner in this process.
 
-mod support;
-
+use crate::support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use std::time::{Duration, Instant};
-use support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use trefoil_coordination::{
     CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session, SessionEnd,
     Status,

@@ -1,10 +1,8 @@
 //! One assigner over gRPC, with the usual thresholds and a file.
 
-mod support;
-
+use crate::support::{PATIENCE, assigned_to, eventually, fast, server, until};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, assigned_to, eventually, fast, server, until};
 use trefoil_coordination::{
     AssignerClient, AssignerServer, CoordinationError, NodeOptions, Refusal, Session, Status,
     StoreAddress, Watcher,

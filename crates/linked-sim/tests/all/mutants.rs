@@ -1,7 +1,6 @@
 //! Every safety rule is broken once, and the simulator must notice: within a
 //! bounded number of seeds, by a property that the rule protects. Two are broken
 //! in scenarios of trefoil-linklet-core instead: `SCRIPTED`.
-#![cfg(feature = "mutants")]
 
 use trefoil_linked_sim::{Property, Runs, run_seed};
 use trefoil_linklet_core::mutants::{self, Mutant};

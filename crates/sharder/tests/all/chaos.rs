@@ -1,13 +1,11 @@
 //! Assigners, store and servers with everything going wrong for a minute, and
 //! then half a minute of peace in which everything has to be well again.
 
-mod world;
-
+use crate::world::cluster::{Cluster, STEP, Tally};
+use crate::world::load::Keys;
+use crate::world::seeds;
+use crate::world::server::imbalance;
 use trefoil_sharder::{Freeze, MemberState};
-use world::cluster::{Cluster, STEP, Tally};
-use world::load::Keys;
-use world::seeds;
-use world::server::imbalance;
 
 const TROUBLE: f64 = 60.0;
 const PEACE: f64 = 40.0;

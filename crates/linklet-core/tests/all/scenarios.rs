@@ -1,8 +1,7 @@
 //! Servers on a network that works, step by step.
 
-mod cluster;
-
-use cluster::{Cluster, at};
+use crate::cluster;
+use crate::cluster::{Cluster, at};
 use trefoil_linklet_core::{Config, Decision, Effect, Extent, LossReason, Replication};
 use trefoil_sharder::ServerId;
 

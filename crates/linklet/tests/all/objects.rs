@@ -1,9 +1,8 @@
 //! What an application does with its objects on one server, and what it is
 //! told when something goes wrong.
 
-mod cluster;
-
-use cluster::{CORPUS, Heard};
+use crate::cluster;
+use crate::cluster::{CORPUS, Heard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,9 +1,8 @@
 //! Values move with their keys: servers that join, servers that drain, and a
 //! rollout over all of them, under load.
 
-mod cluster;
-
-use cluster::{CORPUS, Cluster, name};
+use crate::cluster;
+use crate::cluster::{CORPUS, Cluster, name};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,0 +1,5 @@
+//! The tests of `trefoil-coordination` from outside, as one program: a module for each subject.
+
+mod local;
+mod service;
+mod support;

@@ -1,0 +1,4 @@
+//! The tests of `trefoil-linklet-core` from outside, as one program: a module for each subject.
+
+mod cluster;
+mod scenarios;

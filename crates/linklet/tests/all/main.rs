@@ -1,0 +1,5 @@
+//! The tests of `trefoil-linklet` from outside, as one program: a module for each subject.
+
+mod cluster;
+mod moves;
+mod objects;

@@ -1,0 +1,3 @@
+//! The tests of `address-book` from outside, as one program: a module for each subject.
+
+mod forms;
