@@ -1,10 +1,12 @@
 //! Load generation, traces, real peers and plots: what turns a claim about
 //! Trefoil into a figure with a command beside it.
 
+pub mod churn;
 pub mod compare;
 pub mod floor;
 pub mod gateway;
 pub mod hit_ratio;
+#[cfg(feature = "linked")]
 pub mod linked;
 pub mod load;
 pub mod look_aside;

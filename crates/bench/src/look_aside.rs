@@ -173,7 +173,7 @@ impl LookAside {
 
     fn get(&mut self, key: &[u8]) -> Result<bool, LookAsideError> {
         let hash = self.store.config().hasher.hash(key);
-        let partition = hash.partition(self.windows.len());
+        let partition = hash.sub_partition(self.windows.len());
         let now = self.now();
         let check = DataCheck {
             key,
@@ -268,7 +268,7 @@ impl LookAside {
         };
         if self.touches == Touches::Batched {
             let hash = self.store.config().hasher.hash(key);
-            let partition = hash.partition(self.windows.len());
+            let partition = hash.sub_partition(self.windows.len());
             if let Some(batch) = self.buffers[partition].mutated() {
                 self.store.touch(partition, batch.window_id, batch.slots);
             }

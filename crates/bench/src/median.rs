@@ -32,6 +32,7 @@ impl Median for Latency {
     fn median(runs: &[Self]) -> Option<Self> {
         Some(Self {
             count: median_of(runs, |run| run.count)?,
+            mean_ns: median_of(runs, |run| run.mean_ns)?,
             p50_ns: median_of(runs, |run| run.p50_ns)?,
             p99_ns: median_of(runs, |run| run.p99_ns)?,
             p999_ns: median_of(runs, |run| run.p999_ns)?,

@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub processes: bool,
     /// Bound of resident memory, per process.
     pub memory: u64,
+    /// The port of `serve`'s RPC service; without it, any free one.
+    pub port: Option<u16>,
     /// The core to keep all of it on.
     pub core: Option<usize>,
     /// Doors for memcached's and Redis's clients, on free ports (`serve` only).
@@ -50,6 +52,7 @@ impl ServerOptions {
             mode,
             processes: false,
             memory,
+            port: None,
             core: None,
             doors: false,
             more: Vec::new(),
@@ -100,14 +103,8 @@ impl Server {
         if options.processes {
             command.args(["cell", "up", "--dir"]).arg(&dir);
         } else {
-            command.args([
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--metrics",
-                "off",
-                "--socket",
-            ]);
+            let listen = format!("127.0.0.1:{}", options.port.unwrap_or(0));
+            command.args(["serve", "--listen", &listen, "--metrics", "off", "--socket"]);
             command.arg(dir.join("socket"));
             if options.doors {
                 command.args(FREE_DOORS);
@@ -142,10 +139,15 @@ impl Server {
 
     /// kill -9 of backend `number`'s process, as a crash does it.
     pub fn kill(&self, number: usize) {
+        self.signal(number, rustix::process::Signal::KILL);
+    }
+
+    /// Sends backend `number`'s process a signal.
+    pub fn signal(&self, number: usize, signal: rustix::process::Signal) {
         let pid = self.pids.get(number).map(|pid| *pid as i32);
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
             // It fails only if the process is gone already.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
@@ -159,8 +161,11 @@ impl Server {
     }
 
     /// Waits until the background work that filling has left (huge pages being
-    /// gathered) is done: until its processes use next to no CPU.
-    pub fn settle(&self) -> Result<(), PeerError> {
+    /// gathered) is done: until its processes use next to no CPU. Whoever
+    /// measures afterwards does not see the stalls of that work, and has to say
+    /// so: how long it took is returned.
+    pub fn settle(&self) -> Result<Duration, PeerError> {
+        let begin = std::time::Instant::now();
         let mut before = self.cpu_time()?;
         for _ in 0..SETTLE_LOOKS {
             std::thread::sleep(SETTLE_PERIOD);
@@ -170,12 +175,17 @@ impl Server {
             }
             before = now;
         }
-        Ok(())
+        Ok(begin.elapsed())
     }
 
     /// Bytes on huge pages in the first backend's process.
     pub fn huge_pages(&self) -> Result<u64, PeerError> {
         procfs::huge_pages(self.pids.first().copied().unwrap_or(self.child.id()))
+    }
+
+    /// All that its process holds; see [`procfs::resident_with_program`].
+    pub fn resident(&self) -> Result<u64, PeerError> {
+        procfs::resident_with_program(self.pids.first().copied().unwrap_or(self.child.id()))
     }
 
     /// Resident memory of the first backend's process.

@@ -15,7 +15,9 @@ use crate::load::LoadError;
 use crate::peer::{PeerError, PeerKind};
 use crate::target::TargetError;
 
-pub use report::{BatchFigures, BatchRates, CompareReport, GetFigures, RpcFigures, SetFigures};
+pub use report::{
+    BatchFigures, BatchRates, CompareReport, GetFigures, RpcFigures, ScalingFigures, SetFigures,
+};
 
 /// What to compare.
 #[derive(Debug, Clone)]

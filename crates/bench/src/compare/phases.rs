@@ -6,18 +6,21 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use trefoil_client::{Carrier, Cell, Options, SetOptions};
 
-use super::report::{BatchFigures, BatchRates, CompareReport, GetFigures, RpcFigures, SetFigures};
+use super::report::{
+    BatchFigures, BatchRates, CompareReport, GetFigures, RpcFigures, ScalingFigures, SetFigures,
+};
 use super::{CompareError, CompareOptions};
 use crate::floor::{FloorCorpus, FloorOptions, FloorTarget, PageSize, futex_ping_pong};
 use crate::load::{
-    Bound, KeyCodec, Latency, LoadError, RequestSource, RunOptions, RunShared, Summary,
+    Arrivals, Bound, KeyCodec, Latency, LoadError, RequestSource, RunOptions, RunShared, Summary,
     SyntheticOptions, SyntheticSource, ValueLen, pin_current_thread, preload, run as run_load,
+    run_clients,
 };
 use crate::median::Median;
-use crate::peer::{Memcached, PeerKind, PeerOptions, PeerProcess, Redis, Waiting};
+use crate::peer::{Memcached, PeerKind, PeerOptions, PeerProcess, Redis, Transport, Waiting};
 use crate::server::{Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
-use crate::target::{Target, TargetError};
+use crate::target::{GetOutcome, Item, SetOutcome, Target, TargetError};
 
 const BATCH: usize = 100;
 const BATCH_VALUE_LEN: usize = 100;
@@ -29,6 +32,12 @@ const SMALL_KEYS_COUNT: u64 = 100_000;
 /// How long a backend takes to fall asleep, with a margin.
 const ASLEEP_AFTER: Duration = Duration::from_millis(5);
 const ASLEEP_COUNT: usize = 300;
+/// GETs per second of the open loop: what the peer can bear without queueing.
+const OPEN_RATE: f64 = 20_000.0;
+/// Threads beside one another.
+const THREADS: [usize; 4] = [1, 2, 4, 8];
+/// Keys that are asked for at once where only touching them matters.
+const TOUCH_BATCH: u64 = 100;
 const RPC_COUNT: usize = 3_000;
 const PING_PONG_ROUNDS: u64 = 2_000;
 /// Longer ones count as this long.
@@ -44,6 +53,7 @@ pub(super) fn run(
     pin_current_thread(core).map_err(|source| LoadError::Pin { core, source })?;
     let singles = singles(options, progress)?;
     let get_many = batches(options, progress)?;
+    let scaling = scaling(options, progress)?;
     let processes = processes(options, progress)?;
     let rpc = rpc(options, progress)?;
     let (asleep, peer_asleep) = asleep(options, progress)?;
@@ -64,6 +74,9 @@ pub(super) fn run(
         get_many,
         rpc,
         server_cpu_us_per_get: singles.server_cpu_us_per_get,
+        peer_cpu_us_per_get: singles.peer_cpu_us_per_get,
+        settled_s: singles.settled_s,
+        scaling,
         peer_congestion_control: singles.congestion,
     })
 }
@@ -87,6 +100,61 @@ impl PeerTarget {
     }
 }
 
+impl Target for PeerTarget {
+    fn get(&mut self, key: &[u8]) -> Result<GetOutcome<'_>, TargetError> {
+        match self {
+            Self::Memcached(client) => client.get(key),
+            Self::Redis(client) => client.get(key),
+        }
+    }
+
+    fn get_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, GetOutcome<'_>),
+    ) -> Result<(), TargetError> {
+        match self {
+            Self::Memcached(client) => client.get_many(keys, each),
+            Self::Redis(client) => client.get_many(keys, each),
+        }
+    }
+
+    fn set(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        ttl: Option<Duration>,
+    ) -> Result<SetOutcome, TargetError> {
+        match self {
+            Self::Memcached(client) => client.set(key, value, ttl),
+            Self::Redis(client) => client.set(key, value, ttl),
+        }
+    }
+
+    fn set_many(&mut self, items: &[Item<'_>]) -> Result<(), TargetError> {
+        match self {
+            Self::Memcached(client) => client.set_many(items),
+            Self::Redis(client) => client.set_many(items),
+        }
+    }
+
+    fn erase(&mut self, key: &[u8]) -> Result<SetOutcome, TargetError> {
+        match self {
+            Self::Memcached(client) => client.erase(key),
+            Self::Redis(client) => client.erase(key),
+        }
+    }
+}
+
+/// GETs that memcached has executed; nothing of Redis.
+fn gets_of(target: &mut PeerTarget) -> Result<Option<u64>, CompareError> {
+    let PeerTarget::Memcached(client) = target else {
+        return Ok(None);
+    };
+    let stats = client.stats()?;
+    Ok(stats.get("cmd_get").and_then(|count| count.parse().ok()))
+}
+
 /// What one measurement asks for.
 #[derive(Clone, Copy)]
 struct Load {
@@ -96,6 +164,7 @@ struct Load {
     batch: usize,
     seconds: f64,
     seed: u64,
+    arrivals: Arrivals,
 }
 
 /// Measures one system; failures and wrong values end the comparison.
@@ -108,6 +177,7 @@ fn measure<T: Target>(system: &str, target: &mut T, load: Load) -> Result<Summar
         ..SyntheticOptions::default()
     })?;
     let options = RunOptions {
+        arrivals: load.arrivals,
         batch: load.batch,
         warm_up: Bound::Time(Duration::from_secs_f64((load.seconds / 4.0).min(0.3))),
         bound: Bound::Time(Duration::from_secs_f64(load.seconds)),
@@ -155,7 +225,7 @@ fn fill<T: Target>(target: &mut T, keys_count: u64, value_len: usize) -> Result<
     Ok(())
 }
 
-/// Reads every key once, unmeasured. A virtual machine's first reads of a page
+/// Reads every key once, unmeasured, of all systems alike. A virtual machine's first reads of a page
 /// by a core that has not written it cost some 10 us each, whoever reads; the
 /// floor's corpus is written by the core that reads it, a cell's is not.
 fn read_all<T: Target>(
@@ -163,10 +233,14 @@ fn read_all<T: Target>(
     codec: KeyCodec,
     keys_count: u64,
 ) -> Result<(), CompareError> {
-    let mut key = codec.buffer();
-    for number in 0..keys_count {
-        codec.encode(number, &mut key);
-        target.get(&key)?;
+    let mut keys = vec![codec.buffer(); TOUCH_BATCH as usize];
+    for first in (0..keys_count).step_by(TOUCH_BATCH as usize) {
+        let count = TOUCH_BATCH.min(keys_count - first);
+        for (number, key) in (first..first + count).zip(&mut keys) {
+            codec.encode(number, key);
+        }
+        let batch: Vec<&[u8]> = keys[..count as usize].iter().map(Vec::as_slice).collect();
+        target.get_many(&batch, &mut |_, _| {})?;
     }
     Ok(())
 }
@@ -200,7 +274,16 @@ fn server(
 }
 
 fn peer(options: &CompareOptions, memory: u64) -> Result<PeerProcess, CompareError> {
+    peer_over(options, memory, Transport::Tcp)
+}
+
+fn peer_over(
+    options: &CompareOptions,
+    memory: u64,
+    transport: Transport,
+) -> Result<PeerProcess, CompareError> {
     Ok(PeerProcess::start(PeerOptions {
+        transport,
         core: Some(options.server_core),
         ..PeerOptions::new(options.peer, memory >> 20)
     })?)
@@ -224,6 +307,8 @@ struct Singles {
     get: GetFigures,
     set: SetFigures,
     server_cpu_us_per_get: f64,
+    peer_cpu_us_per_get: Option<f64>,
+    settled_s: f64,
     peer: String,
     congestion: Option<String>,
 }
@@ -239,17 +324,20 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
         false,
         memory_for(keys_count, value_len, 3),
     )?;
-    let peer = peer(options, memory_for(keys_count, value_len, 1))?;
+    let memory = memory_for(keys_count, value_len, 1);
+    let peer = peer(options, memory)?;
+    let unix = peer_over(options, memory, Transport::Unix)?;
     let mut one_client = client(&one, Carrier::Auto)?;
     let mut three_client = client(&three, Carrier::Auto)?;
     let mut spinning = PeerTarget::connect(&peer, Waiting::Spinning)?;
     let mut blocking = PeerTarget::connect(&peer, Waiting::Blocking)?;
+    let mut by_unix = PeerTarget::connect(&unix, Waiting::Spinning)?;
+    fill_peer(&mut by_unix, keys_count, value_len)?;
     fill(&mut one_client, keys_count, value_len)?;
     fill(&mut three_client, keys_count, value_len)?;
     fill_peer(&mut spinning, keys_count, value_len)?;
     progress("waiting until the servers have tidied up");
-    one.settle()?;
-    three.settle()?;
+    let settled = one.settle()? + three.settle()?;
     // The floor gets the pages that the cell has got.
     let page = match one.huge_pages()? {
         huge if huge > options.corpus_len / 2 => PageSize::Huge,
@@ -280,8 +368,17 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
             batch: 1,
             seconds: options.seconds,
             seed: number as u64 + 1,
+            arrivals: Arrivals::Closed,
         };
         let writes = Load { gets: 0.0, ..load };
+        let open = Load {
+            arrivals: Arrivals::Poisson {
+                ops_per_s: OPEN_RATE,
+            },
+            ..load
+        };
+        read_all(&mut spinning, codec, keys_count)?;
+        read_all(&mut by_unix, codec, keys_count)?;
         read_all(&mut one_client, codec, keys_count)?;
         read_all(&mut three_client, codec, keys_count)?;
         runs.floor.push(measure("floor", &mut floor, load)?.get);
@@ -295,7 +392,19 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
             .push(used.as_secs_f64() * 1e6 / gets.max(1) as f64);
         runs.get_r32
             .push(measure("trefoil R=3.2", &mut three_client, load)?.get);
+        let (before, counted) = (peer.cpu_time()?, gets_of(&mut spinning)?);
         runs.get_peer.push(measure_peer(&mut spinning, load)?.get);
+        let used = peer.cpu_time()? - before;
+        if let (Some(before), Some(after)) = (counted, gets_of(&mut spinning)?) {
+            let gets = after.saturating_sub(before).max(1);
+            runs.peer_cpu_us
+                .push(used.as_secs_f64() * 1e6 / gets as f64);
+        }
+        runs.get_unix.push(measure_peer(&mut by_unix, load)?.get);
+        runs.get_open
+            .push(measure("trefoil R=1, open loop", &mut one_client, open)?.get);
+        runs.get_unix_open
+            .push(measure_peer(&mut by_unix, open)?.get);
         runs.get_peer_blocking
             .push(measure_peer(&mut blocking, load)?.get);
         runs.set
@@ -303,12 +412,15 @@ fn singles(options: &CompareOptions, progress: Progress<'_>) -> Result<Singles, 
         runs.set_r32
             .push(measure("trefoil R=3.2", &mut three_client, writes)?.set);
         runs.set_peer.push(measure_peer(&mut spinning, writes)?.set);
+        runs.set_unix.push(measure_peer(&mut by_unix, writes)?.set);
     }
     Ok(Singles {
         page,
         get: runs.get_figures(),
         set: runs.set_figures(),
         server_cpu_us_per_get: middle(&runs.cpu_us),
+        peer_cpu_us_per_get: f64::median(&runs.peer_cpu_us),
+        settled_s: settled.as_secs_f64(),
         peer: peer.label(),
         congestion: peer.congestion().map(str::to_owned),
     })
@@ -324,7 +436,12 @@ struct Runs {
     set: Vec<Latency>,
     set_r32: Vec<Latency>,
     set_peer: Vec<Latency>,
+    get_unix: Vec<Latency>,
+    get_open: Vec<Latency>,
+    get_unix_open: Vec<Latency>,
+    set_unix: Vec<Latency>,
     cpu_us: Vec<f64>,
+    peer_cpu_us: Vec<f64>,
 }
 
 /// The median; there is at least one run.
@@ -343,7 +460,13 @@ impl Runs {
         let memcached = middle(&self.get_peer);
         let memcached_blocking = middle(&self.get_peer_blocking);
         let floor = middle(&self.floor);
+        let memcached_unix = middle(&self.get_unix);
         GetFigures {
+            ratio_p50_unix: ratio(memcached_unix.p50_ns, trefoil.p50_ns),
+            memcached_unix,
+            trefoil_open: middle(&self.get_open),
+            memcached_unix_open: middle(&self.get_unix_open),
+            open_rate: OPEN_RATE,
             ratio_p50: ratio(memcached.p50_ns, trefoil.p50_ns),
             ratio_p50_blocking: ratio(memcached_blocking.p50_ns, trefoil.p50_ns),
             floor_ratio_p50: ratio(trefoil.p50_ns, floor.p50_ns),
@@ -368,6 +491,7 @@ impl Runs {
             trefoil,
             trefoil_r32,
             memcached,
+            memcached_unix: middle(&self.set_unix),
             trefoil_r32_processes: Latency::default(),
             trefoil_asleep: Latency::default(),
             memcached_asleep: Latency::default(),
@@ -384,9 +508,12 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
     let mut ours = client(&cell, Carrier::Auto)?;
     let mut theirs = PeerTarget::connect(&peer, Waiting::Spinning)?;
     let mut blocking = PeerTarget::connect(&peer, Waiting::Blocking)?;
+    let unix = peer_over(options, memory, Transport::Unix)?;
+    let mut by_unix = PeerTarget::connect(&unix, Waiting::Spinning)?;
     fill(&mut ours, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
     cell.settle()?;
     fill_peer(&mut theirs, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
+    fill_peer(&mut by_unix, BATCH_KEYS_COUNT, BATCH_VALUE_LEN)?;
     let [mut whole, mut cached] = [BATCH_KEYS_COUNT, CACHED_KEYS_COUNT].map(BatchRuns::of);
     for runs in [&mut whole, &mut cached] {
         for number in 0..options.runs {
@@ -403,10 +530,12 @@ fn batches(options: &CompareOptions, progress: Progress<'_>) -> Result<BatchFigu
                 batch: BATCH,
                 seconds: options.seconds,
                 seed: number as u64 + 1,
+                arrivals: Arrivals::Closed,
             };
             runs.ours.push(measure("trefoil R=1", &mut ours, load)?);
             runs.theirs.push(measure_peer(&mut theirs, load)?);
             runs.blocking.push(measure_peer(&mut blocking, load)?);
+            runs.unix.push(measure_peer(&mut by_unix, load)?);
         }
     }
     Ok(BatchFigures {
@@ -423,6 +552,7 @@ struct BatchRuns {
     ours: Vec<Summary>,
     theirs: Vec<Summary>,
     blocking: Vec<Summary>,
+    unix: Vec<Summary>,
 }
 
 impl BatchRuns {
@@ -432,26 +562,29 @@ impl BatchRuns {
             ours: Vec::new(),
             theirs: Vec::new(),
             blocking: Vec::new(),
+            unix: Vec::new(),
         }
     }
 
-    /// Keys per time inside the calls: composing and verifying are the load
-    /// generator's, for both alike.
+    /// Keys per time inside the calls, all calls together with their stalls:
+    /// composing and verifying are the load generator's, for all alike.
     fn rates(&self) -> BatchRates {
         let rate = |runs: &[Summary]| {
             let rates: Vec<f64> = runs
                 .iter()
-                .map(|run| BATCH as f64 * 1e9 / run.get.p50_ns.max(1) as f64)
+                .map(|run| BATCH as f64 * 1e9 / run.get.mean_ns.max(1) as f64)
                 .collect();
             middle(&rates)
         };
-        let [ours, theirs, blocking] =
-            [&self.ours, &self.theirs, &self.blocking].map(|of| rate(of));
+        let all = [&self.ours, &self.theirs, &self.blocking, &self.unix];
+        let [ours, theirs, blocking, unix] = all.map(|of| rate(of));
         BatchRates {
             keys: self.keys_count,
             trefoil_ops_per_s: ours,
             memcached_ops_per_s: theirs,
             memcached_blocking_ops_per_s: blocking,
+            memcached_unix_ops_per_s: unix,
+            ratio_unix: ours / unix,
             ratio: ours / theirs,
             ratio_blocking: ours / blocking,
         }
@@ -462,6 +595,9 @@ fn processes(options: &CompareOptions, progress: Progress<'_>) -> Result<Latency
     let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
     let cell = server(options, "R=3.2", true, memory)?;
     let mut ours = client(&cell, Carrier::Auto)?;
+    // As everywhere: SETs replace what is there.
+    fill(&mut ours, SMALL_KEYS_COUNT, options.value_len)?;
+    cell.settle()?;
     let mut runs = Vec::new();
     for number in 0..options.runs {
         progress(&format!(
@@ -476,10 +612,83 @@ fn processes(options: &CompareOptions, progress: Progress<'_>) -> Result<Latency
             batch: 1,
             seconds: options.seconds,
             seed: number as u64 + 1,
+            arrivals: Arrivals::Closed,
         };
         runs.push(measure("trefoil R=3.2 in processes", &mut ours, load)?.set);
     }
     Ok(middle(&runs))
+}
+
+/// GETs by more and more threads, each with a client of its own. Nobody is kept
+/// on a core of its own: this is about all cores together.
+fn scaling(
+    options: &CompareOptions,
+    progress: Progress<'_>,
+) -> Result<Vec<ScalingFigures>, CompareError> {
+    let memory = memory_for(SMALL_KEYS_COUNT, options.value_len, 1);
+    let cell = Server::start(&ServerOptions::new(&options.program, "R=1", memory))?;
+    let peer = PeerProcess::start(PeerOptions {
+        transport: Transport::Unix,
+        ..PeerOptions::new(options.peer, memory >> 20)
+    })?;
+    fill(
+        &mut client(&cell, Carrier::Auto)?,
+        SMALL_KEYS_COUNT,
+        options.value_len,
+    )?;
+    let mut filling = PeerTarget::connect(&peer, Waiting::Spinning)?;
+    fill_peer(&mut filling, SMALL_KEYS_COUNT, options.value_len)?;
+    cell.settle()?;
+    let mut figures = Vec::new();
+    for threads in THREADS {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for number in 0..options.runs {
+            progress(&format!(
+                "run {} of {}: GETs by {threads} threads",
+                number + 1,
+                options.runs
+            ));
+            let clients: Result<Vec<_>, _> =
+                (0..threads).map(|_| client(&cell, Carrier::Auto)).collect();
+            ours.push(together(options, clients?)?);
+            let clients: Result<Vec<_>, _> = (0..threads)
+                .map(|_| PeerTarget::connect(&peer, Waiting::Blocking))
+                .collect();
+            theirs.push(together(options, clients?)?);
+        }
+        figures.push(ScalingFigures {
+            threads,
+            trefoil_ops_per_s: middle(&ours),
+            memcached_unix_ops_per_s: middle(&theirs),
+        });
+    }
+    Ok(figures)
+}
+
+/// Operations per second of all clients.
+fn together<T: Target + Send>(
+    options: &CompareOptions,
+    targets: Vec<T>,
+) -> Result<f64, CompareError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // The calling thread has a core of its own; its children share all.
+    let cores = cores.max(options.client_core.max(options.server_core) + 1);
+    let mut clients = Vec::new();
+    for (number, target) in targets.into_iter().enumerate() {
+        let source = SyntheticSource::new(SyntheticOptions {
+            keys_count: SMALL_KEYS_COUNT,
+            value_len: ValueLen::Fixed(options.value_len),
+            seed: number as u64 + 1,
+            ..SyntheticOptions::default()
+        })?;
+        clients.push((target, source, Some(number % cores)));
+    }
+    let run_options = RunOptions {
+        bound: Bound::Time(Duration::from_secs_f64(options.seconds)),
+        ..RunOptions::default()
+    };
+    let result = run_clients(clients, &run_options, &RunShared::reading())?;
+    Ok(Summary::of(&result).ops_per_s)
 }
 
 /// SET and an empty call through gRPC, in turn.

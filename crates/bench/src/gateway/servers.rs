@@ -134,7 +134,7 @@ impl Running {
     pub(super) fn settle(&self) -> Result<(), PeerError> {
         match &self.processes {
             Processes::Peer(_) => Ok(()),
-            Processes::Serve(server) | Processes::Gateway(_, server) => server.settle(),
+            Processes::Serve(server) | Processes::Gateway(_, server) => server.settle().map(drop),
         }
     }
 }

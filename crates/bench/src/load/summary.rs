@@ -12,6 +12,8 @@ use super::RunResult;
 pub struct Latency {
     /// How many were timed; a batch is one.
     pub count: u64,
+    /// Time of all together by their number.
+    pub mean_ns: u64,
     /// Half were at most this slow.
     pub p50_ns: u64,
     /// 99 of 100.
@@ -30,6 +32,7 @@ impl Latency {
         }
         Self {
             count: histogram.len(),
+            mean_ns: histogram.mean().round() as u64,
             p50_ns: histogram.value_at_quantile(0.5),
             p99_ns: histogram.value_at_quantile(0.99),
             p999_ns: histogram.value_at_quantile(0.999),

@@ -90,6 +90,26 @@ pub fn shared_files(pid: u32) -> Result<u64, PeerError> {
     Ok(lens.values().sum())
 }
 
+/// Bytes that a server holds: its own pages and those of its anonymous shared
+/// files, mapped by it or not.
+pub fn resident(pid: u32) -> Result<u64, PeerError> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(|e| proc_error(&path, e))?;
+    let own = parse_kib(&text, "RssAnon:")
+        .ok_or_else(|| proc_error(&path, io::ErrorKind::InvalidData.into()))?;
+    Ok(own + shared_files(pid)?)
+}
+
+/// The same and the program's own pages, whether the process has touched its files
+/// in memory or not.
+pub fn resident_with_program(pid: u32) -> Result<u64, PeerError> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(|e| proc_error(&path, e))?;
+    let field = |name: &str| parse_kib(&text, name).unwrap_or(0);
+    let shared = field("RssShmem:") + field("HugetlbPages:");
+    Ok(field("RssAnon:") + field("RssFile:") + shared.max(shared_files(pid)?))
+}
+
 fn parse_kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -126,6 +146,7 @@ mod tests {
         assert!(spent >= Duration::from_millis(15), "{spent:?}");
         // Tests beside this one take and give back memory, too: only what is
         // certainly there can be expected.
+        assert!(super::resident(pid).unwrap() >= 64 << 20);
         let resident = memory(pid).unwrap().rss;
         assert!(resident >= 64 << 20, "{resident}");
         drop(kept);

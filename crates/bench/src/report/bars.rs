@@ -116,6 +116,7 @@ mod tests {
     fn systems_and_figures_are_on_the_plot() {
         let latency = |p50_ns| Latency {
             count: 1,
+            mean_ns: p50_ns,
             p50_ns,
             p99_ns: p50_ns * 2,
             p999_ns: p50_ns * 4,

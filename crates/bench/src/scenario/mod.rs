@@ -1,10 +1,17 @@
 //! Things done to a running cell while a load goes on: kill, restart, grow and
 //! shrink; and loads whose result is not a latency. One file each.
 
+mod away;
 mod cpu;
+mod crowd;
+mod full_kill;
 mod kill;
+mod large;
+mod look_aside_load;
 mod reshape;
+mod restarts;
 mod retries;
+mod stop_stop;
 mod takeover;
 
 use std::path::{Path, PathBuf};
@@ -21,10 +28,17 @@ use crate::peer::PeerError;
 use crate::server::{Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
 
+pub use away::{AwayReport, away};
 pub use cpu::{CpuReport, cpu};
+pub use crowd::{CrowdReport, crowd};
+pub use full_kill::{FullKillFigures, FullKillReport, full_kill};
 pub use kill::{KillReport, kill};
+pub use large::{LargeFigures, LargeReport, large};
+pub use look_aside_load::{Reach, Stretch};
 pub use reshape::{ReshapeReport, reshape};
+pub use restarts::{RestartsReport, StayingClient, restarts};
 pub use retries::{RetriesReport, RetryFigures, retries};
+pub use stop_stop::{StopStopFigures, StopStopReport, stop_stop};
 pub use takeover::{TakeoverReport, takeover};
 
 /// How thoroughly to run a scenario, and where.

@@ -42,7 +42,7 @@ pub struct TakeoverReport {
     pub deadline_ms: u64,
     /// From the kill until the successor served, in milliseconds.
     pub served_again_ms: u64,
-    /// From then until the surviving client's first answer, in milliseconds;
+    /// From then until the surviving client's first answer, a value or an acknowledgement, in milliseconds;
     /// nothing if there never was one.
     pub answered_again_ms: Option<u64>,
     /// Hits on values of the dead process in GETs that began after the new one
@@ -57,7 +57,11 @@ impl TakeoverReport {
     pub fn is_clean(&self) -> bool {
         // A call may end a little after its deadline on a busy machine.
         let is_in_time = self.slowest_call_ms <= self.deadline_ms as f64 * 1.2;
-        self.dead_hits == 0 && self.errors > 0 && is_in_time && self.answered_again_ms.is_some()
+        self.dead_hits == 0
+            && self.errors > 0
+            && is_in_time
+            && self.answered_again_ms.is_some()
+            && self.new_hits > 0
     }
 }
 
@@ -172,7 +176,8 @@ impl Watch<'_> {
         if served_before && self.served.is_none() {
             self.served = Some(begin);
         }
-        let answer = if number % WRITE_EVERY == WRITE_EVERY - 1 {
+        let is_write = number % WRITE_EVERY == WRITE_EVERY - 1;
+        let answer = if is_write {
             let value = [SECOND_LIFE; VALUE_LEN];
             let stored = self.survivor.set(&key, &value, SetOptions::default());
             stored.map(|_| None)
@@ -201,7 +206,9 @@ impl Watch<'_> {
                 return false;
             }
             Ok(Some(_)) => report.new_hits += 1,
-            // A miss, or a write that was acknowledged.
+            // Nothing was lost of what the successor holds; and nothing tells
+            // who it was that answered.
+            Ok(None) if !is_write => return false,
             Ok(None) => {}
         }
         if let Some(served) = self.served {

@@ -346,7 +346,7 @@ pub(super) fn kill(report: &KillReport) -> Vec<Figure> {
     );
     let seconds = |ms: Option<u64>| {
         ms.map_or_else(
-            || "never".to_owned(),
+            || "not for three tenths of a second on end".to_owned(),
             |ms| format!("after {:.1} s", ms as f64 / 1e3),
         )
     };
@@ -355,7 +355,7 @@ pub(super) fn kill(report: &KillReport) -> Vec<Figure> {
         "within 1 s",
         Some(report.recovery_ms.is_some_and(|ms| ms < 1_000)),
         format!(
-            "{} (slowest run {}); p99 {} before, {} after",
+            "{} (slowest run {}); p99 of a tenth of a second, median: {} before, {} from 1 s after",
             seconds(report.recovery_ms),
             seconds(report.recovery_ms_max),
             nanoseconds(report.p99_before_ns),

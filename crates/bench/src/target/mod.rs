@@ -120,3 +120,40 @@ pub trait Target {
         let _ = counts;
     }
 }
+
+/// A client that is lent for one run.
+impl<T: Target + ?Sized> Target for &mut T {
+    #[inline]
+    fn get(&mut self, key: &[u8]) -> Result<GetOutcome<'_>, TargetError> {
+        (**self).get(key)
+    }
+
+    fn get_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, GetOutcome<'_>),
+    ) -> Result<(), TargetError> {
+        (**self).get_many(keys, each)
+    }
+
+    fn set(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        ttl: Option<Duration>,
+    ) -> Result<SetOutcome, TargetError> {
+        (**self).set(key, value, ttl)
+    }
+
+    fn set_many(&mut self, items: &[Item<'_>]) -> Result<(), TargetError> {
+        (**self).set_many(items)
+    }
+
+    fn erase(&mut self, key: &[u8]) -> Result<SetOutcome, TargetError> {
+        (**self).erase(key)
+    }
+
+    fn count_retries(&self, counts: &mut BTreeMap<String, u64>) {
+        (**self).count_retries(counts);
+    }
+}

@@ -4,6 +4,7 @@
 mod replay;
 mod trace;
 mod twitter;
+mod zstd;
 
 pub use replay::{Trace, TraceSource};
 pub use trace::{OLTP, TraceError, TraceReader};

@@ -2,6 +2,7 @@
 //! meaning `count` blocks from `start` on. Read as a stream, whether compressed
 //! with zstd or not.
 
+use super::zstd::{self, ZstdReader};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
@@ -9,7 +10,6 @@ use std::path::Path;
 /// The trace OLTP, as the repository carries it.
 pub const OLTP: &[u8] = include_bytes!("../../data/OLTP.lis.zst");
 
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Longer lines are not of this format; a binary file may have no line end at all.
 const LINE_LEN_MAX: u64 = 256;
 /// More blocks in one request than any disk moves at once.
@@ -97,11 +97,11 @@ impl TraceReader {
             .take(4)
             .read_to_end(&mut head)
             .map_err(fail)?;
-        let is_compressed = head == ZSTD_MAGIC;
+        let is_compressed = head == zstd::MAGIC;
         let whole = Cursor::new(head).chain(input);
         let input: Box<dyn BufRead + Send> = if is_compressed {
-            let decoder = zstd::stream::read::Decoder::new(whole).map_err(fail)?;
-            Box::new(BufReader::with_capacity(1 << 16, decoder))
+            let packed = BufReader::with_capacity(1 << 16, whole);
+            Box::new(BufReader::with_capacity(1 << 16, ZstdReader::new(packed)))
         } else {
             Box::new(BufReader::with_capacity(1 << 16, whole))
         };
@@ -206,6 +206,7 @@ fn parse(line: &[u8]) -> Result<(u64, u64), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
     fn read(text: &'static [u8]) -> Result<Vec<u64>, TraceError> {
         TraceReader::new(text)?.collect()
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn compressed_reads_like_plain() {
         let plain = b"10 3 0 1\n20 2 0 2\n";
-        let packed = zstd::encode_all(&plain[..], 3).unwrap();
+        let packed = compress_to_vec(&plain[..], CompressionLevel::Fastest);
         let blocks: Result<Vec<u64>, _> = TraceReader::new(Cursor::new(packed)).unwrap().collect();
         assert_eq!(blocks.unwrap(), [10, 11, 12, 20, 21]);
     }
