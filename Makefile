@@ -26,7 +26,7 @@ soak:
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	cargo clippy --release --workspace --features trefoil/full --all-targets --locked -- -D warnings
 
 clean:
 	cargo clean

@@ -2,8 +2,8 @@
 # Measures every figure that the documentation quotes, into out/bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh
-cargo build --release --locked --quiet -p trefoil -p address-book
+scripts/setup.sh memcached redis postgres etcd
+cargo build --release --locked -p trefoil -p address-book --features trefoil/full
 target/release/trefoil bench all --out out/bench
 target/release/trefoil bench gateway | tee out/bench/gateway.txt
 target/release/trefoil bench gateway --peer redis --no-cell | tee out/bench/gateway-redis.txt

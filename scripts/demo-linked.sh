@@ -2,6 +2,6 @@
 # Builds the example service and shows the linked store at work.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh
-cargo build --release --locked --quiet -p address-book -p trefoil
+scripts/setup.sh postgres
+cargo build --release --locked -p address-book -p trefoil --features trefoil/linked
 exec target/release/address-book demo "$@"

@@ -2,6 +2,6 @@
 # Builds what is needed and shows the product at work.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh
-cargo build --release --locked --quiet -p trefoil
+scripts/setup.sh memcached
+cargo build --release --locked -p trefoil --features bench
 exec target/release/trefoil demo

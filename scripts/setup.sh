@@ -1,23 +1,36 @@
 #!/usr/bin/env bash
-# Installs what building, testing and comparing need, by package name.
-# Does nothing, quickly, where everything is there already.
+# Installs what is missing of a compiler and of the servers named, by package:
+# scripts/setup.sh [memcached] [redis] [postgres] [etcd]. Does nothing, quickly,
+# where everything is there already.
 set -euo pipefail
 
 missing=()
-command -v cc >/dev/null || missing+=(build-essential)
-command -v memcached >/dev/null || missing+=(memcached)
-command -v redis-server >/dev/null || missing+=(redis-server)
-# Debian keeps the server's programs out of the path.
-compgen -G '/usr/lib/postgresql/*/bin/pg_ctl' >/dev/null ||
-  command -v pg_ctl >/dev/null || missing+=(postgresql)
-command -v etcd >/dev/null || missing+=(etcd-server)
-command -v etcdctl >/dev/null || missing+=(etcd-client)
+need() { command -v "$1" >/dev/null || missing+=("$2"); }
+need cc build-essential
+for server in "$@"; do
+  case $server in
+    memcached) need memcached memcached ;;
+    redis) need redis-server redis-server ;;
+    postgres)
+      # Debian keeps the server's programs out of the path.
+      compgen -G '/usr/lib/postgresql/*/bin/pg_ctl' >/dev/null || need pg_ctl postgresql
+      ;;
+    etcd)
+      need etcd etcd-server
+      need etcdctl etcd-client
+      ;;
+    *)
+      echo "scripts/setup.sh: no server is called $server: memcached, redis, postgres, etcd" >&2
+      exit 2
+      ;;
+  esac
+done
 if ((${#missing[@]})); then
   as_root=()
   [[ $(id -u) == 0 ]] || as_root=(sudo)
   echo "installing: ${missing[*]}" >&2
-  # The peers are started by the benchmarks themselves, on ports of their own,
-  # databases by the tests: RUNLEVEL keeps the packages from starting a service.
+  # Benchmarks and tests start the servers themselves, on ports of their own:
+  # RUNLEVEL keeps the packages from starting a service.
   export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
   "${as_root[@]}" apt-get update -q >&2
   "${as_root[@]}" env RUNLEVEL=1 apt-get install -qy --no-install-recommends "${missing[@]}" >&2

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
-# FUZZ_SECONDS per target, SOAK_SEEDS and SOAK_LINKED_SEEDS can be set from outside.
+# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_LINKED_SEEDS and SOAK_OPERATIONS can be
+# set from outside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
 fuzz_seconds=${FUZZ_SECONDS:-120}
-seeds=${SOAK_SEEDS:-2000000}
+seeds=${SOAK_SEEDS:-5000000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
+operations=${SOAK_OPERATIONS:-20000000}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -30,15 +32,44 @@ miri() {
     -- --skip ring::tests
 }
 fuzz() {
-  local target
+  # What is found new is kept in target/corpus, for the next time; seeds and
+  # dictionaries are the repository's.
+  local target options folders
   for target in $(cd fuzz && cargo +nightly fuzz list); do
-    (cd fuzz && cargo +nightly fuzz run --target-dir ../target/fuzz "$target" -- -max_total_time="$fuzz_seconds" -max_len=4096)
+    options=(-max_total_time="$fuzz_seconds" -max_len=4096)
+    folders=("../target/corpus/$target")
+    [[ -f fuzz/dictionaries/$target.dict ]] && options+=(-dict="dictionaries/$target.dict")
+    [[ -d fuzz/seeds/$target ]] && folders+=("seeds/$target")
+    mkdir -p "target/corpus/$target"
+    (cd fuzz && cargo +nightly fuzz run --target-dir ../target/fuzz "$target" "${folders[@]}" -- "${options[@]}")
   done
 }
 
-stage "tools and peers" scripts/setup.sh
+# Prometheus' own words on the alert rules and on what a server answers. Its
+# package is taken apart, not installed: it would bring a server.
+promtool() {
+  local folder=target/promtool tool server code=0
+  tool=$folder/usr/bin/promtool
+  [[ -x $tool ]] || (
+    mkdir -p "$folder" && cd "$folder" && apt-get download -q prometheus && dpkg-deb -x prometheus_*.deb .
+  )
+  "$tool" check rules dashboards/alerts.yml
+  target/release/trefoil serve --listen 127.0.0.1:0 --socket "$PWD/$folder/socket" --memcached 127.0.0.1:0 \
+    --metrics 127.0.0.1:19411 --memory 64MiB >"$folder/ready" &
+  server=$!
+  until [[ -s $folder/ready ]] || ! kill -0 "$server" 2>/dev/null; do sleep 0.1; done
+  curl --silent --fail --header 'Accept: text/plain' http://127.0.0.1:19411/metrics |
+    "$tool" check metrics || code=$?
+  kill "$server"
+  wait "$server" || true
+  return "$code"
+}
+
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd
 stage "nightly tools" nightly
-stage "lints" cargo clippy --release --workspace --all-targets --locked -- -D warnings
+stage "lints" cargo clippy --release --workspace --features trefoil/full --all-targets --locked -- -D warnings
+stage "commands that a plain build is without" \
+  cargo test --release --locked --quiet -p trefoil --test all left_out::
 stage "linked store: kills, 200 pauses past the lease, an etcd that is killed and restored, 100,000 changes" linked_store
 stage "linked store, $linked_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --seeds "$linked_seeds"
@@ -46,9 +77,12 @@ stage "linked store, $linked_seeds seeds, maps that change all the time" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --rush --seeds "$linked_seeds"
 stage "linked store, a mutant for each safety rule" \
   cargo test --release --locked --quiet -p trefoil-linklet-core -p trefoil-linked-sim \
-  --features trefoil-linked-sim/mutants --test mutants --test scenarios
+  --features trefoil-linked-sim/mutants --test all -- mutants:: scenarios::
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz
-stage "simulator, $seeds seeds" cargo run --release --locked --quiet -p trefoil -- sim --seed 1000000 --seeds "$seeds"
+stage "simulator, $seeds seeds" cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$seeds"
+stage "histories, $operations operations" \
+  cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
+stage "metrics and alert rules, by Prometheus' own tool" promtool
 stages_report

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 source scripts/stages.sh
 
 built=target/tested
-repeated=$built/repeated-suites
+faults=kill,restart,stop,flush,client-kill,gateway-restart,memory
 export TREFOIL=$PWD/$built/trefoil
 
 # The clients' packages are downloaded while the compiler works; in a session of
@@ -24,6 +24,17 @@ await_clients() {
   }
 }
 
+# Every way to the cell, full memory, kills and stops. Not yet with wrong clocks,
+# which `make soak` has: a fill's version still comes from a clock there
+# (docs/quorum.md), and the check finds it.
+histories() {
+  "$TREFOIL" histories --operations 1000000 --faults "$faults" >target/histories.txt 2>&1 || {
+    cat target/histories.txt >&2
+    return 1
+  }
+  tail -n 6 target/histories.txt
+}
+
 # That every form works; this flavour's figures say nothing.
 linked_quick() {
   "$TREFOIL" bench linked --quick --out target/linked-quick >target/linked-quick.txt 2>&1 || {
@@ -32,18 +43,14 @@ linked_quick() {
   }
 }
 
-stage "tools and peers" scripts/setup.sh
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd
 fetch_clients
 stage "formatting" cargo fmt --all --check
-stage "build" cargo build --profile tested --workspace --bins --tests --locked --quiet
+stage "build" cargo build --profile tested --workspace --features trefoil/full --lib --bins --tests --locked
+stage "names in documentation and scripts" scripts/check-names.py "$TREFOIL"
 stage "clients' packages" await_clients
-stage "tests of every crate" scripts/run-tests.py tested "$repeated"
-stage "simulator, a mutant for each safety rule" \
-  cargo test --profile tested --locked --quiet -p trefoil-sim --features mutants --test mutants
+stage "tests of every crate" scripts/run-tests.py tested
+stage "histories, 1,000,000 operations" histories
 stage "linked store beside caches, quick" linked_quick
 stage "real clients, and memcached's own tests" scripts/clients.sh --checks-only serve gateway
 stages_report
-if [[ -s $repeated ]]; then
-  echo "failed at first and passed when repeated alone:"
-  cat "$repeated"
-fi

@@ -6,7 +6,6 @@ use crate::failure::{Failure, Outcome, print_line};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
-use trefoil_backend::ListenError;
 use trefoil_coordination::{
     AssignerAddress, AssignerClient, AssignerServer, CoordinationError, NodeOptions, StoreAddress,
 };
@@ -37,7 +36,7 @@ pub(crate) fn run(args: AssignerArgs) -> Outcome {
 fn serve(runtime: &Runtime, args: AssignerArgs) -> Outcome {
     crate::logging::start();
     if !args.listen.ip().is_loopback() && !args.insecure {
-        return Err(Failure::of(ListenError::OffLoopback(args.listen)));
+        return Err(crate::failure::off_loopback(args.listen));
     }
     let store: StoreAddress = args.store.parse().map_err(usage)?;
     let mut options = NodeOptions {

@@ -1,9 +1,9 @@
 //! Options of the front door, for `serve` and `gateway`.
 
-use crate::args::DoorArgs;
+use crate::args::{DoorArgs, Plaintext, Switch};
 use crate::failure::Failure;
 use serde_json::Value;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::Notify;
 use trefoil_gateway::observe::{Observatory, ObserveOptions, SLOW_THRESHOLD_DEFAULT};
 use trefoil_gateway::server::{
@@ -24,7 +24,7 @@ const BUFFERS_SHARE: u64 = 8;
 /// where it has one.
 pub(crate) fn options(
     args: &DoorArgs,
-    insecure: bool,
+    plaintext: &[Plaintext],
     memory: Option<u64>,
     stop: &Arc<Notify>,
 ) -> Result<GatewayOptions, Failure> {
@@ -53,20 +53,34 @@ pub(crate) fn options(
     });
     let item_len_max = args.item_max.map(|size| size.as_u64() as usize);
     Ok(GatewayOptions {
-        insecure,
+        plaintext: protocols(plaintext),
         thread_count: args.threads.unwrap_or_else(thread_count_default),
         limits: Limits {
             connections_max: args.connections.unwrap_or(defaults.limits.connections_max),
-            idle_timeout: args.idle_timeout,
+            idle_timeout: match args.idle_timeout {
+                None => defaults.limits.idle_timeout,
+                Some(idle) => Some(idle).filter(|idle| !idle.is_zero()),
+            },
+            authentication_timeout: defaults.limits.authentication_timeout,
             buffer_bytes_max: args.buffers.map_or(buffers, |size| size.as_u64()) as usize,
         },
         spin: args.spin.unwrap_or(defaults.spin),
         users: users.map_err(Failure::of)?,
         item_len_max: item_len_max.unwrap_or(defaults.item_len_max),
         shutdown_allowed: args.enable_shutdown,
+        admin_commands: args.admin_commands != Some(Switch::Off),
         on_shutdown: Some(Arc::new(move || stop.notify_one())),
         ..defaults
     })
+}
+
+fn protocols(plaintext: &[Plaintext]) -> Vec<Protocol> {
+    let protocol = |what: &Plaintext| match what {
+        Plaintext::Memcached => Some(Protocol::Memcached),
+        Plaintext::Redis => Some(Protocol::Redis),
+        Plaintext::Rpc | Plaintext::Metrics => None,
+    };
+    plaintext.iter().filter_map(protocol).collect()
 }
 
 fn parse(
@@ -101,8 +115,8 @@ pub(crate) struct Front {
     pub observatory: Arc<Observatory>,
 }
 
-/// Opens the doors to `keyspace`, which is made for each event loop and once
-/// more for reports. `is_local`: it is the store of this process.
+/// Opens the doors to `keyspace`, which is made for each event loop. `is_local`: it
+/// is the store of this process.
 pub(crate) fn open<K: Keyspace + Send + 'static>(
     args: &DoorArgs,
     options: GatewayOptions,
@@ -110,15 +124,9 @@ pub(crate) fn open<K: Keyspace + Send + 'static>(
     keyspace: impl Fn() -> K,
     is_local: bool,
 ) -> Result<Front, Failure> {
-    let reports = Mutex::new(keyspace());
-    let totals = move || {
-        let mut keyspace = reports.lock().unwrap_or_else(PoisonError::into_inner);
-        keyspace.totals().ok()
-    };
     let slow = args.slow_log.unwrap_or(SLOW_THRESHOLD_DEFAULT);
     let observatory = Observatory::new(ObserveOptions {
         slow_threshold: Some(slow).filter(|slow| !slow.is_zero()),
-        totals: Some(Arc::new(totals)),
         is_local,
         ..ObserveOptions::of(&options, &doors)
     });

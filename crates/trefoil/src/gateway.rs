@@ -1,6 +1,6 @@
 //! `gateway`: memcached's and Redis's clients served from any cell.
 
-use crate::args::GatewayArgs;
+use crate::args::{GatewayArgs, Plaintext};
 use crate::door;
 use crate::failure::{Failure, Outcome, print_line};
 use crate::signals::Signals;
@@ -9,17 +9,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use trefoil_backend::{ListenError, take_port};
-use trefoil_client::Cell;
-use trefoil_gateway::keyspace::{CellKeyspace, CellOptions};
+use trefoil_gateway::keyspace::{CellOptions, cell_keyspace};
 use trefoil_gateway::observe::Endpoint;
 use trefoil_gateway::server::{Doors, Protocol};
 
 const METRICS_DEFAULT: &str = "127.0.0.1:9412";
 
 pub(crate) fn run(args: GatewayArgs) -> Outcome {
+    let args = crate::settings::gateway_with_file(args)?;
     crate::logging::start();
     let stop = Arc::new(Notify::new());
-    let options = door::options(&args.doors, args.insecure, None, &stop)?;
+    let options = door::options(&args.doors, &args.plaintext, None, &stop)?;
     if options.doors.is_empty() {
         return Err(Failure::Usage(
             "the gateway would listen nowhere: give --memcached or --redis an address".into(),
@@ -28,8 +28,8 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
     let doors = Doors::open(&options).map_err(Failure::of)?;
     let metrics = metrics_listener(&args)?;
     let signals = Signals::new()?;
-    let cell = Cell::connect(&args.address.cell).map_err(Failure::of)?;
-    let keyspace = || CellKeyspace::new(cell.clone(), CellOptions::default());
+    let cell = crate::connect::cell(&args.address)?;
+    let keyspace = || cell_keyspace(cell.clone(), CellOptions::default());
     let front = door::open(&args.doors, options, doors, keyspace, false)?;
     let metrics = match metrics {
         None => None,
@@ -56,8 +56,9 @@ fn metrics_listener(args: &GatewayArgs) -> Result<Option<TcpListener>, Failure> 
     let Some(address) = crate::serve::metrics_address(text)? else {
         return Ok(None);
     };
-    if !address.ip().is_loopback() && !args.insecure {
-        return Err(Failure::of(ListenError::OffLoopback(address)));
+    if !address.ip().is_loopback() && !args.plaintext.contains(&Plaintext::Metrics) {
+        let what = "metrics";
+        return Err(Failure::of(ListenError::OffLoopback { address, what }));
     }
     let (listener, _) = take_port(address).map_err(Failure::of)?;
     Ok(Some(listener))

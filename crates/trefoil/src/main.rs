@@ -3,21 +3,31 @@
 //! Exit codes: 0 fine, 1 failed (a miss is a failed `get`), 2 usage.
 
 mod args;
+#[cfg(feature = "linked")]
 mod assigner;
+#[cfg(feature = "bench")]
 mod bench;
 mod cell;
+mod connect;
+#[cfg(feature = "bench")]
 mod demo;
 mod door;
 mod failure;
 mod gateway;
+#[cfg(feature = "bench")]
+mod histories;
 mod logging;
 mod operations;
+#[cfg(feature = "linked")]
 mod relay;
 mod serve;
 mod settings;
 mod signals;
+#[cfg(feature = "sim")]
 mod sim;
+#[cfg(feature = "top")]
 mod top;
+mod users;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -28,17 +38,35 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Gateway(args) => gateway::run(args),
+        #[cfg(feature = "linked")]
         Command::Relay(args) => relay::run(args),
         Command::Cell(command) => cell::run(command),
         Command::Get(args) => operations::get(args),
         Command::Set(args) => operations::set(args),
         Command::Erase(args) => operations::erase(args),
         Command::Cas(args) => operations::cas(args),
+        #[cfg(feature = "top")]
         Command::Top(args) => top::run(args),
+        #[cfg(feature = "bench")]
         Command::Bench(command) => bench::run(command),
+        #[cfg(feature = "linked")]
         Command::Assigner(args) => assigner::run(args),
+        #[cfg(feature = "sim")]
         Command::Sim(args) => sim::run(args),
+        #[cfg(feature = "bench")]
+        Command::Histories(args) => histories::run(args),
+        #[cfg(feature = "bench")]
+        Command::HistoryWorker => histories::worker(),
+        #[cfg(feature = "bench")]
         Command::Demo(args) => demo::run(args),
+        #[cfg(not(feature = "bench"))]
+        Command::Bench(_) | Command::Demo(_) | Command::Histories(_) => left_out("bench"),
+        #[cfg(not(feature = "linked"))]
+        Command::Relay(_) | Command::Assigner(_) => left_out("linked"),
+        #[cfg(not(feature = "sim"))]
+        Command::Sim(_) => left_out("sim"),
+        #[cfg(not(feature = "top"))]
+        Command::Top(_) => left_out("top"),
     };
     match result {
         Ok(code) => code,
@@ -47,4 +75,18 @@ fn main() -> ExitCode {
             failure.code()
         }
     }
+}
+
+/// A command that this build was made without.
+#[cfg(not(all(
+    feature = "top",
+    feature = "bench",
+    feature = "linked",
+    feature = "sim"
+)))]
+fn left_out(feature: &str) -> failure::Outcome {
+    Err(failure::Failure::Usage(format!(
+        "this build is without the feature `{feature}`: build it with \
+         `cargo build --release -p trefoil --features {feature}`"
+    )))
 }

@@ -1,13 +1,18 @@
 //! `get`, `set`, `erase`, `cas`: one operation each.
 
-use crate::args::{CasArgs, CellAddress, EraseArgs, GetArgs, SetArgs};
+use crate::args::{CasArgs, EraseArgs, GetArgs, SetArgs};
+use crate::connect::client;
 use crate::failure::{Failure, Outcome, print_json};
 use serde::Serialize;
-use std::io::{Read as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
-use trefoil_client::{Cell, Client, Lookup, Mutated, OpError, Options, SetOptions, Version};
+use std::time::Duration;
+use trefoil_client::{Lookup, Mutated, OpError, SetOptions, Version};
 use trefoil_layout::op::Expected;
+
+/// How long a command waits for the copy that its answer did not wait for.
+const FINISH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -15,11 +20,6 @@ struct Report {
     outcome: &'static str,
     version: Option<String>,
     reason: Option<String>,
-}
-
-fn client(address: &CellAddress) -> Result<Client, Failure> {
-    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
-    Ok(cell.client(Options::default()))
 }
 
 fn text(version: Version) -> Option<String> {
@@ -40,7 +40,13 @@ pub(crate) fn get(args: GetArgs) -> Outcome {
         }
         Lookup::Hit(hit) => {
             let mut out = std::io::stdout();
+            // A prompt does not belong behind a value; a script gets the bytes alone.
+            let end: &[u8] = match out.is_terminal() && !hit.value.ends_with(b"\n") {
+                true => b"\n",
+                false => b"",
+            };
             out.write_all(hit.value)
+                .and_then(|()| out.write_all(end))
                 .and_then(|()| out.flush())
                 .map_err(|e| Failure::doing("cannot write the value", e))?;
             Ok(ExitCode::SUCCESS)
@@ -72,12 +78,14 @@ pub(crate) fn set(args: SetArgs) -> Outcome {
         ..SetOptions::default()
     };
     let result = client.set(args.key.as_bytes(), &value, options);
+    client.finish(FINISH_PATIENCE);
     report(result, args.json)
 }
 
 pub(crate) fn erase(args: EraseArgs) -> Outcome {
     let mut client = client(&args.address)?;
     let result = client.erase(args.key.as_bytes());
+    client.finish(FINISH_PATIENCE);
     report(result, args.json)
 }
 
@@ -94,6 +102,7 @@ pub(crate) fn cas(args: CasArgs) -> Outcome {
         args.value.as_bytes(),
         options,
     );
+    client.finish(FINISH_PATIENCE);
     report(result, args.json)
 }
 

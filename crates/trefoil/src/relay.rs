@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::net::TcpListener;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
-use trefoil_backend::{ListenError, take_port};
+use trefoil_backend::take_port;
 use trefoil_freshness::{Database, HubOptions, KeyMap, RelayOptions, RelayServer, Slot, TableMap};
 
 pub(crate) fn run(args: RelayArgs) -> Outcome {
     crate::logging::start();
     if !args.listen.ip().is_loopback() && !args.insecure {
-        return Err(Failure::of(ListenError::OffLoopback(args.listen)));
+        return Err(crate::failure::off_loopback(args.listen));
     }
     let options = options(&args)?;
     let hub = HubOptions {

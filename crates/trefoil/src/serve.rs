@@ -1,20 +1,21 @@
 //! `serve`: a whole cell in this process.
 
-use crate::args::{DoorArgs, ServeArgs};
+use crate::args::{DoorArgs, Plaintext, ServeArgs};
 use crate::door::{self, Front};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::settings::{self, StoreSettings};
 use crate::signals::Signals;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions};
-use trefoil_cell::{BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode};
+use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions, StartError};
+use trefoil_cell::{
+    BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode, runtime_dir,
+};
 use trefoil_client::Cell;
-use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, LocalKeyspace};
+use trefoil_gateway::keyspace::{CellOptions, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
 
@@ -33,29 +34,37 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
             "an immutable cell (R=2) is started by `trefoil cell up --mode R=2 --load FILE`".into(),
         ));
     }
+    StoreSettings::from(&args.store).check()?;
+    let tcp = listen_address(args.listen.as_deref())?;
+    let users = crate::users::policy(&args.allow_user)?;
     crate::logging::start();
-    let listen = ListenOptions {
-        tcp: Some(args.listen.unwrap_or(LISTEN_DEFAULT)),
-        metrics: metrics_address(args.metrics.as_deref().unwrap_or(METRICS_DEFAULT))?,
-        insecure: args.insecure,
-        ..ListenOptions::default()
-    };
     let socket = match &args.socket {
         Some(path) => path.clone(),
-        None => default_socket(args.listen.unwrap_or(LISTEN_DEFAULT))?,
+        None => default_socket(tcp.unwrap_or(LISTEN_DEFAULT))?,
     };
     let listen = ListenOptions {
+        tcp,
         fabric: Some(fabric_socket(&socket)),
         unix: Some(socket),
-        ..listen
+        metrics: metrics_address(args.metrics.as_deref().unwrap_or(METRICS_DEFAULT))?,
+        plaintext_rpc: args.plaintext.contains(&Plaintext::Rpc),
+        plaintext_metrics: args.plaintext.contains(&Plaintext::Metrics),
+        users,
+        token_file: args.token_file.clone(),
     };
-    let listeners = Listeners::bind(&listen).map_err(Failure::of)?;
     let stop = Arc::new(Notify::new());
     let memory = StoreSettings::from(&args.store).memory;
-    let front = door::options(&args.doors, args.insecure, Some(memory), &stop)?;
+    let front = door::options(&args.doors, &args.plaintext, Some(memory), &stop)?;
+    let listeners = Listeners::bind(&listen);
     let doors = match front.doors.is_empty() {
-        true => None,
-        false => Some((front.clone(), Doors::open(&front).map_err(Failure::of)?)),
+        true => Ok(None),
+        false => Doors::open(&front).map(|doors| Some((front.clone(), doors))),
+    };
+    let (listeners, doors) = match (listeners, doors) {
+        (Ok(listeners), Ok(doors)) => (listeners, doors),
+        (Err(one), Err(other)) => return Err(Failure::of(format!("{one}\n  {other}"))),
+        (Err(error), Ok(_)) => return Err(Failure::of(error)),
+        (Ok(_), Err(error)) => return Err(Failure::of(error)),
     };
     let config = config(mode, &args, &listeners);
     let address = match listeners.tcp_address() {
@@ -115,7 +124,10 @@ struct Runs {
 
 fn start(options: ServerOptions, listeners: Listeners) -> Result<Runs, Failure> {
     let signals = Signals::new()?;
-    let server = Server::start(options, listeners).map_err(Failure::of)?;
+    let server = Server::start(options, listeners).map_err(|error| match error {
+        StartError::Memory(error) => Failure::Usage(format!("--memory: {error}")),
+        error => Failure::of(error),
+    })?;
     Ok(Runs { server, signals })
 }
 
@@ -133,7 +145,7 @@ fn open_doors(
         return door::open(args, options, doors, keyspace, true);
     }
     let cell = Cell::connect(address).map_err(Failure::of)?;
-    let keyspace = || CellKeyspace::new(cell.clone(), CellOptions::default());
+    let keyspace = || cell_keyspace(cell.clone(), CellOptions::default());
     door::open(args, options, doors, keyspace, false)
 }
 
@@ -145,8 +157,9 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
         fabric_socket: listeners.fabric_socket().map(Path::to_owned),
     };
     CellConfig {
+        life: settings::random_life(),
         config_id: 1,
-        cell: "serve".into(),
+        cell: args.name.clone().unwrap_or_else(|| "serve".into()),
         mode,
         backends: (0..mode.copy_count() as u32).map(backend).collect(),
         hash: KeyHasher {
@@ -156,7 +169,17 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
         flush_floor: Version::ZERO,
-        began_as: 0,
+    }
+}
+
+fn listen_address(text: Option<&str>) -> Result<Option<SocketAddr>, Failure> {
+    match text {
+        None => Ok(Some(LISTEN_DEFAULT)),
+        Some("off") => Ok(None),
+        Some(text) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Failure::Usage(format!("--listen {text}: give host:port or off"))),
     }
 }
 
@@ -178,20 +201,7 @@ fn fabric_socket(socket: &Path) -> PathBuf {
 
 /// A socket of this user's alone, named after the port.
 fn default_socket(listen: SocketAddr) -> Result<PathBuf, Failure> {
-    let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if Path::new(&folder).is_dir() => PathBuf::from(folder).join("trefoil"),
-        _ => std::env::temp_dir().join(format!("trefoil-{}", rustix::process::getuid().as_raw())),
-    };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .map_err(|e| {
-            Failure::doing(
-                format!("cannot make {} for the sockets", folder.display()),
-                e,
-            )
-        })?;
+    let folder = runtime_dir().map_err(Failure::of)?;
     let name = match listen.port() {
         0 => format!("serve-pid{}.sock", std::process::id()),
         port => format!("serve-{port}.sock"),

@@ -1,13 +1,16 @@
 //! Settings of servers: the command line over the configuration file over the
 //! defaults.
 
-use crate::args::{DoorArgs, Eviction, Hash, ServeArgs, StoreArgs};
+use crate::args::{
+    CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, Plaintext, ServeArgs, StoreArgs, Switch,
+    UpArgs,
+};
 use crate::failure::Failure;
 use bytesize::ByteSize;
 use serde::Deserialize;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use trefoil_backend::MEMORY_LIMIT_MIN;
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::VALUE_LEN_MAX_DEFAULT;
 
@@ -16,10 +19,62 @@ const MEMORY_DEFAULT: u64 = 1 << 30;
 /// Partitions of a backend that was not told.
 const PARTITION_COUNT_DEFAULT: usize = 8;
 
-/// The configuration file: the options' names, with underscores.
+/// Settings of a store.
+const STORE_KEYS: [&str; 6] = [
+    "memory",
+    "eviction",
+    "value_max",
+    "hash",
+    "partitions",
+    "huge_pages",
+];
+/// Settings of front doors.
+const DOOR_KEYS: [&str; 15] = [
+    "memcached",
+    "redis",
+    "threads",
+    "connections",
+    "idle_timeout",
+    "item_max",
+    "buffers",
+    "spin",
+    "slow_log",
+    "auth_file",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "enable_shutdown",
+    "admin_commands",
+];
+const SERVE_KEYS: [&str; 8] = [
+    "mode",
+    "name",
+    "listen",
+    "socket",
+    "metrics",
+    "allow_user",
+    "token_file",
+    "plaintext",
+];
+const UP_KEYS: [&str; 7] = [
+    "dir",
+    "mode",
+    "backends",
+    "load",
+    "metrics",
+    "name",
+    "allow_user",
+];
+const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
+
+/// The configuration file of any server: the options' names, with underscores.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct File {
+    cell: Option<String>,
+    dir: Option<PathBuf>,
+    backends: Option<u32>,
+    load: Option<PathBuf>,
     mode: Option<String>,
     memory: Option<ByteSize>,
     eviction: Option<Eviction>,
@@ -27,10 +82,15 @@ struct File {
     hash: Option<Hash>,
     partitions: Option<usize>,
     huge_pages: Option<bool>,
-    listen: Option<SocketAddr>,
+    name: Option<String>,
+    listen: Option<String>,
     socket: Option<PathBuf>,
     metrics: Option<String>,
-    insecure: Option<bool>,
+    #[serde(default)]
+    allow_user: Vec<String>,
+    token_file: Option<PathBuf>,
+    #[serde(default)]
+    plaintext: Vec<Plaintext>,
     memcached: Option<String>,
     redis: Option<String>,
     threads: Option<usize>,
@@ -48,6 +108,7 @@ struct File {
     tls_key: Option<PathBuf>,
     tls_client_ca: Option<PathBuf>,
     enable_shutdown: Option<bool>,
+    admin_commands: Option<Switch>,
 }
 
 /// As on the command line: 50us, 10m.
@@ -74,7 +135,7 @@ impl From<&StoreArgs> for StoreSettings {
     fn from(args: &StoreArgs) -> Self {
         StoreSettings {
             memory: args.memory.map_or(MEMORY_DEFAULT, |size| size.as_u64()),
-            eviction: args.eviction.unwrap_or(Eviction::Lru),
+            eviction: args.eviction.unwrap_or(Eviction::Slru),
             value_len_max: args
                 .value_max
                 .map_or(VALUE_LEN_MAX_DEFAULT as u64, |size| size.as_u64()),
@@ -88,10 +149,24 @@ impl From<&StoreArgs> for StoreSettings {
     }
 }
 
+impl StoreSettings {
+    /// Refuses what no server can be run with.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if self.memory < MEMORY_LIMIT_MIN {
+            let (memory, least) = (ByteSize::b(self.memory), ByteSize::b(MEMORY_LIMIT_MIN));
+            return Err(Failure::Usage(format!(
+                "--memory {memory} is too small: give at least {least}"
+            )));
+        }
+        Ok(())
+    }
+}
+
 impl Eviction {
     /// Its name in the cell's configuration.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Eviction::Slru => "slru",
             Eviction::Lru => "lru",
             Eviction::Arc => "arc",
             Eviction::S3fifo => "s3fifo",
@@ -104,19 +179,74 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     let Some(path) = &args.config else {
         return Ok(args);
     };
-    let file = read(path)?;
+    let known = [&SERVE_KEYS[..], &STORE_KEYS, &DOOR_KEYS].concat();
+    let file = read(path, "serve", &known)?;
+    args.mode = args.mode.or(file.mode.clone());
+    fill_store(&mut args.store, &file);
+    args.listen = args.listen.or(file.listen.clone());
+    args.socket = args.socket.or(file.socket.clone());
+    args.metrics = args.metrics.or(file.metrics.clone());
+    args.name = args.name.or(file.name.clone());
+    args.token_file = args.token_file.or(file.token_file.clone());
+    if args.allow_user.is_empty() {
+        args.allow_user = file.allow_user.clone();
+    }
+    if args.plaintext.is_empty() {
+        args.plaintext = file.plaintext.clone();
+    }
+    fill_doors(&mut args.doors, file);
+    Ok(args)
+}
+
+/// The same for `cell up`.
+pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
+    let Some(path) = &args.config else {
+        return Ok(args);
+    };
+    let file = read(path, "cell up", &[&UP_KEYS[..], &STORE_KEYS].concat())?;
+    fill_store(&mut args.store, &file);
+    args.dir = args.dir.or(file.dir);
     args.mode = args.mode.or(file.mode);
-    args.store.memory = args.store.memory.or(file.memory);
-    args.store.eviction = args.store.eviction.or(file.eviction);
-    args.store.value_max = args.store.value_max.or(file.value_max);
-    args.store.hash = args.store.hash.or(file.hash);
-    args.store.partitions = args.store.partitions.or(file.partitions);
-    args.store.huge_pages = args.store.huge_pages.or(file.huge_pages);
-    args.listen = args.listen.or(file.listen);
-    args.socket = args.socket.or(file.socket);
+    args.backends = args.backends.or(file.backends);
+    args.load = args.load.or(file.load);
     args.metrics = args.metrics.or(file.metrics);
-    args.insecure |= file.insecure.unwrap_or(false);
-    let doors = &mut args.doors;
+    args.name = args.name.or(file.name);
+    if args.allow_user.is_empty() {
+        args.allow_user = file.allow_user;
+    }
+    Ok(args)
+}
+
+/// The same for `gateway`.
+pub(crate) fn gateway_with_file(mut args: GatewayArgs) -> Result<GatewayArgs, Failure> {
+    let Some(path) = &args.config else {
+        return Ok(args);
+    };
+    let file = read(path, "gateway", &[&GATEWAY_KEYS[..], &DOOR_KEYS].concat())?;
+    // The address has a default, so the command line cannot be told from none.
+    if let Some(cell) = &file.cell
+        && args.address.cell == CELL_DEFAULT
+    {
+        args.address.cell.clone_from(cell);
+    }
+    args.metrics = args.metrics.or(file.metrics.clone());
+    if args.plaintext.is_empty() {
+        args.plaintext = file.plaintext.clone();
+    }
+    fill_doors(&mut args.doors, file);
+    Ok(args)
+}
+
+fn fill_store(store: &mut StoreArgs, file: &File) {
+    store.memory = store.memory.or(file.memory);
+    store.eviction = store.eviction.or(file.eviction);
+    store.value_max = store.value_max.or(file.value_max);
+    store.hash = store.hash.or(file.hash);
+    store.partitions = store.partitions.or(file.partitions);
+    store.huge_pages = store.huge_pages.or(file.huge_pages);
+}
+
+fn fill_doors(doors: &mut DoorArgs, file: File) {
     *doors = DoorArgs {
         memcached: doors.memcached.take().or(file.memcached),
         redis: doors.redis.take().or(file.redis),
@@ -132,19 +262,45 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
         tls_key: doors.tls_key.take().or(file.tls_key),
         tls_client_ca: doors.tls_client_ca.take().or(file.tls_client_ca),
         enable_shutdown: doors.enable_shutdown || file.enable_shutdown.unwrap_or(false),
+        admin_commands: doors.admin_commands.or(file.admin_commands),
     };
-    Ok(args)
 }
 
-fn read(path: &Path) -> Result<File, Failure> {
+/// Reads a file of which `command` knows these settings.
+fn read(path: &Path, command: &str, known: &[&str]) -> Result<File, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::doing(format!("cannot read {shown}"), e))?;
+    let table: toml::Table =
+        toml::from_str(&text).map_err(|e| Failure::Usage(format!("{shown}: {e}")))?;
+    if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(Failure::Usage(format!(
+            "{shown}: `trefoil {command}` has no setting \"{key}\"; it has {}",
+            known.join(", ")
+        )));
+    }
+    // From the text again: its errors name the line.
     toml::from_str(&text).map_err(|e| Failure::Usage(format!("{shown}: {e}")))
 }
 
 /// A seed for a new cell's hash function.
 pub(crate) fn random_seed() -> [u64; 2] {
+    [(); 2].map(|()| random())
+}
+
+/// The name of a cell's life that begins, never 0.
+pub(crate) fn random_life() -> u64 {
+    random().max(1)
+}
+
+fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    [(); 2].map(|()| RandomState::new().build_hasher().finish())
+    let mut hasher = RandomState::new().build_hasher();
+    // The system's keys are drawn once a thread and then counted up: a life must
+    // differ from another process's, too.
+    hasher.write_u32(std::process::id());
+    if let Ok(now) = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+        hasher.write_u128(now.as_nanos());
+    }
+    hasher.finish()
 }

@@ -22,6 +22,7 @@ pub(super) fn run(args: &GatewayBenchArgs) -> Outcome {
         seconds: args.seconds,
         keys_count: args.keys,
         value_lens: args.value_size.clone(),
+        cores: (args.client_core, args.server_core),
         ..GatewayOptions::new(&program()?, dialect)
     };
     let report = gateway(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;

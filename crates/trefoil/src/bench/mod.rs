@@ -1,11 +1,12 @@
 //! `bench`: the command line of `trefoil-bench`.
 
 mod gateway;
+#[cfg(feature = "linked")]
 mod linked;
 mod suite;
 
 use crate::args::{
-    BenchCommand, CompareArgs, HitRatioArgs, LoadArgs, MemoryArgs, Pages, Peer, Touches,
+    BenchCommand, ChurnArgs, CompareArgs, HitRatioArgs, LoadArgs, MemoryArgs, Pages, Peer, Touches,
 };
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use trefoil_bench::peer::PeerKind;
 use trefoil_bench::size_shift::{self, SizeShiftOptions};
 use trefoil_bench::target::trefoil::Trefoil;
 use trefoil_bench::workload::{Trace, TraceReader};
-use trefoil_client::{Cell, Options};
+use trefoil_client::Options;
 
 /// Bytes of the load generator's keys.
 const KEY_LEN: usize = 16;
@@ -35,10 +36,14 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         BenchCommand::Mix(args) => load(&args, args.get_share),
         BenchCommand::Compare(args) => compared(&args),
         BenchCommand::Memory(args) => memory(&args),
+        BenchCommand::Churn(args) => churn(&args),
         BenchCommand::HitRatio(args) => hit_ratio(&args),
         BenchCommand::SizeShift { json } => size_shift(json),
         BenchCommand::Gateway(args) => gateway::run(&args),
+        #[cfg(feature = "linked")]
         BenchCommand::Linked(args) => linked::run(&args),
+        #[cfg(not(feature = "linked"))]
+        BenchCommand::Linked(_) => crate::left_out("linked"),
         BenchCommand::Scenario(args) => suite::scenario(&args),
         BenchCommand::All(args) => suite::all(args),
     }
@@ -52,7 +57,7 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
         pin_current_thread(core)
             .map_err(|e| Failure::doing(format!("cannot use core {core}"), e))?;
     }
-    let cell = Cell::connect(&args.address.cell).map_err(Failure::of)?;
+    let cell = crate::connect::cell(&args.address)?;
     let mut target = Trefoil::new(cell.client(Options::default()));
     let popularity = match args.zipf {
         Some(theta) => Popularity::Zipf { theta },
@@ -172,8 +177,15 @@ fn compared(args: &CompareArgs) -> Outcome {
         corpus_len: args.corpus.as_u64(),
         runs: args.runs,
         seconds: args.seconds,
+        server_core: args.server_core,
+        client_core: args.client_core,
         ..CompareOptions::new(&program()?, peer(args.peer), page)
     };
+    // Before minutes of measuring, not after them.
+    if let Some(folder) = &args.plots {
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Failure::doing(format!("cannot make {}", folder.display()), e))?;
+    }
     let report = compare(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
     if args.json {
         print_json(&report)?;
@@ -210,6 +222,38 @@ fn memory(args: &MemoryArgs) -> Outcome {
         report.memcached.overhead_bytes_per_item,
         report.ratio
     ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn churn(args: &ChurnArgs) -> Outcome {
+    if args.value_size.contains(&0) || args.memory.as_u64() < 32 << 20 {
+        return Err(Failure::Usage(
+            "--value-size has to be above 0, --memory at least 32MiB".into(),
+        ));
+    }
+    let options = trefoil_bench::churn::ChurnOptions {
+        memory: args.memory.as_u64(),
+        key_len: args.key_size,
+        value_lens: args.value_size.clone(),
+    };
+    let report =
+        trefoil_bench::churn::churn(&program()?, &options, &mut |what| eprintln!("{what}"))
+            .map_err(Failure::of)?;
+    if args.json {
+        return print_json(&report).map(|()| ExitCode::SUCCESS);
+    }
+    for case in &report.cases {
+        print_line(&format!(
+            "{:>6} B values: resident bytes per item trefoil {:.1}, {} {:.1}; items per resident byte {:.3}; hit ratio {:.2} % and {:.2} %",
+            case.value_size,
+            case.trefoil.resident_bytes_per_item,
+            report.peer,
+            case.memcached.resident_bytes_per_item,
+            case.ratio,
+            case.trefoil.hit_ratio * 100.0,
+            case.memcached.hit_ratio * 100.0
+        ))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

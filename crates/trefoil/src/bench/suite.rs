@@ -10,7 +10,10 @@ use trefoil_bench::scenario::{self, ScenarioError, ScenarioOptions};
 use trefoil_bench::suite::{SuiteOptions, suite};
 
 pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
-    let options = ScenarioOptions::new(&program()?, args.quick);
+    let mut options = ScenarioOptions::new(&program()?, args.quick);
+    // A machine with one core has nothing to choose from.
+    options.server_core = options.server_core.map(|_| args.server_core);
+    options.client_core = options.client_core.map(|_| args.client_core);
     let progress = &mut |what: &str| eprintln!("{what}");
     match args.name {
         Scenario::Kill => show(args, scenario::kill(&options, progress), |report| {
@@ -23,6 +26,24 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
             report.uniform.bad + report.zipf.bad == 0
         }),
         Scenario::Reshape => show(args, scenario::reshape(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::FullKill => show(args, scenario::full_kill(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::StopStop => show(args, scenario::stop_stop(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::Away => show(args, scenario::away(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::Large => show(args, scenario::large(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::Restarts => show(args, scenario::restarts(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::Crowd => show(args, scenario::crowd(&options, progress), |report| {
             report.is_clean()
         }),
         Scenario::Cpu => show(args, scenario::cpu(&options, progress), |_| true),
@@ -41,10 +62,7 @@ fn show<R: Serialize>(
     } else {
         let json = serde_json::to_value(&report).map_err(Failure::of)?;
         for (name, value) in json.as_object().into_iter().flatten() {
-            // The course of a run is for plots.
-            if !value.is_array() {
-                print_line(&format!("{name:<28} {value}"))?;
-            }
+            print_figures(name, value)?;
         }
     }
     Ok(if is_clean(&report) {
@@ -52,6 +70,28 @@ fn show<R: Serialize>(
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// A line for each figure. What a list of cases found is named after the case;
+/// the course of a run is for plots.
+fn print_figures(name: &str, value: &serde_json::Value) -> Result<(), Failure> {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (field, value) in fields {
+                if field != "timeline" {
+                    print_figures(&format!("{name}.{field}"), value)?;
+                }
+            }
+            Ok(())
+        }
+        serde_json::Value::Array(cases) => {
+            for (at, case) in cases.iter().enumerate() {
+                print_figures(&format!("{name}[{at}]"), case)?;
+            }
+            Ok(())
+        }
+        value => print_line(&format!("{name:<40} {value}")),
+    }
 }
 
 pub(super) fn all(args: AllArgs) -> Outcome {

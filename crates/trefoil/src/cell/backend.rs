@@ -22,6 +22,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         unix: Some(unix),
         fabric: Some(store.fabric_socket(args.number).map_err(Failure::of)?),
         metrics: args.metrics,
+        users: crate::users::policy(&args.allow_user)?,
         ..ListenOptions::default()
     };
     let listeners = Listeners::bind(&listen).map_err(Failure::of)?;

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use std::path::Path;
 use std::process::ExitCode;
-use trefoil_client::{Cell, CorpusFormat};
+use trefoil_client::CorpusFormat;
 
 pub(crate) fn run(command: CellCommand) -> Outcome {
     match command {
@@ -39,7 +39,7 @@ struct MemoryReport {
 }
 
 fn memory(address: &CellAddress, limit: ByteSize, json: bool) -> Outcome {
-    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let cell = crate::connect::cell(address)?;
     let bytes = limit.as_u64();
     let mut code = ExitCode::SUCCESS;
     let mut reports = Vec::new();
@@ -85,7 +85,7 @@ struct FlushReport {
 
 /// Flushes the cell and says how far that went.
 fn flush(address: &CellAddress, json: bool) -> Outcome {
-    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let cell = crate::connect::cell(address)?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ms = since.map_err(Failure::of)?.as_millis() as u64;
     let flushed = cell.flush(now_ms).map_err(Failure::of)?;
@@ -99,8 +99,15 @@ fn flush(address: &CellAddress, json: bool) -> Outcome {
         print_json(&report)?;
     } else {
         print_line(&format!(
-            "flushed on {} backends ({} down), config id {}",
-            report.backends_flushed, report.backends_down, report.config_id
+            "flushed on {} backend{} ({} down), config id {}",
+            report.backends_flushed,
+            if report.backends_flushed == 1 {
+                ""
+            } else {
+                "s"
+            },
+            report.backends_down,
+            report.config_id
         ))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -108,7 +115,7 @@ fn flush(address: &CellAddress, json: bool) -> Outcome {
 
 /// Loads `file` into an immutable cell and says what was loaded.
 fn reload(address: &CellAddress, file: &Path, clear_first: bool) -> Outcome {
-    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let cell = crate::connect::cell(address)?;
     let loaded = cell
         .reload(file, CorpusFormat::of(file), clear_first)
         .map_err(Failure::of)?;

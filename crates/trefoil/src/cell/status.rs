@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
-use trefoil_client::{BackendStats, Cell};
+use trefoil_client::{BackendStats, Options};
 
 #[derive(Serialize)]
 struct Status {
@@ -21,9 +21,14 @@ struct Status {
 struct Backend {
     number: u32,
     state: &'static str,
+    /// What carries this process's operations to it, and why nothing faster does.
+    carrier: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    carrier_why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    pid: u32,
+    /// None where nobody answers: 0 would be the reader's own process group.
+    pid: Option<u32>,
     uptime_ms: u64,
     memory_limit_bytes: u64,
     resident_bytes: u64,
@@ -54,9 +59,9 @@ struct Mutations {
 }
 
 pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
-    let cell = Cell::connect(&address.cell).map_err(Failure::of)?;
+    let cell = crate::connect::cell(address)?;
     let config = cell.config();
-    let status = Status {
+    let mut status = Status {
         cell: config.cell.clone(),
         mode: config.mode.to_string(),
         config_id: config.config_id,
@@ -64,6 +69,13 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
         value_len_max: config.value_len_max,
         backends: cell.stats().into_iter().map(backend).collect(),
     };
+    for link in cell.client(Options::default()).carriers() {
+        let number = link.backend;
+        if let Some(backend) = status.backends.iter_mut().find(|b| b.number == number) {
+            backend.carrier = link.carrier.name();
+            backend.carrier_why = link.why.map(|why| why.to_string());
+        }
+    }
     if json {
         print_json(&status)?
     } else {
@@ -109,8 +121,10 @@ fn backend(answer: BackendStats) -> Backend {
     Backend {
         number,
         state: "up",
+        carrier: "",
+        carrier_why: None,
         error: None,
-        pid: process.pid,
+        pid: Some(process.pid),
         uptime_ms: process.uptime_ms,
         memory_limit_bytes: process.memory_limit_bytes,
         resident_bytes: process.resident_bytes,
@@ -162,7 +176,7 @@ fn print(status: &Status) -> Result<(), Failure> {
             "{:>7}  {:<5} {:>7} {:>12} {:>11} {:>11} {:>11} {:>9} {:>8}",
             backend.number,
             backend.state,
-            backend.pid,
+            backend.pid.unwrap_or_default(),
             backend.items,
             ByteSize::b(backend.entry_bytes).to_string(),
             ByteSize::b(backend.resident_bytes).to_string(),
@@ -170,6 +184,10 @@ fn print(status: &Status) -> Result<(), Failure> {
             backend.evictions_capacity + backend.evictions_associativity,
             backend.expired,
         ))?;
+        if let Some(why) = &backend.carrier_why {
+            let carrier = backend.carrier;
+            print_line(&format!("         reached by {carrier}, not faster: {why}"))?;
+        }
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::args::UpArgs;
 use crate::failure::{Failure, Outcome, print_line};
 use crate::settings::StoreSettings;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -18,10 +19,16 @@ use trefoil_layout::{KeyHasher, Version};
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: UpArgs) -> Outcome {
-    let mode: Mode = args
-        .mode
+    let args = crate::settings::up_with_file(args)?;
+    let mode_text = args.mode.as_deref().unwrap_or("R=3.2");
+    let mode: Mode = mode_text
         .parse()
-        .map_err(|e| Failure::Usage(format!("--mode {}: {e}", args.mode)))?;
+        .map_err(|e| Failure::Usage(format!("--mode {mode_text}: {e}")))?;
+    let Some(dir) = &args.dir else {
+        return Err(Failure::Usage(
+            "no directory for the cell: give --dir, or dir in the configuration file".into(),
+        ));
+    };
     let copies = mode.copy_count() as u32;
     let count = args.backends.unwrap_or(copies);
     match (mode, &args.load) {
@@ -41,18 +48,22 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         std::fs::File::open(file)
             .map_err(|e| Failure::doing(format!("cannot read {}", file.display()), e))?;
     }
+    StoreSettings::from(&args.store).check()?;
+    crate::users::policy(&args.allow_user)?;
+    let metrics = args.metrics.as_deref().unwrap_or("off");
+    let metrics = crate::serve::metrics_address(metrics)?;
     crate::logging::start();
-    let dir = configure(&args, mode, count)?;
+    let dir = configure(&args, dir, mode, count)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?;
-    runtime.block_on(supervise(&args, &dir, count))
+    runtime.block_on(supervise(&args, metrics, &dir, count))
 }
 
 /// Writes the cell's configuration and returns its directory, absolute.
-fn configure(args: &UpArgs, mode: Mode, count: u32) -> Result<PathBuf, Failure> {
-    let store = DirectoryStore::create(&args.dir).map_err(Failure::of)?;
+fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBuf, Failure> {
+    let store = DirectoryStore::create(dir).map_err(Failure::of)?;
     // Whoever runs in this directory keeps its configuration.
     let known = store.load().map_err(Failure::of)?;
     let ever = known
@@ -69,10 +80,13 @@ fn configure(args: &UpArgs, mode: Mode, count: u32) -> Result<PathBuf, Failure> 
             fabric_socket: Some(store.fabric_socket(number).map_err(Failure::of)?),
         })
     };
-    let expected = known.as_ref().map(|config| config.config_id);
+    let expected = known.as_ref().map(CellConfig::topology_id);
+    // Ids in one directory grow through all lives.
+    let last_id = known.as_ref().map_or(0, |config| config.config_id);
     let config = CellConfig {
-        config_id: expected.unwrap_or(0) + 1,
-        cell: "cell".into(),
+        life: crate::settings::random_life(),
+        config_id: last_id + 1,
+        cell: args.name.clone().unwrap_or_else(|| "cell".into()),
         mode,
         backends: (0..count).map(backend).collect::<Result<_, Failure>>()?,
         hash: KeyHasher {
@@ -82,7 +96,6 @@ fn configure(args: &UpArgs, mode: Mode, count: u32) -> Result<PathBuf, Failure> 
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
         flush_floor: Version::ZERO,
-        began_as: 0,
     };
     store
         .compare_and_swap(expected, &config)
@@ -96,13 +109,13 @@ struct Backend {
     child: Child,
 }
 
-async fn supervise(args: &UpArgs, dir: &Path, count: u32) -> Outcome {
+async fn supervise(args: &UpArgs, metrics: Option<SocketAddr>, dir: &Path, count: u32) -> Outcome {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
     // All at once: each waits out its predecessor's lease.
     let mut starting = Vec::new();
     for number in 0..count {
-        starting.push(spawn(args, dir, number)?);
+        starting.push(spawn(args, metrics, dir, number)?);
     }
     let mut backends = Vec::new();
     for mut backend in starting {
@@ -135,7 +148,12 @@ async fn supervise(args: &UpArgs, dir: &Path, count: u32) -> Outcome {
     stop(backends).await
 }
 
-fn spawn(args: &UpArgs, dir: &Path, number: u32) -> Result<Backend, Failure> {
+fn spawn(
+    args: &UpArgs,
+    metrics: Option<SocketAddr>,
+    dir: &Path,
+    number: u32,
+) -> Result<Backend, Failure> {
     let program =
         std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let settings = StoreSettings::from(&args.store);
@@ -156,7 +174,10 @@ fn spawn(args: &UpArgs, dir: &Path, number: u32) -> Result<Backend, Failure> {
     if let Some(file) = &args.load {
         command.arg("--load").arg(file);
     }
-    if let Some(mut address) = args.metrics {
+    if !args.allow_user.is_empty() {
+        command.args(["--allow-user", &args.allow_user.join(",")]);
+    }
+    if let Some(mut address) = metrics {
         let port = u32::from(address.port()).saturating_add(number);
         let port = u16::try_from(port).map_err(|_| {
             Failure::Usage(format!(

@@ -21,7 +21,6 @@ use report::Report;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
-use trefoil_client::Cell;
 
 /// Between two readings at least: backends count their CPU in ticks of 10 ms.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -33,7 +32,7 @@ pub(crate) fn run(args: TopArgs) -> Outcome {
             "standard output is no terminal: use --once for text or --json for objects".into(),
         ));
     }
-    let cell = Cell::connect(&args.address.cell).map_err(Failure::of)?;
+    let cell = crate::connect::cell(&args.address)?;
     if !args.json && !args.once {
         return screen::run(cell, interval, args.keys);
     }

@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trefoil");
 
+/// The folder of everything.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     trefoil_ports::free_port(Ipv4Addr::LOCALHOST).unwrap()

@@ -1,19 +1,19 @@
 //! Atomic updates of a replicated cell whose backends die.
 
-mod support;
-
+use crate::support::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::Cell;
-use trefoil_gateway::keyspace::{CellKeyspace, CellOptions};
-use trefoil_gateway_core::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Updated};
+use trefoil_gateway::keyspace::{CellKeyspace, CellOptions, Patient, cell_keyspace};
+use trefoil_gateway_core::keyspace::{
+    Access, Decision, Fault, Keyspace, NewItem, Ready as _, Updated,
+};
 
 const THREADS: u64 = 20;
 const UPDATES: u64 = 1000;
 const KEY: &[u8] = b"counter";
 
-fn increment(keyspace: &mut CellKeyspace) -> Result<Updated, Fault> {
-    keyspace.update(KEY, &mut |item, scratch| {
+fn increment(keyspace: &mut Patient<CellKeyspace>) -> Result<Updated, Fault> {
+    let updated = keyspace.update(KEY, &mut |item, scratch| {
         let mut digits = Vec::new();
         if let Some(item) = item {
             item.value.append_to(&mut digits);
@@ -24,10 +24,11 @@ fn increment(keyspace: &mut CellKeyspace) -> Result<Updated, Fault> {
             value: scratch,
             ..NewItem::default()
         })
-    })
+    });
+    updated.ready().expect("it waits")
 }
 
-fn value(keyspace: &mut CellKeyspace) -> u64 {
+fn value(keyspace: &mut Patient<CellKeyspace>) -> u64 {
     let mut value = Vec::new();
     keyspace
         .get(KEY, Access::Use, &mut |item| {
@@ -58,9 +59,10 @@ fn a_thousand_increments_count_once_each_while_a_backend_is_killed() {
     let endings = Endings::default();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            let mut keyspace = CellKeyspace::new(client.clone(), CellOptions::default());
+            let keyspace = cell_keyspace(client.clone(), CellOptions::default());
             let endings = &endings;
             scope.spawn(move || {
+                let mut keyspace = Patient::new(keyspace);
                 for _ in 0..UPDATES / THREADS {
                     // Refused means that nothing was changed: once more.
                     let ending = loop {
@@ -90,7 +92,10 @@ fn a_thousand_increments_count_once_each_while_a_backend_is_killed() {
         assert!(done < UPDATES, "the backend died too late to matter");
         println!("killed after {done}");
     });
-    let value = value(&mut CellKeyspace::new(client, CellOptions::default()));
+    let value = value(&mut Patient::new(cell_keyspace(
+        client,
+        CellOptions::default(),
+    )));
     let acknowledged = endings.acknowledged.into_inner();
     let indeterminate = endings.indeterminate.into_inner();
     let refused = endings.refused.into_inner();

@@ -1,8 +1,6 @@
 //! The command line against a running cell: outputs, exit codes, messages.
 
-mod support;
-
-use support::{Cell, free_port, run, text};
+use crate::support::{Cell, free_port, run, text};
 
 #[test]
 fn set_get_cas_erase_on_one_copy_and_on_three() {
@@ -131,7 +129,12 @@ fn usage_errors_exit_2_and_say_what_to_do() {
         ],
         &["serve", "--memory", "a lot"],
         &["serve", "--eviction", "random"],
-        &["get", "k"],
+        &["get", "k", "--cell", "nonsense"],
+        &["serve", "--memory", "10"],
+        &["cell", "up", "--dir", "/nowhere", "--memory", "10"],
+        &["serve", "--listen", "here"],
+        &["serve", "--allow-user", "no such user"],
+        &["serve", "--plaintext", "everything"],
     ] {
         let output = run(args);
         assert_eq!(
@@ -166,7 +169,12 @@ fn unreachable_cells_and_bad_addresses_are_named() {
         &empty,
     ] {
         let output = run(&["get", "k", "--cell", cell]);
-        assert_eq!(output.status.code(), Some(1), "{cell}");
+        // What is no address is a mistake of who types; an absent cell is not.
+        let code = match cell {
+            "not an address" | "etcd://127.0.0.1:2379/c" => 2,
+            _ => 1,
+        };
+        assert_eq!(output.status.code(), Some(code), "{cell}");
         let message = text(&output.stderr);
         assert!(!message.contains("panicked"), "{cell}: {message}");
         assert!(
@@ -233,7 +241,7 @@ fn off_loopback_without_tls_is_refused() {
     ]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        text(&output.stderr).contains("--insecure"),
+        text(&output.stderr).contains("--plaintext rpc"),
         "{}",
         text(&output.stderr)
     );
@@ -260,6 +268,8 @@ fn status_and_memory_limit() {
             .all(|b| b["state"] == "up" && b["items"] == 4),
         "{status:#}"
     );
+    let reached = |b: &serde_json::Value| b["carrier"] == "shared" && b["carrier_why"].is_null();
+    assert!(backends.iter().all(reached), "{status:#}");
     let human = text(&cell.run(&["cell", "status"]).stdout);
     assert!(human.contains("R=3.2"), "{human}");
 
@@ -295,7 +305,27 @@ fn configuration_file_gives_defaults_and_refuses_unknown_names() {
     );
     drop(cell);
 
+    let up = dir.path().join("cell").display().to_string();
+    let settings =
+        format!("dir = \"{up}\"\nmode = \"R=1\"\nname = \"orders\"\nmemory = \"64MiB\"\n");
+    std::fs::write(&file, settings).unwrap();
+    let cell = Cell::start(&["cell", "up", "--config", &path, "--memory", "96MiB"]);
+    let status = cell.json(&["cell", "status", "--json"]);
+    assert_eq!(
+        (&status["cell"], &status["mode"]),
+        (&"orders".into(), &"R=1".into())
+    );
+    let limit = &status["backends"][0]["memory_limit_bytes"];
+    assert_eq!(*limit, 96 << 20, "options win");
+    drop(cell);
+    // What belongs to another command is a mistake, too.
+    let output = run(&["serve", "--config", &path]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no setting \"dir\""));
+
     std::fs::write(&file, "memroy = \"192MiB\"\n").unwrap();
+    let output = run(&["gateway", "--config", &path]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     let output = run(&["serve", "--config", &path]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert!(

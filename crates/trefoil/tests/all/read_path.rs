@@ -1,8 +1,6 @@
 //! What a one-sided read must not do: allocate.
 
-mod support;
-
-use support::Cell;
+use crate::support::Cell;
 use trefoil_client::{Lookup, Options, SetOptions};
 
 const KEYS: usize = 2_000;

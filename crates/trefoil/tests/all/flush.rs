@@ -1,12 +1,10 @@
 //! Flushing a cell of processes: nobody finds anything afterwards, whatever
 //! they had mapped and however they read.
 
-mod support;
-
+use crate::support::{Cell, kill, text};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
-use support::{Cell, kill, text};
 use trefoil_client::{Carrier, Client, Lookup, MissReason, Options, SetOptions};
 
 const KEYS: usize = 60;

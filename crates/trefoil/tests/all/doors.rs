@@ -1,14 +1,12 @@
 //! The front door as a user's script sees it: `serve` and `gateway`.
 
-mod support;
-
+use crate::support::{Cell, PROGRAM, free_port, kill, run, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Cell, PROGRAM, free_port, kill, run, text};
 
 /// A server with doors; ends with the test.
 struct Front {
@@ -180,7 +178,6 @@ fn mistakes_are_usage_errors() {
         &["serve", "--redis", "unix:"],
         &["serve", "--tls-cert", "cert.pem"],
         &["serve", "--idle-timeout", "soon"],
-        &["gateway"],
         &["gateway", "--cell", "127.0.0.1:1", "--memcached", "off"],
     ] {
         let output = run(args);
@@ -193,7 +190,7 @@ fn mistakes_are_usage_errors() {
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
     assert!(
-        message.contains("--tls-cert") && message.contains("--insecure"),
+        message.contains("--tls-cert") && message.contains("--plaintext memcached"),
         "{message}"
     );
 }

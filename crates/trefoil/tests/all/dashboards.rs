@@ -2,13 +2,10 @@
 //! every name, label and label value in them is looked for in what a server
 //! answers. A panel that shows nothing looks like a quiet system.
 
-mod support;
-
+use crate::support::{Cell, free_port, repository};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use support::{Cell, free_port};
 
 /// Added by Prometheus itself.
 const BUILT_IN: [&str; 1] = ["up"];
@@ -114,10 +111,6 @@ fn scrape(port: u16) -> Series {
         }
     }
     series
-}
-
-fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// Expressions of all panels and variables.

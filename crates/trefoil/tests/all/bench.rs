@@ -1,11 +1,9 @@
 //! The load generator, hit ratios and the simulator through the command line:
 //! that they work at all, and print what scripts rely on.
 
-mod support;
-
+use crate::support::{Cell, parse, run, text};
 use serde_json::Value;
 use std::path::Path;
-use support::{Cell, parse, run, text};
 
 /// Fields of `bench get|set|mix --json` that others script against.
 fn assert_summary(json: &Value) {
@@ -105,6 +103,7 @@ fn traces_that_are_none_are_named() {
     }
 }
 
+#[cfg(feature = "sim")]
 #[test]
 fn seeds_are_simulated_and_one_is_replayed() {
     let output = run(&["sim", "--seeds", "200"]);
@@ -115,6 +114,7 @@ fn seeds_are_simulated_and_one_is_replayed() {
     assert!(text(&replay.stdout).contains("seed 7"));
 }
 
+#[cfg(feature = "linked")]
 #[test]
 fn comparisons_of_the_linked_store_that_make_no_sense_are_usage_errors() {
     for wrong in [

@@ -1,10 +1,9 @@
 //! What happens when a machine is killed, under load.
 
-mod support;
-
+use crate::support;
+use crate::support::{Cell, PROGRAM, parse, text};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Cell, PROGRAM, parse, text};
 use trefoil_client::{Expected, Lookup, Mutated, Options, SetOptions};
 
 /// Keys that a load fills in before it measures.

@@ -1,0 +1,290 @@
+//! `bench` and `demo`.
+
+#[cfg(feature = "linked")]
+mod linked;
+
+#[cfg(feature = "linked")]
+pub(crate) use linked::*;
+
+use super::{CellAddress, Eviction};
+use bytesize::ByteSize;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    /// GETs against a cell, filled first
+    Get(LoadArgs),
+    /// SETs against a cell
+    Set(LoadArgs),
+    /// 95 % GETs and 5 % SETs (see --get-share)
+    Mix(LoadArgs),
+    /// Beside memcached or redis, in turn in one run; starts everything itself
+    Compare(CompareArgs),
+    /// Memory per item beyond key and value, beside memcached
+    Memory(MemoryArgs),
+    /// Items per resident byte, full and churning, beside memcached
+    Churn(ChurnArgs),
+    /// Hit ratio of a trace through the real store
+    HitRatio(HitRatioArgs),
+    /// Value sizes shifting at full memory, beside fresh caches of the new size
+    SizeShift {
+        #[arg(long)]
+        json: bool,
+    },
+    /// The front door beside memcached or redis, in turn in one run; starts everything itself
+    Gateway(GatewayBenchArgs),
+    /// Objects linked into app servers beside remote caches; starts everything itself
+    #[cfg(feature = "linked")]
+    Linked(LinkedBenchArgs),
+    #[cfg(not(feature = "linked"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Linked(super::LeftOut),
+    /// One thing done to a running cell while a load goes on
+    Scenario(ScenarioArgs),
+    /// Every figure that the documentation quotes, with a report and plots
+    All(AllArgs),
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    /// kill -9 of one of three backends at R=3.2
+    Kill,
+    /// kill -9 of the only backend at R=1, and a new process in its place
+    Takeover,
+    /// Retries of GETs over a million keys, uniform and Zipf
+    Retries,
+    /// Memory from 64 MiB to 2 GiB and back
+    Reshape,
+    /// CPU of a backend per one-sided GET, and when idle
+    Cpu,
+    /// kill -9 of one of three backends with full memory, by gateway and native client
+    FullKill,
+    /// One of three backends stands still, goes on, and another stands still
+    StopStop,
+    /// A replica misses writes, and another one stands still afterwards
+    Away,
+    /// Values of 1 to 15 MiB in 64 and 256 MiB
+    Large,
+    /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
+    Restarts,
+    /// 1000 connections that misbehave, 10000 operations at once, 200 client processes
+    Crowd,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ScenarioArgs {
+    /// What to do
+    pub name: Scenario,
+    /// Small and short: shows that it works, not how well
+    #[arg(long)]
+    pub quick: bool,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub server_core: usize,
+    /// Core of the load generator
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub client_core: usize,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct AllArgs {
+    /// Folder for report.md, report.json and plots
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Small and short: shows that everything works, not how well
+    #[arg(long)]
+    pub quick: bool,
+    /// Print report.json instead of report.md
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Pages behind shared memory.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// The system's base pages, 4 KiB, for cell and floor
+    Base,
+    /// 2 MiB where the system gives them; the floor gets what the cell has got
+    Huge,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Keys in the corpus
+    #[arg(long, default_value_t = 100_000)]
+    pub keys: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    pub value_size: usize,
+    /// Keys of one get_many; 1 is a plain get
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Open loop with this many operations a second; without it, closed loop
+    #[arg(long, value_name = "OPS")]
+    pub rate: Option<f64>,
+    /// How long to measure
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// uniform, or zipf with this exponent
+    #[arg(long, value_name = "THETA")]
+    pub zipf: Option<f64>,
+    /// Share of GETs in a mix
+    #[arg(long, default_value_t = 0.95)]
+    pub get_share: f64,
+    /// Core for the load generator
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Do not fill the corpus first
+    #[arg(long)]
+    pub no_fill: bool,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Memcached,
+    Redis,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct CompareArgs {
+    /// What to compare with
+    #[arg(long, default_value = "memcached")]
+    pub peer: Peer,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 1024)]
+    pub value_size: usize,
+    /// Bytes of all values together
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    pub corpus: ByteSize,
+    /// Runs of each system, in turn; medians are reported
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Pages behind Trefoil's memory and behind the floor's
+    #[arg(long, default_value = "huge")]
+    pub pages: Pages,
+    /// Write plots into this folder
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub server_core: usize,
+    /// Core of the load generator
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub client_core: usize,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct GatewayBenchArgs {
+    /// What to compare with, and whose protocol to speak
+    #[arg(long, default_value = "memcached")]
+    pub peer: Peer,
+    /// Without a gateway in front of a cell of three copies
+    #[arg(long)]
+    pub no_cell: bool,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Runs of each system, in turn; medians are reported
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+    /// Keys asked for
+    #[arg(long, default_value_t = 100_000)]
+    pub keys: u64,
+    /// Bytes of values
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1024], value_name = "N[,N…]")]
+    pub value_size: Vec<usize>,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub server_core: usize,
+    /// Core of the load generator
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub client_core: usize,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct MemoryArgs {
+    #[arg(long, default_value_t = 5_000_000)]
+    pub items: u64,
+    #[arg(long, default_value_t = 36)]
+    pub key_size: usize,
+    #[arg(long, default_value_t = 224)]
+    pub value_size: usize,
+    #[arg(long, default_value = "memcached")]
+    pub peer: Peer,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ChurnArgs {
+    /// Memory of each cache
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    pub memory: ByteSize,
+    #[arg(long, default_value_t = 16)]
+    pub key_size: usize,
+    /// Bytes of a value; a run each
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "100,300,1000,2000,5000",
+        value_name = "N[,N…]"
+    )]
+    pub value_size: Vec<usize>,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touches {
+    /// One partition, every access reported at once
+    Exact,
+    /// The default configuration: partitions, and touches in batches
+    Batched,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct HitRatioArgs {
+    /// ARC text format (`start count ignore id` a line), zstd or plain
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    #[arg(long)]
+    pub policy: Eviction,
+    /// Capacities in objects
+    #[arg(long, value_delimiter = ',', required = true, value_name = "N[,N…]")]
+    pub objects: Vec<u64>,
+    #[arg(long, default_value = "exact")]
+    pub touches: Touches,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct DemoArgs {
+    /// Trace in the ARC text format; the OLTP trace is built in
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}

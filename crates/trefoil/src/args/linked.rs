@@ -1,0 +1,128 @@
+//! `assigner` and `relay`: the processes of the linked store.
+
+use bytesize::ByteSize;
+use clap::{Args, Subcommand};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct RelayArgs {
+    /// postgres://user:password@host:port/database, or key=value pairs; better in the environment than on the command line
+    #[arg(
+        long,
+        env = "TREFOIL_POSTGRES",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub postgres: String,
+    /// The publication to follow
+    #[arg(long, value_name = "NAME")]
+    pub publication: String,
+    /// Replication slot, in which the database remembers where the relay is
+    #[arg(long, value_name = "NAME", default_value = "trefoil")]
+    pub slot: String,
+    /// Use a slot that ends with the connection: every start is a gap
+    #[arg(long, conflicts_with = "slot")]
+    pub temporary: bool,
+    /// Which keys a row concerns, for example contact=contact/{id}; once for each table and kind of key
+    #[arg(long = "map", value_name = "TABLE=TEMPLATE", required = true)]
+    pub maps: Vec<String>,
+    /// Send these columns with the keys of a table instead of only invalidating them
+    #[arg(long = "refresh", value_name = "TABLE=COLUMN[,COLUMN…]")]
+    pub refreshes: Vec<String>,
+    /// Where subscribers come in
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7431")]
+    pub listen: SocketAddr,
+    /// How often to write a heartbeat into the database's log
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = humantime::parse_duration)]
+    pub heartbeat: Duration,
+    /// Memory for the last changes, for subscribers who are behind or away
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub memory: ByteSize,
+    /// How long the database keeps changes after they were told, in case that the relay is killed
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub linger: Duration,
+    /// Count a restart of the database as a gap (for sessions with synchronous_commit = off)
+    #[arg(long)]
+    pub restart_is_gap: bool,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct AssignerArgs {
+    /// Address of the service
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421")]
+    pub listen: SocketAddr,
+    /// Address that others are told [default: that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// embedded (forgets with the process), embedded:FILE, or etcd://host:port[,host:port…]/prefix for several assigners
+    #[arg(long, value_name = "STORE", default_value = "embedded")]
+    pub store: String,
+    /// A corpus, and how many replicas its slices have; without any, every corpus that is asked for, with one
+    #[arg(long, value_name = "NAME[:MIN..MAX]")]
+    pub corpus: Vec<String>,
+    /// How long a server is taken for alive after it was last heard
+    #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = humantime::parse_duration)]
+    pub lease: Duration,
+    /// Allow addresses off loopback without TLS
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(subcommand)]
+    pub action: Option<AssignerAction>,
+}
+
+/// Where the assigners are.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct AssignerAddressArgs {
+    /// host:port[,host:port…]
+    #[arg(
+        long,
+        env = "TREFOIL_ASSIGNER",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:7421"
+    )]
+    pub assigner: String,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum AssignerAction {
+    /// Show corpora, servers, loads, the last moves, and what does not fit
+    Status {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Machine-readable: a list with a document for each assigner
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move nothing, as during a deployment; slices of dead servers still find new ones
+    Freeze {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Only this corpus
+        #[arg(long, value_name = "NAME")]
+        corpus: Option<String>,
+        /// Change nothing at all, not even for dead servers
+        #[arg(long)]
+        all: bool,
+    },
+    /// End a freeze
+    Thaw {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Only this corpus
+        #[arg(long, value_name = "NAME")]
+        corpus: Option<String>,
+    },
+    /// Go on from what the store has although servers know something newer: for a store that was restored from an old copy
+    BeginIncarnation {
+        #[command(flatten)]
+        address: AssignerAddressArgs,
+        /// Which corpus
+        #[arg(long, value_name = "NAME")]
+        corpus: String,
+    },
+}

@@ -1,0 +1,95 @@
+//! How commands find a cell: one that is starting is waited for.
+
+use crate::args::CellAddress;
+use crate::failure::Failure;
+use std::time::{Duration, Instant};
+use trefoil_client::{Cell, Client, ConnectError, Options};
+
+/// How long a server that is starting may take to leave its token.
+const TOKEN_PATIENCE: Duration = Duration::from_millis(800);
+/// How long a command waits for a cell that is starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After so long it says what it is waiting for.
+const SILENCE: Duration = Duration::from_millis(300);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One wait, and what was said of it.
+struct Waiting {
+    begin: Instant,
+    has_spoken: bool,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Waiting {
+            begin: Instant::now(),
+            has_spoken: false,
+        }
+    }
+
+    /// Pauses; `false` if it has been long enough.
+    fn goes_on(&mut self, what: impl FnOnce() -> String) -> bool {
+        let waited = self.begin.elapsed();
+        if waited >= PATIENCE {
+            return false;
+        }
+        if waited >= SILENCE && !self.has_spoken {
+            self.has_spoken = true;
+            let seconds = PATIENCE.as_secs();
+            eprintln!("trefoil: {}; waiting up to {seconds} s for it", what());
+        }
+        std::thread::sleep(PAUSE);
+        true
+    }
+}
+
+/// The cell at `address`, whose configuration somebody has.
+pub(crate) fn cell(address: &CellAddress) -> Result<Cell, Failure> {
+    let mut waiting = Waiting::new();
+    loop {
+        let error = match Cell::connect(&address.cell) {
+            Ok(cell) => return Ok(cell),
+            Err(error @ ConnectError::Address { .. }) if is_malformed(&error) => {
+                return Err(Failure::Usage(format!("--cell: {error}")));
+            }
+            Err(error) => error,
+        };
+        // A server that is starting takes its sockets before it leaves its token.
+        let is_early = matches!(
+            error,
+            ConnectError::Unreachable {
+                is_refusal: true,
+                ..
+            }
+        ) && waiting.begin.elapsed() < TOKEN_PATIENCE;
+        let may_start = error.is_absence() || is_early;
+        if !may_start || !waiting.goes_on(|| error.to_string()) {
+            return Err(Failure::of(error));
+        }
+    }
+}
+
+fn is_malformed(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Address { source, .. } if source.is_malformed())
+}
+
+/// A client of it, once enough backends answer for an operation.
+pub(crate) fn client(address: &CellAddress) -> Result<Client, Failure> {
+    let cell = cell(address)?;
+    let mut waiting = Waiting::new();
+    loop {
+        let config = cell.config();
+        let needed = config.mode.quorum();
+        let up = config
+            .backends
+            .iter()
+            .filter(|backend| cell.ping(backend.number).is_ok())
+            .take(needed)
+            .count();
+        let what = || format!("{up} of the cell's backends answered, {needed} are needed");
+        if up >= needed || !waiting.goes_on(what) {
+            return Ok(cell.client(Options::default()));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `histories`: what clients of a real cell are told while things go wrong,
+//! checked against the promise.
+
+use crate::args::HistoriesArgs;
+use crate::failure::{Failure, Outcome, print_json, print_line};
+use std::process::ExitCode;
+use trefoil_history::record::{Wish, histories, run_worker};
+
+pub(crate) fn run(args: HistoriesArgs) -> Outcome {
+    if let Some(mode) = &args.mode
+        && !matches!(mode.as_str(), "R=1" | "R=3.2")
+    {
+        return Err(Failure::Usage(format!("--mode {mode}: give R=1 or R=3.2")));
+    }
+    if args.keys == Some(0) || args.clients == Some(0) || args.rounds == Some(0) {
+        let what = "--keys, --clients and --rounds have to be above 0";
+        return Err(Failure::Usage(what.to_owned()));
+    }
+    let program =
+        std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
+    let wish = Wish {
+        operations: args.operations,
+        seed: args.seed,
+        rounds: args.rounds,
+        keys: args.keys,
+        value_len: args.value_len,
+        memory: args.memory.map(|memory| memory.as_u64()),
+        clients: args.clients,
+        carriers: args.carriers,
+        faults: args.faults.map(|faults| faults.0),
+        mode: args.mode,
+    };
+    let report =
+        histories(&program, &wish, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print_line(&report.text())?;
+    }
+    Ok(match report.is_clean() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// One client, whose plan comes on standard input.
+pub(crate) fn worker() -> Outcome {
+    run_worker().map_err(Failure::of)?;
+    Ok(ExitCode::SUCCESS)
+}

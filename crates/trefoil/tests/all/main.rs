@@ -1,0 +1,26 @@
+//! The tests of `trefoil` from outside, as one program: a module for each subject.
+//! All of them: `cargo test -p trefoil --features full`.
+
+#[cfg(feature = "linked")]
+mod assigner;
+#[cfg(feature = "bench")]
+mod bench;
+mod commands;
+mod dashboards;
+mod doors;
+#[cfg(feature = "bench")]
+mod failures;
+mod flush;
+#[cfg(all(feature = "bench", feature = "top"))]
+mod hot_keys;
+#[cfg(not(any(feature = "bench", feature = "linked", feature = "sim")))]
+mod left_out;
+mod packaging;
+mod read_path;
+mod readme;
+mod restarts;
+mod strangers;
+mod support;
+#[cfg(feature = "top")]
+mod top;
+mod updates;
