@@ -119,15 +119,8 @@ fn check_age(
     let by_version = floor.above_version(version);
     let newer = by_version
         .or_else(|| floor.after(write.order_end_ns))
-        .or_else(|| {
-            // A fill that is stored after a flush was not there to be flushed.
-            let is_done = write.event.outcome == Outcome::Stored;
-            floor.flushed(if is_done {
-                write.event.end_ns
-            } else {
-                u64::MAX
-            })
-        });
+        // A fill that is stored after a flush was not there to be flushed.
+        .or_else(|| floor.flushed(write.stored_by_ns(mark)));
     let Some(newer) = newer else {
         return;
     };

@@ -18,6 +18,15 @@ pub(super) struct Write<'a> {
     pub version: Version,
 }
 
+impl Write<'_> {
+    /// When the value of this mark was stored at the latest, or [`NEVER`]: nobody
+    /// was told, as with an increment that only its counter's values show.
+    pub(super) fn stored_by_ns(&self, mark: Mark) -> u64 {
+        let is_told = self.event.mark == mark && self.event.outcome == Outcome::Stored;
+        if is_told { self.event.end_ns } else { NEVER }
+    }
+}
+
 /// All writes of a key.
 pub(super) struct Writes<'a> {
     by_mark: HashMap<Mark, Write<'a>>,
