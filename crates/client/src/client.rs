@@ -15,7 +15,7 @@ use trefoil_fabric::RegionView;
 use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
-use trefoil_region::WordBuffer;
+use trefoil_region::{ForkMark, WordBuffer};
 
 /// How long a new client waits for the connections that it begins.
 const GREETING_PATIENCE: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub struct Client {
     /// [`Shared::changes`] when the topology was taken.
     seen_changes: u64,
     /// The process that made it: a forked child must not use its rings.
-    process: u32,
+    process: ForkMark,
 }
 
 impl Client {
@@ -52,7 +52,7 @@ impl Client {
             group_bytes: Vec::new(),
             held: WordBuffer::default(),
             seen_changes,
-            process: std::process::id(),
+            process: ForkMark::new(),
         };
         client.connect();
         client
@@ -67,7 +67,7 @@ impl Client {
             if now >= end {
                 return;
             }
-            self.sleep(end - now);
+            self.sleep(end);
             self.driver.turn();
         }
     }
@@ -85,7 +85,9 @@ impl Client {
     /// Reports the touches that are still being collected. Called when the
     /// client is dropped; of use before it goes idle.
     pub fn flush_touches(&mut self) {
-        self.driver.flush_touches();
+        if !self.is_forked() {
+            self.driver.flush_touches();
+        }
     }
 
     /// How each backend is reached, and why not faster.
@@ -99,10 +101,10 @@ impl Client {
     /// [`crate::Cell`] waits for calls, too, but not where async tasks run.
     /// `false` if something is still under way.
     pub fn finish(&mut self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
+        let begin = Instant::now();
         self.flush_touches();
         self.settle(patience);
-        let left = end.saturating_duration_since(Instant::now());
+        let left = patience.saturating_sub(begin.elapsed());
         self.shared.rpc.finish(left) && self.driver.is_settled()
     }
 
@@ -111,15 +113,18 @@ impl Client {
     /// a majority. Of use before counting what the replicas hold. Looks at rings
     /// only: what went by gRPC is not waited for.
     pub fn settle(&mut self, patience: Duration) {
-        let end = time::monotonic_ns() + patience.as_nanos() as u64;
+        if self.is_forked() {
+            return;
+        }
+        let end = time::monotonic_ns().saturating_add(time::nanoseconds(patience));
         self.driver.turn();
         while !self.driver.is_settled() {
             let now = time::monotonic_ns();
             if now >= end {
                 return;
             }
-            let until = end.min(self.driver.next_deadline_ns());
-            self.sleep(until.saturating_sub(now));
+            let until = end.min(self.driver.next_work_ns());
+            self.sleep(until);
             self.driver.turn();
         }
     }
@@ -157,35 +162,35 @@ impl Client {
         self.driver.adopt(topology);
     }
 
-    /// Refuses a fork's child, before anything is sent.
+    /// Refuses keys that no backend takes, and a fork's child.
+    #[inline(always)]
+    pub(crate) fn check_lookup(&self, key: &[u8]) -> Result<(), OpError> {
+        check_key(key)?;
+        self.check_process()
+    }
+
+    /// Refuses a fork's child, before anything is read or sent.
+    #[inline(always)]
     pub(crate) fn check_process(&self) -> Result<(), OpError> {
         match self.is_forked() {
-            true => Err(OpError::Failed(
-                "this process was forked from the one that made the client: make a client of its own"
-                    .to_owned(),
-            )),
+            true => Err(forked()),
             false => Ok(()),
         }
     }
 
-    /// Whether this is no longer the process that made the client: a fork's child shares
-    /// the rings' cursors with its parent. Asked where a system call is cheap beside
-    /// the rest.
+    /// Whether this is no longer the process that made the client: a fork's child
+    /// shares the rings with its parent, and has a copy of their cursors.
+    #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        self.process.is_child()
     }
 
-    /// Goes on until the operation at `at` has ended.
+    /// Goes on until the operation at `at`, which has just been begun, has ended.
     pub(crate) fn wait_for(&mut self, at: u32) {
-        self.driver.turn();
         while !self.driver.has_ended(at) {
-            let now = time::monotonic_ns();
-            let until = self.driver.wake_ns(at).min(self.driver.next_deadline_ns());
-            if now < until {
-                self.sleep(until - now);
-            }
-            self.driver.wake(at, time::monotonic_ns());
-            self.driver.turn();
+            let until = self.driver.wake_ns(at).min(self.driver.next_work_ns());
+            self.sleep(until);
+            self.driver.turn_for(at);
         }
     }
 }
@@ -230,12 +235,12 @@ impl Client {
     }
 
     /// Sleeps; submissions do not count while no more of them are begun.
-    pub(crate) fn sleep_for(&mut self, patience_ns: u64, ignores_submissions: bool) {
+    pub(crate) fn sleep_for(&mut self, until_ns: u64, ignores_submissions: bool) {
         let submissions = match ignores_submissions {
             true => self.driver.host_mut().submissions.take(),
             false => None,
         };
-        self.sleep(patience_ns);
+        self.sleep(until_ns);
         if submissions.is_some() {
             self.driver.host_mut().submissions = submissions;
         }
@@ -252,6 +257,14 @@ impl Drop for Client {
             self.settle(DROP_PATIENCE);
         }
     }
+}
+
+#[cold]
+fn forked() -> OpError {
+    OpError::Failed(
+        "this process was forked from the one that made the client: make a client of its own"
+            .to_owned(),
+    )
 }
 
 /// Refuses keys that no backend takes.

@@ -1,6 +1,6 @@
 //! GET: in place by one-sided reads, or waited for.
 
-use crate::client::{Client, check_key};
+use crate::client::Client;
 use crate::error::OpError;
 use crate::mutate::FillTicket;
 use crate::time;
@@ -93,7 +93,7 @@ impl Client {
         limits: Limits,
         purpose: Purpose,
     ) -> Result<Lookup<'_>, OpError> {
-        check_key(key)?;
+        self.check_lookup(key)?;
         self.settle_topology();
         match self.driver.get(key, now_ns, limits, purpose, Owner::Waiter) {
             Ok(inline) => {

@@ -146,7 +146,7 @@ impl Client {
         for key in keys {
             let key = key.as_ref();
             let now = time::coarse_ns();
-            let begun = check_key(key).ok().map(|()| {
+            let begun = self.check_lookup(key).ok().map(|()| {
                 match self
                     .driver
                     .get(key, now, limits, Purpose::Use, Owner::Waiter)
@@ -161,8 +161,8 @@ impl Client {
             match place {
                 Some(at) => on(index, self.waited_lookup(*at)),
                 None => {
-                    let rejection = check_key(key.as_ref()).expect_err("it was refused above");
-                    on(index, Err(rejection.into()));
+                    let refused = self.check_lookup(key.as_ref());
+                    on(index, Err(refused.expect_err("it was refused above")));
                 }
             }
         }
@@ -199,7 +199,7 @@ impl Client {
         keys: &[K],
         mut on: impl FnMut(usize, Result<Lookup<'_>, OpError>),
     ) -> usize {
-        if self.driver.options().carrier != Carrier::Auto {
+        if self.driver.options().carrier != Carrier::Auto || self.is_forked() {
             return 0;
         }
         let Some(backends) = self
@@ -286,7 +286,7 @@ impl Client {
                                 }
                             }
                             self.driver.counters_mut().hits += 1;
-                            self.driver.versions().observe(version);
+                            self.driver.observe_sanely(version);
                             on(index, Ok(Lookup::Hit(Hit::new(entry, version))));
                         }
                         State::Absent => {

@@ -1,7 +1,7 @@
 //! Lookups for those who must not wait: event loops. They read shared memory, and
 //! give up before anything that would wait for somebody.
 
-use crate::client::{Client, check_key};
+use crate::client::Client;
 use crate::error::OpError;
 use crate::get::{Lookup, hit};
 use crate::time;
@@ -12,8 +12,8 @@ impl Client {
     /// [`Client::get`], or [`Client::peek`] unless `is_use`, if that takes no
     /// waiting; `None` if it does: whoever may wait asks again.
     pub fn get_now(&mut self, key: &[u8], is_use: bool) -> Option<Result<Lookup<'_>, OpError>> {
-        if let Err(rejection) = check_key(key) {
-            return Some(Err(rejection.into()));
+        if let Err(error) = self.check_lookup(key) {
+            return Some(Err(error));
         }
         self.settle_topology();
         let now = time::coarse_ns();

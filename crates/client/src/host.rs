@@ -3,15 +3,20 @@
 
 use crate::cell::Shared;
 use crate::port::ClientPort;
-use crate::rpc::{Bell, RpcPort};
+use crate::rpc::{Bell, Rpc, RpcPort};
 use crate::time;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use trefoil_cell::RpcAddress;
 use trefoil_driver::{Clock, Event, Host, NotConnected, Topology};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+use trefoil_rpc::v1;
+
+/// Patience with an empty call to a backend that was silent.
+const PING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Events that threads have brought.
 #[derive(Default)]
@@ -38,6 +43,9 @@ pub(crate) struct ClientHost {
     mailbox: Arc<Mailbox>,
     bell: Arc<Bell>,
     clock_offset_ns: i64,
+    /// Backends that were connected to before: where only calls reach one, the next
+    /// time is because it was silent.
+    knocked: HashSet<u32>,
     /// Something else to be ready for.
     pub(crate) submissions: Option<Arc<AtomicUsize>>,
 }
@@ -49,6 +57,7 @@ impl ClientHost {
             mailbox: Arc::default(),
             bell: Arc::new(Bell::new()),
             clock_offset_ns: clock_offset_ms.saturating_mul(1_000_000),
+            knocked: HashSet::new(),
             submissions: None,
         }
     }
@@ -125,27 +134,33 @@ impl Host for ClientHost {
                 Err(NotConnected::down("no such backend")),
             );
         };
-        let Some(socket) = config.fabric_socket.clone() else {
-            let error = NotConnected {
-                why: "the backend offers no shared memory".to_owned(),
-                is_down: false,
-                is_final: true,
-            };
-            return put(Arc::clone(topology), Err(error));
-        };
+        let is_first = self.knocked.insert(backend);
+        let socket = config.fabric_socket.clone();
+        if socket.is_none() && is_first {
+            return put(Arc::clone(topology), Err(no_shared_memory()));
+        }
         let is_remote = |a: &RpcAddress| matches!(a, RpcAddress::Tcp { .. }) && !a.is_local();
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
         let thread_put = put.clone();
+        let rpc = Arc::clone(&self.shared.rpc);
+        let connect = move || {
+            let connected = match &socket {
+                Some(socket) => Connection::connect(socket, backend, &ConnectOptions::default())
+                    .map_err(|error| judge(&error, is_reached_elsewhere)),
+                None => Err(no_shared_memory()),
+            };
+            let result = connected.map(ClientPort::Shm).map_err(|error| {
+                match is_first || error.is_down || answers(&rpc, &thread_topology, backend) {
+                    true => error,
+                    false => NotConnected::down("the backend does not answer"),
+                }
+            });
+            thread_put(thread_topology, result);
+        };
         let spawned = std::thread::Builder::new()
             .name("trefoil-connect".to_owned())
-            .spawn(move || {
-                let result = Connection::connect(&socket, backend, &ConnectOptions::default());
-                let result = result
-                    .map(ClientPort::Shm)
-                    .map_err(|error| judge(&error, is_reached_elsewhere));
-                thread_put(thread_topology, result);
-            });
+            .spawn(connect);
         if let Err(error) = spawned {
             let why = format!("no thread to connect with: {error}");
             put(Arc::clone(topology), Err(NotConnected::down(&why)));
@@ -188,6 +203,23 @@ impl Host for ClientHost {
     fn degraded(&mut self, backend: u32, why: &str) {
         self.shared.notices.degraded(backend, why);
     }
+}
+
+fn no_shared_memory() -> NotConnected {
+    NotConnected {
+        why: "the backend offers no shared memory".to_owned(),
+        is_down: false,
+        is_final: true,
+    }
+}
+
+/// Whether a backend answers an empty call.
+fn answers(rpc: &Rpc, topology: &Topology, backend: u32) -> bool {
+    let Ok(mut client) = rpc.backend(topology.config(), backend) else {
+        return false;
+    };
+    let call = async move { client.ping(v1::PingRequest {}).await };
+    rpc.wait(call, PING_PATIENCE).is_ok()
 }
 
 /// What a failed greeting says of the backend.

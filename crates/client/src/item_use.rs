@@ -1,7 +1,8 @@
 //! How an item was used, as its replicas know it.
 
-use crate::client::{Client, check_key};
+use crate::client::Client;
 use crate::error::OpError;
+use crate::time;
 use std::time::Duration;
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_driver::{Outcome, Owner};
@@ -16,8 +17,8 @@ impl Client {
     /// to those whose votes made it, so the use of an item is what any of them
     /// says of its version. Waits for at most `patience`.
     pub fn item_uses(&mut self, key: &[u8], patience: Duration) -> Result<ItemUses, OpError> {
-        check_key(key)?;
-        let patience_ns = patience.as_nanos() as u64;
+        self.check_lookup(key)?;
+        let patience_ns = time::nanoseconds(patience);
         let at = self.driver.begin_uses(key, patience_ns, Owner::Waiter);
         self.wait_for(at);
         let mut unused = std::mem::take(&mut self.held);

@@ -1,7 +1,7 @@
 //! Lookups for whoever writes on the strength of what they find: they tell
 //! survivors that disagree from a mutation on its way.
 
-use crate::client::{Client, check_key};
+use crate::client::Client;
 use crate::error::OpError;
 use crate::get::{Hit, Lookup, failed, hit};
 use crate::time;
@@ -30,7 +30,7 @@ impl Client {
     /// expects what this finds succeeds unless somebody else comes first.
     /// Reports no use.
     pub fn look(&mut self, key: &[u8]) -> Result<Basis<'_>, OpError> {
-        check_key(key)?;
+        self.check_lookup(key)?;
         self.settle_topology();
         let now = time::coarse_ns();
         let limits = self.driver.limits(now);

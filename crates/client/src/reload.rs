@@ -100,7 +100,7 @@ impl Cell {
             source,
         };
         let file = File::open(path).map_err(fail)?;
-        let runtime = self.shared().rpc.runtime().map_err(fail)?;
+        self.shared().rpc.runtime().map_err(fail)?;
         let mut next = (*config).clone();
         next.config_id += 1;
         let begin = |number| v1::ReloadBegin {
@@ -118,7 +118,7 @@ impl Cell {
             clear_first,
         };
         let version_begin = begin(0).version;
-        runtime.block_on(async {
+        let replace = async {
             let mut streams = Vec::new();
             for backend in &config.backends {
                 let mut begin = begin(backend.number);
@@ -139,7 +139,9 @@ impl Cell {
                 stream.commit().await?;
             }
             Ok(total)
-        })
+        };
+        let done = self.shared().rpc.block_on(replace);
+        done.unwrap_or_else(|reason| Err(ReloadError::Load { number: 0, reason }))
     }
 
     async fn open_stream(

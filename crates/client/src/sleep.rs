@@ -21,26 +21,28 @@ const BLIND_NS: u64 = 1_000_000;
 const SLEEP_COUNT_INLINE: usize = 8;
 
 impl Client {
-    /// Waits until a turn of the driver would find something, or so long.
-    pub(crate) fn sleep(&mut self, patience_ns: u64) {
+    /// Waits until a turn of the driver would find something, or until `end` on the
+    /// monotonic clock.
+    pub(crate) fn sleep(&mut self, end: u64) {
+        if self.is_ready() {
+            return;
+        }
         let start = time::monotonic_ns();
-        let end = start.saturating_add(patience_ns);
         let spin = match self.driver.ports().next() {
             Some(_) => SPIN_NS,
-            None => PAUSE_AWAKE_NS.min(if patience_ns > PAUSE_AWAKE_NS {
-                0
-            } else {
-                u64::MAX
-            }),
+            None if end.saturating_sub(start) > PAUSE_AWAKE_NS => 0,
+            None => PAUSE_AWAKE_NS,
         };
         let spin_end = end.min(start + spin);
-        let mut idle = Idle::default();
-        loop {
-            if self.is_ready() {
-                return;
-            }
-            if start == spin_end || idle.pause().is_some() && time::monotonic_ns() >= spin_end {
-                break;
+        if start < spin_end {
+            let mut idle = Idle::default();
+            loop {
+                if self.is_ready() {
+                    return;
+                }
+                if idle.pause().is_some() && time::monotonic_ns() >= spin_end {
+                    break;
+                }
             }
         }
         if spin_end < end {
@@ -86,7 +88,14 @@ pub(crate) fn arm(driver: &Driver<crate::host::ClientHost>) {
     driver.ports().for_each(|port| port.arm());
 }
 
-/// No longer asks for it.
+/// No longer asks for it. Also whoever owes nothing may have rung before: its bell
+/// would go on waking a loop that sleeps on all descriptors.
+pub(crate) fn silence(driver: &Driver<crate::host::ClientHost>) {
+    driver.near_ports().for_each(|port| port.disarm());
+    driver.host_ref().bell().disarm();
+}
+
+/// No longer asks for it, of those who owe something.
 pub(crate) fn disarm(driver: &Driver<crate::host::ClientHost>) {
     driver.ports().for_each(|port| port.disarm());
     driver.host_ref().bell().disarm();

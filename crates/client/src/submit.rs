@@ -16,12 +16,12 @@
 //!   poll would do something, while the client is armed.
 //! * Blocking calls may be mixed in: what was submitted goes on meanwhile.
 
-use crate::client::{Client, check_key};
+use crate::client::Client;
 use crate::error::{Mutated, OpError};
 use crate::get::{Lookup, failed, hit};
 use crate::item_use::ItemUses;
 use crate::mutate::{FillTicket, SetOptions, concluded};
-use crate::sleep::{arm, disarm};
+use crate::sleep::{arm, silence};
 use crate::time;
 use rustix::event::epoll;
 use std::collections::VecDeque;
@@ -98,8 +98,8 @@ impl Client {
         token: u64,
         purpose: Purpose,
     ) -> Option<Result<Lookup<'_>, OpError>> {
-        if let Err(rejection) = check_key(key) {
-            return Some(Err(rejection.into()));
+        if let Err(error) = self.check_lookup(key) {
+            return Some(Err(error));
         }
         self.settle_topology();
         let now = time::coarse_ns();
@@ -115,8 +115,8 @@ impl Client {
     }
 
     fn submit_lookup(&mut self, key: &[u8], token: u64, purpose: Purpose) {
-        if let Err(rejection) = check_key(key) {
-            return self.refuse(token, Kind::Lookup, rejection.into());
+        if let Err(error) = self.check_lookup(key) {
+            return self.refuse(token, Kind::Lookup, error);
         }
         self.settle_topology();
         let now = time::coarse_ns();
@@ -167,10 +167,10 @@ impl Client {
 
     /// Begins [`Client::item_uses`].
     pub fn submit_item_uses(&mut self, key: &[u8], patience: Duration, token: u64) {
-        if let Err(rejection) = check_key(key) {
-            return self.refuse(token, Kind::ItemUses, rejection.into());
+        if let Err(error) = self.check_lookup(key) {
+            return self.refuse(token, Kind::ItemUses, error);
         }
-        let patience_ns = patience.as_nanos() as u64;
+        let patience_ns = time::nanoseconds(patience);
         self.driver
             .begin_uses(key, patience_ns, Owner::Token(token));
     }
@@ -196,11 +196,14 @@ impl Client {
     /// Goes on with everything that was submitted, and hands out what has
     /// completed; returns how many operations that were. Never waits.
     pub fn poll(&mut self, on: &mut dyn FnMut(u64, Completion<'_>)) -> usize {
-        if std::mem::take(&mut self.sleeper.is_armed) {
-            disarm(&self.driver);
-            self.driver.look_at_all();
+        let is_own = !self.is_forked();
+        if is_own {
+            if std::mem::take(&mut self.sleeper.is_armed) {
+                silence(&self.driver);
+                self.driver.look_at_all();
+            }
+            self.driver.turn();
         }
-        self.driver.turn();
         let mut count = 0;
         while let Some((token, kind, error)) = self.sleeper.refused.pop_front() {
             count += 1;
@@ -211,7 +214,7 @@ impl Client {
             };
             on(token, completion);
         }
-        while let Some((at, token)) = self.driver.next_done() {
+        while is_own && let Some((at, token)) = self.driver.next_done() {
             let mut held = std::mem::take(&mut self.held);
             let ended = self.driver.take_ended(at, &mut held);
             self.held = held;
@@ -241,7 +244,7 @@ impl Client {
     /// Before the caller sleeps on [`Client::descriptor`]: asks for it to become
     /// readable. `false` if there is something to poll already.
     pub fn arm(&mut self) -> bool {
-        if self.has_completed() {
+        if self.is_forked() || self.has_completed() {
             return false;
         }
         self.register();

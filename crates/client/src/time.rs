@@ -1,6 +1,7 @@
 //! The clocks of a driver. The machines below take time as an argument.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
@@ -18,6 +19,11 @@ pub(crate) fn coarse_ns() -> u64 {
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
     read(ClockId::Monotonic)
+}
+
+/// A duration in nanoseconds; longer ones are as good as for ever.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Nanoseconds since the Unix epoch.

@@ -112,6 +112,10 @@ pub struct Driver<H: Host> {
     /// topology.
     pub(crate) view_count: u64,
     pub(crate) looks_at_all: bool,
+    /// No operation that begins has a later deadline.
+    latest_ns: u64,
+    /// When backends that owe nothing are looked at next.
+    pub(crate) idle_look_ns: u64,
 }
 
 /// What a lookup is for.
@@ -161,6 +165,8 @@ impl<H: Host> Driver<H> {
             learn_again_ns: 0,
             view_count: 0,
             looks_at_all: false,
+            latest_ns: u64::MAX,
+            idle_look_ns: 0,
         };
         driver.make_links();
         driver
@@ -236,8 +242,8 @@ impl<H: Host> Driver<H> {
 
     /// The versions that were issued and seen.
     #[inline(always)]
-    pub fn versions(&mut self) -> &mut Versions {
-        &mut self.versions
+    pub fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     /// Issues a version.
@@ -246,21 +252,35 @@ impl<H: Host> Driver<H> {
         self.versions.next(now, || self.host.random())
     }
 
-    /// Takes note of a version, unless it is from too far in the future.
-    pub fn observe_sanely(&mut self, version: Version) {
+    /// Issues a version above `bound`.
+    pub(crate) fn nominate_above(&mut self, bound: Version) -> Version {
         let now = self.host.unix_ns();
-        self.versions.observe_sanely(version, now);
+        self.versions.next_above(bound, now, || self.host.random())
+    }
+
+    /// Takes note of a version, unless it is from too far in the future.
+    #[inline(always)]
+    pub fn observe_sanely(&mut self, version: Version) {
+        self.versions
+            .observe_sanely(version, || self.host.unix_ns());
     }
 
     /// What an operation that begins now may spend.
     #[inline(always)]
     pub fn limits(&self, now_ns: u64) -> Limits {
         Limits {
-            deadline_ns: now_ns.saturating_add(
-                u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
-            ),
+            deadline_ns: now_ns
+                .saturating_add(u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX))
+                .min(self.latest_ns),
             retries_max: self.options.retries_max,
         }
+    }
+
+    /// What begins from now on ends by this time on the monotonic clock, if its own
+    /// deadline is later: for operations that have waited before they begin.
+    /// `u64::MAX` for no such time.
+    pub fn end_by(&mut self, latest_ns: u64) {
+        self.latest_ns = latest_ns;
     }
 
     /// Reports that a hit read this slot at this backend.
@@ -352,7 +372,7 @@ impl<H: Host> Driver<H> {
                 let mut backend = 0;
                 if let GetOutcome::Hit { version, replica } = outcome {
                     backend = cohort.as_slice()[replica];
-                    self.versions.observe(version);
+                    self.observe_sanely(version);
                     if purpose == Purpose::Use {
                         self.touch_voters(hash, cohort, |place| get.touched_slot(place));
                     }
@@ -400,8 +420,9 @@ impl<H: Host> Driver<H> {
         for (buffer, number) in op.buffers.iter_mut().zip(left.cohort.as_slice()) {
             std::mem::swap(buffer, &mut self.links[*number as usize].bytes);
         }
-        if let Flow::Pause(ns) = self.carry_out(at, &mut op, left.step) {
-            op.pause_until_ns = self.host.monotonic_ns() + ns;
+        let now = self.host.monotonic_ns();
+        if let Flow::Pause(ns) = self.carry_out(at, &mut op, left.step, now) {
+            op.pause_until_ns = now + ns;
         }
         self.slab.put(at, op);
         self.slab.make_ready(at);
@@ -426,9 +447,9 @@ impl<H: Host> Driver<H> {
         (at, op)
     }
 
-    fn begin(&mut self, at: u32, op: Box<Op>) -> u32 {
+    fn begin(&mut self, at: u32, op: Box<Op>, now_ns: u64) -> u32 {
         self.slab.put(at, op);
-        self.step(at);
+        self.step(at, now_ns);
         at
     }
 
@@ -442,7 +463,8 @@ impl<H: Host> Driver<H> {
         item: Item,
         owner: Owner,
     ) -> u32 {
-        let limits = self.limits(self.host.monotonic_ns());
+        let now = self.host.monotonic_ns();
+        let limits = self.limits(now);
         let (at, mut op) = self.admit(key, owner, limits);
         op.value.extend_from_slice(value);
         op.item = item;
@@ -451,7 +473,7 @@ impl<H: Host> Driver<H> {
             MutateKind::Set | MutateKind::Fill => Action::Set,
         };
         op.machine = Machine::Mutate(Mutate::new(self.topology.mode(), kind, version, limits));
-        self.begin(at, op)
+        self.begin(at, op, now)
     }
 
     /// Begins a CAS at a version of its own.
@@ -463,11 +485,12 @@ impl<H: Host> Driver<H> {
         item: Item,
         owner: Owner,
     ) -> u32 {
-        if let trefoil_layout::op::Expected::Version(version) = expected {
-            self.observe_sanely(version);
-        }
-        let version = self.nominate();
-        let limits = self.limits(self.host.monotonic_ns());
+        let version = match expected {
+            trefoil_layout::op::Expected::Version(version) => self.nominate_above(version),
+            trefoil_layout::op::Expected::Absent => self.nominate(),
+        };
+        let now = self.host.monotonic_ns();
+        let limits = self.limits(now);
         let (at, mut op) = self.admit(key, owner, limits);
         op.value.extend_from_slice(value);
         op.item = item;
@@ -477,7 +500,7 @@ impl<H: Host> Driver<H> {
             machine: self.new_cas(expected, version, cohort, limits),
             look: None,
         };
-        self.begin(at, op)
+        self.begin(at, op, now)
     }
 
     /// A CAS that begins now.
@@ -503,14 +526,15 @@ impl<H: Host> Driver<H> {
     /// reads were reported to them.
     pub fn begin_uses(&mut self, key: &[u8], patience_ns: u64, owner: Owner) -> u32 {
         self.flush_touches();
-        let until_ns = self.host.monotonic_ns() + patience_ns;
+        let now = self.host.monotonic_ns();
+        let until_ns = now.saturating_add(patience_ns);
         let (at, mut op) = self.admit(key, owner, Limits::until(until_ns));
         op.machine = Machine::Uses {
             asked: false,
             until_ns,
             found: Default::default(),
         };
-        self.begin(at, op)
+        self.begin(at, op, now)
     }
 
     /// Under a quorum the buckets of two replicas are needed: let their cache
@@ -557,6 +581,7 @@ impl<H: Host> Driver<H> {
         replica: usize,
         message: Message,
         far: bool,
+        now: u64,
     ) {
         op.messages[replica] = message;
         let was_blocked = op.owed[replica] == Owed::Room;
@@ -572,17 +597,14 @@ impl<H: Host> Driver<H> {
             match near.send(token, under, &op.request(message)) {
                 Ok(()) => {
                     op.owed[replica] = Owed::Near(token);
-                    if link.near_owes == 0 {
-                        link.look_at_ns = 0;
-                    }
-                    link.near_owes += 1;
+                    link.owes_near(now);
                     return;
                 }
                 Err(SendError::Full) => {
                     op.owed[replica] = Owed::Room;
                     if !was_blocked {
                         if link.blocked.is_empty() {
-                            link.full_since_ns = self.host.monotonic_ns();
+                            link.full_since_ns = now;
                         }
                         link.blocked.push_back((at, replica as u8));
                     }
@@ -603,7 +625,7 @@ impl<H: Host> Driver<H> {
         match sent {
             Ok(()) => {
                 op.owed[replica] = Owed::Far(token);
-                link.far_owes += 1;
+                link.owes_far(now);
             }
             Err(why) => op.no_answer(replica, SendFailure::NotSent, &why),
         }

@@ -28,6 +28,15 @@ const GREETING_NS: u64 = 1_000_000_000;
 /// twice in a row, is not waited for. (Once may be a pause of this whole machine,
 /// after which the backend renews it at once.)
 pub(crate) const LEASE_LOOK_NS: u64 = 50_000_000;
+/// How often the lease of a backend that owes nothing is looked at.
+pub(crate) const IDLE_LOOK_NS: u64 = 500_000_000;
+/// A backend that owes answers to calls and has been silent for so long counts as
+/// down, and so much longer for each byte of the values on their way to it: 16 MB/s.
+const SILENCE_NS: u64 = 500_000_000;
+const SILENCE_NS_PER_BYTE: u64 = 64;
+/// How soon after a connection that could not be made an operation may have the
+/// next one begun: each takes a thread.
+const TRY_SPACING_NS: u64 = 5_000_000;
 /// How long a full request ring is waited for while it does not move at all.
 pub(crate) const FULL_PATIENCE_NS: u64 = 20_000_000;
 
@@ -93,6 +102,12 @@ pub struct Link<P> {
     /// Operations' answers that the near port, the far port owe.
     pub(crate) near_owes: u32,
     pub(crate) far_owes: u32,
+    /// When it was heard last while it owed answers to calls, and when it is to be
+    /// looked whether it has gone silent.
+    heard_ns: u64,
+    silent_at_ns: u64,
+    /// No operation has it connected to before.
+    try_again_ns: u64,
     /// Messages that found the ring full, by operation and replica, and since when
     /// it has not moved.
     pub(crate) blocked: VecDeque<(u32, u8)>,
@@ -117,6 +132,9 @@ impl<P: Port> Link<P> {
             touch_sample,
             near_owes: 0,
             far_owes: 0,
+            heard_ns: 0,
+            silent_at_ns: u64::MAX,
+            try_again_ns: 0,
             blocked: VecDeque::new(),
             full_since_ns: 0,
             look_at_ns: u64::MAX,
@@ -232,10 +250,12 @@ impl<P: Port> Link<P> {
         host: &mut impl Host<Port = P>,
     ) {
         self.connecting_since_ns = None;
+        self.try_again_ns = now_ns + TRY_SPACING_NS;
         if error.is_down {
             self.set_down(now_ns);
             return;
         }
+        self.pause_ns = RETRY_NS_MIN;
         let pause_ns = self.near_pause_ns;
         self.near_pause_ns = (pause_ns * 2).min(NEAR_RETRY_NS_MAX);
         self.near = None;
@@ -257,6 +277,70 @@ impl<P: Port> Link<P> {
             retry_at_ns: now_ns + self.pause_ns,
         };
         self.pause_ns = (self.pause_ns * 2).min(RETRY_NS_MAX);
+    }
+
+    /// A message or read that the near port will answer.
+    #[inline]
+    pub(crate) fn owes_near(&mut self, now_ns: u64) {
+        if self.near_owes == 0 {
+            self.look_at_ns = now_ns + LEASE_LOOK_NS;
+            self.was_lapsed = false;
+        }
+        self.near_owes += 1;
+    }
+
+    /// A call that was begun.
+    pub(crate) fn owes_far(&mut self, now_ns: u64) {
+        if self.far_owes == 0 {
+            self.heard(now_ns);
+        }
+        self.far_owes += 1;
+    }
+
+    /// So many of them have ended.
+    pub(crate) fn far_has_answered(&mut self, count: u32, now_ns: u64) {
+        self.far_owes = self.far_owes.saturating_sub(count);
+        self.heard(now_ns);
+        if self.far_owes == 0 {
+            self.silent_at_ns = u64::MAX;
+        }
+    }
+
+    fn heard(&mut self, now_ns: u64) {
+        self.heard_ns = now_ns;
+        self.silent_at_ns = now_ns + SILENCE_NS;
+    }
+
+    /// When it is to be looked whether it is silent.
+    #[inline]
+    pub(crate) fn silent_at_ns(&self) -> u64 {
+        self.silent_at_ns
+    }
+
+    /// Whether it is, with `len` bytes of values on their way to it. One whose lease
+    /// is alive does not hang.
+    pub(crate) fn is_silent(&mut self, len: u64, now_ns: u64) -> bool {
+        if self.view().is_some_and(|view| view.lease_alive(now_ns)) {
+            self.heard(now_ns);
+            return false;
+        }
+        let patience_ns = SILENCE_NS.saturating_add(SILENCE_NS_PER_BYTE.saturating_mul(len));
+        self.silent_at_ns = self.heard_ns.saturating_add(patience_ns);
+        now_ns >= self.silent_at_ns
+    }
+
+    /// It is silent: what its calls still bring belongs to nobody.
+    #[cold]
+    pub(crate) fn is_not_heard(&mut self, now_ns: u64) {
+        self.far = None;
+        self.far_owes = 0;
+        self.silent_at_ns = u64::MAX;
+        self.set_down(now_ns);
+    }
+
+    /// Whether it was found down a moment ago.
+    pub(crate) fn was_tried_at(&self, now_ns: u64) -> bool {
+        now_ns < self.try_again_ns
     }
 
     /// Remembers why the carrier in use is not the best one, and says it once.

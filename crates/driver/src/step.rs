@@ -31,8 +31,9 @@ pub(crate) enum Flow {
 }
 
 impl<H: Host> Driver<H> {
-    /// Goes on with the operation at `at`.
-    pub(crate) fn step(&mut self, at: u32) {
+    /// Goes on with the operation at `at`. The time is told once: what decides
+    /// about leases is looked at where they are.
+    pub(crate) fn step(&mut self, at: u32, now: u64) {
         let mut op = self.slab.take(at);
         op.is_queued = false;
         if op.outcome.is_some() || matches!(op.machine, Machine::Idle) {
@@ -40,19 +41,18 @@ impl<H: Host> Driver<H> {
             return;
         }
         if op.topology != self.topology_count {
-            self.restart(&mut op);
+            self.restart(&mut op, now);
         }
         if std::mem::take(&mut op.needs_plan) {
-            self.plan_anew(&mut op);
+            self.plan_anew(&mut op, now);
         }
         while op.too_large != 0 {
             let replica = op.too_large.trailing_zeros() as usize;
             op.too_large &= op.too_large - 1;
             let message = op.messages[replica];
-            self.send(at, &mut op, replica, message, true);
+            self.send(at, &mut op, replica, message, true, now);
         }
         let flow = loop {
-            let now = self.host.monotonic_ns();
             if now < op.pause_until_ns {
                 break Flow::Wait(op.pause_until_ns);
             }
@@ -87,8 +87,7 @@ impl<H: Host> Driver<H> {
     /// Another topology: new hash, cohort, mode. What was answered before counts for
     /// nothing; what may have been applied is remembered by the machines.
     #[cold]
-    fn restart(&mut self, op: &mut Op) {
-        let now = self.host.monotonic_ns();
+    fn restart(&mut self, op: &mut Op, now: u64) {
         op.topology = self.topology_count;
         op.hash = self.topology.hash(&op.key);
         op.cohort = self.topology.cohort(op.hash);
@@ -135,8 +134,7 @@ impl<H: Host> Driver<H> {
 
     /// A backend that a lookup waits for answers calls, but is not mapped.
     #[cold]
-    fn plan_anew(&mut self, op: &mut Op) {
-        let now = self.host.monotonic_ns();
+    fn plan_anew(&mut self, op: &mut Op, now: u64) {
         let plan = self.any_plan(op, now);
         let hash = op.hash;
         if let Some(get) = op.lookup() {
@@ -151,14 +149,14 @@ impl<H: Host> Driver<H> {
             return Flow::Wait(u64::MAX);
         };
         let step = get.poll(now);
-        self.carry_out(at, op, step)
+        self.carry_out(at, op, step, now)
     }
 
     /// Carries one step of a lookup out, as far as nobody has to be waited for.
-    pub(crate) fn carry_out(&mut self, at: u32, op: &mut Op, step: GetStep) -> Flow {
+    pub(crate) fn carry_out(&mut self, at: u32, op: &mut Op, step: GetStep, now: u64) -> Flow {
         match step {
-            GetStep::ReadIndex { replica } => self.read_index(at, op, replica),
-            GetStep::ReadData { replica, pointer } => self.read_data(at, op, replica, pointer),
+            GetStep::ReadIndex { replica } => self.read_index(at, op, replica, now),
+            GetStep::ReadData { replica, pointer } => self.read_data(at, op, replica, pointer, now),
             GetStep::Scan { replica } => {
                 let token = self.slab.token(at);
                 let hash = op.hash;
@@ -169,13 +167,13 @@ impl<H: Host> Driver<H> {
                         near.submit_scan(token, replica, hash)
                     });
                 match progress {
-                    Progress::Pending => self.owe_near(op, replica, token),
+                    Progress::Pending => self.owe_near(op, replica, token, now),
                     Progress::Done(()) | Progress::Refused => self.fail(op, replica),
                 }
                 Flow::Again
             }
             GetStep::Ask { replica, by_rpc } => {
-                self.send(at, op, replica, Message::Lookup, by_rpc);
+                self.send(at, op, replica, Message::Lookup, by_rpc, now);
                 Flow::Again
             }
             GetStep::Refresh { replica, .. } => {
@@ -199,7 +197,7 @@ impl<H: Host> Driver<H> {
                 Flow::Again
             }
             GetStep::Reconnect { replica } => {
-                self.reconnect(op, replica);
+                self.reconnect(op, replica, now);
                 Flow::Again
             }
             GetStep::Pause { ns } => Flow::Pause(ns),
@@ -226,14 +224,14 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    fn owe_near(&mut self, op: &mut Op, replica: usize, token: trefoil_fabric::Token) {
+    fn owe_near(&mut self, op: &mut Op, replica: usize, token: trefoil_fabric::Token, now: u64) {
         op.owed[replica] = Owed::Near(token);
         if let Some(link) = self.link_of(op, replica) {
-            link.near_owes += 1;
+            link.owes_near(now);
         }
     }
 
-    fn read_index(&mut self, at: u32, op: &mut Op, replica: usize) -> Flow {
+    fn read_index(&mut self, at: u32, op: &mut Op, replica: usize, now: u64) -> Flow {
         let token = self.slab.token(at);
         let hash = op.hash;
         let number = op.cohort.as_slice()[replica] as usize;
@@ -247,8 +245,8 @@ impl<H: Host> Driver<H> {
         };
         match near.submit_index(token, replica, hash) {
             Progress::Done(vote) => {
-                let now = self.host.coarse_ns();
-                if self.links[number].lease_alive(now) {
+                let read_ns = self.host.coarse_ns();
+                if self.links[number].lease_alive(read_ns) {
                     if let Some(get) = op.lookup() {
                         get.handle_index(replica, vote);
                     }
@@ -256,7 +254,7 @@ impl<H: Host> Driver<H> {
                     self.lapsed(op, replica, number);
                 }
             }
-            Progress::Pending => self.owe_near(op, replica, token),
+            Progress::Pending => self.owe_near(op, replica, token, now),
             Progress::Refused => self.fail(op, replica),
         }
         Flow::Again
@@ -268,6 +266,7 @@ impl<H: Host> Driver<H> {
         op: &mut Op,
         replica: usize,
         pointer: trefoil_layout::Pointer,
+        now: u64,
     ) -> Flow {
         let token = self.slab.token(at);
         let number = op.cohort.as_slice()[replica] as usize;
@@ -281,10 +280,10 @@ impl<H: Host> Driver<H> {
         };
         match near.submit_data(token, pointer, &mut op.buffers[replica]) {
             Progress::Done(Ok(())) => {
-                let now = self.host.coarse_ns();
+                let read_ns = self.host.coarse_ns();
                 let Some(floor) = self.links[number]
                     .view()
-                    .filter(|view| view.lease_alive(now + COARSE_LAG_NS))
+                    .filter(|view| view.lease_alive(read_ns + COARSE_LAG_NS))
                     .map(|view| view.flush_floor())
                 else {
                     self.lapsed(op, replica, number);
@@ -310,7 +309,7 @@ impl<H: Host> Driver<H> {
                     get.handle_out_of_window(replica);
                 }
             }
-            Progress::Pending => self.owe_near(op, replica, token),
+            Progress::Pending => self.owe_near(op, replica, token, now),
             Progress::Refused => self.fail(op, replica),
         }
         Flow::Again
@@ -324,9 +323,8 @@ impl<H: Host> Driver<H> {
     }
 
     /// Has the backend of a replica connected to anew; the operation goes on when
-    /// that has ended.
-    fn reconnect(&mut self, op: &mut Op, replica: usize) {
-        let now = self.host.monotonic_ns();
+    /// that has ended. Where that was tried a moment ago it still is down.
+    fn reconnect(&mut self, op: &mut Op, replica: usize, now: u64) {
         let number = op.cohort.as_slice()[replica] as usize;
         let Some(link) = self.links.get_mut(number) else {
             op.reconnected(replica, false, false);
@@ -338,9 +336,11 @@ impl<H: Host> Driver<H> {
             op.reconnected(replica, true, is_mapped);
             return;
         }
-        link.begin_connecting(&mut self.host, &Arc::clone(&self.topology));
+        if !link.was_tried_at(now) {
+            link.begin_connecting(&mut self.host, &Arc::clone(&self.topology));
+        }
         if link.greeting_ends_ns() == u64::MAX {
-            // It hangs already.
+            // It hangs, or was found down just now.
             op.reconnected(replica, false, false);
         } else {
             op.owed[replica] = Owed::Connection;
@@ -354,12 +354,11 @@ impl<H: Host> Driver<H> {
         match machine.poll(now) {
             MutateStep::Send { replica, version } => {
                 let action = op.action;
-                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 Flow::Again
             }
             MutateStep::Nominate { above } => {
-                self.versions.observe(above);
-                let version = self.nominate();
+                let version = self.nominate_above(above);
                 if let Machine::Mutate(machine) = &mut op.machine {
                     machine.handle_version(version);
                 }
@@ -371,7 +370,7 @@ impl<H: Host> Driver<H> {
                 Flow::Again
             }
             MutateStep::Reconnect { replica } => {
-                self.reconnect(op, replica);
+                self.reconnect(op, replica, now);
                 Flow::Again
             }
             MutateStep::Pause { ns } => Flow::Pause(ns),
@@ -382,8 +381,7 @@ impl<H: Host> Driver<H> {
 
     /// Sends a mutation, unless its backend is down; touches that should not wait
     /// any longer go first.
-    fn send_mutation(&mut self, at: u32, op: &mut Op, replica: usize, message: Message) {
-        let now = self.host.coarse_ns();
+    fn send_mutation(&mut self, at: u32, op: &mut Op, replica: usize, message: Message, now: u64) {
         let strategy = self.strategy(op.cohort, replica, now);
         let hash = op.hash;
         if strategy == Strategy::Down {
@@ -404,7 +402,7 @@ impl<H: Host> Driver<H> {
             let partition = view.partition(replica, hash);
             link.mutated(partition);
         }
-        self.send(at, op, replica, message, strategy == Strategy::Rpc);
+        self.send(at, op, replica, message, strategy == Strategy::Rpc, now);
     }
 
     fn step_cas(&mut self, at: u32, op: &mut Op, now: u64) -> Flow {
@@ -414,12 +412,12 @@ impl<H: Host> Driver<H> {
         match machine.poll(now) {
             CasStep::Send { replica, version } => {
                 let action = op.action;
-                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 Flow::Again
             }
             CasStep::Install { replica, version } => {
                 let action = Action::Set;
-                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 // Its answer is nobody's.
                 if matches!(op.owed[replica], Owed::Near(_) | Owed::Far(_)) {
                     op.owed[replica] = Owed::Nothing;
@@ -428,12 +426,11 @@ impl<H: Host> Driver<H> {
             }
             CasStep::Evict { replica, version } => {
                 let action = Action::Erase;
-                self.send_mutation(at, op, replica, Message::Mutation { action, version });
+                self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 Flow::Again
             }
             CasStep::Nominate { above } => {
-                self.observe_sanely(above);
-                let version = self.nominate();
+                let version = self.nominate_above(above);
                 if let Machine::Cas { machine, .. } = &mut op.machine {
                     machine.handle_version(version);
                 }
@@ -518,7 +515,7 @@ impl<H: Host> Driver<H> {
                     .link_of(op, replica)
                     .is_some_and(|link| link.view().is_none() || link.lease_alive(now));
                 if strategy != Strategy::Down && is_alive {
-                    self.send(at, op, replica, Message::Use, false);
+                    self.send(at, op, replica, Message::Use, false, now);
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
-use crate::link::{FULL_PATIENCE_NS, LEASE_LOOK_NS, Link, LinkStatus};
+use crate::link::{FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Outcome, Owed, Owner};
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
@@ -26,15 +26,34 @@ pub struct Ended<'a> {
 impl<H: Host> Driver<H> {
     /// Goes on with everything that can go on. Never waits.
     pub fn turn(&mut self) {
+        self.go_on(None);
+    }
+
+    /// A turn for somebody who waits for the operation at `at`.
+    pub fn turn_for(&mut self, at: u32) {
+        self.go_on(Some(at));
+    }
+
+    #[inline]
+    fn go_on(&mut self, waited_for: Option<u32>) {
         while let Some(event) = self.host.next_event() {
             self.take_event(event);
         }
-        self.poll_ports();
-        let now = self.host.monotonic_ns();
+        let mut now = self.host.monotonic_ns();
+        self.poll_ports(now);
         self.look_at_links(now);
         self.slab.expire(now);
+        // The timers leave out what somebody waits for.
+        if let Some(at) = waited_for
+            && self.slab.get(at).is_some_and(|op| op.wake_ns <= now)
+        {
+            self.slab.make_ready(at);
+        }
         while let Some(at) = self.slab.next_ready() {
-            self.step(at);
+            self.step(at, now);
+            if self.slab.has_ready() {
+                now = self.host.monotonic_ns();
+            }
         }
     }
 
@@ -45,7 +64,7 @@ impl<H: Host> Driver<H> {
     }
 
     #[inline]
-    fn poll_ports(&mut self) {
+    fn poll_ports(&mut self, now: u64) {
         let all = std::mem::take(&mut self.looks_at_all);
         for number in 0..self.links.len() {
             let link = &mut self.links[number];
@@ -71,25 +90,34 @@ impl<H: Host> Driver<H> {
                 && far.is_ready()
                 && let Ok(count) = far.poll(|completion| slab.complete(completion))
             {
-                link.far_owes = link.far_owes.saturating_sub(count as u32);
+                link.far_has_answered(count as u32, now);
             }
         }
     }
 
     /// Those that do not answer, or do not keep up.
     fn look_at_links(&mut self, now: u64) {
+        // Also where nothing is owed: the memory of a backend that has ended is not
+        // kept mapped.
+        let looks_at_idle = now >= self.idle_look_ns;
+        if looks_at_idle {
+            self.idle_look_ns = now + IDLE_LOOK_NS;
+        }
         for number in 0..self.links.len() {
             let link = &mut self.links[number];
-            if link.near_owes > 0 && now >= link.look_at_ns {
-                let is_first = link.look_at_ns == 0;
+            if (link.near_owes > 0 || looks_at_idle) && now >= link.look_at_ns {
                 link.look_at_ns = now + LEASE_LOOK_NS;
-                if !is_first && link.has_lapsed_twice(now) {
+                if link.has_lapsed_twice(now) {
                     self.lose(
                         number,
                         "the backend does not answer and its lease has ended",
                     );
                     continue;
                 }
+            }
+            if now >= link.silent_at_ns() && self.is_silent(number, now) {
+                self.lose_calls(number, "the backend does not answer");
+                continue;
             }
             if !self.links[number].blocked.is_empty() {
                 self.send_blocked(number);
@@ -130,8 +158,9 @@ impl<H: Host> Driver<H> {
             };
             match near.send(token, under, &op.request(op.messages[replica])) {
                 Ok(()) => {
-                    link.near_owes += 1;
-                    link.full_since_ns = self.host.monotonic_ns();
+                    let now = self.host.monotonic_ns();
+                    link.owes_near(now);
+                    link.full_since_ns = now;
                     link.blocked.pop_front();
                     op.owed[replica] = Owed::Near(token);
                     self.end_of_room(at);
@@ -200,14 +229,46 @@ impl<H: Host> Driver<H> {
         let link = &mut self.links[number];
         link.set_down(now);
         link.near_owes = 0;
-        link.look_at_ns = u64::MAX;
         self.view_count += 1;
+        self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
+        self.drop_blocked(number);
+        self.learn_now_and_then(now);
+    }
+
+    /// Whether nothing was heard for so long that calls under way would have been
+    /// answered, however long their values are.
+    #[cold]
+    fn is_silent(&mut self, number: usize, now: u64) -> bool {
+        let owed = self.slab.all().filter(|(_, op)| {
+            let of_it =
+                |(at, owed): (&u32, &Owed)| *at as usize == number && matches!(owed, Owed::Far(_));
+            op.cohort.as_slice().iter().zip(&op.owed).any(of_it)
+        });
+        let len = owed.map(|(_, op)| op.value.len() as u64).sum();
+        self.links[number].is_silent(len, now)
+    }
+
+    /// A backend that is reached by calls has been silent for long, with calls under
+    /// way: it hangs, or cannot be reached any more. The calls themselves are not
+    /// cancelled.
+    #[cold]
+    fn lose_calls(&mut self, number: usize, why: &str) {
+        let now = self.host.monotonic_ns();
+        let link = &mut self.links[number];
+        link.is_not_heard(now);
+        self.lose_owed(number, why, |owed| matches!(owed, Owed::Far(_)));
+        self.learn_now_and_then(now);
+    }
+
+    /// Answers of this backend that will not come.
+    #[cold]
+    fn lose_owed(&mut self, number: usize, why: &str, is_lost: impl Fn(&Owed) -> bool) {
         let mut hit = Vec::new();
         for (at, op) in self.slab.all() {
             for replica in 0..op.cohort.as_slice().len() {
                 if op.cohort.as_slice()[replica] as usize == number
                     && op.topology == self.topology_count
-                    && matches!(op.owed[replica], Owed::Near(_))
+                    && is_lost(&op.owed[replica])
                 {
                     op.owed[replica] = Owed::Nothing;
                     op.no_answer(replica, SendFailure::Lost, why);
@@ -218,8 +279,6 @@ impl<H: Host> Driver<H> {
         for at in hit {
             self.slab.make_ready(at);
         }
-        self.drop_blocked(number);
-        self.learn_now_and_then(now);
     }
 
     fn take_event(&mut self, event: Event<H::Port>) {
@@ -327,7 +386,8 @@ impl<H: Host> Driver<H> {
             (Machine::Get(get), outcome) => {
                 self.counters.get_retries.merge(&get.retries());
                 if let Outcome::Hit { version } = outcome {
-                    self.versions.observe(version);
+                    let host = &self.host;
+                    self.versions.observe_sanely(version, || host.unix_ns());
                     if op.reports_use && op.topology == self.topology_count {
                         let (hash, cohort) = (op.hash, op.cohort);
                         self.touch_voters(hash, cohort, |place| get.touched_slot(place));
@@ -340,8 +400,9 @@ impl<H: Host> Driver<H> {
             (Machine::Cas { machine, .. }, _) => {
                 self.counters.mutation_retries.merge(&machine.retries());
                 // The next attempt has to lie above whatever refused this one.
-                let now = self.host.unix_ns();
-                self.versions.observe_sanely(machine.bound(), now);
+                let host = &self.host;
+                self.versions
+                    .observe_sanely(machine.bound(), || host.unix_ns());
             }
             _ => {}
         }
@@ -447,7 +508,16 @@ impl<H: Host> Driver<H> {
     /// When [`Driver::turn`] is to be called even if nothing has come, on the
     /// monotonic clock; `u64::MAX` if there is no such time.
     pub fn next_deadline_ns(&mut self) -> u64 {
-        if self.slab.has_ready() || self.has_done() {
+        match self.has_done() {
+            true => 0,
+            false => self.next_work_ns(),
+        }
+    }
+
+    /// The same for somebody who waits for one operation: what has ended for others
+    /// can wait.
+    pub fn next_work_ns(&mut self) -> u64 {
+        if self.slab.has_ready() {
             return 0;
         }
         let mut next = self.slab.next_timer_ns();
@@ -455,6 +525,7 @@ impl<H: Host> Driver<H> {
             if link.near_owes > 0 {
                 next = next.min(link.look_at_ns);
             }
+            next = next.min(link.silent_at_ns());
             if !link.blocked.is_empty() {
                 next = next.min(link.full_since_ns + FULL_PATIENCE_NS);
             }
@@ -514,13 +585,6 @@ impl<H: Host> Driver<H> {
     pub fn touch_batch(&mut self, backend: u32, partition: usize, window_id: u64, slots: &[u32]) {
         if let Some(link) = self.links.get_mut(backend as usize) {
             link.touch_batch(partition, window_id, slots);
-        }
-    }
-
-    /// Makes the operation at `at` ready if its time has come.
-    pub fn wake(&mut self, at: u32, now_ns: u64) {
-        if self.slab.get(at).is_some_and(|op| op.wake_ns <= now_ns) {
-            self.slab.make_ready(at);
         }
     }
 }

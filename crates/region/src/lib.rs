@@ -8,12 +8,14 @@
 //! whole and once, into private memory.
 
 mod copy;
+mod fork;
 mod gather;
 mod heap;
 mod mapping;
 mod object;
 mod words;
 
+pub use fork::ForkMark;
 pub use gather::{Gathered, Gatherer};
 pub use heap::return_long_blocks;
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};

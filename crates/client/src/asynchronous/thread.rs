@@ -107,7 +107,7 @@ impl Worker {
             .unwrap_or(u64::MAX)
             .min(self.touches_at_ns);
         let is_full = self.in_flight >= IN_FLIGHT_MAX || self.finishing.is_some();
-        self.client.sleep_for(until.saturating_sub(now), is_full);
+        self.client.sleep_for(until, is_full);
         true
     }
 

@@ -18,6 +18,7 @@ use trefoil_driver::inline::{self, OneSided};
 use trefoil_driver::{Clock, Topology, Versions};
 use trefoil_fabric::RegionView;
 use trefoil_layout::Version;
+use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 use trefoil_region::WordBuffer;
 
 /// Stashes of touches: as many threads report theirs without waiting for each other.
@@ -123,8 +124,7 @@ impl Views {
             let outcome = inline::run(&mut source, &mut get, hash, &check, now).ok()?;
             Some(match outcome {
                 GetOutcome::Hit { version, replica } => {
-                    self.observed_ns
-                        .fetch_max(version.time_ns, Ordering::Relaxed);
+                    self.observe(version);
                     self.touch(thread, &get, cohort, &views, hash);
                     hit(buffers[replica].bytes(), version).map(|found| found.into_owned())
                 }
@@ -136,13 +136,25 @@ impl Views {
         })
     }
 
+    /// Takes note of a version, unless it is from too far in the future: it would
+    /// hide all that are seen later.
+    fn observe(&self, version: Version) {
+        let seen_ns = version.time_ns;
+        if seen_ns > self.observed_ns.load(Ordering::Relaxed)
+            && seen_ns <= time::unix_ns().saturating_add(CLOCK_AHEAD_NS_MAX)
+        {
+            self.observed_ns.fetch_max(seen_ns, Ordering::Relaxed);
+        }
+    }
+
     /// A version above all that were seen.
     fn nominate(&self) -> Version {
         let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        versions.observe(Version {
+        let observed = Version {
             time_ns: self.observed_ns.load(Ordering::Relaxed),
             origin: 0,
-        });
+        };
+        versions.observe_sanely(observed, time::unix_ns);
         versions.next(time::unix_ns(), crate::host::random)
     }
 

@@ -93,10 +93,10 @@ impl Account {
     /// Waits until no mutation is under way; `false` if some still are after
     /// `patience`.
     pub(crate) fn finish(&self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
+        let begin = Instant::now();
         let mut state = self.lock();
         while state.mutations > 0 {
-            let Some(left) = end.checked_duration_since(Instant::now()) else {
+            let Some(left) = patience.checked_sub(begin.elapsed()) else {
                 return false;
             };
             state = self

@@ -5,5 +5,6 @@ mod asynchronous;
 mod calls;
 mod carriers;
 mod fake;
+mod faults;
 mod real;
 mod submitting;

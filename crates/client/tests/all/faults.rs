@@ -1,0 +1,183 @@
+//! What befalls a client: forks, backends that hang or end, callers in a hurry or
+//! without any.
+
+use crate::fake::{Fake, Script};
+use crate::real::Real;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+use trefoil_cell::Mode;
+use trefoil_client::{
+    Carrier, CarrierInUse, Cell, Client, Expected, Lookup, Mutated, OpError, Options, SetOptions,
+};
+use trefoil_layout::op::{Ack, Outcome};
+
+fn options() -> Options {
+    Options {
+        // Machines on which tests run may stand still.
+        deadline: Duration::from_secs(20),
+        ..Options::default()
+    }
+}
+
+fn applied() -> trefoil_rpc::v1::MutateResponse {
+    trefoil_rpc::encode_ack(&Ack {
+        epoch: 1,
+        outcome: Outcome::Applied,
+    })
+}
+
+fn is_refused<T>(result: &Result<T, OpError>) -> bool {
+    matches!(result, Err(OpError::Failed(why)) if why.contains("forked"))
+}
+
+/// Reads report touches through the rings, so a child must not even read.
+#[test]
+fn a_forks_child_neither_reads_nor_writes_with_its_parents_client() {
+    let real = Real::start(Mode::R32);
+    let mut client = Cell::connect(&real.address).unwrap().client(options());
+    client.set(b"key", b"value", SetOptions::default()).unwrap();
+    // SAFETY: the child uses this thread's client only, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut many = 0;
+        client.get_many(&["key", "key"], |_, found| {
+            many += usize::from(is_refused(&found));
+        });
+        let is_right = is_refused(&client.get(b"key"))
+            && is_refused(&client.peek(b"key"))
+            && is_refused(&client.look(b"key"))
+            && client.get_now(b"key", true).is_some_and(|f| is_refused(&f))
+            && is_refused(&client.set(b"key", b"other", SetOptions::default()))
+            && is_refused(&client.item_uses(b"key", Duration::from_secs(1)))
+            && many == 2;
+        client.submit_get(b"key", 1);
+        let completed = client.poll(&mut |_, _| {});
+        client.flush_touches();
+        client.settle(Duration::MAX);
+        drop(client);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(if is_right && completed == 1 { 7 } else { 1 }) };
+    }
+    assert!(child > 0, "no process left");
+    let mut status = 0;
+    // SAFETY: waits for the child that was made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
+    for _ in 0..1_000 {
+        assert!(matches!(client.get(b"key"), Ok(Lookup::Hit(hit)) if hit.value == b"value"));
+    }
+    let set = client.set(b"key", b"again", SetOptions::default());
+    assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+}
+
+/// What a client sleeps on is quiet where there is nothing to do, also after a
+/// blocking call has taken the answers of what was submitted.
+#[test]
+fn a_descriptor_that_nobody_rings_is_not_readable() {
+    let real = Real::start(Mode::R32);
+    let mut client = Cell::connect(&real.address).unwrap().client(options());
+    client.descriptor().unwrap();
+    client.submit_set(b"key", b"value", SetOptions::default(), 1);
+    if client.arm() {
+        // The backends answer, and ring.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    client.set(b"key", b"other", SetOptions::default()).unwrap();
+    let mut completed = 0;
+    let begin = Instant::now();
+    loop {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "it goes on ringing"
+        );
+        completed += client.poll(&mut |_, _| {});
+        if client.arm() && completed == 1 && !is_readable(&mut client, 100) {
+            return;
+        }
+    }
+}
+
+fn is_readable(client: &mut Client, patience_ms: u64) -> bool {
+    let timeout = Timespec::try_from(Duration::from_millis(patience_ms)).unwrap();
+    let descriptor = client.descriptor().unwrap();
+    let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&timeout)).unwrap() > 0
+}
+
+#[test]
+fn a_call_that_waits_sleeps_beside_what_has_completed() {
+    const HANGS: Duration = Duration::from_millis(400);
+    let fake = Fake::start(Script::new(Mode::R1, |request| {
+        Box::pin(async move {
+            if request.key.as_ref() == b"slow" {
+                tokio::time::sleep(HANGS).await;
+            }
+            Ok(applied())
+        })
+    }));
+    let mut client = Cell::connect(&fake.address).unwrap().client(options());
+    client.submit_set(b"quick", b"value", SetOptions::default(), 1);
+    let cpu = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let (begin, used) = (Instant::now(), cpu());
+    client
+        .set(b"slow", b"value", SetOptions::default())
+        .unwrap();
+    let (took, used) = (begin.elapsed(), cpu() - used);
+    assert!(took >= HANGS && used < HANGS / 2, "{used:?} of {took:?}");
+    assert_eq!(client.poll(&mut |_, _| {}), 1);
+}
+
+/// A replica that takes calls and does not answer counts as down before the
+/// caller's patience ends.
+#[test]
+fn a_replica_that_hangs_does_not_cost_a_cas_its_deadline() {
+    let fake = Fake::start(Script::new(Mode::R32, |request| {
+        Box::pin(async move {
+            if request.backend == 0 {
+                std::future::pending::<()>().await;
+            }
+            Ok(applied())
+        })
+    }));
+    let mut client = Cell::connect(&fake.address).unwrap().client(options());
+    let begin = Instant::now();
+    let done = client.cas(b"key", Expected::Absent, b"value", SetOptions::default());
+    assert!(matches!(done, Ok(Mutated::Stored { .. })), "{done:?}");
+    assert!(begin.elapsed() < options().deadline / 2);
+}
+
+#[test]
+fn patience_may_be_endless() {
+    let real = Real::start(Mode::R32);
+    for carrier in [Carrier::Auto, Carrier::Rpc] {
+        let mut client = Cell::connect(&real.address).unwrap().client(Options {
+            carrier,
+            deadline: Duration::MAX,
+            ..Options::default()
+        });
+        client.set(b"key", b"value", SetOptions::default()).unwrap();
+        assert!(client.item_uses(b"key", Duration::MAX).is_ok());
+        assert!(client.finish(Duration::MAX));
+    }
+}
+
+/// A client that owes and asks nothing lets go of the memory of a backend that has
+/// ended.
+#[test]
+fn the_memory_of_a_dead_backend_does_not_stay_mapped() {
+    let real = Real::start(Mode::R1);
+    let mut client = Cell::connect(&real.address).unwrap().client(options());
+    client.set(b"key", b"value", SetOptions::default()).unwrap();
+    assert_eq!(client.carriers()[0].carrier, CarrierInUse::Shared);
+    drop(real);
+    let begin = Instant::now();
+    while client.carriers()[0].carrier != CarrierInUse::Down {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        client.poll(&mut |_, _| {});
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
