@@ -1,5 +1,6 @@
 //! A thread's client: a driver, and a thread that waits for it.
 
+use crate::asynchronous::{Reach, Signals};
 use crate::cell::Shared;
 use crate::error::OpError;
 use crate::host::ClientHost;
@@ -7,11 +8,9 @@ use crate::rpc::Bell;
 use crate::submit::Sleeper;
 use crate::time;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
-use trefoil_driver::{Counters, Driver, LinkStatus, Options, Topology};
-use trefoil_fabric::RegionView;
+use trefoil_driver::{CarrierInUse, Counters, Driver, Link, LinkStatus, Options, Topology};
 use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
@@ -197,9 +196,26 @@ impl Client {
 
 /// What the async client's thread needs.
 impl Client {
-    /// Counts as ready while `count` is not zero.
-    pub(crate) fn wakes_for(&mut self, count: Arc<AtomicUsize>) {
-        self.driver.host_mut().submissions = Some(count);
+    /// Counts as ready while there are signals.
+    pub(crate) fn wakes_for(&mut self, signals: Arc<Signals>) {
+        self.driver.host_mut().signals = Some(signals);
+    }
+
+    /// What is submitted from now on ends by this time, which counts from when its
+    /// task came; `u64::MAX` for no such time.
+    pub(crate) fn end_by(&mut self, deadline_ns: u64) {
+        self.driver.end_by(deadline_ns);
+    }
+
+    /// Tries to reach backends that are to be tried again, though no operation of
+    /// this client asks for it.
+    pub(crate) fn tend(&mut self) {
+        self.driver.tend();
+    }
+
+    /// Places of operations, used and free.
+    pub(crate) fn places(&self) -> usize {
+        self.driver.places()
     }
 
     pub(crate) fn bell(&self) -> Arc<Bell> {
@@ -214,9 +230,14 @@ impl Client {
         self.driver.view_count()
     }
 
-    pub(crate) fn views(&self) -> (Arc<Topology>, Vec<Option<Arc<RegionView>>>) {
-        let views = self.driver.links().iter().map(|link| link.view().cloned());
-        (Arc::clone(self.driver.topology()), views.collect())
+    pub(crate) fn views(&self) -> (Arc<Topology>, Vec<Reach>) {
+        let reach = |link: &Link<_>| match (link.view(), link.status().carrier) {
+            (Some(view), _) => Reach::Mapped(Arc::clone(view)),
+            (None, CarrierInUse::Down) => Reach::Down,
+            (None, _) => Reach::Called,
+        };
+        let views = self.driver.links().iter().map(reach).collect();
+        (Arc::clone(self.driver.topology()), views)
     }
 
     /// Reports a read of another thread, if its window is still the backend's.
@@ -236,14 +257,9 @@ impl Client {
 
     /// Sleeps; submissions do not count while no more of them are begun.
     pub(crate) fn sleep_for(&mut self, until_ns: u64, ignores_submissions: bool) {
-        let submissions = match ignores_submissions {
-            true => self.driver.host_mut().submissions.take(),
-            false => None,
-        };
+        self.driver.host_mut().ignores_queue = ignores_submissions;
         self.sleep(until_ns);
-        if submissions.is_some() {
-            self.driver.host_mut().submissions = submissions;
-        }
+        self.driver.host_mut().ignores_queue = false;
     }
 }
 
@@ -260,7 +276,7 @@ impl Drop for Client {
 }
 
 #[cold]
-fn forked() -> OpError {
+pub(crate) fn forked() -> OpError {
     OpError::Failed(
         "this process was forked from the one that made the client: make a client of its own"
             .to_owned(),

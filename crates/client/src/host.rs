@@ -1,6 +1,7 @@
 //! The client library as the driver's world: the system's clocks, connections made
 //! by threads of their own, configurations loaded likewise.
 
+use crate::asynchronous::Signals;
 use crate::cell::Shared;
 use crate::port::ClientPort;
 use crate::rpc::{Bell, Rpc, RpcPort};
@@ -46,8 +47,9 @@ pub(crate) struct ClientHost {
     /// Backends that were connected to before: where only calls reach one, the next
     /// time is because it was silent.
     knocked: HashSet<u32>,
-    /// Something else to be ready for.
-    pub(crate) submissions: Option<Arc<AtomicUsize>>,
+    /// What else to be ready for, and whether its queue does not count just now.
+    pub(crate) signals: Option<Arc<Signals>>,
+    pub(crate) ignores_queue: bool,
 }
 
 impl ClientHost {
@@ -58,7 +60,8 @@ impl ClientHost {
             bell: Arc::new(Bell::new()),
             clock_offset_ns: clock_offset_ms.saturating_mul(1_000_000),
             knocked: HashSet::new(),
-            submissions: None,
+            signals: None,
+            ignores_queue: false,
         }
     }
 
@@ -71,10 +74,10 @@ impl ClientHost {
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.has_event()
-            || self
-                .submissions
-                .as_ref()
-                .is_some_and(|count| count.load(Ordering::SeqCst) > 0)
+            || self.signals.as_ref().is_some_and(|signals| {
+                signals.dropped.load(Ordering::SeqCst) > 0
+                    || !self.ignores_queue && signals.queued.load(Ordering::SeqCst) > 0
+            })
     }
 
     #[inline]

@@ -283,6 +283,20 @@ impl<H: Host> Driver<H> {
         self.latest_ns = latest_ns;
     }
 
+    /// Begins to connect to backends that are to be tried again by now, though no
+    /// operation asks for one.
+    pub fn tend(&mut self) {
+        let now = self.host.monotonic_ns();
+        for link in &mut self.links {
+            link.strategy(self.options.carrier, &mut self.host, &self.topology, now);
+        }
+    }
+
+    /// Places of operations, used and free.
+    pub fn places(&self) -> usize {
+        self.slab.places()
+    }
+
     /// Reports that a hit read this slot at this backend.
     #[inline(always)]
     pub fn touch(&mut self, backend: u32, partition: usize, slot: u32) {

@@ -32,6 +32,7 @@ pub(crate) struct Slab {
 
 impl Slab {
     /// A place for an operation, and the operation to be filled in.
+    #[inline]
     pub(crate) fn admit(&mut self, cohort: Cohort) -> (u32, Box<Op>) {
         self.used += 1;
         if let Some(at) = self.free.pop() {
@@ -48,7 +49,13 @@ impl Slab {
         (at, Box::new(Op::new(cohort)))
     }
 
+    /// How many there are, used and free.
+    pub(crate) fn places(&self) -> usize {
+        self.ops.len()
+    }
+
     /// Lends an operation.
+    #[inline]
     pub(crate) fn take(&mut self, at: u32) -> Box<Op> {
         self.ops[at as usize]
             .take()
@@ -56,19 +63,23 @@ impl Slab {
     }
 
     /// Takes it back.
+    #[inline]
     pub(crate) fn put(&mut self, at: u32, op: Box<Op>) {
         self.ops[at as usize] = Some(op);
     }
 
+    #[inline]
     pub(crate) fn get(&self, at: u32) -> Option<&Op> {
         self.ops.get(at as usize)?.as_deref()
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut Op> {
         self.ops.get_mut(at as usize)?.as_deref_mut()
     }
 
     /// Ends the use of a place.
+    #[inline]
     pub(crate) fn release(&mut self, at: u32) {
         if let Some(op) = self.get_mut(at) {
             op.clear();
@@ -91,6 +102,7 @@ impl Slab {
         self.ops.iter().position(is_it).map(|at| at as u32)
     }
 
+    #[inline]
     pub(crate) fn make_ready(&mut self, at: u32) {
         if let Some(op) = self.ops[at as usize].as_deref_mut()
             && !op.is_queued
@@ -100,21 +112,25 @@ impl Slab {
         }
     }
 
+    #[inline]
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
 
+    #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
     /// A token for the next message of the operation at `at`.
+    #[inline]
     pub(crate) fn token(&mut self, at: u32) -> Token {
         self.next_message = (self.next_message + 1) & ((1 << MESSAGE_BITS) - 1);
         Token(u64::from(at) << MESSAGE_BITS | self.next_message)
     }
 
     /// Sees to it that `op`, at `at`, is stepped at its time.
+    #[inline]
     pub(crate) fn set_timer(&mut self, at: u32, op: &Op) {
         // Whoever waits for an operation looks at its time anyway.
         if op.wake_ns != u64::MAX && op.owner != Owner::Waiter {
@@ -123,6 +139,7 @@ impl Slab {
     }
 
     /// Makes those ready whose time has come.
+    #[inline]
     pub(crate) fn expire(&mut self, now_ns: u64) {
         while let Some(Reverse((at_ns, at, life))) = self.timers.peek().copied()
             && at_ns <= now_ns
@@ -154,6 +171,7 @@ impl Slab {
 
     /// Feeds what a port has completed to the operation that asked. What belongs to
     /// an earlier attempt, or to an operation that is over, counts for nothing.
+    #[inline]
     pub(crate) fn complete(&mut self, completion: Completion<'_>) {
         let token = completion.token();
         let at = (token.0 >> MESSAGE_BITS) as u32;
@@ -169,6 +187,7 @@ impl Slab {
     }
 
     /// Ends the operation for its owner: it is handed out, or waited for, or over.
+    #[inline]
     pub(crate) fn finish(&mut self, at: u32, op: &Op) {
         if let Owner::Token(_) = op.owner {
             self.done.push_back(at);

@@ -540,9 +540,17 @@ impl<H: Host> Driver<H> {
     }
 
     /// Whether a turn would find something to do.
-    #[inline]
+    #[inline(always)]
     pub fn is_ready(&self) -> bool {
-        self.ports().any(Port::is_ready)
+        // A loop of its own: what waits for an answer looks here again and again.
+        for link in &self.links {
+            if link.near_owes > 0 && link.near.as_ref().is_some_and(Port::is_ready)
+                || link.far_owes > 0 && link.far.as_ref().is_some_and(Port::is_ready)
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether something is left for a turn to do, or was done and not handed out.

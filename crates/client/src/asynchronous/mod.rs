@@ -9,34 +9,38 @@
 //! A lookup on the backend's host takes about a microsecond and waits for nobody, so
 //! it ends where it is called. Everything else goes to the client's own thread, in
 //! the order in which it came, at most some hundreds at a time. However many tasks
-//! there are: one set of rings, one thread, one queue of bounded length; tasks that
-//! find it full wait, first come, first served.
+//! there are: one set of rings and one thread; what waits for it is in its future's
+//! hands, first come, first served, and its deadline counts from when it came.
 //!
 //! # Dropping a future
 //!
-//! * A lookup that is dropped is over.
+//! * A lookup that is dropped is over: what it held is free.
 //! * A mutation that is dropped before the thread has begun it never happens.
 //! * One that has been begun goes on to all replicas, in the background, and ends by
 //!   the client's deadline like any other; nobody hears how.
 //!
 //! Dropping the last clone lets the thread finish what was begun, and end. It does
-//! not wait for it: [`AsyncClient::finish`] does.
+//! not wait for it: [`AsyncClient::finish`] does. Should the thread end by a panic,
+//! everything that waits for it fails, and what comes later, too.
 
 mod queue;
 mod thread;
 mod views;
 
 use crate::cell::Cell;
-use crate::client::check_key;
+use crate::client::{check_key, forked};
 use crate::error::{Mutated, OpError};
 use crate::mutate::{FillTicket, SetOptions};
 use crate::owned::OwnedLookup;
+use crate::time;
+pub(crate) use queue::Signals;
 use queue::{Answer, Command, Queue, Submission};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::{Carrier, Options};
 use trefoil_layout::op::Expected;
+pub(crate) use views::Reach;
 use views::Views;
 
 /// A client that tasks share. Cheap to clone.
@@ -54,7 +58,9 @@ struct User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        self.queue.close();
+        if !self.queue.is_forked() {
+            self.queue.close();
+        }
     }
 }
 
@@ -102,7 +108,7 @@ impl AsyncClient {
         for (index, result) in results.iter().enumerate() {
             if result.is_none() {
                 let command = Command::Get(keys[index].as_ref().to_vec());
-                open.push((index, Box::pin(Submission::new(&self.user.queue, command))));
+                open.push((index, Box::pin(self.submission(command))));
             }
         }
         std::future::poll_fn(|context| {
@@ -168,36 +174,55 @@ impl AsyncClient {
     /// received by every replica that is up; nothing new begins meanwhile. To be
     /// called before a process ends.
     pub async fn finish(&self) {
-        Submission::new(&self.user.queue, Command::Finish).await;
+        Submission::new(&self.user.queue, Command::Finish, u64::MAX).await;
     }
 
     /// Operations that wait for the thread, or that it has under way.
     pub fn in_flight(&self) -> usize {
         let queue = &self.user.queue;
-        queue.count.load(Ordering::SeqCst) + queue.under_way.load(Ordering::SeqCst)
+        queue.len() + queue.under_way.load(Ordering::SeqCst)
+    }
+
+    /// For tests: places that the thread has for operations, used and free.
+    #[doc(hidden)]
+    pub fn places(&self) -> usize {
+        self.user.queue.places.load(Ordering::SeqCst)
+    }
+
+    /// Its deadline counts from now, however long it waits for the thread.
+    fn submission(&self, command: Command) -> Submission<'_> {
+        let deadline_ns = self.deadline_ns(time::monotonic_ns());
+        Submission::new(&self.user.queue, command, deadline_ns)
+    }
+
+    fn deadline_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_add(time::nanoseconds(self.user.options.deadline))
     }
 
     fn get_in_place(&self, key: &[u8]) -> Option<Result<OwnedLookup, OpError>> {
         if let Err(rejection) = check_key(key) {
             return Some(Err(rejection.into()));
         }
+        if self.user.queue.is_forked() {
+            return Some(Err(forked()));
+        }
         let options = &self.user.options;
         if options.carrier != Carrier::Auto {
             return None;
         }
         self.user.views.get(key, |now_ns| Limits {
-            deadline_ns: now_ns + options.deadline.as_nanos() as u64,
+            deadline_ns: self.deadline_ns(now_ns),
             retries_max: options.retries_max,
         })
     }
 
     async fn get_by_thread(&self, key: &[u8]) -> Result<OwnedLookup, OpError> {
         let command = Command::Get(key.to_vec());
-        lookup(Submission::new(&self.user.queue, command).await)
+        lookup(self.submission(command).await)
     }
 
     async fn mutate(&self, command: Command) -> Result<Mutated, OpError> {
-        match Submission::new(&self.user.queue, command).await {
+        match self.submission(command).await {
             Answer::Mutated(mutated) => mutated,
             other => Err(OpError::Indeterminate(format!(
                 "a mutation ended as {other:?}"

@@ -36,8 +36,9 @@ struct Worker {
 
 /// Drives until the queue is closed and nothing is under way any more.
 pub(super) fn run(cell: &Cell, options: Options, queue: &Arc<Queue>, views: &Arc<Views>) {
+    let _ending = Ending { queue, views };
     let mut client = cell.client(options);
-    client.wakes_for(Arc::clone(&queue.count));
+    client.wakes_for(Arc::clone(&queue.signals));
     queue.set_bell(client.bell());
     let mut worker = Worker {
         client,
@@ -55,6 +56,32 @@ pub(super) fn run(cell: &Cell, options: Options, queue: &Arc<Queue>, views: &Arc
     worker.views.published.store(None);
     worker.collect_touches();
     worker.client.finish(FINISH_PATIENCE);
+}
+
+/// However the thread ends, nobody waits for it any more.
+struct Ending<'a> {
+    queue: &'a Queue,
+    views: &'a Views,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.queue.end();
+        self.views.published.store(None);
+        self.queue.under_way.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Only a panic finds operations under way.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Those that come now are refused before any of these hears of it.
+        self.queue.end();
+        self.queue.under_way.store(0, Ordering::SeqCst);
+        for slot in self.slots.iter().flatten().chain(&self.finishing) {
+            slot.fail("the client's thread has ended by a panic");
+        }
+    }
 }
 
 impl Worker {
@@ -76,25 +103,22 @@ impl Worker {
             }
         });
         self.in_flight -= ended;
+        self.give_up_dropped();
         self.publish();
         let mut begun = 0;
         self.finish();
-        while self.in_flight < IN_FLIGHT_MAX
-            && self.finishing.is_none()
-            && let Some((command, slot)) = self.queue.pop()
-        {
-            self.begin(command, slot);
+        let now = time::monotonic_ns();
+        let queue_deadline_ns = self.queue.expire(now);
+        while self.in_flight < IN_FLIGHT_MAX && self.finishing.is_none() && self.begin_next() {
             begun += 1;
         }
-        let now = time::monotonic_ns();
         if now >= self.touches_at_ns {
             self.touches_at_ns = now + TOUCH_NS;
             self.collect_touches();
+            self.client.tend();
         }
         self.finish();
-        self.queue
-            .under_way
-            .store(self.client.in_flight(), Ordering::SeqCst);
+        self.tell();
         if begun > 0 || ended > 0 {
             return true;
         }
@@ -105,26 +129,43 @@ impl Worker {
             .client
             .next_deadline_ns()
             .unwrap_or(u64::MAX)
+            .min(queue_deadline_ns)
             .min(self.touches_at_ns);
         let is_full = self.in_flight >= IN_FLIGHT_MAX || self.finishing.is_some();
         self.client.sleep_for(until, is_full);
         true
     }
 
-    fn begin(&mut self, command: Command, slot: Arc<Slot>) {
+    /// Begins the next operation of the queue; `false` if there is none.
+    fn begin_next(&mut self) -> bool {
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u64 - 1
+        });
+        match self.queue.pop(token) {
+            Some((Command::Finish, slot)) => {
+                self.free.push(token);
+                self.finishing = Some(slot);
+                true
+            }
+            Some((command, slot)) => {
+                self.begin(token, command, slot);
+                true
+            }
+            None => {
+                self.free.push(token);
+                false
+            }
+        }
+    }
+
+    fn begin(&mut self, token: u64, command: Command, slot: Arc<Slot>) {
         let observed = Version {
             time_ns: self.views.observed_ns.load(Ordering::Relaxed),
             origin: 0,
         };
         self.client.observe(observed);
-        if let Command::Finish = command {
-            self.finishing = Some(slot);
-            return;
-        }
-        let token = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u64 - 1
-        });
+        self.client.end_by(slot.deadline_ns);
         self.slots[token as usize] = Some(slot);
         self.in_flight += 1;
         let client = &mut self.client;
@@ -142,6 +183,26 @@ impl Worker {
         }
     }
 
+    /// Lookups whose futures were dropped give their places to others.
+    fn give_up_dropped(&mut self) {
+        for (token, slot) in self.queue.take_dropped() {
+            let place = &mut self.slots[token as usize];
+            if place.as_ref().is_some_and(|of| Arc::ptr_eq(of, &slot)) {
+                *place = None;
+                self.free.push(token);
+                self.in_flight -= 1;
+                self.client.abandon(token);
+            }
+        }
+    }
+
+    /// Lets others know how much is under way.
+    fn tell(&self) {
+        let (under_way, places) = (self.client.in_flight(), self.client.places());
+        self.queue.under_way.store(under_way, Ordering::SeqCst);
+        self.queue.places.store(places, Ordering::SeqCst);
+    }
+
     /// Everything that was begun has ended: what was sent is waited for.
     fn finish(&mut self) {
         if self.in_flight == 0
@@ -149,9 +210,7 @@ impl Worker {
         {
             self.collect_touches();
             self.client.finish(FINISH_PATIENCE);
-            self.queue
-                .under_way
-                .store(self.client.in_flight(), Ordering::SeqCst);
+            self.tell();
             slot.complete(Answer::Finished);
         }
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trefoil_cell::Cohort;
 use trefoil_client_core::data::DataCheck;
-use trefoil_client_core::get::{Get, GetOutcome, Plan};
+use trefoil_client_core::get::{Get, GetOutcome, Plan, Strategy};
 use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::inline::{self, OneSided};
@@ -28,10 +28,18 @@ const STASH_LEN: usize = 256;
 /// Lookups that begin at the same replica before the next one's turn.
 const PREFERRED_TURN: usize = 64;
 
+/// How a backend is reached.
+pub(crate) enum Reach {
+    Mapped(Arc<RegionView>),
+    /// By calls: a lookup that needs its vote waits for the thread.
+    Called,
+    Down,
+}
+
 /// What the thread knows, as other threads may use it. Never changed: replaced.
 pub(super) struct Published {
     pub(super) topology: Arc<Topology>,
-    pub(super) views: Vec<Option<Arc<RegionView>>>,
+    pub(super) views: Vec<Reach>,
 }
 
 /// An item that a hit has read.
@@ -99,18 +107,25 @@ impl Views {
         let topology = &published.topology;
         let hash = topology.hash(key);
         let cohort = topology.cohort(hash);
-        let mut views = [None; N];
-        for (view, number) in views.iter_mut().zip(cohort.as_slice()) {
-            *view = Some(published.views.get(*number as usize)?.as_deref()?);
-        }
         let now = time::coarse_ns();
         let (thread, count) = self.thread();
-        let mut get = Get::new(
-            &Plan::frugal((thread + count / PREFERRED_TURN) % N),
-            hash,
-            limits(now),
-            now,
-        );
+        let mut plan = Plan::<N>::frugal((thread + count / PREFERRED_TURN) % N);
+        let mut views = [None; N];
+        for (place, number) in cohort.as_slice().iter().enumerate() {
+            match published.views.get(*number as usize)? {
+                Reach::Mapped(view) => views[place] = Some(&**view),
+                Reach::Called => {
+                    plan.strategies[place] = Strategy::Rpc;
+                    // The last one to be asked.
+                    plan.preferred = (place + 1) % N;
+                }
+                Reach::Down => plan.strategies[place] = Strategy::Down,
+            }
+        }
+        if views.iter().flatten().count() < topology.mode().quorum() {
+            return None;
+        }
+        let mut get = Get::new(&plan, hash, limits(now), now);
         let check = DataCheck {
             key,
             now_ms: time::coarse_unix_ms(),

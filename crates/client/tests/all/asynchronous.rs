@@ -2,12 +2,13 @@
 
 use crate::fake::{Fake, Script};
 use crate::real::Real;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use trefoil_cell::Mode;
-use trefoil_client::{Cell, Expected, Mutated, Options, OwnedLookup, SetOptions};
+use trefoil_client::{Carrier, Cell, Expected, Mutated, OpError, Options, OwnedLookup, SetOptions};
+use trefoil_layout::op::{Ack, Outcome};
 
 /// The least of executors: one future, on this thread.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -130,8 +131,10 @@ fn ten_thousand_tasks_share_one_client() {
         latencies[TASKS * 99 / 100],
         latencies[TASKS - 1]
     );
-    // One client's rings at each of three backends, and no more.
+    // One client's rings at each of three backends, and no more; so many places, and
+    // some for third copies that wait for room.
     assert_eq!(real.clients(), 3);
+    assert!(client.places() <= 1_024, "{}", client.places());
 }
 
 /// Polls a few times, then drops.
@@ -181,25 +184,30 @@ fn dropped_futures_leave_nothing_behind() {
     }
 }
 
-/// A mutation that was begun goes to all replicas although its future is gone.
+/// A mutation that was begun goes to all replicas although its future is gone: also
+/// what it has to send only then, because the first attempt was too low.
 #[test]
 fn a_dropped_mutation_that_was_begun_reaches_every_replica() {
-    let reached = Arc::new(AtomicUsize::new(0));
+    let first = Arc::new(Mutex::new(None));
+    let reached = Arc::new(Mutex::new(Vec::new()));
     let goes = Arc::new(AtomicBool::new(false));
     let script = Script::new(Mode::R32, {
-        let (reached, goes) = (Arc::clone(&reached), Arc::clone(&goes));
+        let (first, reached, goes) = (first.clone(), reached.clone(), goes.clone());
         move |request| {
-            let (reached, goes) = (Arc::clone(&reached), Arc::clone(&goes));
+            let (first, reached, goes) = (first.clone(), reached.clone(), goes.clone());
             Box::pin(async move {
-                reached.fetch_add(1, Ordering::SeqCst);
-                assert!(request.backend < 3);
-                while !goes.load(Ordering::SeqCst) {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                Ok(trefoil_rpc::encode_ack(&trefoil_layout::op::Ack {
-                    epoch: 1,
-                    outcome: trefoil_layout::op::Outcome::Applied,
-                }))
+                let version = trefoil_rpc::decode_version(request.version.unwrap());
+                let first = *first.lock().unwrap().get_or_insert(version);
+                let outcome = if version == first {
+                    while !goes.load(Ordering::SeqCst) {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    Outcome::Superseded { bound: version }
+                } else {
+                    reached.lock().unwrap().push(request.backend);
+                    Outcome::Applied
+                };
+                Ok(trefoil_rpc::encode_ack(&Ack { epoch: 1, outcome }))
             })
         }
     });
@@ -211,14 +219,157 @@ fn a_dropped_mutation_that_was_begun_reaches_every_replica() {
         let mut context = Context::from_waker(Waker::noop());
         assert!(set.as_mut().poll(&mut context).is_pending());
         let begin = Instant::now();
-        while reached.load(Ordering::SeqCst) == 0 {
+        while first.lock().unwrap().is_none() {
             assert!(begin.elapsed() < Duration::from_secs(20));
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+    assert!(reached.lock().unwrap().is_empty());
     goes.store(true, Ordering::SeqCst);
     block_on(client.finish());
-    assert_eq!(reached.load(Ordering::SeqCst), 3);
+    let mut reached = reached.lock().unwrap().clone();
+    reached.sort();
+    assert_eq!(reached, [0, 1, 2]);
+    assert_eq!(client.in_flight(), 0);
+}
+
+/// Futures that are dropped at any time, thousands at once, leave neither places nor
+/// rings behind, and nobody else waits for ever.
+#[test]
+fn dropping_at_random_leaks_nothing_and_hangs_nobody() {
+    const TASKS: u64 = 10_000;
+    let real = Real::start(Mode::R32);
+    let client = Cell::connect(&real.address).unwrap().async_client(Options {
+        // Lookups wait for the thread, too.
+        carrier: Carrier::Message,
+        ..options()
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap();
+    let (ended, dropped) = runtime.block_on(async {
+        let mut tasks = Vec::new();
+        for number in 0..TASKS {
+            let client = client.clone();
+            // Spread as dice would.
+            let dice = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            tasks.push(tokio::spawn(async move {
+                let key = format!("key-{}", number % 100);
+                let operation = async {
+                    match dice % 2 {
+                        0 => client.get(key.as_bytes()).await.map(|_| ()),
+                        _ => {
+                            let value = vec![1; 10 + dice as usize % 3_000];
+                            let options = SetOptions::default();
+                            client
+                                .set(key.as_bytes(), &value, options)
+                                .await
+                                .map(|_| ())
+                        }
+                    }
+                };
+                if dice % 3 > 0 {
+                    operation.await.unwrap();
+                    return true;
+                }
+                let patience = Duration::from_micros(dice % 50_000);
+                tokio::time::timeout(patience, operation).await.is_ok()
+            }));
+        }
+        let mut ended = 0;
+        for task in tasks {
+            ended += u64::from(task.await.unwrap());
+        }
+        (ended, TASKS - ended)
+    });
+    assert!(ended > TASKS / 2 && dropped > 0, "{ended} {dropped}");
+    block_on(client.finish());
+    assert_eq!((client.in_flight(), real.clients()), (0, 3));
+    assert!(client.places() <= 1_024, "{}", client.places());
+    println!(
+        "{ended} ended, {dropped} dropped, {} places",
+        client.places()
+    );
+}
+
+/// With one replica down, lookups still end where they are called.
+#[test]
+fn a_dead_backend_sends_no_lookup_to_the_thread() {
+    let home = tempfile::tempdir().unwrap();
+    let (fabric, nowhere) = (home.path().join("fabric"), home.path().join("nowhere"));
+    let real = Real::start_where(home, Mode::R32, |number| match number {
+        1 => nowhere.clone(),
+        _ => fabric.clone(),
+    });
+    let client = Cell::connect(&real.address)
+        .unwrap()
+        .async_client(options());
+    block_on(client.set(b"key", b"value", SetOptions::default())).unwrap();
+    for _ in 0..1_000 {
+        let mut get = std::pin::pin!(client.get(b"key"));
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = get.as_mut().poll(&mut context);
+        assert!(
+            matches!(&polled, Poll::Ready(Ok(OwnedLookup::Hit(hit))) if hit.value == b"value"),
+            "{polled:?}"
+        );
+    }
+}
+
+/// A thread that panics (here: over a caller's waker) leaves nobody waiting.
+#[test]
+fn a_panic_of_the_thread_fails_what_is_pending() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    let reached = Arc::new(AtomicUsize::new(0));
+    let script = Script::new(Mode::R1, {
+        let reached = Arc::clone(&reached);
+        move |request| {
+            let reached = Arc::clone(&reached);
+            Box::pin(async move {
+                reached.fetch_add(1, Ordering::SeqCst);
+                if request.key.as_ref() == b"slow" {
+                    std::future::pending::<()>().await;
+                }
+                Ok(trefoil_rpc::encode_ack(&Ack {
+                    epoch: 1,
+                    outcome: Outcome::Applied,
+                }))
+            })
+        }
+    });
+    let fake = Fake::start(script);
+    let client = Cell::connect(&fake.address)
+        .unwrap()
+        .async_client(options());
+    let mut slow = Box::pin(client.set(b"slow", b"value", SetOptions::default()));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(slow.as_mut().poll(&mut context).is_pending());
+    while reached.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let waker = Waker::from(Arc::new(Panics));
+    let mut quick = Box::pin(client.set(b"quick", b"value", SetOptions::default()));
+    assert!(
+        quick
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    let ended = block_on(slow);
+    assert!(
+        matches!(&ended, Err(OpError::Indeterminate(why)) if why.contains("panic")),
+        "{ended:?}"
+    );
+    let late = block_on(client.set(b"late", b"value", SetOptions::default()));
+    assert!(matches!(late, Err(OpError::Failed(_))), "{late:?}");
+    block_on(client.finish());
     assert_eq!(client.in_flight(), 0);
 }
 

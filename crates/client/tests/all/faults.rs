@@ -5,6 +5,7 @@ use crate::fake::{Fake, Script};
 use crate::real::Real;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use trefoil_cell::Mode;
 use trefoil_client::{
@@ -31,11 +32,22 @@ fn is_refused<T>(result: &Result<T, OpError>) -> bool {
     matches!(result, Err(OpError::Failed(why)) if why.contains("forked"))
 }
 
+fn is_refused_at_once<T>(future: impl Future<Output = Result<T, OpError>>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        Poll::Ready(result) => is_refused(&result),
+        Poll::Pending => false,
+    }
+}
+
 /// Reads report touches through the rings, so a child must not even read.
 #[test]
 fn a_forks_child_neither_reads_nor_writes_with_its_parents_client() {
     let real = Real::start(Mode::R32);
     let mut client = Cell::connect(&real.address).unwrap().client(options());
+    let tasks = Cell::connect(&real.address)
+        .unwrap()
+        .async_client(options());
     client.set(b"key", b"value", SetOptions::default()).unwrap();
     // SAFETY: the child uses this thread's client only, and ends by `_exit`.
     let child = unsafe { libc::fork() };
@@ -53,6 +65,10 @@ fn a_forks_child_neither_reads_nor_writes_with_its_parents_client() {
             && many == 2;
         client.submit_get(b"key", 1);
         let completed = client.poll(&mut |_, _| {});
+        let is_right = is_right
+            && is_refused_at_once(tasks.get(b"key"))
+            && is_refused_at_once(tasks.set(b"key", b"other", SetOptions::default()));
+        drop(tasks);
         client.flush_touches();
         client.settle(Duration::MAX);
         drop(client);

@@ -25,6 +25,11 @@ impl Real {
 
     /// The same, with a configuration that names another socket than the real one.
     pub(crate) fn start_in(home: TempDir, mode: Mode, named: PathBuf) -> Real {
+        Self::start_where(home, mode, |_| named.clone())
+    }
+
+    /// The same, with another one for each backend.
+    pub(crate) fn start_where(home: TempDir, mode: Mode, named: impl Fn(u32) -> PathBuf) -> Real {
         let any = "127.0.0.1:0".parse().unwrap();
         let fabric = home.path().join("fabric");
         let listen = ListenOptions {
@@ -46,7 +51,7 @@ impl Real {
         let backend = |number| BackendConfig {
             number,
             addresses: addresses.clone(),
-            fabric_socket: Some(named.clone()),
+            fabric_socket: Some(named(number)),
         };
         let config = CellConfig {
             life: 1,

@@ -189,6 +189,7 @@ impl Op {
     }
 
     /// Gives back what is large, and forgets the rest.
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.machine = Machine::Idle;
         self.owner = Owner::Nobody;
@@ -215,6 +216,7 @@ impl Op {
     }
 
     /// The message to a replica.
+    #[inline]
     pub(crate) fn request(&self, message: Message) -> Request<'_> {
         match message {
             Message::Lookup => Request::Lookup { key: &self.key },
@@ -244,11 +246,13 @@ impl Op {
     }
 
     /// Whether a full ring still keeps one of its messages.
+    #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
         self.owed.contains(&Owed::Room)
     }
 
     /// The place in the cohort that this token was given for.
+    #[inline]
     pub(crate) fn place_of(&self, token: Token) -> Option<usize> {
         self.owed
             .iter()
