@@ -67,6 +67,9 @@ pub(crate) struct MemoryBound {
     limit: AtomicU64,
     baseline: u64,
     overhead: AtomicU64,
+    /// The most of the program that was ever resident. What is given back
+    /// ([`trefoil_region::return_program_pages`]) may be needed again at once.
+    program_max: AtomicU64,
     /// Bytes of requests that are held, which are on the stores' accounts.
     transient: AtomicI64,
     /// Highest limit that the members' regions were made for.
@@ -87,6 +90,7 @@ impl MemoryBound {
             limit: AtomicU64::new(limit),
             baseline,
             overhead: AtomicU64::new(baseline),
+            program_max: AtomicU64::new(0),
             transient: AtomicI64::new(0),
             limit_max,
             members,
@@ -157,7 +161,11 @@ impl MemoryBound {
     /// know that they hold. Returns the new share if it differs enough from
     /// `share`.
     pub(crate) fn correct(&self, resident: Resident, stores: Known, share: u64) -> Option<u64> {
-        let unknown_private = resident.private.saturating_sub(stores.private);
+        let before = self
+            .program_max
+            .fetch_max(resident.program, Ordering::Relaxed);
+        let away = before.saturating_sub(resident.program);
+        let unknown_private = (resident.private + away).saturating_sub(stores.private);
         let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
         let excess = resident.total().saturating_sub(self.limit());
         let overhead = unknown_private.max(self.baseline) + excess.min(unknown_shared);
@@ -217,7 +225,7 @@ mod tests {
         let measured = |private, shared| Resident {
             private: private * MIB,
             shared: shared * MIB,
-            huge: 0,
+            ..Resident::default()
         };
         let known = |private, shared| Known {
             private: private * MIB,
@@ -238,6 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn what_the_program_may_need_again_is_not_for_items() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        let share = bound.share();
+        let resident = |program| Resident {
+            private: (10 + program) * MIB,
+            program: program * MIB,
+            ..Resident::default()
+        };
+        let known = Known::default();
+        let less = bound.correct(resident(8), known, share);
+        assert_eq!(less, Some(share - 8 * MIB));
+        assert_eq!(bound.correct(resident(2), known, share - 8 * MIB), None);
+    }
+
+    #[test]
     fn a_store_that_is_still_shrinking_is_not_told_to_shrink_more() {
         let bound = bound(256 * MIB, 1).unwrap();
         bound.set_limit(128 * MIB).unwrap();
@@ -245,7 +268,7 @@ mod tests {
         let resident = Resident {
             private: 10 * MIB,
             shared: 240 * MIB,
-            huge: 0,
+            ..Resident::default()
         };
         let stores = Known {
             private: 0,

@@ -7,6 +7,8 @@ use std::fs;
 pub struct Resident {
     /// Heap, stacks, and the program's own pages.
     pub private: u64,
+    /// Of these, pages of program and libraries.
+    pub program: u64,
     /// Memory objects, as far as this process has touched them.
     pub shared: u64,
     /// Huge pages, which the system counts apart.
@@ -33,7 +35,11 @@ impl Resident {
             };
             let bytes = || kibibytes(rest);
             match name {
-                "RssAnon" | "RssFile" => resident.private += bytes(),
+                "RssAnon" => resident.private += bytes(),
+                "RssFile" => {
+                    resident.program = bytes();
+                    resident.private += resident.program;
+                }
                 "RssShmem" => resident.shared = bytes(),
                 "HugetlbPages" => resident.huge = bytes(),
                 _ => {}
@@ -122,7 +128,7 @@ mod tests {
     fn status_is_parsed_and_nonsense_is_zero() {
         let status = "Name:\tx\nVmRSS:\t 9 kB\nRssAnon:\t 5 kB\nRssFile:\t 3 kB\nRssShmem:\t 1 kB\nHugetlbPages:\t 2048 kB\n";
         let resident = Resident::parse(status);
-        assert_eq!(resident.private, 8 << 10);
+        assert_eq!((resident.private, resident.program), (8 << 10, 3 << 10));
         assert_eq!(resident.total(), (9 << 10) + (2 << 20));
         assert_eq!(Resident::parse("RssAnon: many\n:\n"), Resident::default());
     }

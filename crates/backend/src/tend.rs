@@ -14,6 +14,9 @@ const STEP_PERIOD: Duration = Duration::from_millis(50);
 /// Between two looks at the process's resident memory.
 const MEMORY_PERIOD: Duration = Duration::from_millis(250);
 
+/// When starting is over: what it took is given back.
+const STARTED_AFTER: Duration = Duration::from_secs(3);
+
 /// Least time between two looks at the configuration, whatever requests say.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
 
@@ -23,6 +26,7 @@ const GATHER_PAUSE: Duration = Duration::from_millis(2);
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut looked = Instant::now();
+    let mut starting = Some(looked);
     let mut complaint = String::new();
     let mut gatherers: Vec<[Gatherer; 2]> = Vec::new();
     if huge_pages {
@@ -42,6 +46,11 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         // did not answer at that moment.
         let is_behind = state.behind.is_noticed();
         if elapsed >= MEMORY_PERIOD || is_behind && elapsed >= CATCH_UP_PAUSE {
+            if starting.is_some_and(|since| since.elapsed() >= STARTED_AFTER) {
+                starting = None;
+                let bytes = trefoil_region::return_program_pages();
+                tracing::debug!(bytes, "pages that only starting needed are given back");
+            }
             state.correct_memory();
             state.behind.clear();
             follow(state, &mut complaint);

@@ -80,7 +80,7 @@ fn table(title: &str, candidates: &[Candidate], lens: &[usize]) {
         print!("{:>9}", format!("{len} B"));
     }
     println!();
-    // Data entries lie on 16-byte granules; the chained offset keeps that.
+    // Data entries lie on 8-byte granules; the chained offset keeps that.
     let buffer: Vec<u8> = (0..8192u32).map(|i| ((i * 167) >> 3) as u8).collect();
     for (name, hash) in candidates {
         print!("{name:<42}");

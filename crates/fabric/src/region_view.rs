@@ -15,6 +15,7 @@ use trefoil_client_core::vote::{self, IndexVote, index_vote};
 use trefoil_layout::bucket::{self, BUCKET_LEN, BUCKET_WORDS, SLOT_COUNT, beside_word, slot_word};
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::limits::SPILL_MAX;
+use trefoil_layout::words::Words;
 use trefoil_layout::{KeyHash, Pointer, Version};
 use trefoil_region::{Mapping, SharedBlock, SharedWords, WordBuffer};
 
@@ -157,9 +158,25 @@ impl RegionView {
     #[inline(always)]
     pub fn index_vote_in(&self, partition: usize, hash: KeyHash) -> IndexVote {
         let window = &self.windows[partition];
-        index_vote(hash, self.config_id, window.bucket_count, |bucket| {
+        let vote = index_vote(hash, self.config_id, window.bucket_count, |bucket| {
             self.bucket(window, bucket).words()
-        })
+        });
+        match vote {
+            IndexVote::Absent { .. } => self.absent(partition, vote),
+            vote => vote,
+        }
+    }
+
+    /// A range that held an index may hold another partition's by now, with
+    /// headers that are in order: a reader that has been idle meanwhile finds
+    /// none of its keys there. What it does find is judged by its tag and its data.
+    fn absent(&self, partition: usize, vote: IndexVote) -> IndexVote {
+        let words = self.control.words();
+        words.fence_acquire();
+        match control::window_id(&words, partition) == self.windows[partition].window_id {
+            true => vote,
+            false => IndexVote::ConfigChanged { found: 0 },
+        }
     }
 
     /// Where a key's home bucket stands; `None` if its partition has no index

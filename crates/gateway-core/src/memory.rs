@@ -6,6 +6,7 @@ use crate::keyspace::{
 };
 use std::collections::BTreeMap;
 use trefoil_layout::Version;
+use trefoil_layout::data::encoded_len;
 
 #[derive(Clone, Debug)]
 struct Stored {
@@ -161,7 +162,7 @@ impl Keyspace for MemoryKeyspace {
             each(&ListedItem {
                 key,
                 value_len: stored.value.len(),
-                entry_len: key.len() + stored.value.len() + 24,
+                entry_len: encoded_len(key.len(), stored.value.len()),
                 version: stored.version,
                 unique: stored.unique,
                 client_flags: stored.client_flags,

@@ -183,6 +183,14 @@ pub fn set_lease_end_ns<W: WordsMut + ?Sized>(words: &W, end_ns: u64) {
     words.store_release(WORD_LEASE_END, end_ns);
 }
 
+/// Id of a partition's present index window, or an odd number while that
+/// changes: whoever found nothing in a window with another id has looked at
+/// memory that may be another index's by now.
+#[inline]
+pub fn window_id<W: Words + ?Sized>(words: &W, partition: usize) -> u64 {
+    words.load_acquire(WORD_WINDOWS + partition * WINDOW_WORDS)
+}
+
 /// Configuration in force.
 pub fn config_id<W: Words + ?Sized>(words: &W) -> u32 {
     words.load_acquire(WORD_CONFIG_ID) as u32

@@ -4,35 +4,46 @@
 //! | offset | bytes | field | why |
 //! |---|---|---|---|
 //! | 0 | 8 | checksum | over everything below up to the value's end, bound to the index entry's tag and version |
-//! | 8 | 6 | expiry | absolute milliseconds since the Unix epoch, 0 never; nominated once by the writer, equal on all replicas |
-//! | 14 | 2 | key length - 1 | keys have 1 to 65,536 bytes |
-//! | 16 | 25 bits | value length | |
-//! | | 7 bits | item flags | 1 *stale*, 2 *win given*, 4 a caller's CAS unique follows; others zero |
-//! | 20 | 4 | client flags | opaque to the cell (memcached's 32-bit flags) |
-//! | 24 | 8, if flag 4 | CAS unique | a number that the caller supplied |
-//! | 24 or 32 | key length | key | |
+//! | 8 | 16 bits | key length - 1 | keys have 1 to 65,536 bytes |
+//! | | 25 bits | value length | |
+//! | | 7 bits | item flags | 1 *stale*, 2 *win given*, 4 a caller's CAS unique follows, 8 an expiry word follows; others zero |
+//! | | 16 bits | client flags, low half | opaque to the cell (memcached's 32-bit flags); nearly always all of them |
+//! | 16 | 8, if flag 8 | 48 bits expiry | absolute milliseconds since the Unix epoch, 0 never; nominated once by the writer, equal on all replicas |
+//! | | | 16 bits client flags, high half | |
+//! | 16 or 24 | 8, if flag 4 | CAS unique | a number that the caller supplied |
+//! | 16 to 32 | key length | key | |
 //! | then | value length | value | |
 //!
-//! An entry begins on a granule; the bytes between its end and the next
+//! The expiry word stands there if the entry has an expiry or client flags of
+//! more than 16 bits. An entry begins on a granule; the bytes between its end and the next
 //! granule belong to nobody and are not checksummed. A published entry is
 //! immutable: a new expiry is a new version.
 
 use crate::checksum::{Checksum, checksum};
-use crate::limits::{KEY_LEN_MAX, VALUE_LEN_LIMIT};
+use crate::limits::{GRANULE, KEY_LEN_MAX, VALUE_LEN_LIMIT};
 use crate::version::Version;
 
-/// Bytes before the optional fields.
-pub const DATA_HEADER_LEN: usize = 24;
-const HEAD_LEN_MAX: usize = DATA_HEADER_LEN + UNIQUE_LEN;
-const UNIQUE_LEN: usize = 8;
+/// Bytes before the optional words.
+pub const DATA_HEADER_LEN: usize = 16;
+/// Bytes before the key, with all optional words.
+pub const DATA_HEADER_LEN_MAX: usize = DATA_HEADER_LEN + 2 * WORD_LEN;
+const WORD_LEN: usize = 8;
+const KEY_LEN_BITS: u32 = 16;
 const VALUE_LEN_BITS: u32 = 25;
+const ITEM_FLAGS_BITS: u32 = 7;
 const EXPIRY_BITS: u32 = 48;
+/// Where item flags and client flags begin in the first word.
+const ITEM_FLAGS_AT: u32 = KEY_LEN_BITS + VALUE_LEN_BITS;
+const CLIENT_FLAGS_AT: u32 = ITEM_FLAGS_AT + ITEM_FLAGS_BITS;
+/// Bits of client flags in either half.
+const CLIENT_FLAGS_BITS: u32 = 16;
 
 /// The item was marked stale by its owner (memcached's meta commands).
 pub const ITEM_STALE: u8 = 1;
 /// A client was told to recompute the stale item.
 pub const ITEM_WIN_GIVEN: u8 = 2;
 const ITEM_HAS_UNIQUE: u8 = 4;
+const ITEM_HAS_EXPIRY: u8 = 8;
 /// Item flags that a caller may set.
 pub const ITEM_FLAGS_ALLOWED: u8 = ITEM_STALE | ITEM_WIN_GIVEN;
 
@@ -45,14 +56,75 @@ pub const EXPIRY_MS_MAX: u64 = (1 << EXPIRY_BITS) - 1;
 
 const _: () = {
     assert!(VALUE_LEN_LIMIT < 1 << VALUE_LEN_BITS);
-    assert!(ITEM_FLAGS_ALLOWED & ITEM_HAS_UNIQUE == 0);
-    assert!(ITEM_FLAGS_ALLOWED < 1 << 7 && ITEM_HAS_UNIQUE < 1 << 7);
+    assert!(KEY_LEN_MAX == 1 << KEY_LEN_BITS);
+    assert!(CLIENT_FLAGS_AT + CLIENT_FLAGS_BITS == u64::BITS);
+    assert!(EXPIRY_BITS + CLIENT_FLAGS_BITS == u64::BITS);
+    assert!(ITEM_FLAGS_ALLOWED & (ITEM_HAS_UNIQUE | ITEM_HAS_EXPIRY) == 0);
+    assert!(ITEM_HAS_UNIQUE & ITEM_HAS_EXPIRY == 0);
+    assert!((ITEM_FLAGS_ALLOWED | ITEM_HAS_UNIQUE | ITEM_HAS_EXPIRY) < 1 << ITEM_FLAGS_BITS);
+    // An owner may read both words behind the checksum of any entry.
+    assert!((DATA_HEADER_LEN + 1).next_multiple_of(GRANULE) >= DATA_HEADER_LEN + WORD_LEN);
 };
 
-/// Bytes that an entry with these lengths takes.
+/// Bytes that an entry with these lengths takes, with `words` optional words.
 #[inline]
-pub const fn encoded_len(key_len: usize, value_len: usize, has_unique: bool) -> usize {
-    DATA_HEADER_LEN + if has_unique { UNIQUE_LEN } else { 0 } + key_len + value_len
+const fn len_with(key_len: usize, value_len: usize, words: usize) -> usize {
+    DATA_HEADER_LEN + words * WORD_LEN + key_len + value_len
+}
+
+/// Bytes that an entry with these lengths takes, without any optional word.
+#[inline]
+pub const fn encoded_len(key_len: usize, value_len: usize) -> usize {
+    len_with(key_len, value_len, 0)
+}
+
+/// The most that an entry with these lengths takes.
+#[inline]
+pub const fn encoded_len_max(key_len: usize, value_len: usize) -> usize {
+    len_with(key_len, value_len, 2)
+}
+
+/// What the first word behind the checksum says.
+#[derive(Clone, Copy)]
+struct First(u64);
+
+impl First {
+    #[inline(always)]
+    const fn key_len(self) -> usize {
+        (self.0 & ((1 << KEY_LEN_BITS) - 1)) as usize + 1
+    }
+
+    #[inline(always)]
+    const fn value_len(self) -> usize {
+        (self.0 >> KEY_LEN_BITS & ((1 << VALUE_LEN_BITS) - 1)) as usize
+    }
+
+    #[inline(always)]
+    const fn has(self, flag: u8) -> bool {
+        self.0 & (flag as u64) << ITEM_FLAGS_AT != 0
+    }
+
+    #[inline(always)]
+    const fn item_flags(self) -> u8 {
+        (self.0 >> ITEM_FLAGS_AT) as u8 & ITEM_FLAGS_ALLOWED
+    }
+
+    /// With the optional word that holds the other half, or 0.
+    #[inline(always)]
+    const fn client_flags(self, expiry: u64) -> u32 {
+        (self.0 >> CLIENT_FLAGS_AT) as u32 | ((expiry >> EXPIRY_BITS) as u32) << CLIENT_FLAGS_BITS
+    }
+
+    /// Where the CAS unique stands, if there is one.
+    #[inline(always)]
+    const fn unique_at(self) -> usize {
+        DATA_HEADER_LEN + self.has(ITEM_HAS_EXPIRY) as usize * WORD_LEN
+    }
+
+    #[inline(always)]
+    const fn key_at(self) -> usize {
+        self.unique_at() + self.has(ITEM_HAS_UNIQUE) as usize * WORD_LEN
+    }
 }
 
 /// A data entry's fields. `key` and `value` borrow the bytes they were read
@@ -77,7 +149,13 @@ impl<'a> DataEntry<'a> {
     /// Bytes that this entry takes.
     #[inline]
     pub const fn encoded_len(&self) -> usize {
-        encoded_len(self.key.len(), self.value.len(), self.unique.is_some())
+        let words = self.unique.is_some() as usize + self.has_expiry_word() as usize;
+        len_with(self.key.len(), self.value.len(), words)
+    }
+
+    #[inline]
+    const fn has_expiry_word(&self) -> bool {
+        self.expiry_ms != 0 || self.client_flags >> CLIENT_FLAGS_BITS != 0
     }
 
     /// Whether it has expired at `now_ms`.
@@ -115,9 +193,9 @@ impl<'a> DataEntry<'a> {
         version: Version,
         write: &mut dyn FnMut(usize, &[u8]),
     ) {
-        assert!(buffer.len() >= HEAD_LEN_MAX && buffer.len().is_multiple_of(8));
+        assert!(buffer.len() >= DATA_HEADER_LEN_MAX && buffer.len().is_multiple_of(8));
         let mut sum = Checksum::default();
-        let mut head = [0; HEAD_LEN_MAX];
+        let mut head = [0; DATA_HEADER_LEN_MAX];
         let head_len = self.encode_head(&mut head);
         let (mut done, mut len) = (0, 0);
         for mut part in [&head[..head_len], self.key, self.value] {
@@ -145,22 +223,26 @@ impl<'a> DataEntry<'a> {
     fn encode_head(&self, out: &mut [u8]) -> usize {
         assert!(!self.key.is_empty() && self.key.len() <= KEY_LEN_MAX);
         assert!(self.value.len() <= VALUE_LEN_LIMIT && self.expiry_ms <= EXPIRY_MS_MAX);
-        let has_unique = if self.unique.is_some() {
-            ITEM_HAS_UNIQUE
-        } else {
-            0
-        };
-        let flags = u64::from((self.item_flags & ITEM_FLAGS_ALLOWED) | has_unique);
-        let first = self.expiry_ms | (self.key.len() as u64 - 1) << EXPIRY_BITS;
-        let second =
-            self.value.len() as u64 | flags << VALUE_LEN_BITS | u64::from(self.client_flags) << 32;
-        out[8..16].copy_from_slice(&first.to_le_bytes());
-        out[16..24].copy_from_slice(&second.to_le_bytes());
+        let mut flags = self.item_flags & ITEM_FLAGS_ALLOWED;
         let mut at = DATA_HEADER_LEN;
-        if let Some(unique) = self.unique {
-            out[at..at + UNIQUE_LEN].copy_from_slice(&unique.to_le_bytes());
-            at += UNIQUE_LEN;
+        let mut push = |flag, word: u64| {
+            flags |= flag;
+            out[at..at + WORD_LEN].copy_from_slice(&word.to_le_bytes());
+            at += WORD_LEN;
+        };
+        let client_flags = u64::from(self.client_flags);
+        if self.has_expiry_word() {
+            let high = client_flags >> CLIENT_FLAGS_BITS << EXPIRY_BITS;
+            push(ITEM_HAS_EXPIRY, self.expiry_ms | high);
         }
+        if let Some(unique) = self.unique {
+            push(ITEM_HAS_UNIQUE, unique);
+        }
+        let first = (self.key.len() as u64 - 1)
+            | (self.value.len() as u64) << KEY_LEN_BITS
+            | u64::from(flags) << ITEM_FLAGS_AT
+            | client_flags << CLIENT_FLAGS_AT;
+        out[8..16].copy_from_slice(&first.to_le_bytes());
         at
     }
 
@@ -172,25 +254,22 @@ impl<'a> DataEntry<'a> {
         let word = |at: usize| -> Option<u64> {
             Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
         };
-        // The farther one first: then the nearer needs no check.
-        let second = word(16)?;
-        let first = word(8)?;
-        let flags = (second >> VALUE_LEN_BITS) as u8 & 0x7f;
-        let value_len = (second & ((1 << VALUE_LEN_BITS) - 1)) as usize;
-        let key_len = (first >> EXPIRY_BITS) as usize + 1;
-        let mut at = DATA_HEADER_LEN;
-        let unique = if flags & ITEM_HAS_UNIQUE != 0 {
-            at += UNIQUE_LEN;
-            Some(word(DATA_HEADER_LEN)?)
-        } else {
-            None
+        let first = First(word(8)?);
+        let expiry = match first.has(ITEM_HAS_EXPIRY) {
+            true => word(DATA_HEADER_LEN)?,
+            false => 0,
         };
-        let body = bytes.get(at..at + key_len + value_len)?;
+        let unique = match first.has(ITEM_HAS_UNIQUE) {
+            true => Some(word(first.unique_at())?),
+            false => None,
+        };
+        let (at, key_len) = (first.key_at(), first.key_len());
+        let body = bytes.get(at..at + key_len + first.value_len())?;
         let (key, value) = body.split_at(key_len);
         Some(DataEntry {
-            expiry_ms: first & EXPIRY_MS_MAX,
-            client_flags: (second >> 32) as u32,
-            item_flags: flags & ITEM_FLAGS_ALLOWED,
+            expiry_ms: expiry & EXPIRY_MS_MAX,
+            client_flags: first.client_flags(expiry),
+            item_flags: first.item_flags(),
             unique,
             key,
             value,
@@ -224,6 +303,9 @@ impl<'a> DataEntry<'a> {
 pub struct DataHead {
     /// Milliseconds since the Unix epoch; 0 never expires.
     pub expiry_ms: u64,
+    /// Where the CAS unique stands, in bytes from the entry's start; 0 if there
+    /// is none.
+    unique_at: usize,
     /// Where the key begins, in bytes from the entry's start: a multiple of 8.
     pub key_at: usize,
     /// Bytes of the key.
@@ -240,23 +322,32 @@ impl DataHead {
     /// Decodes words 1 and 2 of an entry.
     #[inline]
     pub const fn decode(first: u64, second: u64) -> Self {
-        let flags = (second >> VALUE_LEN_BITS) as u8 & 0x7f;
-        let has_unique = flags & ITEM_HAS_UNIQUE != 0;
+        let first = First(first);
+        let expiry = if first.has(ITEM_HAS_EXPIRY) {
+            second
+        } else {
+            0
+        };
         DataHead {
-            expiry_ms: first & EXPIRY_MS_MAX,
-            key_at: DATA_HEADER_LEN + if has_unique { UNIQUE_LEN } else { 0 },
-            key_len: (first >> EXPIRY_BITS) as usize + 1,
-            value_len: (second & ((1 << VALUE_LEN_BITS) - 1)) as usize,
-            client_flags: (second >> 32) as u32,
-            item_flags: flags & ITEM_FLAGS_ALLOWED,
+            expiry_ms: expiry & EXPIRY_MS_MAX,
+            unique_at: if first.has(ITEM_HAS_UNIQUE) {
+                first.unique_at()
+            } else {
+                0
+            },
+            key_at: first.key_at(),
+            key_len: first.key_len(),
+            value_len: first.value_len(),
+            client_flags: first.client_flags(expiry),
+            item_flags: first.item_flags(),
         }
     }
 
     /// The word of the entry where its CAS unique stands, if it has one.
     #[inline]
     pub const fn unique_word(&self) -> Option<usize> {
-        if self.key_at > DATA_HEADER_LEN {
-            Some(DATA_HEADER_LEN / 8)
+        if self.unique_at > 0 {
+            Some(self.unique_at / WORD_LEN)
         } else {
             None
         }
@@ -316,17 +407,28 @@ mod tests {
         }
     }
 
+    /// Entries with every set of optional words.
+    fn samples<'a>() -> Vec<DataEntry<'a>> {
+        let mut all = Vec::new();
+        for expiry_ms in [0, EXPIRED_MS, EXPIRY_MS_MAX] {
+            for client_flags in [0, 0xffff, 0x1_0000, u32::MAX] {
+                for unique in [None, Some(0), Some(u64::MAX)] {
+                    all.push(DataEntry {
+                        expiry_ms,
+                        client_flags,
+                        unique,
+                        ..sample()
+                    });
+                }
+            }
+        }
+        all
+    }
+
     #[test]
     fn round_trip_with_and_without_options() {
         let version = Version::new(5, 6, 7);
-        for entry in [
-            sample(),
-            DataEntry {
-                unique: None,
-                value: b"",
-                ..sample()
-            },
-        ] {
+        for entry in samples() {
             let mut bytes = vec![0xaa; entry.encoded_len() + 9];
             entry.encode(&mut bytes, 3, version);
             assert_eq!(
@@ -337,9 +439,30 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_asked_for_takes_no_bytes() {
+        let plain = DataEntry {
+            client_flags: 0xffff,
+            key: b"k",
+            value: b"v",
+            ..DataEntry::default()
+        };
+        assert_eq!(plain.encoded_len(), 18);
+        let expires = DataEntry {
+            expiry_ms: 1,
+            client_flags: u32::MAX,
+            ..plain
+        };
+        assert_eq!(expires.encoded_len(), 26);
+        let all = DataEntry {
+            unique: Some(1),
+            ..expires
+        };
+        assert_eq!(all.encoded_len(), encoded_len_max(1, 1));
+    }
+
+    #[test]
     fn head_tells_the_same_as_the_whole() {
-        for unique in [None, Some(3)] {
-            let entry = DataEntry { unique, ..sample() };
+        for entry in samples() {
             let mut bytes = vec![0; entry.encoded_len()];
             entry.encode(&mut bytes, 3, Version::ZERO);
             let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());

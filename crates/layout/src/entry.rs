@@ -5,7 +5,7 @@
 //! | 0 | 8 | tag | recognises the key; 0 means an empty slot; published last, cleared first |
 //! | 8 | 8 | version time | |
 //! | 16 | 8 | version origin | |
-//! | 24 | 8 | pointer | offset 40 bits, length 21 bits (both in granules), 3 bits spare and zero |
+//! | 24 | 8 | pointer | offset 41 bits, length 22 bits (both in granules), 1 bit spare and zero |
 //!
 //! 32 bytes, aligned, so that an entry never straddles a cache line.
 
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn pointer_round_trips_and_refuses_what_does_not_fit() {
-        let pointer = Pointer::new(0xff_ffff_ffff * 16, 17).unwrap();
-        assert_eq!((pointer.offset(), pointer.len()), (0xff_ffff_ffff * 16, 32));
-        assert_eq!(Pointer::new(8, 16), None);
+        let pointer = Pointer::new(0x1ff_ffff_ffff * 8, 17).unwrap();
+        assert_eq!((pointer.offset(), pointer.len()), (0x1ff_ffff_ffff * 8, 24));
+        assert_eq!(Pointer::new(4, 16), None);
         assert_eq!(Pointer::new(0, 0), None);
         assert_eq!(Pointer::new(1 << 44, 16), None);
         assert_eq!(Pointer::new(0, 1 << 25), None);

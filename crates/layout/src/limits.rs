@@ -1,10 +1,10 @@
 //! Bounds that both sides of the shared memory rely on, on one page.
 
 /// Number of this description of the bytes. A reader refuses any other.
-pub const LAYOUT_VERSION: u8 = 2;
+pub const LAYOUT_VERSION: u8 = 3;
 
 /// Offsets and lengths of data entries count in granules of this many bytes.
-pub const GRANULE: usize = 16;
+pub const GRANULE: usize = 8;
 
 /// Longest key, in bytes. Stored as length - 1 in 16 bits; an empty key is refused.
 pub const KEY_LEN_MAX: usize = 64 * 1024;
@@ -14,12 +14,12 @@ pub const VALUE_LEN_MAX_DEFAULT: usize = 16 * 1024 * 1024;
 
 /// Longest value that any configuration can allow: bounded by the 25 bits of
 /// the data entry's value length.
-pub const VALUE_LEN_LIMIT: usize = (1 << 25) - 1 - KEY_LEN_MAX - GRANULE * 4;
+pub const VALUE_LEN_LIMIT: usize = (1 << 25) - 1 - KEY_LEN_MAX - 64;
 
 /// Bits of a pointer's offset and length, in granules.
-pub const POINTER_OFFSET_BITS: u32 = 40;
+pub const POINTER_OFFSET_BITS: u32 = 41;
 /// See [`POINTER_OFFSET_BITS`].
-pub const POINTER_LEN_BITS: u32 = 21;
+pub const POINTER_LEN_BITS: u32 = 22;
 
 /// Bytes of the data region that a pointer can reach (16 TiB).
 pub const DATA_REGION_LEN_MAX: u64 = (1 << POINTER_OFFSET_BITS) * GRANULE as u64;
@@ -40,7 +40,7 @@ const _: () = {
     assert!(VALUE_LEN_MAX_DEFAULT <= VALUE_LEN_LIMIT);
     // The largest entry fits a pointer's length.
     assert!(
-        crate::data::encoded_len(KEY_LEN_MAX, VALUE_LEN_LIMIT, true)
+        crate::data::encoded_len_max(KEY_LEN_MAX, VALUE_LEN_LIMIT)
             <= ((1 << POINTER_LEN_BITS) - 1) * GRANULE
     );
     assert!(KEY_LEN_MAX - 1 <= u16::MAX as usize);

@@ -44,7 +44,7 @@ const LENS: [u32; SIZE_CLASS_MAX + 1] = {
 };
 
 /// Entries up to so many granules are looked up in a table.
-const TABLE_LEN: usize = 1024;
+const TABLE_LEN: usize = 2048;
 
 /// Class by an entry's length in granules.
 static TABLE: [u8; TABLE_LEN] = {
@@ -85,7 +85,7 @@ pub fn of_entry(len: usize) -> usize {
 /// The class of an item with a key and a value of these lengths.
 #[inline]
 pub fn of_item(key_len: usize, value_len: usize) -> usize {
-    of_entry(encoded_len(key_len, value_len, false))
+    of_entry(encoded_len(key_len, value_len))
 }
 
 /// Bytes that memcached takes for each item of a class.
@@ -218,12 +218,12 @@ mod tests {
     #[test]
     fn what_came_and_went_leaves_nothing() {
         let mut counts = ClassCounts::default();
-        counts.came(64);
+        counts.came(48);
         counts.came(70_000);
-        counts.of_entry_mut(64).evicted += 1;
+        counts.of_entry_mut(48).evicted += 1;
         let mut sum = counts;
         sum.add(&counts);
-        counts.went(64);
+        counts.went(48);
         counts.went(70_000);
         assert!(
             counts

@@ -13,6 +13,7 @@ mod gather;
 mod heap;
 mod mapping;
 mod object;
+mod program;
 mod words;
 
 pub use fork::ForkMark;
@@ -20,6 +21,7 @@ pub use gather::{Gathered, Gatherer};
 pub use heap::return_long_blocks;
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
+pub use program::return_program_pages;
 pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};
 
 /// Bytes of an ordinary page.

@@ -3,6 +3,9 @@
 //! prints bytes per item by what they are for.
 //!
 //! `cargo run --release -p trefoil-store --example churn [MIB [POLICY [VALUES]]]`
+//!
+//! With `shift` for VALUES: the hit ratio where lengths shift from 100 B to 4 KiB
+//! and back, beside that of a fresh store.
 
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
@@ -73,6 +76,10 @@ fn main() {
     let policy: PolicyKind = args.next().map_or(PolicyKind::default(), |name| {
         name.parse().expect("a policy")
     });
+    let only = args.next();
+    if only.as_deref() == Some("shift") {
+        return shift(mib << 20, policy);
+    }
     println!(
         "{:>14} {:>8} | {:>7} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} {:>5} {:>6}",
         "values",
@@ -100,7 +107,6 @@ fn main() {
         Lens::Spread(50, 8000),
         Lens::Spread(20_000, 2_000_000),
     ];
-    let only = args.next();
     for lens in cases {
         if only.as_ref().is_none_or(|only| *only == lens.name()) {
             run(mib << 20, lens, policy);
@@ -196,4 +202,66 @@ fn run(limit: u64, lens: Lens, policy: PolicyKind) {
         stats.side_table_items,
         refused,
     );
+}
+
+/// Keys of a phase of [`shift`], its requests, and the exponent of Zipf's law.
+const SHIFT_KEYS: u64 = 240_000;
+const SHIFT_REQUESTS: u64 = 2_000_000;
+const SHIFT_THETA: f64 = 0.9;
+
+fn shift(limit: u64, policy: PolicyKind) {
+    let new = || {
+        let config = StoreConfig {
+            memory_limit: limit,
+            policy,
+            ..StoreConfig::default()
+        };
+        let regions = Regions::memfd("shift", limit, HugePages::Off).expect("shared memory");
+        Store::new(config, regions).expect("a store")
+    };
+    let store = new();
+    for (phase, len) in (0u64..).zip([100, 4096, 100]) {
+        let shifted = shift_phase(&store, phase, len);
+        let fresh = shift_phase(&new(), phase, len);
+        println!(
+            "{policy:>7} {len:>5} B: hit {shifted:.2} %, fresh {fresh:.2} %, loss {:+.2}",
+            fresh - shifted
+        );
+    }
+}
+
+/// Hits per lookup of the second half, in percent.
+fn shift_phase(store: &Store, phase: u64, len: usize) -> f64 {
+    let mut random = Random(88_172_645_463_325_252 + phase);
+    let mut into = WordBuffer::default();
+    let value = vec![7u8; len];
+    let mut hits = 0;
+    let most = (SHIFT_KEYS as f64).powf(1.0 - SHIFT_THETA) - 1.0;
+    for at in 0..SHIFT_REQUESTS {
+        let now = Now {
+            unix_ns: START_NS + (phase * SHIFT_REQUESTS + at) * 1000,
+        };
+        if at % 256 == 0 {
+            let _ = (0..16).find(|_| !store.maintain(now).more);
+        }
+        let rank = (1.0 + random.unit() * most).powf(1.0 / (1.0 - SHIFT_THETA)) as u64;
+        let mut key = [b'k' + phase as u8; KEY_LEN];
+        key[..8].copy_from_slice(&rank.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        let found = store.lookup(now, &key, &mut into).found;
+        if matches!(found, Found::Present { .. }) {
+            hits += u64::from(at >= SHIFT_REQUESTS / 2);
+            continue;
+        }
+        let mutation = Mutation {
+            action: Action::Set,
+            version: Version::new(now.unix_ns, 1, 0),
+            entry: DataEntry {
+                key: &key,
+                value: &value,
+                ..DataEntry::default()
+            },
+        };
+        store.mutate(now, &mutation);
+    }
+    hits as f64 * 100.0 / (SHIFT_REQUESTS / 2) as f64
 }

@@ -1,15 +1,21 @@
 //! Size classes of data entries within pages.
 //!
-//! Up to 1 KiB there is a class every granule. Above, there is a class for
+//! Up to 512 B there is a class every granule, up to 1 KiB every other one. Above,
+//! there is a class for
 //! every number of slots that a page can be cut into, down to a slot of 16 KiB
 //! or half a (small) page. Larger entries get runs of their own. Many classes
 //! waste little within slots; what they would waste in half-empty pages, a
 //! class lends to its smaller neighbours ([`crate::slab`]).
 
+use trefoil_layout::data::encoded_len;
 use trefoil_layout::limits::GRANULE;
 
 /// Slots up to this length are a granule apart.
+const FINEST_LEN_MAX: usize = 512;
+/// Slots up to this length are two granules apart.
 const FINE_LEN_MAX: usize = 1024;
+/// The least that an entry can take.
+const LEN_MIN: usize = encoded_len(1, 0).next_multiple_of(GRANULE);
 /// Longest slot.
 const LEN_MAX: usize = 16 << 10;
 /// Fewest slots of a page.
@@ -34,9 +40,13 @@ pub(crate) struct Classes {
 impl Classes {
     pub(crate) fn new(page_len: usize) -> Self {
         let largest = longest(page_len);
-        let mut lens: Vec<usize> = (2..=FINE_LEN_MAX.min(largest) / GRANULE)
-            .map(|granules| granules * GRANULE)
-            .collect();
+        let apart = |from: usize, to: usize, step| (from..=to.min(largest)).step_by(step);
+        let mut lens: Vec<usize> = apart(LEN_MIN, FINEST_LEN_MAX, GRANULE).collect();
+        lens.extend(apart(
+            FINEST_LEN_MAX + 2 * GRANULE,
+            FINE_LEN_MAX,
+            2 * GRANULE,
+        ));
         let mut coarse = Vec::new();
         let mut count = page_len / largest;
         while page_len / count > FINE_LEN_MAX {

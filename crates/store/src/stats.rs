@@ -160,7 +160,7 @@ pub struct StoreStats {
     /// Values present, expired ones that nobody has noticed included.
     pub items: u64,
     /// Bytes of their data entries: keys, values, 24 or 32 bytes of head each,
-    /// rounded to whole granules of 16.
+    /// rounded to whole granules of 8.
     pub entry_bytes: u64,
     /// Resident bytes.
     pub resident: Resident,

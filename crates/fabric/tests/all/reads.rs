@@ -12,12 +12,12 @@ use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::port::{Port, Progress, Token};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection, TargetOptions};
 use trefoil_fabric::{OutOfWindow, Refreshed, SendError, clock};
-use trefoil_layout::Pointer;
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::hello::{REPLY_LEN, Reply, Status};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::Request;
+use trefoil_layout::{Pointer, bucket};
 use trefoil_region::WordBuffer;
 
 #[test]
@@ -123,6 +123,39 @@ fn changes_are_seen_after_a_refresh() {
         connection.index_vote(0, hash),
         IndexVote::ConfigChanged { found: CONFIG }
     );
+}
+
+/// The range of an index that was replaced is used again: a reader that knows
+/// the first one only would find nothing there, and believe it for ever.
+#[test]
+fn absence_in_a_range_that_is_used_again_proves_nothing() {
+    let server = Server::start();
+    let mut connection = server.connect();
+    let (hash, _) = server.install(b"key", b"value", 512);
+    let partition = hash.sub_partition(PARTITIONS);
+    let home = partition as u64 * IndexWindow::bytes(BUCKETS) + hash.bucket(BUCKETS) * 512;
+    let bucket = server.index.words().slice(home, 512).unwrap();
+    bucket::remove(&bucket, hash.home_slot());
+    assert!(matches!(
+        connection.index_vote(0, hash),
+        IndexVote::Absent { .. }
+    ));
+    let window = IndexWindow {
+        window_id: 4,
+        offset: partition as u64 * IndexWindow::bytes(BUCKETS),
+        bucket_count: BUCKETS - 1,
+        epoch: EPOCH,
+    };
+    control::set_index_window(&server.control.words(), partition, window);
+    assert_eq!(
+        connection.index_vote(0, hash),
+        IndexVote::ConfigChanged { found: 0 }
+    );
+    assert_eq!(connection.refresh(), Refreshed::Changed);
+    assert!(matches!(
+        connection.index_vote(0, hash),
+        IndexVote::Absent { .. }
+    ));
 }
 
 #[test]

@@ -4,12 +4,12 @@ use super::{ContractError, decode_version, encode_version};
 use crate::v1;
 use bytes::Bytes;
 use trefoil_layout::Version;
-use trefoil_layout::data::{DATA_HEADER_LEN, encoded_len};
+use trefoil_layout::data::{DATA_HEADER_LEN, encoded_len_max};
 use trefoil_layout::limits::{GRANULE, KEY_LEN_MAX, VALUE_LEN_LIMIT};
 use trefoil_layout::op::{Ack, Found, LookupAnswer, Outcome, Rejection};
 
 /// Longest data entry, padded to its granule.
-const DATA_LEN_MAX: usize = encoded_len(KEY_LEN_MAX, VALUE_LEN_LIMIT, true) + GRANULE;
+const DATA_LEN_MAX: usize = encoded_len_max(KEY_LEN_MAX, VALUE_LEN_LIMIT) + GRANULE;
 
 /// A replica's answer to a mutation as a message.
 pub fn encode_ack(ack: &Ack) -> v1::MutateResponse {

@@ -151,7 +151,7 @@ fn answers_that_no_backend_gives_are_refused() {
     }
     let short = v1::Present {
         version: Some(v1::Version::default()),
-        data: Bytes::from_static(&[0; 23]),
+        data: Bytes::from_static(&[0; 15]),
     };
     let unversioned = v1::Present {
         version: None,

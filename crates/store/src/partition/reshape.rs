@@ -563,17 +563,25 @@ impl Partition {
         }
     }
 
-    fn retire_some(&mut self, shared: &Shared) -> Stepped {
+    /// Poisons the next few buckets of an index that has been replaced; whether
+    /// there were any.
+    fn poison_some(&mut self, shared: &Shared) -> bool {
         let Some(Moving::Retiring(retiring)) = self.moving.as_deref_mut() else {
-            return Stepped::Idle;
+            return false;
         };
         let count = retiring.old.buckets_in_all();
         let end = count.min(retiring.done + HEADER_COUNT);
-        if retiring.done < end {
-            let space = &shared.regions.index;
-            retiring.old.poison(space, retiring.done..end);
-            self.work += end - retiring.done;
-            retiring.done = end;
+        let some = end - retiring.done;
+        retiring
+            .old
+            .poison(&shared.regions.index, retiring.done..end);
+        retiring.done = end;
+        self.work += some;
+        some > 0
+    }
+
+    fn retire_some(&mut self, shared: &Shared) -> Stepped {
+        if self.poison_some(shared) {
             return Stepped::Went;
         }
         let Some(Moving::Retiring(retiring)) = self.moving.take().map(|moving| *moving) else {
@@ -667,6 +675,10 @@ impl Partition {
 
     /// Rewrites the next few headers; whether there are more.
     pub(crate) fn stamp_step(&mut self, shared: &Shared) -> bool {
+        // Who still reads the index before this one goes by the old stamp there.
+        if self.poison_some(shared) {
+            return true;
+        }
         let Some(first) = self.stamping else {
             return false;
         };

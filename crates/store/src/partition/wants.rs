@@ -18,11 +18,11 @@ const LOAD_MAX_FULL: u64 = 90;
 /// that smaller indexes have just given back is for items.
 const NEARLY_FULL_SHARE: u64 = 16;
 /// By which part an index grows where growth has to evict.
-const GROWTH_FULL: u64 = 16;
+const GROWTH_FULL: u64 = 32;
 /// A store with less than this left is full.
 const FULL_LEN: u64 = 64 << 10;
 /// Load in percent under which an index is too large for a full store.
-const LOAD_MIN_FULL: u64 = 78;
+const LOAD_MIN_FULL: u64 = 82;
 /// Load in percent of an index that was made smaller in a full store.
 const LOAD_SHRUNK_FULL: u64 = 88;
 /// Load in percent above which an index that was to be smaller is pointless.

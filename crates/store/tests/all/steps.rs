@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use trefoil_layout::bucket;
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::data::{DataEntry, DataError};
-use trefoil_layout::op::Outcome;
+use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Version};
 use trefoil_region::{SharedWords, WordBuffer};
 use trefoil_store::{PolicyKind, Regions, Store, StoreConfig};
@@ -223,20 +223,81 @@ fn a_window_that_the_system_keeps_is_not_used_again() {
 fn runs_that_the_system_keeps_stay_on_the_account() {
     let store = memfd(16 * MIB, 16 * MIB, 1);
     store.regions().data.fail_punches(true);
-    let value = vec![7; 1 << 20];
+    let value = vec![7; 2 << 20];
+    let mut refused = 0;
     for n in 1..=60 {
-        let outcome = set(&store, &key(n), &value, n);
-        // Sooner or later nothing more fits: what cannot be given back is held.
-        assert!(n < 5 || outcome != Outcome::Superseded { bound: version(n) });
+        // Of a length of its own, so that none takes the place of another.
+        let outcome = set(&store, &key(n), &value[n as usize * 8192..], n);
+        let fits = outcome == Outcome::Applied;
+        assert!(
+            fits || outcome == Outcome::Rejected(Rejection::NoMemory),
+            "{outcome:?}"
+        );
+        assert!(fits || n > 5, "the first few fit: {n}");
+        refused += u32::from(!fits);
         let object = store.regions().data.object().unwrap();
         let stats = store.stats().resident;
         assert!(stats.runs + stats.pages >= object.resident_len().unwrap());
         assert!(object.resident_len().unwrap() <= 16 * MIB);
     }
+    // What cannot be given back is held, so sooner or later nothing more fits.
+    assert!(refused > 0);
     store.regions().data.fail_punches(false);
     store.maintain(START);
     for n in 100..=160 {
         assert_eq!(set(&store, &key(n), &value, n), Outcome::Applied);
     }
+    store.check().unwrap();
+}
+
+/// A store in the moment after its index was replaced, with so many headers of
+/// the old one still to be poisoned, which takes many steps; the old window; and
+/// how many keys there are.
+fn just_replaced() -> (Store, IndexWindow, u64) {
+    let store = memfd(64 * MIB, 64 * MIB, 1);
+    let mut n = 0;
+    loop {
+        n += 1;
+        assert_eq!(set(&store, &key(n), b"old", n), Outcome::Applied);
+        let before = window(&store);
+        store.reshape_one_step(0);
+        if window(&store) != before && before.bucket_count > 12 * WORK_MAX {
+            return (store, before, n);
+        }
+    }
+}
+
+#[test]
+fn an_index_that_was_replaced_says_nothing_of_what_has_changed_since() {
+    for erases in [false, true] {
+        let (store, before, keys) = just_replaced();
+        let (mut old, mut told) = (0, 0);
+        // Each of these mutations poisons some headers: those of the first keys
+        // are poisoned because they change, before the walk comes to them.
+        for n in 1..=8 {
+            let outcome = match erases {
+                false => set(&store, &key(n), b"new", keys + n),
+                true => erase(&store, &key(n), keys + n),
+            };
+            assert_eq!(outcome, Outcome::Applied);
+            assert_eq!(read_in(&store, before, &key(n)), OneSided::Retry, "{n}");
+            told += 1;
+            // Others are still found there.
+            let other = (100..200)
+                .filter(|n| matches!(read_in(&store, before, &key(*n)), OneSided::Hit(..)));
+            old += other.count();
+        }
+        assert!(told == 8 && old > 100, "the old index is still read: {old}");
+    }
+}
+
+#[test]
+fn no_index_has_the_old_epoch_once_another_is_in_force() {
+    let (store, before, keys) = just_replaced();
+    store.raise_epoch(0, 9);
+    for n in 1..=keys {
+        assert_eq!(read_in(&store, before, &key(n)), OneSided::Retry, "{n}");
+    }
+    while store.reshape_one_step(0) {}
     store.check().unwrap();
 }

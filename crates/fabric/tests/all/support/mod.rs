@@ -224,7 +224,7 @@ impl Server {
             value,
             ..DataEntry::default()
         };
-        let mut bytes = vec![0; entry.encoded_len().next_multiple_of(16)];
+        let mut bytes = vec![0; entry.encoded_len().next_multiple_of(8)];
         entry.encode(&mut bytes, hash.tag, version);
         let words: Vec<u64> = bytes
             .chunks_exact(8)

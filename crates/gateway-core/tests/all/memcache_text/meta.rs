@@ -259,11 +259,11 @@ fn meta_debug() {
         ("ms a 2 E4 T30\r\nhi\r\n", "HD\r\n"),
         (
             "me a\r\n",
-            "ME a exp=-30 la=0 cas=4 fetch=no cls=1 size=27\r\n",
+            "ME a exp=-30 la=0 cas=4 fetch=no cls=1 size=19\r\n",
         ),
         (
             "mg a\r\nme YQ== b\r\n",
-            "HD\r\nME YQ== exp=-30 la=0 cas=4 fetch=yes cls=1 size=27\r\n",
+            "HD\r\nME YQ== exp=-30 la=0 cas=4 fetch=yes cls=1 size=19\r\n",
         ),
         ("me\r\n", "CLIENT_ERROR bad command line format\r\n"),
         ("me a b\r\n", "CLIENT_ERROR bad command line format\r\n"),

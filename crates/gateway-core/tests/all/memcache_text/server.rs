@@ -223,8 +223,8 @@ fn lists() {
     let now_s = rig.keyspace.inner.now_ms / 1000;
     let expires_s = (rig.keyspace.inner.now_ms + 30_000) / 1000;
     let lines = format!(
-        "key=a%20b exp={expires_s} la={now_s} cas=6 fetch=no cls=1 size=28 flags=0\n\
-         key=b exp=-1 la={now_s} cas=5 fetch=no cls=1 size=27 flags=3\nEND\r\n"
+        "key=a%20b exp={expires_s} la={now_s} cas=6 fetch=no cls=1 size=20 flags=0\n\
+         key=b exp=-1 la={now_s} cas=5 fetch=no cls=1 size=19 flags=3\nEND\r\n"
     );
     for request in [
         "metadump all",
