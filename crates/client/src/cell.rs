@@ -4,6 +4,7 @@ use crate::carriers::Notices;
 use crate::census::Census;
 use crate::client::Client;
 use crate::error::ConnectError;
+use crate::list::Silent;
 use crate::rpc::Rpc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) rpc: Arc<Rpc>,
     clients: AtomicUsize,
     pub(crate) census: Arc<Census>,
+    pub(crate) silent: Silent,
     pub(crate) notices: Notices,
 }
 
@@ -64,6 +66,7 @@ impl Cell {
                 rpc,
                 clients: AtomicUsize::new(0),
                 census: Arc::default(),
+                silent: Silent::default(),
                 notices: Notices::default(),
             }),
         })

@@ -128,6 +128,12 @@ impl Client {
         }
     }
 
+    /// Whether the replicas that were not waited for have executed this client's
+    /// mutations, too: see [`Client::settle`]. As of the last [`Client::poll`].
+    pub fn is_settled(&self) -> bool {
+        self.driver.is_settled()
+    }
+
     /// The version that was nominated last. After an indeterminate CAS, finding
     /// it tells that the CAS was applied.
     pub fn last_version(&self) -> Version {

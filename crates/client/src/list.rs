@@ -3,13 +3,15 @@
 //! A mutation is acknowledged by a majority, so the others may lack it for a
 //! moment or, after a lost message, for long. A listing asks all backends of a
 //! shard for the same range of places: what a majority holds is listed, an
-//! erased item that one of three still holds is not. While a backend is down,
-//! either of the other two is believed.
+//! erased item that one of three still holds is not. While a backend is down, or
+//! does not answer, either of the other two is believed.
 
 use crate::cell::Cell;
 use crate::rpc::certainly_not_sent;
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::error::Elapsed;
 use trefoil_cell::CellConfig;
 use trefoil_rpc::v1;
 
@@ -17,6 +19,10 @@ use trefoil_rpc::v1;
 const POSITION_BITS: u32 = 48;
 /// Patience with one page.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same while other backends of the shard may do without this one.
+const PATIENCE_FIRST: Duration = Duration::from_secs(1);
+/// One that did not answer is asked last for so long.
+const SILENT_FOR: Duration = Duration::from_secs(10);
 
 const _: () = {
     assert!(trefoil_cell::BACKEND_COUNT_MAX < 1 << (u64::BITS - POSITION_BITS));
@@ -47,6 +53,38 @@ pub enum ListError {
         /// What went wrong.
         reason: String,
     },
+}
+
+/// Why a backend has nothing to add.
+enum NoPage {
+    /// It did not answer in time.
+    Silent,
+    Failed(ListError),
+}
+
+fn too_late(number: u32) -> ListError {
+    let reason = format!("no answer within {} s", PATIENCE.as_secs());
+    ListError::Backend { number, reason }
+}
+
+/// Backends that did not answer a listing lately: another page is not to wait for
+/// them again.
+#[derive(Default)]
+pub(crate) struct Silent(Mutex<HashMap<u32, Instant>>);
+
+impl Silent {
+    fn note(&self, number: u32, period: Duration) {
+        self.lock().insert(number, Instant::now() + period);
+    }
+
+    fn holds(&self, number: u32) -> bool {
+        let until = self.lock().get(&number).copied();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the backends of a shard that answered hold of a range.
@@ -82,13 +120,49 @@ impl Cell {
             shard,
             life: config.life,
         };
-        for number in cohort.as_slice() {
+        let mut order: Vec<u32> = cohort.as_slice().to_vec();
+        let silent = &self.shared().silent;
+        order.sort_by_key(|number| silent.holds(*number));
+        let mut unanswered = Vec::new();
+        for number in &order {
             request.backend = *number;
-            if let Some(end) = self.collect(&config, &request, &mut merged)?
-                && merged.answered == 1
-            {
+            let is_needed = merged.answered < config.mode.quorum() || !silent.holds(*number);
+            if !is_needed {
+                break;
+            }
+            let patience = match order.len() {
+                1 => PATIENCE,
+                _ => PATIENCE_FIRST,
+            };
+            match self.collect(&config, &request, patience, &mut merged) {
                 // The others are asked for as much as the first has told.
-                (request.until, request.count) = (end, u32::MAX);
+                Ok(Some(end)) if merged.answered == 1 => {
+                    (request.until, request.count) = (end, u32::MAX);
+                }
+                Ok(_) => {}
+                Err(NoPage::Silent) => {
+                    silent.note(*number, SILENT_FOR);
+                    unanswered.push(*number);
+                }
+                Err(NoPage::Failed(error)) => return Err(error),
+            }
+        }
+        // Too few have answered to do without the others.
+        for number in unanswered {
+            if merged.answered >= config.mode.quorum() {
+                break;
+            }
+            if order.len() == 1 {
+                return Err(too_late(number));
+            }
+            request.backend = number;
+            match self.collect(&config, &request, PATIENCE, &mut merged) {
+                Ok(Some(end)) if merged.answered == 1 => {
+                    (request.until, request.count) = (end, u32::MAX);
+                }
+                Ok(_) => {}
+                Err(NoPage::Silent) => return Err(too_late(number)),
+                Err(NoPage::Failed(error)) => return Err(error),
             }
         }
         if merged.answered == 0 {
@@ -118,25 +192,28 @@ impl Cell {
         &self,
         config: &CellConfig,
         request: &v1::ListRequest,
+        patience: Duration,
         merged: &mut Merged,
-    ) -> Result<Option<u64>, ListError> {
+    ) -> Result<Option<u64>, NoPage> {
         let mut request = *request;
         let number = request.backend;
         let mut held = HashMap::new();
         loop {
-            let page = self
-                .page(config, request)
-                .map_err(|reason| ListError::Backend { number, reason })?;
-            let Some(page) = page else {
-                return Ok(None);
+            let page = match self.page(config, request, patience) {
+                Ok(Some(Ok(page))) => page,
+                Ok(Some(Err(_))) => return Err(NoPage::Silent),
+                Ok(None) => return Ok(None),
+                Err(reason) => {
+                    return Err(NoPage::Failed(ListError::Backend { number, reason }));
+                }
             };
             if merged.answered == 0 {
                 merged.partition_count = page.partition_count;
             } else if merged.partition_count != page.partition_count {
-                return Err(ListError::Partitions {
+                return Err(NoPage::Failed(ListError::Partitions {
                     shard: request.shard,
                     counts: (merged.partition_count, page.partition_count),
-                });
+                }));
             }
             // A backend may name an item twice.
             held.extend(page.items.into_iter().map(|item| (item.key.clone(), item)));
@@ -156,20 +233,21 @@ impl Cell {
         Ok(Some(request.cursor))
     }
 
-    /// `None` if the backend is certainly down.
+    /// `None` if the backend is certainly down; [`Elapsed`] if it does not answer.
     fn page(
         &self,
         config: &CellConfig,
         request: v1::ListRequest,
-    ) -> Result<Option<v1::ListResponse>, String> {
+        patience: Duration,
+    ) -> Result<Option<Result<v1::ListResponse, Elapsed>>, String> {
         let mut client = self.shared().rpc.backend(config, request.backend)?;
-        let call = async { tokio::time::timeout(PATIENCE, client.list(request)).await };
+        let call = async { tokio::time::timeout(patience, client.list(request)).await };
         let answer = self.shared().rpc.block_on(call)?;
         match answer {
-            Ok(Ok(page)) => Ok(Some(page.into_inner())),
+            Ok(Ok(page)) => Ok(Some(Ok(page.into_inner()))),
             Ok(Err(status)) if certainly_not_sent(&status) => Ok(None),
             Ok(Err(status)) => Err(crate::rpc::status_text(&status)),
-            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+            Err(elapsed) => Ok(Some(Err(elapsed))),
         }
     }
 }

@@ -64,14 +64,14 @@ impl Client {
     }
 }
 
-fn basis(found: Result<Lookup<'_>, OpError>) -> Result<Basis<'_>, OpError> {
+pub(crate) fn basis(found: Result<Lookup<'_>, OpError>) -> Result<Basis<'_>, OpError> {
     Ok(match found? {
         Lookup::Hit(hit) => Basis::Value(hit),
         Lookup::Miss(miss) => missed(miss.reason),
     })
 }
 
-fn missed<'a>(reason: MissReason) -> Basis<'a> {
+pub(crate) fn missed<'a>(reason: MissReason) -> Basis<'a> {
     match reason {
         MissReason::Inquorate => Basis::Disagreeing,
         _ => Basis::Nothing,
@@ -79,7 +79,7 @@ fn missed<'a>(reason: MissReason) -> Basis<'a> {
 }
 
 /// It found no end because something is on its way, or failed.
-fn unfinished<'a>(cause: GetFailure, why: Option<&str>) -> Result<Basis<'a>, OpError> {
+pub(crate) fn unfinished<'a>(cause: GetFailure, why: Option<&str>) -> Result<Basis<'a>, OpError> {
     match cause {
         GetFailure::GaveUp(
             GiveUp::Budget {

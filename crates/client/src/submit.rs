@@ -20,6 +20,7 @@ use crate::client::Client;
 use crate::error::{Mutated, OpError};
 use crate::get::{Lookup, failed, hit};
 use crate::item_use::ItemUses;
+use crate::look::{Basis, basis, missed, unfinished};
 use crate::mutate::{FillTicket, SetOptions, concluded};
 use crate::sleep::{arm, silence};
 use crate::time;
@@ -37,6 +38,8 @@ use trefoil_layout::op::Expected;
 pub enum Completion<'a> {
     /// Of `submit_get` and `submit_peek`.
     Lookup(Result<Lookup<'a>, OpError>),
+    /// Of `submit_look`.
+    Basis(Result<Basis<'a>, OpError>),
     /// Of `submit_set`, `submit_fill`, `submit_erase` and `submit_cas`.
     Mutated(Result<Mutated, OpError>),
     /// Of `submit_item_uses`.
@@ -47,6 +50,7 @@ pub enum Completion<'a> {
 #[derive(Clone, Copy)]
 enum Kind {
     Lookup,
+    Basis,
     Mutation,
     ItemUses,
 }
@@ -72,6 +76,11 @@ impl Client {
     /// Begins [`Client::peek`].
     pub fn submit_peek(&mut self, key: &[u8], token: u64) {
         self.submit_lookup(key, token, Purpose::Peek);
+    }
+
+    /// Begins [`Client::look`].
+    pub fn submit_look(&mut self, key: &[u8], token: u64) {
+        self.submit_lookup(key, token, Purpose::Basis);
     }
 
     /// [`Client::get`] if that ends at once; else it is begun, and completes under
@@ -116,14 +125,18 @@ impl Client {
 
     fn submit_lookup(&mut self, key: &[u8], token: u64, purpose: Purpose) {
         if let Err(error) = self.check_lookup(key) {
-            return self.refuse(token, Kind::Lookup, error);
+            let kind = match purpose {
+                Purpose::Basis => Kind::Basis,
+                Purpose::Use | Purpose::Peek => Kind::Lookup,
+            };
+            return self.refuse(token, kind, error);
         }
         self.settle_topology();
         let now = time::coarse_ns();
         let limits = self.driver.limits(now);
         let owner = Owner::Token(token);
         if let Ok(inline) = self.driver.get(key, now, limits, purpose, owner) {
-            self.driver.keep(&inline, token);
+            self.driver.keep(&inline, purpose, token);
         }
     }
 
@@ -209,12 +222,14 @@ impl Client {
             count += 1;
             let completion = match kind {
                 Kind::Lookup => Completion::Lookup(Err(error)),
+                Kind::Basis => Completion::Basis(Err(error)),
                 Kind::Mutation => Completion::Mutated(Err(error)),
                 Kind::ItemUses => Completion::ItemUses(Err(error)),
             };
             on(token, completion);
         }
         while is_own && let Some((at, token)) = self.driver.next_done() {
+            let is_look = self.driver.is_basis(at);
             let mut held = std::mem::take(&mut self.held);
             let ended = self.driver.take_ended(at, &mut held);
             self.held = held;
@@ -224,6 +239,11 @@ impl Client {
             count += 1;
             let why = why.as_deref();
             let completion = match outcome {
+                Outcome::Hit { version } if is_look => {
+                    Completion::Basis(basis(hit(self.held.bytes(), version)))
+                }
+                Outcome::Miss { reason } if is_look => Completion::Basis(Ok(missed(reason))),
+                Outcome::Failed { cause } if is_look => Completion::Basis(unfinished(cause, why)),
                 Outcome::Hit { version } => Completion::Lookup(hit(self.held.bytes(), version)),
                 Outcome::Miss { reason } => Completion::Lookup(Ok(Lookup::Miss(self.miss(reason)))),
                 Outcome::Failed { cause } => Completion::Lookup(Err(failed(cause, why))),

@@ -744,22 +744,28 @@ impl<H: Host> Driver<H> {
     }
 
     /// Hands a lookup that ended in place out like one that had to wait.
-    pub fn keep(&mut self, inline: &Inline, token: u64) {
-        let at = self.keep_for(inline, Owner::Token(token));
+    pub fn keep(&mut self, inline: &Inline, purpose: Purpose, token: u64) {
+        let at = self.keep_for(inline, purpose, Owner::Token(token));
         self.slab.done.push_back(at);
+    }
+
+    /// Whether the lookup at `at` is one on whose strength something is written.
+    pub fn is_basis(&self, at: u32) -> bool {
+        self.slab.get(at).is_some_and(|op| op.is_careful)
     }
 
     /// The same for somebody who waits for it; returns its place.
     pub fn keep_for_waiter(&mut self, inline: &Inline) -> u32 {
-        self.keep_for(inline, Owner::Waiter)
+        self.keep_for(inline, Purpose::Use, Owner::Waiter)
     }
 
-    fn keep_for(&mut self, inline: &Inline, owner: Owner) -> u32 {
+    fn keep_for(&mut self, inline: &Inline, purpose: Purpose, owner: Owner) -> u32 {
         self.counters.add(&inline.outcome);
         let cohort = self.topology.placement().cohort_of_shard(0);
         let (at, mut op) = self.slab.admit(cohort);
         op.owner = owner;
         op.topology = self.topology_count;
+        op.is_careful = purpose == Purpose::Basis;
         op.hit_replica = 0;
         op.outcome = Some(match inline.outcome {
             GetOutcome::Hit { version, .. } => {

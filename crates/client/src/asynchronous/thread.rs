@@ -98,7 +98,7 @@ impl Worker {
                         Answer::Lookup(found.map(|found| found.into_owned()))
                     }
                     Completion::Mutated(mutated) => Answer::Mutated(mutated),
-                    Completion::ItemUses(_) => Answer::Finished,
+                    Completion::Basis(_) | Completion::ItemUses(_) => Answer::Finished,
                 });
             }
         });

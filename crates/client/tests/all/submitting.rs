@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use trefoil_cell::Mode;
 use trefoil_client::{
-    Carrier, Cell, Client, Completion, Expected, Lookup, Mutated, OpError, Options, SetOptions,
+    Basis, Carrier, Cell, Client, Completion, Expected, Lookup, Mutated, OpError, Options,
+    SetOptions,
 };
 use trefoil_layout::op::Rejection;
 
@@ -117,6 +118,20 @@ fn every_kind_completes_and_bad_input_does_so_at_once() {
         client.get_or_submit(b"key", 6),
         Some(Ok(Lookup::Hit(hit))) if hit.value == b"one"
     ));
+    client.submit_look(b"key", 9);
+    client.submit_look(b"no such key", 10);
+    client.submit_look(b"", 11);
+    run(&mut client, 3, |token, completion| {
+        let Completion::Basis(basis) = completion else {
+            panic!("{completion:?}");
+        };
+        match (token, basis) {
+            (9, Ok(Basis::Value(hit))) => assert_eq!(hit.value, b"one"),
+            (10, Ok(Basis::Nothing)) => {}
+            (11, Err(error)) => assert_eq!(error, OpError::Rejected(Rejection::KeyEmpty)),
+            other => panic!("{other:?}"),
+        }
+    });
     client.submit_item_uses(b"key", Duration::from_secs(5), 7);
     run(&mut client, 1, |_, completion| {
         let Completion::ItemUses(Ok(uses)) = completion else {
