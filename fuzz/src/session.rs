@@ -48,6 +48,7 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
         admin_commands: true,
         version: "1",
         connections_max: 10,
+        idle_timeout: None,
         thread_count: 1,
     };
     let mut keyspace = MemoryKeyspace::new(NOW_MS);

@@ -19,6 +19,7 @@
 //! 4. A session that reads an item before another operation of the same request
 //!    keeps what it saw (`World::advance`), and does not read again.
 
+use std::os::fd::BorrowedFd;
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
 use trefoil_layout::size_class::ClassCounts;
@@ -426,8 +427,27 @@ pub trait Keyspace {
 
     /// When to call [`Keyspace::poll`] though nobody wakes the loop, by the
     /// monotonic clock.
-    fn due_ns(&self) -> Option<u64> {
+    fn due_ns(&mut self) -> Option<u64> {
         None
+    }
+
+    /// Becomes readable when [`Keyspace::poll`] would do something, after
+    /// [`Keyspace::arm`] has asked for it. The same one for the life of the
+    /// keyspace; the event loop waits for it, edge-triggered.
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Called before the event loop sleeps. `false`: there is something to poll
+    /// already.
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// Bytes of keys and values that are kept for a parked connection: what its
+    /// operation needs, and what its operations have come to.
+    fn held(&self, _connection: u64) -> usize {
+        0
     }
 
     /// Is told how to wake the loop that it belongs to.

@@ -1,6 +1,7 @@
 //! What a protocol is lent for the duration of one call.
 
 use crate::keyspace::{Keyspace, Seen, Totals};
+use std::time::Duration;
 
 /// The time, as the event loop knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Settings {
     pub version: &'static str,
     /// Most connections, for reports.
     pub connections_max: usize,
+    /// After how long connections that say nothing are closed, for reports.
+    pub idle_timeout: Option<Duration>,
     /// Event loops, for reports.
     pub thread_count: usize,
 }

@@ -16,6 +16,7 @@ fn main() {
         admin_commands: true,
         version: "0",
         connections_max: 1024,
+        idle_timeout: None,
         thread_count: 1,
     };
     let observatory = Observatory::new(ObserveOptions::new(settings));

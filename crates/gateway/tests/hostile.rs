@@ -123,16 +123,16 @@ fn who_keeps_most_is_closed_and_not_who_asks_next() {
     // Keeps nearly all that there is.
     let mut hog = connect(&gateway);
     hog.send(format!("set k {}\n", support::VALUE_LEN_MAX));
-    hog.send(vec![b'x'; 5 << 19]);
+    hog.send(vec![b'x'; 15 << 18]);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(gateway.connection_count(), 1);
     // Others need little each, and more than is left together.
-    let mut others: Vec<_> = (0..10).map(|_| connect(&gateway)).collect();
+    let mut others: Vec<_> = (0..20).map(|_| connect(&gateway)).collect();
     for (index, other) in others.iter_mut().enumerate() {
         other.send(format!("set mine{index} 200000\n"));
         other.send(vec![b'y'; 100_000]);
     }
-    wait_until(|| gateway.connection_count() == 10);
+    wait_until(|| gateway.connection_count() == 20);
     for other in &mut others {
         other.send(vec![b'y'; 100_000]);
         assert_eq!(other.line(), "ok");

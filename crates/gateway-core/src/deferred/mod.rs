@@ -40,8 +40,12 @@ use crate::keyspace::{
 use request::{Entry, Request};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::os::fd::BorrowedFd;
 use trefoil_layout::Version;
 use update::Jitter;
+
+/// Most keys of one read that is not ready: those behind them most likely are.
+const READ_COUNT_MAX: usize = 32;
 
 /// Names an operation in an executor's hands.
 pub type Ticket = u64;
@@ -106,8 +110,18 @@ pub trait Executor {
     fn cancel(&mut self, _ticket: Ticket) {}
 
     /// When to poll though nobody wakes the loop, by the monotonic clock.
-    fn due_ns(&self) -> Option<u64> {
+    fn due_ns(&mut self) -> Option<u64> {
         None
+    }
+
+    /// See [`Keyspace::descriptor`].
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// See [`Keyspace::arm`].
+    fn arm(&mut self) -> bool {
+        true
     }
 
     /// Longest value that the cell takes, in bytes.
@@ -178,6 +192,7 @@ impl<E: Executor> DeferredKeyspace<E> {
     fn submit(&mut self, operation: Operation) -> Option<Outcome> {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
+        self.current.waiting_len = operation.held_len();
         let outcome = self.executor.submit(ticket, operation);
         if outcome.is_none() {
             self.waiting.insert(ticket, self.connection);
@@ -292,8 +307,9 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         };
         // What was handed out is not asked for again.
         self.current.clear();
+        let behind = rest[index..].iter().take(READ_COUNT_MAX);
         self.outcome(|| Operation::GetMany {
-            keys: rest[index..].iter().map(|key| key.to_vec()).collect(),
+            keys: behind.map(|key| key.to_vec()).collect(),
             access,
         })?;
         // Its outcome is there already: to be handed out by the next round.
@@ -444,9 +460,21 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         }
     }
 
-    fn due_ns(&self) -> Option<u64> {
+    fn due_ns(&mut self) -> Option<u64> {
         let pause = self.pauses.peek().map(|Reverse((until_ns, _))| *until_ns);
         [pause, self.executor.due_ns()].into_iter().flatten().min()
+    }
+
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        self.executor.descriptor()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.executor.arm()
+    }
+
+    fn held(&self, connection: u64) -> usize {
+        self.parked.get(&connection).map_or(0, Request::held)
     }
 
     fn attach(&mut self, wake: Wake) {

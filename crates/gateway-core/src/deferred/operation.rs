@@ -102,7 +102,8 @@ pub enum Changed {
 pub enum Outcome {
     /// Of [`Operation::Get`].
     Item(Result<Option<OwnedItem>, Fault>),
-    /// Of [`Operation::GetMany`]: of at least the first key, in order.
+    /// Of [`Operation::GetMany`]: of at least the first key, in order; the executor
+    /// may leave the others to the next read.
     Items(Vec<Result<Option<OwnedItem>, Fault>>),
     /// Of [`Operation::Set`].
     Stored(Result<Version, Fault>),
@@ -114,6 +115,25 @@ pub enum Outcome {
     Listed(Result<(Vec<OwnedListed>, u64), Fault>),
     /// Of [`Operation::Totals`].
     Totals(Result<Box<Totals>, Fault>),
+}
+
+impl Outcome {
+    /// Bytes that it holds of keys and values.
+    pub fn held_len(&self) -> usize {
+        let read = |item: &Result<Option<OwnedItem>, Fault>| match item {
+            Ok(Some(item)) => item.value_len(),
+            _ => 0,
+        };
+        match self {
+            Outcome::Item(item) => read(item),
+            Outcome::Items(items) => items.iter().map(read).sum(),
+            Outcome::Listed(Ok((items, _))) => items
+                .iter()
+                .map(|item| item.key.len() + size_of::<OwnedListed>())
+                .sum(),
+            _ => 0,
+        }
+    }
 }
 
 /// An item that was read.

@@ -25,6 +25,18 @@ pub(super) struct Request {
     next: usize,
     /// What the last one waits for.
     pub(super) ticket: Option<Ticket>,
+    /// Bytes of keys and values that the last one was submitted with.
+    pub(super) waiting_len: usize,
+}
+
+impl Entry {
+    fn held(&self) -> usize {
+        match self {
+            Entry::Waiting => 0,
+            Entry::Outcome(outcome) => outcome.held_len(),
+            Entry::Update(update) => update.held(),
+        }
+    }
 }
 
 impl Request {
@@ -51,6 +63,12 @@ impl Request {
             Some(Entry::Update(update)) => Some(update),
             _ => None,
         }
+    }
+
+    /// Bytes of keys and values that are kept for it.
+    pub(super) fn held(&self) -> usize {
+        let submitted = self.ticket.map_or(0, |_| self.waiting_len);
+        submitted + self.entries.iter().map(Entry::held).sum::<usize>()
     }
 
     /// The request is executed from its beginning next time.

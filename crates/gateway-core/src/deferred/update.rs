@@ -60,6 +60,11 @@ impl Update {
         }
     }
 
+    /// Bytes of the item that it keeps.
+    pub(super) fn held(&self) -> usize {
+        self.item.as_ref().map_or(0, OwnedItem::value_len)
+    }
+
     pub(super) fn is_done(&self) -> bool {
         matches!(self.state, State::Done(_))
     }

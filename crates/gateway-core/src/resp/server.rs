@@ -175,6 +175,8 @@ fn configuration<K: Keyspace>(
     let limit_bytes = totals.unwrap_or_default().limit_bytes;
     let settings = call.world.settings;
     let eviction = call.world.keyspace.eviction();
+    // 0 is never; less than a second is not told.
+    let timeout = settings.idle_timeout.unwrap_or_default();
     Ok(vec![
         ("appendonly", "no".to_owned()),
         ("databases", "1".to_owned()),
@@ -184,7 +186,7 @@ fn configuration<K: Keyspace>(
         ("maxmemory-policy", format!("allkeys-{eviction}")),
         ("proto-max-bulk-len", value_len_max(call.world).to_string()),
         ("save", String::new()),
-        ("timeout", "0".to_owned()),
+        ("timeout", timeout.as_secs().to_string()),
     ])
 }
 

@@ -316,6 +316,7 @@ impl<S: Session> Connection<S> {
             admin_commands: true,
             version: "1",
             connections_max: 10,
+            idle_timeout: None,
             thread_count: 1,
         };
         keyspace.enter(self.number, now.monotonic_ns);

@@ -125,6 +125,7 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
         admin_commands: true,
         version: "1",
         connections_max: 1,
+        idle_timeout: None,
         thread_count: 1,
     };
     let mut keyspace = OneItem {

@@ -394,6 +394,11 @@ fn reports_are_whole() {
             "allkeys-lru"
         ]
     );
+    for (idle_timeout, shown) in [(None, "0"), (Some(90), "90")] {
+        rig.settings.idle_timeout = idle_timeout.map(std::time::Duration::from_secs);
+        let config = ask(&mut rig, "CONFIG GET timeout");
+        assert_eq!(bulks(&config), ["timeout", shown]);
+    }
     assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":50\r\n");
     assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 50);
     assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 50);

@@ -1,7 +1,12 @@
 //! A keyspace whose faults are counted by kind: sessions turn all of them into
 //! one error, and an operator wants to know which it was.
+//!
+//! A request whose later operation is pending is executed again, with the results
+//! that its first ones have had: what those come to is counted when the request is
+//! over, or goes on behind them, and once.
 
 use super::block::Block;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::{
     Access, Decide, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals,
@@ -14,19 +19,38 @@ use trefoil_layout::Version;
 pub struct Counted<K> {
     keyspace: K,
     block: Arc<Block>,
+    /// Of this execution of the request.
+    faults: Vec<Fault>,
+    /// It will be executed again.
+    is_pending: bool,
 }
 
 impl<K> Counted<K> {
     pub(super) fn new(keyspace: K, block: Arc<Block>) -> Self {
-        Counted { keyspace, block }
+        Counted {
+            keyspace,
+            block,
+            faults: Vec::new(),
+            is_pending: false,
+        }
     }
 
     #[inline]
-    fn note<T>(&self, result: Result<T, Halt>) -> Result<T, Halt> {
-        if let Err(Halt::Fault(fault)) = &result {
-            self.block.fault(fault);
+    fn note<T>(&mut self, result: Result<T, Halt>) -> Result<T, Halt> {
+        match &result {
+            Ok(_) => {}
+            Err(Halt::Fault(fault)) => self.faults.push(fault.clone()),
+            Err(Halt::Pending) => self.is_pending = true,
         }
         result
+    }
+
+    /// The request is not executed again.
+    #[cold]
+    fn count(&mut self) {
+        for fault in self.faults.drain(..) {
+            self.block.fault(&fault);
+        }
     }
 }
 
@@ -59,13 +83,16 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         access: Access,
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
     ) -> Result<(), Pending> {
+        // What it hands out it hands out once.
         let block = &self.block;
-        self.keyspace.get_many(keys, access, &mut |index, read| {
+        let read = self.keyspace.get_many(keys, access, &mut |index, read| {
             if let Err(fault) = &read {
                 block.fault(fault);
             }
             each(index, read)
-        })
+        });
+        self.is_pending |= read.is_err();
+        read
     }
 
     #[inline]
@@ -130,16 +157,27 @@ impl<K: Keyspace> Keyspace for Counted<K> {
 
     #[inline]
     fn enter(&mut self, connection: u64, now_ns: u64) {
+        self.is_pending = false;
         self.keyspace.enter(connection, now_ns);
     }
 
     #[inline]
     fn conclude(&mut self) {
+        if !self.faults.is_empty() {
+            self.count();
+        }
+        self.is_pending = false;
         self.keyspace.conclude();
     }
 
     #[inline]
     fn leave(&mut self) {
+        if !self.faults.is_empty() {
+            match self.is_pending {
+                true => self.faults.clear(),
+                false => self.count(),
+            }
+        }
         self.keyspace.leave();
     }
 
@@ -151,11 +189,106 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.poll(now_ns, resume);
     }
 
-    fn due_ns(&self) -> Option<u64> {
+    fn due_ns(&mut self) -> Option<u64> {
         self.keyspace.due_ns()
+    }
+
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        self.keyspace.descriptor()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.keyspace.arm()
+    }
+
+    fn held(&self, connection: u64) -> usize {
+        self.keyspace.held(connection)
     }
 
     fn attach(&mut self, wake: Wake) {
         self.keyspace.attach(wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::block::Sums;
+    use std::time::Duration;
+    use trefoil_gateway_core::deferred::{DeferredKeyspace, Executor, Operation, Outcome, Ticket};
+
+    /// Refuses every other operation at once; the rest waits for the next poll.
+    #[derive(Default)]
+    struct EveryOther {
+        count: usize,
+        waiting: Vec<Ticket>,
+    }
+
+    impl Executor for EveryOther {
+        fn try_get(
+            &mut self,
+            _: &[u8],
+            _: Access,
+            _: &mut dyn FnMut(Option<&Item<'_>>),
+        ) -> Option<Result<(), Fault>> {
+            None
+        }
+
+        fn submit(&mut self, ticket: Ticket, _: Operation) -> Option<Outcome> {
+            self.count += 1;
+            if self.count % 2 == 1 {
+                return Some(Outcome::Stored(Err(Fault::Contended)));
+            }
+            self.waiting.push(ticket);
+            None
+        }
+
+        fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
+            for ticket in self.waiting.drain(..) {
+                each(ticket, Outcome::Stored(Ok(Version::ZERO)));
+            }
+        }
+
+        fn value_len_max(&self) -> usize {
+            1
+        }
+    }
+
+    fn faults(block: &Block) -> u64 {
+        let mut sums = Sums::default();
+        block.add_to(&mut sums);
+        sums.faults.iter().sum()
+    }
+
+    #[test]
+    fn a_fault_counts_once_however_often_its_request_is_executed() {
+        let block = Arc::new(Block::default());
+        let keyspace = DeferredKeyspace::new(EveryOther::default(), Duration::ZERO, 1);
+        let mut counted = Counted::new(keyspace, Arc::clone(&block));
+        let item = NewItem::default();
+        let request = |counted: &mut Counted<_>| {
+            counted.enter(1, 0);
+            assert_eq!(counted.set(b"a", &item), Err(Fault::Contended.into()));
+            let second = counted.set(b"b", &item);
+            if second.is_ok() {
+                counted.conclude();
+            }
+            counted.leave();
+            second
+        };
+        assert_eq!(request(&mut counted), Err(Halt::Pending));
+        assert_eq!(
+            request(&mut counted),
+            Err(Halt::Pending),
+            "woken for nothing"
+        );
+        counted.poll(0, &mut |_| {});
+        assert_eq!(request(&mut counted), Ok(Version::ZERO));
+        assert_eq!(faults(&block), 1);
+        // One alone, whose request ends with it.
+        counted.enter(1, 0);
+        assert_eq!(counted.set(b"a", &item), Err(Fault::Contended.into()));
+        counted.leave();
+        assert_eq!(faults(&block), 2);
     }
 }

@@ -10,7 +10,7 @@ use crate::server::{DoorAddress, Doors, GatewayOptions, Protocol};
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use trefoil_backend::Reporter;
 use trefoil_gateway_core::keyspace::Totals;
@@ -31,8 +31,6 @@ pub struct ObserveOptions {
     pub port: Option<(String, u16)>,
     /// Unix socket of the memcached protocol.
     pub socket: Option<PathBuf>,
-    /// After which idle connections are closed.
-    pub idle_timeout: Option<Duration>,
     /// Whether clients have to use TLS.
     pub tls: bool,
     /// From which duration on a command is slow; `None`: none is.
@@ -46,7 +44,6 @@ impl ObserveOptions {
     /// For a front door with these options, open at these doors.
     pub fn of(options: &GatewayOptions, doors: &Doors) -> Self {
         let mut observed = ObserveOptions::new(options.settings());
-        observed.idle_timeout = options.limits.idle_timeout;
         observed.tls = options.doors.iter().any(|door| door.tls.is_some());
         for (protocol, address) in doors.addresses() {
             match address {
@@ -66,7 +63,6 @@ impl ObserveOptions {
             settings,
             port: None,
             socket: None,
-            idle_timeout: None,
             tls: false,
             slow_threshold: Some(SLOW_THRESHOLD_DEFAULT),
             is_local: false,
@@ -88,6 +84,8 @@ impl fmt::Debug for ObserveOptions {
 #[derive(Debug)]
 pub struct Observatory {
     pub(super) options: ObserveOptions,
+    /// What an operator chose last.
+    settings: RwLock<Arc<Settings>>,
     pub(super) started: Instant,
     pub(super) slow: SlowLog,
     pub(super) detail: Detail,
@@ -114,6 +112,7 @@ impl Observatory {
     pub fn new(options: ObserveOptions) -> Arc<Observatory> {
         let loop_count = options.settings.thread_count.max(1);
         Arc::new(Observatory {
+            settings: RwLock::new(Arc::new(options.settings.clone())),
             options,
             started: Instant::now(),
             slow: SlowLog::default(),
@@ -121,6 +120,20 @@ impl Observatory {
             loops: (0..loop_count).map(|_| Loop::default()).collect(),
             before: Mutex::default(),
         })
+    }
+
+    /// What is reported of an operator's choices from now on.
+    pub fn adopt(&self, settings: Settings) {
+        let mut known = self
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *known = Arc::new(settings);
+    }
+
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        let known = self.settings.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&known)
     }
 
     /// The observer of loop `index`. One for each loop, or counts are lost.
@@ -198,7 +211,7 @@ impl Observatory {
 
 impl Reporter for Observatory {
     fn encode(&self, cell: &str, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        metrics::encode(&self.sums(), &self.options.settings, cell, encoder)
+        metrics::encode(&self.sums(), &self.settings(), cell, encoder)
     }
 
     fn statistics(&self) -> v1::GatewayStats {

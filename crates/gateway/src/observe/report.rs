@@ -78,8 +78,7 @@ fn seconds(us: u64) -> String {
 
 fn general(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
     let (sums, totals) = office.since_reset(totals);
-    let options = &office.options;
-    let settings = &options.settings;
+    let settings = office.settings();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let cpu = Cpu::now();
     lines.put("pid", std::process::id());
@@ -110,7 +109,7 @@ fn general(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
     lines.put("store_no_memory", totals.out_of_memory);
     lines.put("auth_cmds", sums.authenticated + sums.unauthenticated);
     lines.put("auth_errors", sums.unauthenticated);
-    if options.idle_timeout.is_some() {
+    if settings.idle_timeout.is_some() {
         lines.put("idle_kicks", sums.timed_out);
     }
     lines.put("bytes_read", sums.bytes_read);
@@ -203,7 +202,7 @@ fn stores(sums: &Sums) -> u64 {
 
 fn settings(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
     let options = &office.options;
-    let settings = &options.settings;
+    let settings = office.settings();
     let yes = |is: bool| if is { "yes" } else { "no" };
     lines.put("maxbytes", totals.limit_bytes);
     lines.put("maxconns", settings.connections_max);
@@ -251,7 +250,7 @@ fn settings(office: &Observatory, totals: &Totals, lines: &mut Lines<'_>) {
     lines.put("temp_lru", "no");
     lines.put(
         "idle_timeout",
-        options.idle_timeout.map_or(0, |idle| idle.as_secs()),
+        settings.idle_timeout.map_or(0, |idle| idle.as_secs()),
     );
     lines.put("track_sizes", "no");
     lines.put("inline_ascii_response", "no");

@@ -171,20 +171,24 @@ impl<S: Session> Connection<S> {
     }
 
     /// Bytes that it keeps: its own buffers, its session's, and those of its
-    /// encryption. A pending operation has a copy of its value.
+    /// encryption. What a pending operation needs is the keyspace's to tell.
     pub(super) fn kept(&self) -> usize {
-        let copies = if self.is_parked() { 2 } else { 1 };
-        let buffers = self.input.capacity() * copies + self.output.capacity();
+        let buffers = self.input.capacity() + self.output.capacity();
         buffers + self.session.kept() + self.socket.kept()
+    }
+
+    /// Whether there is anything left to do for it, if no more input comes.
+    pub(super) fn is_owed(&self) -> bool {
+        self.has_output() || self.is_parked() || self.is_queued || self.is_held()
     }
 
     /// Bytes that its buffers may have. What all connections have together is the
     /// event loop's to limit: it closes the one that has most.
     fn buffers_max<K: Keyspace, O: LoopObserver>(&self, desk: &Desk<K, O>) -> usize {
-        let is_stranger = desk.shared.settings.authentication && !self.is_authenticated();
+        let is_stranger = desk.chosen.settings.authentication && !self.is_authenticated();
         match is_stranger {
             true => STRANGER_LEN_MAX,
-            false => desk.shared.limits.buffer_bytes_max,
+            false => desk.chosen.limits.buffer_bytes_max,
         }
     }
 
@@ -290,7 +294,7 @@ impl<S: Session> Connection<S> {
     ) -> Result<(), Fate> {
         let len = self.input.len();
         let value_max = desk.keyspace.value_len_max();
-        let value_max = value_max.max(desk.shared.settings.item_len_max);
+        let value_max = value_max.max(desk.chosen.settings.item_len_max);
         let longest = REQUEST_VALUES_MAX * value_max + REQUEST_SLACK;
         if len >= longest {
             return Err(Fate::Overflow);

@@ -2,7 +2,7 @@
 
 use super::front::{Front, LoopObserver, Orders};
 use super::outbox::Outbox;
-use super::shared::Shared;
+use super::shared::{Chosen, Shared};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::Keyspace;
@@ -21,6 +21,9 @@ pub(super) struct Desk<K, O> {
     pub(super) keyspace: K,
     pub(super) observer: O,
     pub(super) shared: Arc<Shared>,
+    /// What the operator chose, as this loop knows it.
+    pub(super) chosen: Arc<Chosen>,
+    chosen_count: u64,
     pub(super) index: usize,
     pub(super) clock: LoopClock,
     /// Where input is read that nothing is known about yet.
@@ -33,7 +36,10 @@ pub(super) struct Desk<K, O> {
 
 impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
     pub(super) fn new(keyspace: K, observer: O, shared: Arc<Shared>, index: usize) -> Self {
+        let chosen_count = shared.chosen_count();
         Desk {
+            chosen: shared.chosen(),
+            chosen_count,
             keyspace,
             observer,
             shared,
@@ -45,14 +51,26 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         }
     }
 
+    /// Takes what the operator has chosen meanwhile; whether there was something.
+    #[inline]
+    pub(super) fn settle_choice(&mut self) -> bool {
+        let count = self.shared.chosen_count();
+        if count == self.chosen_count {
+            return false;
+        }
+        self.chosen_count = count;
+        self.chosen = self.shared.chosen();
+        true
+    }
+
     /// Bytes that connections keep beyond the limit.
     pub(super) fn excess(&self) -> usize {
-        let max = self.shared.limits.buffer_bytes_max;
+        let max = self.chosen.limits.buffer_bytes_max;
         self.kept.saturating_sub(max)
     }
 
     fn output_len_max(&self) -> usize {
-        if self.kept > self.shared.limits.buffer_bytes_max / 2 {
+        if self.kept > self.chosen.limits.buffer_bytes_max / 2 {
             OUTPUT_LEN_SHORT
         } else {
             OUTPUT_LEN
@@ -86,7 +104,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         let mut world = World {
             keyspace: &mut self.keyspace,
             observer: &mut front,
-            settings: &self.shared.settings,
+            settings: &self.chosen.settings,
             now: under_way.began.take().unwrap_or(now),
             next_now: now,
             progress: std::mem::take(&mut under_way.progress),

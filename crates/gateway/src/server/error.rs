@@ -25,6 +25,9 @@ pub enum GatewayError {
     /// Users cannot be asked for where nobody had to be one.
     #[error("users cannot be added to a front door that was opened without them: restart it")]
     NoUsersBefore,
+    /// Who came in as a user would be nobody.
+    #[error("users cannot be taken away from a front door that was opened with them: restart it")]
+    UsersBefore,
     /// Certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),

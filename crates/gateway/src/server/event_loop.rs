@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use trefoil_gateway_core::keyspace::{Keyspace, Ready as _};
+use trefoil_gateway_core::keyspace::{Fault, Keyspace, Ready as _};
 use trefoil_gateway_core::session::Session;
 use trefoil_gateway_core::world::{Settings, WATCH_EVICTIONS};
 
@@ -30,6 +30,8 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 /// Tokens of doors go down from here, those of connections up from 0.
 const DOOR_FIRST: usize = usize::MAX - 1;
 const DOORS_MAX: usize = 1024;
+/// Token of the keyspace's descriptor.
+const KEYSPACE: Token = Token(DOOR_FIRST - DOORS_MAX);
 
 const EVENTS_MAX: usize = 512;
 /// Connections accepted before others are served.
@@ -51,6 +53,8 @@ const NO_CONNECTION: u64 = 0;
 /// A pause that ends so soon is not slept through: a sleep takes whole
 /// milliseconds.
 const SPIN_UNTIL_NS: u64 = 200_000;
+/// Until a flush that was put off and has failed is tried again.
+const FLUSH_AGAIN_NS: u64 = 1_000_000_000;
 /// A loop that is never idle tends its keyspace so often.
 const TEND_NS: u64 = 1_000_000_000;
 /// While evictions are watched, those are looked for so often that no command of
@@ -70,8 +74,12 @@ pub(super) struct EventLoop<K, O, S> {
     queue: VecDeque<usize>,
     /// Those whose operations are pending: number and place.
     parked: HashMap<u64, usize>,
+    /// Those whose operations have just come to a result.
+    resumed: Vec<usize>,
     /// The flush that was put off is under way, and of this time.
     flushing_ms: Option<u64>,
+    /// It has failed, and is tried again then.
+    flush_again_at: Option<u64>,
     /// Those with answers held in the outbox.
     held: Vec<usize>,
     watchers: Vec<usize>,
@@ -98,6 +106,11 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         let (shared, own) = (Arc::clone(&desk.shared), desk.index);
         desk.keyspace
             .attach(Arc::new(move || shared.loops[own].wake()));
+        if let Some(descriptor) = desk.keyspace.descriptor() {
+            let fd = descriptor.as_raw_fd();
+            poll.registry()
+                .register(&mut SourceFd(&fd), KEYSPACE, Interest::READABLE)?;
+        }
         for (index, door) in doors.iter().enumerate().take(DOORS_MAX) {
             let fd = door.as_fd().as_raw_fd();
             let token = Token(DOOR_FIRST - index);
@@ -113,7 +126,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             free: Vec::new(),
             queue: VecDeque::new(),
             parked: HashMap::new(),
+            resumed: Vec::new(),
             flushing_ms: None,
+            flush_again_at: None,
             held: Vec::new(),
             watchers: Vec::new(),
             waiting: Waiting::new(spin.as_nanos() as u64),
@@ -146,6 +161,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             }
             // The time of all that is done in this round.
             let now_ns = self.desk.clock.look().monotonic_ns;
+            if self.desk.settle_choice() {
+                self.choice_changed(now_ns);
+            }
             self.resume_parked(now_ns);
             if events.is_empty() && self.queue.is_empty() {
                 self.waiting.found_nothing(now_ns);
@@ -181,11 +199,14 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         if self.is_untended {
             self.tend(now_ns);
         }
-        let pending_at = self.pending_at();
+        let pending_at = self.desk.keyspace.due_ns();
         if pending_at.is_some_and(|at| at <= now_ns + SPIN_UNTIL_NS) {
             return Some(Duration::ZERO);
         }
         let evictions_at = self.tells_evictions.then_some(now_ns + EVICTIONS_NS);
+        if !self.desk.keyspace.arm() {
+            return Some(Duration::ZERO);
+        }
         let due = [
             self.accept_at,
             self.sweep_at,
@@ -207,6 +228,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                     self.welcome(arrival);
                 }
             }
+            // Its results were taken when this round began.
+            KEYSPACE => {}
             Token(token) if token > DOOR_FIRST - DOORS_MAX => self.accept(DOOR_FIRST - token),
             Token(index) => {
                 let Some(Some(connection)) = self.connections.get_mut(index) else {
@@ -241,6 +264,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             desk,
             connections,
             parked,
+            resumed,
             queue,
             ..
         } = self;
@@ -255,22 +279,46 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             };
             if let Some(Some(connection)) = connections.get_mut(index) {
                 connection.resume();
+                resumed.push(index);
                 if !std::mem::replace(&mut connection.is_queued, true) {
                     queue.push_back(index);
                 }
             }
         });
+        if !self.resumed.is_empty() {
+            // Results take room until they are answered.
+            let mut resumed = std::mem::take(&mut self.resumed);
+            for index in resumed.drain(..) {
+                self.recount(index);
+            }
+            self.resumed = resumed;
+            if self.desk.excess() > 0 {
+                self.shed();
+            }
+        }
         if flush_goes_on {
             self.go_on_flushing(now_ns);
         }
     }
 
-    /// When an operation goes on though nobody wakes this loop.
-    fn pending_at(&self) -> Option<u64> {
-        if self.parked.is_empty() && self.flushing_ms.is_none() {
-            return None;
+    /// Counts what is kept for a connection.
+    fn recount(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else {
+            return;
+        };
+        let kept = connection.kept() + self.desk.keyspace.held(connection.number());
+        self.desk.kept = self.desk.kept - connection.counted + kept;
+        connection.counted = kept;
+    }
+
+    /// The operator has chosen other limits.
+    fn choice_changed(&mut self, now_ns: u64) {
+        if self.desk.chosen.limits.idle_timeout.is_some() {
+            self.sweep_at = Some(self.sweep_at.map_or(now_ns, |at| at.min(now_ns)));
         }
-        self.desk.keyspace.due_ns()
+        if self.desk.excess() > 0 {
+            self.shed();
+        }
     }
 
     /// One turn for each of those who had more to do.
@@ -346,12 +394,16 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
     #[cold]
     fn shed(&mut self) {
         while self.desk.excess() > 0 {
-            let counted =
-                |index: &usize| self.connections[*index].as_ref().map_or(0, |c| c.counted);
-            let Some(index) = (0..self.connections.len()).max_by_key(counted) else {
+            // Its own buffers alone: a copy for an operation that waits is not the
+            // client's doing.
+            let own = |index: &usize| {
+                let connection = self.connections[*index].as_deref();
+                connection.map_or((0, 0), |c| (c.kept(), c.counted))
+            };
+            let Some(index) = (0..self.connections.len()).max_by_key(own) else {
                 return;
             };
-            let kept = counted(&index);
+            let (_, kept) = own(&index);
             if kept == 0 {
                 return;
             }
@@ -367,13 +419,11 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
 
     /// Sees to what a turn has left a connection in.
     fn settle(&mut self, index: usize, fate: Fate) {
-        let Some(Some(connection)) = self.connections.get_mut(index) else {
+        self.recount(index);
+        let Some(Some(connection)) = self.connections.get(index) else {
             return;
         };
-        let kept = connection.kept();
-        self.desk.kept = self.desk.kept - connection.counted + kept;
-        connection.counted = kept;
-        let number = connection.number();
+        let (number, kept) = (connection.number(), connection.counted);
         match fate {
             Fate::Wait | Fate::Again => {}
             Fate::Blocked => self.arm(index),
@@ -487,7 +537,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             self.connections.len() - 1
         });
         let now_ns = self.desk.clock.last().monotonic_ns;
-        let session = (self.open_session)(arrival.protocol, &self.desk.shared.settings);
+        let session = (self.open_session)(arrival.protocol, &self.desk.chosen.settings);
         let Arrival {
             socket,
             number,
@@ -497,7 +547,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.desk.observer.connection_opened(protocol);
         let connection = Connection::new(socket, session, number, entry, now_ns);
         let fd = connection.raw_fd();
-        let needs_sweep = connection.is_handshaking() || self.desk.shared.settings.authentication;
+        let needs_sweep = connection.is_handshaking() || self.desk.chosen.settings.authentication;
         self.connections[index] = Some(Box::new(connection));
         let registry = self.poll.registry();
         if let Err(error) = registry.register(&mut SourceFd(&fd), Token(index), Interest::READABLE)
@@ -505,7 +555,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             tracing::error!(%error, "cannot watch a connection");
             self.end(index);
         }
-        if needs_sweep || self.desk.shared.limits.idle_timeout.is_some() {
+        if needs_sweep || self.desk.chosen.limits.idle_timeout.is_some() {
             let soon = now_ns + SWEEP_NS;
             self.sweep_at = Some(self.sweep_at.map_or(soon, |at| at.min(soon)));
         }
@@ -616,10 +666,11 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
 
     /// Ends those who said nothing for too long.
     fn sweep(&mut self, now_ns: u64) {
-        let idle_ns = self.desk.shared.limits.idle_timeout;
+        let limits = self.desk.chosen.limits;
+        let idle_ns = limits.idle_timeout;
         let idle_ns = idle_ns.map_or(u64::MAX, |idle| idle.as_nanos() as u64);
-        let has_users = self.desk.shared.settings.authentication;
-        let stranger_ns = self.desk.shared.limits.authentication_timeout.as_nanos() as u64;
+        let has_users = self.desk.chosen.settings.authentication;
+        let stranger_ns = limits.authentication_timeout.as_nanos() as u64;
         let mut is_soon = false;
         let mut is_needed = idle_ns != u64::MAX && self.connections.len() > self.free.len();
         for index in 0..self.connections.len() {
@@ -658,7 +709,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         }
         let now = self.desk.clock.last();
         let wait_ms = at_ms.saturating_sub(now.unix_ms);
-        Some(now.monotonic_ns + wait_ms * 1_000_000)
+        let at_ns = now.monotonic_ns + wait_ms * 1_000_000;
+        Some(at_ns.max(self.flush_again_at.unwrap_or(0)))
     }
 
     fn flush(&mut self, now_ms: u64) {
@@ -675,6 +727,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             return;
         }
         self.flushing_ms = Some(at_ms);
+        self.flush_again_at = None;
         self.go_on_flushing(self.desk.clock.last().monotonic_ns);
     }
 
@@ -692,7 +745,16 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         }
         keyspace.leave();
         if let Ok(Err(fault)) = flushed {
-            tracing::error!(%fault, "the flush that was put off has failed");
+            if matches!(fault, Fault::Rejected(_) | Fault::Unsupported(_)) {
+                tracing::error!(%fault, "the flush that was put off has failed");
+                return;
+            }
+            tracing::error!(%fault, "the flush that was put off has failed, and is tried again");
+            self.flush_again_at = Some(now_ns + FLUSH_AGAIN_NS);
+            // Unless another one has taken its place.
+            let relaxed = Ordering::Relaxed;
+            let pending = &self.desk.shared.flush_at_ms;
+            let _ = pending.compare_exchange(0, at_ms, relaxed, relaxed);
         }
     }
 
@@ -707,7 +769,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.accept_at = None;
         for index in 0..self.connections.len() {
             if let Some(connection) = &self.connections[index]
-                && (now_ns >= stop_at || !(connection.has_output() || connection.is_parked()))
+                && (now_ns >= stop_at || !connection.is_owed())
             {
                 self.end(index);
             }

@@ -6,16 +6,16 @@ use super::error::GatewayError;
 use super::event_loop::{EventLoop, OpenSession, WAKER};
 use super::front::LoopObserver;
 use super::options::{DoorAddress, GatewayOptions, Protocol};
-use super::shared::{LoopHandle, Shared};
+use super::shared::{Chosen, LoopHandle, Shared};
 use super::speaker::Speaker;
 use super::tls::Certificates;
-use super::users::Users;
 use mio::{Poll, Waker};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::Session;
+use trefoil_gateway_core::world::Settings;
 
 /// Descriptors for everything that is no connection.
 const DESCRIPTORS_BESIDE: u64 = 256;
@@ -78,8 +78,10 @@ impl Gateway {
         }
         let settings = options.settings();
         let shared = Arc::new(Shared::new(
-            settings,
-            options.limits,
+            Chosen {
+                settings,
+                limits: options.limits,
+            },
             options.users,
             options.on_failure,
             options.on_shutdown,
@@ -141,12 +143,19 @@ impl Gateway {
             .map(|(_, address)| address)
     }
 
-    /// Takes other users, if given, and reads certificates and keys again, for
-    /// connections to come; those that are open go on as they are. Nothing is
-    /// changed if anything cannot be read.
-    pub fn reload(&self, users: Option<Users>) -> Result<(), GatewayError> {
-        if users.is_some() && !self.shared.settings.authentication {
-            return Err(GatewayError::NoUsersBefore);
+    /// Takes these options' users, limits, longest value and permissions, and reads
+    /// certificates and keys again. Limits hold for all connections at once; users
+    /// and certificates for those to come: who is in stays in. What listens where,
+    /// event loops, and whether users have to show who they are, stay as they are.
+    /// Nothing is changed if anything cannot be had.
+    pub fn reload(&self, options: &GatewayOptions) -> Result<(), GatewayError> {
+        let before = self.shared.chosen();
+        let has_users = options.users.is_some();
+        if has_users != before.settings.authentication {
+            return Err(match has_users {
+                true => GatewayError::NoUsersBefore,
+                false => GatewayError::UsersBefore,
+            });
         }
         let read = |certificates: &Arc<Certificates>| certificates.read_again();
         let fresh: Vec<_> = self
@@ -157,10 +166,23 @@ impl Gateway {
         for (certificates, config) in self.certificates.iter().zip(fresh) {
             certificates.replace(config);
         }
-        if let Some(users) = users {
+        if let Some(users) = options.users.clone() {
             self.shared.set_users(users);
         }
+        raise_descriptor_limit(options.limits.connections_max);
+        self.shared.choose(Chosen {
+            settings: Settings {
+                thread_count: before.settings.thread_count,
+                ..options.settings()
+            },
+            limits: options.limits,
+        });
         Ok(())
+    }
+
+    /// What sessions are told of the operator's choices.
+    pub fn settings(&self) -> Settings {
+        self.shared.chosen().settings.clone()
     }
 
     /// Connections now.

@@ -97,8 +97,9 @@ pub struct Limits {
     /// Where clients have to authenticate, a connection that has not done so for so
     /// long after it was accepted is closed.
     pub authentication_timeout: Duration,
-    /// Bytes of half-received requests and unsent answers, for each event loop.
-    /// Beyond that the connection that holds most of them is closed.
+    /// Bytes of half-received requests, of what their operations need and have come
+    /// to, and of unsent answers, for each event loop. Beyond that the connection
+    /// whose own buffers are largest is closed.
     pub buffer_bytes_max: usize,
 }
 
@@ -179,6 +180,7 @@ impl GatewayOptions {
             admin_commands: self.admin_commands,
             version: self.version,
             connections_max: self.limits.connections_max,
+            idle_timeout: self.limits.idle_timeout,
             thread_count: self.thread_count.max(1),
         }
     }

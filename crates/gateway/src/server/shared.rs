@@ -13,8 +13,9 @@ use trefoil_gateway_core::world::Settings;
 
 /// See the module.
 pub(super) struct Shared {
-    pub(super) settings: Settings,
-    pub(super) limits: Limits,
+    chosen: RwLock<Arc<Chosen>>,
+    /// Raised with every choice.
+    chosen_count: AtomicU64,
     users: RwLock<Option<Arc<Users>>>,
     pub(super) on_failure: Option<OnFailure>,
     pub(super) on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
@@ -27,6 +28,14 @@ pub(super) struct Shared {
     /// When everything is to be flushed, in milliseconds since the Unix epoch;
     /// 0 never. The last one to ask decides.
     pub(super) flush_at_ms: AtomicU64,
+}
+
+/// What an operator chose, and may choose anew while the gateway runs. Each loop
+/// has its own copy of the pointer.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub(super) settings: Settings,
+    pub(super) limits: Limits,
 }
 
 /// How others reach an event loop.
@@ -76,16 +85,15 @@ impl LoopHandle {
 
 impl Shared {
     pub(super) fn new(
-        settings: Settings,
-        limits: Limits,
+        chosen: Chosen,
         users: Option<Users>,
         on_failure: Option<OnFailure>,
         on_shutdown: Option<Arc<dyn Fn() + Send + Sync>>,
         loops: Vec<LoopHandle>,
     ) -> Self {
         Shared {
-            settings,
-            limits,
+            chosen: RwLock::new(Arc::new(chosen)),
+            chosen_count: AtomicU64::new(0),
             users: RwLock::new(users.map(Arc::new)),
             on_failure,
             on_shutdown,
@@ -96,6 +104,29 @@ impl Shared {
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
             flush_at_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// What is chosen now.
+    pub(super) fn chosen(&self) -> Arc<Chosen> {
+        let chosen = self.chosen.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&chosen)
+    }
+
+    /// How often something was chosen anew.
+    #[inline]
+    pub(super) fn chosen_count(&self) -> u64 {
+        self.chosen_count.load(Ordering::Acquire)
+    }
+
+    /// Puts another choice in place, and tells all loops.
+    pub(super) fn choose(&self, chosen: Chosen) {
+        let mut known = self.chosen.write().unwrap_or_else(PoisonError::into_inner);
+        *known = Arc::new(chosen);
+        drop(known);
+        self.chosen_count.fetch_add(1, Ordering::AcqRel);
+        for handle in &self.loops {
+            handle.wake();
         }
     }
 
@@ -113,7 +144,7 @@ impl Shared {
     /// Room for one more connection and its number, unless all are taken.
     pub(super) fn admit(&self) -> Option<u64> {
         let before = self.connection_count.fetch_add(1, Ordering::Relaxed);
-        if before >= self.limits.connections_max {
+        if before >= self.chosen().limits.connections_max {
             self.connection_count.fetch_sub(1, Ordering::Relaxed);
             return None;
         }

@@ -22,16 +22,21 @@ pub struct TestCell {
 impl TestCell {
     /// All backends of a cell, as one server.
     pub fn start(mode: Mode) -> TestCell {
-        TestCell::start_but(mode, None)
+        TestCell::start_but(mode, mode.copy_count() as u32, None)
     }
 
     /// The same with the last backend missing: at its address somebody else takes
     /// connections, and never answers.
     pub fn start_with_silence(mode: Mode, silent: SocketAddr) -> TestCell {
-        TestCell::start_but(mode, Some(silent))
+        TestCell::start_but(mode, mode.copy_count() as u32, Some(silent))
     }
 
-    fn start_but(mode: Mode, silent: Option<SocketAddr>) -> TestCell {
+    /// A cell of one copy and two backends of which the second is silent.
+    pub fn start_half_silent(silent: SocketAddr) -> TestCell {
+        TestCell::start_but(Mode::R1, 2, Some(silent))
+    }
+
+    fn start_but(mode: Mode, count: u32, silent: Option<SocketAddr>) -> TestCell {
         let home = tempfile::tempdir().unwrap();
         let listen = ListenOptions {
             unix: Some(home.path().join("rpc")),
@@ -39,7 +44,6 @@ impl TestCell {
             ..ListenOptions::default()
         };
         let listeners = Listeners::bind(&listen).unwrap();
-        let count = mode.copy_count() as u32;
         let served = count - u32::from(silent.is_some());
         let backend = |number| match silent {
             Some(silent) if number == served => BackendConfig {

@@ -2,6 +2,7 @@
 
 mod cell;
 mod keyspaces;
+mod pending;
 mod serving;
 mod statistics;
 mod support;

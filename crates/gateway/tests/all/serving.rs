@@ -6,7 +6,7 @@ use crate::support::{Client, connect, options, port, start};
 use rustix::net::Shutdown;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use trefoil_gateway::server::{Door, DoorAddress, Doors, Gateway, GatewayError, Protocol, Users};
@@ -258,19 +258,20 @@ fn users_are_replaced_while_the_door_is_open() {
     std::fs::write(file.path(), "ann:secret\n").unwrap();
     let mut with_users = options();
     with_users.users = Some(Users::read(file.path()).unwrap());
-    let gateway = start(with_users);
+    let gateway = start(with_users.clone());
     let mut old = connect(&gateway);
     assert_eq!(old.ask("login ann secret"), "yes");
     std::fs::write(file.path(), "[read]\nbob:other\n").unwrap();
-    gateway
-        .reload(Some(Users::read(file.path()).unwrap()))
-        .unwrap();
+    with_users.users = Some(Users::read(file.path()).unwrap());
+    gateway.reload(&with_users).unwrap();
     let mut client = connect(&gateway);
     assert_eq!(client.ask("login ann secret"), "no");
     assert_eq!(client.ask("login bob other"), "yes");
     assert_eq!(old.ask("get k"), "none", "who is in stays in");
     let open = start(options());
-    let error = open.reload(Some(Users::read(file.path()).unwrap()));
+    let error = open.reload(&with_users);
+    assert!(error.unwrap_err().to_string().contains("restart"));
+    let error = gateway.reload(&options());
     assert!(error.unwrap_err().to_string().contains("restart"));
 }
 
@@ -421,4 +422,86 @@ fn one_slow_key_holds_nobody_else_up() {
     assert_eq!(slow.line(), "END\r");
     assert_eq!(slow.line(), "");
     assert_eq!(others[0].ask("get a\r"), "END\r");
+}
+
+/// Fails the first flush.
+struct FailsOnce {
+    flushes: Arc<AtomicUsize>,
+}
+
+impl Executor for FailsOnce {
+    fn try_get(
+        &mut self,
+        _: &[u8],
+        _: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>> {
+        with(None);
+        Some(Ok(()))
+    }
+
+    fn submit(&mut self, _: Ticket, operation: Operation) -> Option<Outcome> {
+        let Operation::Flush { .. } = operation else {
+            panic!("{operation:?}");
+        };
+        Some(Outcome::Done(
+            match self.flushes.fetch_add(1, Ordering::SeqCst) {
+                0 => Err(Fault::Unavailable("for a moment".to_owned())),
+                _ => Ok(()),
+            },
+        ))
+    }
+
+    fn poll(&mut self, _: &mut dyn FnMut(Ticket, Outcome)) {}
+
+    fn value_len_max(&self) -> usize {
+        1 << 20
+    }
+}
+
+#[test]
+fn a_flush_that_was_put_off_and_fails_is_tried_again() {
+    let flushes = Arc::new(AtomicUsize::new(0));
+    let options = options();
+    let doors = Doors::open(&options).unwrap();
+    let gateway = Gateway::start_with(
+        options,
+        doors,
+        |_| {
+            let flushes = Arc::clone(&flushes);
+            DeferredKeyspace::new(FailsOnce { flushes }, Duration::from_secs(1), 1)
+        },
+        |_| support::Nobody,
+        |_, _| MemcacheSession::new(),
+    )
+    .unwrap();
+    assert_eq!(connect(&gateway).ask("flush_all 1\r"), "OK\r");
+    wait_until(|| flushes.load(Ordering::SeqCst) == 2);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(flushes.load(Ordering::SeqCst), 2, "it has been done");
+}
+
+#[test]
+fn limits_are_replaced_while_connections_go_on() {
+    let mut chosen = options();
+    chosen.limits.idle_timeout = None;
+    let gateway = start(chosen.clone());
+    let mut busy = connect(&gateway);
+    let mut idle = connect(&gateway);
+    assert_eq!([busy.ask("get k"), idle.ask("get k")], ["none", "none"]);
+    chosen.limits.connections_max = 2;
+    gateway.reload(&chosen).unwrap();
+    let mut third = connect(&gateway);
+    assert!(third.line().contains("Too many"));
+    assert_eq!(gateway.settings().connections_max, 2);
+    // Also for those that are open.
+    chosen.limits.idle_timeout = Some(Duration::from_millis(400));
+    gateway.reload(&chosen).unwrap();
+    let begin = Instant::now();
+    while gateway.connection_count() == 2 {
+        assert_eq!(busy.ask("get k"), "none");
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(idle.line(), "");
+    assert_eq!(busy.ask("get k"), "none");
 }

@@ -206,3 +206,29 @@ fn mistakes_in_files_are_named() {
         assert!(error.to_string().contains(&name), "{error}");
     }
 }
+
+#[test]
+fn certificates_are_replaced_while_connections_go_on() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.doors[0].tls = Some(write_files(dir.path(), &first.issue("localhost"), None));
+    let gateway = start(options.clone());
+    let mut old = connect(&gateway, &first, None);
+    assert_eq!(old.set("k", b"value"), "ok");
+    // A file that is half written changes nothing.
+    std::fs::write(dir.path().join("cert.pem"), "-----BEGIN").unwrap();
+    assert!(matches!(
+        gateway.reload(&options),
+        Err(GatewayError::Tls(_))
+    ));
+    assert_eq!(connect(&gateway, &first, None).ask("get none"), "none");
+    write_files(dir.path(), &second.issue("localhost"), None);
+    gateway.reload(&options).unwrap();
+    let mut new = connect(&gateway, &second, None);
+    assert_eq!(new.get("k").unwrap(), b"value");
+    assert_eq!(old.get("k").unwrap(), b"value", "who is in stays in");
+    // Whoever trusts the first authority alone does not believe it any more.
+    let mut stranger = connect(&gateway, &first, None);
+    assert!(stranger.stream.get_mut().write_all(b"get k\n").is_err());
+}

@@ -200,6 +200,7 @@ impl<S: Session> Rig<S> {
                 admin_commands: true,
                 version: "1.6.18",
                 connections_max: 1024,
+                idle_timeout: None,
                 thread_count: 1,
             },
             out_len_max: 1 << 16,

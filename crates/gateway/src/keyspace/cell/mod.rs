@@ -2,45 +2,52 @@
 //!
 //! ```text
 //!  event loop ─ DeferredKeyspace ─► CellExecutor ─ Client::get_now ─► shared memory
-//!                    ▲                    │ anything that waits
-//!                    │ poll               ▼
-//!                    └── outcomes ◄── Workers: threads with a client each
+//!       │            ▲                   │
+//!       │            │ outcomes          ├─ on a key ──────► Flights ─► Client::submit_*
+//!       │            └───────────────────┤                      (the client's slab)
+//!       └─ sleeps on the client's        └─ on all of them ► Workers: threads that wait
+//!          descriptor
 //! ```
 //!
-//! A read that shared memory answers is answered on the event loop. Everything
-//! else is an operation in a queue: workers execute it, and wake the loop. What
-//! reads before it writes is a CAS that is tried again (`DeferredKeyspace`).
+//! A read that shared memory answers is answered on the event loop. Every other
+//! operation on a key is submitted to the loop's own client, any number at a time;
+//! none waits for another. What reads before it writes is a CAS that is tried
+//! again (`DeferredKeyspace`). What concerns the whole cell is a call to every
+//! backend, and made by a thread.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `operations` | one operation, executed by whoever may wait |
+//! | `flights` | operations on keys, under way on the loop's client |
+//! | `spin` | whether to wait for an answer on the spot |
+//! | `workers`, `whole` | operations on the whole cell, by threads that wait |
 //! | `totals` | totals of all backends |
 //! | `items` | items and faults of the client library in the keyspace's words |
-//! | `workers` | threads that wait, so that event loops need not |
 
+mod flights;
 mod items;
-mod operations;
+mod spin;
 mod totals;
+mod whole;
 mod workers;
 
 use self::items::{access_is_use, hand_out};
 use super::versions::random_bits;
-use operations::CellOperations;
-use std::sync::Arc;
-use std::time::Duration;
-use trefoil_client::{Cell, Client, Lookup, MissReason, Options};
+use flights::Flights;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use trefoil_client::{Cell, Lookup, MissReason, Options};
 use trefoil_gateway_core::deferred::{
     DeferredKeyspace, Executor, Handed, Operation, Outcome, Ticket,
 };
 use trefoil_gateway_core::keyspace::{Access, Fault, Item, Wake};
-use workers::Workers;
+use workers::{Job, Workers};
 
 /// Patience with one operation: a value of megabytes goes to three replicas by
 /// RPC, on a machine that may be busy.
 const DEADLINE: Duration = Duration::from_secs(4);
-/// Bytes of values that one read of many brings: a session's output takes no more
-/// at a time.
-const VALUES_LEN_MAX: usize = 256 << 10;
+/// How long totals wait until all copies of what was stored here are where they
+/// belong, so that they are counted.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A cell as an event loop's keyspace.
 pub type CellKeyspace = DeferredKeyspace<CellExecutor>;
@@ -52,9 +59,9 @@ pub struct CellOptions {
     pub client: Options,
     /// Patience with one update, all attempts included.
     pub update_patience: Duration,
-    /// Most operations of one event loop that are executed at a time. Each takes a
-    /// thread and a client, which are kept once they were needed.
-    pub workers_max: usize,
+    /// How long an operation is waited for on the spot, where that has paid
+    /// lately; after that its connection is parked.
+    pub spin: Duration,
 }
 
 impl Default for CellOptions {
@@ -65,7 +72,7 @@ impl Default for CellOptions {
                 ..Options::default()
             },
             update_patience: Duration::from_secs(2),
-            workers_max: 8,
+            spin: Duration::from_micros(50),
         }
     }
 }
@@ -79,9 +86,10 @@ pub fn cell_keyspace(cell: Cell, options: CellOptions) -> CellKeyspace {
 /// See the module. One belongs to each event loop.
 pub struct CellExecutor {
     address: String,
-    /// For reads of shared memory.
-    client: Client,
+    flights: Flights,
     workers: Workers,
+    /// Totals that wait for copies on their way.
+    settling: Vec<Job>,
     /// Somebody has asked how items are used: reads are reported before the next
     /// write, lest they count for what it stores.
     tells_uses: bool,
@@ -92,12 +100,21 @@ impl CellExecutor {
     fn new(cell: Cell, options: CellOptions) -> Self {
         CellExecutor {
             address: cell.address().to_owned(),
-            client: cell.client(options.client),
-            workers: Workers::new(options.workers_max, move || {
-                CellOperations::new(cell.clone(), options.client)
-            }),
+            flights: Flights::new(cell.client(options.client), options.spin),
+            workers: Workers::new(cell),
+            settling: Vec::new(),
             tells_uses: false,
             outcomes: Vec::new(),
+        }
+    }
+
+    /// Goes on with everything, and hands totals over that need not wait any more.
+    fn go_on(&mut self) {
+        self.flights.turn();
+        let is_settled = self.flights.client.is_settled();
+        let is_due = |job: &mut Job| is_settled || job.begun.elapsed() >= SETTLE_PATIENCE;
+        for job in self.settling.extract_if(.., is_due) {
+            self.workers.submit(job);
         }
     }
 }
@@ -110,7 +127,8 @@ impl Executor for CellExecutor {
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Option<Result<(), Fault>> {
-        let found = self.client.get_now(key, access_is_use(access))?;
+        let client = &mut self.flights.client;
+        let found = client.get_now(key, access_is_use(access))?;
         if access == Access::Peek
             && let Ok(Lookup::Miss(miss)) = &found
             && miss.reason == MissReason::Inquorate
@@ -128,7 +146,6 @@ impl Executor for CellExecutor {
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
     ) -> Handed {
         let mut wants_more = true;
-        let mut done = 0;
         if access == Access::Peek {
             for (index, key) in keys.iter().enumerate() {
                 let read = self.try_get(key, access, &mut |item| {
@@ -145,7 +162,7 @@ impl Executor for CellExecutor {
             }
             return Handed::Enough;
         }
-        done += self.client.get_many_now(keys, |index, found| {
+        let done = self.flights.client.get_many_now(keys, |index, found| {
             let handed = hand_out(found, |item| wants_more = each(index, Ok(item)));
             if let Err(fault) = handed {
                 wants_more = each(index, Err(fault));
@@ -159,20 +176,45 @@ impl Executor for CellExecutor {
     }
 
     fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
-        if let Operation::Get {
-            with_seen: true, ..
-        } = operation
-        {
-            self.tells_uses = true;
+        match operation {
+            Operation::Flush { .. }
+            | Operation::List { .. }
+            | Operation::Totals
+            | Operation::SetMemoryLimit { .. } => {
+                let job = Job {
+                    ticket,
+                    begun: Instant::now(),
+                    operation,
+                };
+                let is_counting = matches!(job.operation, Operation::Totals);
+                if is_counting && !self.flights.client.is_settled() {
+                    self.settling.push(job);
+                } else {
+                    self.workers.submit(job);
+                }
+                None
+            }
+            of_a_key => {
+                self.tells_uses |= matches!(
+                    of_a_key,
+                    Operation::Get {
+                        with_seen: true,
+                        ..
+                    }
+                );
+                if self.tells_uses {
+                    self.flights.client.flush_touches();
+                }
+                self.flights.submit(ticket, of_a_key)
+            }
         }
-        if self.tells_uses {
-            self.client.flush_touches();
-        }
-        self.workers.submit(ticket, operation);
-        None
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
+        if self.flights.is_busy() || !self.settling.is_empty() {
+            self.go_on();
+        }
+        self.flights.take(&mut self.outcomes);
         self.workers.take(&mut self.outcomes);
         for (ticket, outcome) in self.outcomes.drain(..) {
             each(ticket, outcome);
@@ -180,22 +222,42 @@ impl Executor for CellExecutor {
     }
 
     fn cancel(&mut self, ticket: Ticket) {
+        self.flights.cancel(ticket);
         self.workers.cancel(ticket);
+        self.settling.retain(|job| job.ticket != ticket);
+    }
+
+    fn due_ns(&mut self) -> Option<u64> {
+        let settled = self.settling.iter().map(|job| {
+            let left = SETTLE_PATIENCE.saturating_sub(job.begun.elapsed());
+            flights::monotonic_ns() + left.as_nanos() as u64
+        });
+        settled.chain(self.flights.due_ns()).min()
+    }
+
+    fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        let descriptor = self.flights.client.descriptor();
+        descriptor
+            .inspect_err(|error| tracing::error!(%error, "answers of the cell wake nobody"))
+            .ok()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.flights.arm(!self.settling.is_empty())
     }
 
     fn value_len_max(&self) -> usize {
-        self.client.config().value_len_max as usize
+        self.flights.client.config().value_len_max as usize
     }
 
     fn eviction(&self) -> &str {
-        &self.client.config().eviction
+        &self.flights.client.config().eviction
     }
 
     fn tend(&mut self) {
-        self.client.flush_touches();
-        // Nothing is submitted to it, but it has connections to take in: without
-        // this a backend that was away would never be read again.
-        self.client.poll(&mut |_, _| {});
+        self.flights.client.flush_touches();
+        // Also when nothing is under way: there may be connections to take in.
+        self.go_on();
     }
 
     fn attach(&mut self, wake: Wake) {
@@ -210,6 +272,3 @@ impl std::fmt::Debug for CellExecutor {
             .finish_non_exhaustive()
     }
 }
-
-/// What makes a worker's own state.
-type MakeOperations = Arc<dyn Fn() -> CellOperations + Send + Sync>;

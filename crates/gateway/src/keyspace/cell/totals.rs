@@ -1,19 +1,20 @@
 //! Totals of all backends, each item counted once.
 
-use std::time::Duration;
-use trefoil_client::{Cell, Client};
+use std::time::{Duration, Instant};
+use trefoil_client::Cell;
 use trefoil_gateway_core::keyspace::{Fault, Totals};
 
-/// How long totals wait for backends that do not answer.
-const STATS_PATIENCE: Duration = Duration::from_millis(200);
+/// How long totals wait for backends that do not answer, what they have waited
+/// before included.
+const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Totals of all backends that answer.
-pub(super) fn totals(cell: &Cell, client: &Client) -> Result<Totals, Fault> {
+/// Totals of all backends that answer; they were asked for at `begun`.
+pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
     let mut totals = Totals::default();
     let mut processes = Vec::new();
     let mut answered = 0;
     let mut reason = None;
-    for backend in cell.stats_soon(STATS_PATIENCE) {
+    for backend in cell.stats_soon(PATIENCE.saturating_sub(begun.elapsed())) {
         let stats = match backend.stats {
             Ok(stats) => stats,
             Err(error) => {
@@ -57,7 +58,7 @@ pub(super) fn totals(cell: &Cell, client: &Client) -> Result<Totals, Fault> {
         _ => {
             // Every item is counted once, however many copies there are.
             // A backend that does not answer is taken to hold as much as the others.
-            let config = client.config();
+            let config = cell.config();
             let (all, copies) = (
                 config.backends.len() as u64,
                 config.mode.copy_count() as u64,

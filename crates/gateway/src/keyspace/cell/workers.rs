@@ -1,35 +1,40 @@
-//! Threads that wait, so that event loops need not.
+//! Threads for what concerns a whole cell: flushes, listings, totals, the memory
+//! limit. These are calls to every backend, and wait for the answers.
 //!
 //! One queue for each event loop, served in order by up to a fixed number of
 //! threads, which are started when they are needed. It holds no more than one
 //! operation for each connection, so the limit on connections bounds it.
-//!
-//! An operation on a key may wait for seconds (a key of which no quorum can be
-//! reached): as many such operations as there are workers hold up others that
-//! have to wait, too, but no read that shared memory answers.
 
-use super::MakeOperations;
-use super::operations::CellOperations;
+use super::whole;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use trefoil_client::Cell;
 use trefoil_gateway_core::deferred::{Operation, Outcome, Ticket};
 use trefoil_gateway_core::keyspace::{Fault, Wake};
 
-/// How long totals wait for other workers to settle what they have stored.
-const OTHERS_PATIENCE: Duration = Duration::from_millis(250);
+/// Most threads of one event loop.
+const COUNT_MAX: usize = 4;
 
 /// See the module.
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    make: MakeOperations,
-    count_max: usize,
+}
+
+/// An operation to be executed.
+pub(super) struct Job {
+    pub(super) ticket: Ticket,
+    pub(super) operation: Operation,
+    /// When it was asked for.
+    pub(super) begun: Instant,
 }
 
 struct Shared {
+    execute: Box<dyn Fn(&Job) -> Outcome + Send + Sync>,
     state: Mutex<State>,
-    /// Tells of operations, of the end, and of wishes to settle.
+    /// Tells of operations, and of the end.
     changed: Condvar,
     /// There are outcomes, and the loop was told.
     has_told: AtomicBool,
@@ -37,31 +42,27 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<(Ticket, Operation)>,
+    queue: VecDeque<Job>,
     outcomes: Vec<(Ticket, Outcome)>,
     worker_count: usize,
     idle_count: usize,
     wake: Option<Wake>,
     is_ending: bool,
-    /// Counts wishes that every worker settles.
-    settle_wish: u64,
-    /// Workers that have fulfilled the last one.
-    settled_count: usize,
 }
 
 impl Workers {
-    pub(super) fn new(
-        count_max: usize,
-        make: impl Fn() -> CellOperations + Send + Sync + 'static,
-    ) -> Self {
+    pub(super) fn new(cell: Cell) -> Self {
+        Self::executing(move |job| whole::execute(&cell, job))
+    }
+
+    fn executing(execute: impl Fn(&Job) -> Outcome + Send + Sync + 'static) -> Self {
         Workers {
             shared: Arc::new(Shared {
+                execute: Box::new(execute),
                 state: Mutex::default(),
                 changed: Condvar::new(),
                 has_told: AtomicBool::new(false),
             }),
-            make: Arc::new(make),
-            count_max: count_max.max(1),
         }
     }
 
@@ -69,11 +70,11 @@ impl Workers {
         self.shared.lock().wake = Some(wake);
     }
 
-    pub(super) fn submit(&self, ticket: Ticket, operation: Operation) {
+    pub(super) fn submit(&self, job: Job) {
         let mut state = self.shared.lock();
-        state.queue.push_back((ticket, operation));
+        state.queue.push_back(job);
         let is_short = state.queue.len() > state.idle_count;
-        if is_short && state.worker_count < self.count_max {
+        if is_short && state.worker_count < COUNT_MAX {
             state.worker_count += 1;
             drop(state);
             self.start();
@@ -84,10 +85,10 @@ impl Workers {
     }
 
     fn start(&self) {
-        let (shared, make) = (Arc::clone(&self.shared), Arc::clone(&self.make));
+        let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new()
             .name("trefoil-waiter".to_owned())
-            .spawn(move || shared.work(make()));
+            .spawn(move || shared.work());
         if let Err(error) = thread {
             let mut state = self.shared.lock();
             state.worker_count -= 1;
@@ -101,11 +102,9 @@ impl Workers {
             let State {
                 queue, outcomes, ..
             } = &mut *state;
-            let failed = queue.drain(..).map(|(ticket, operation)| {
-                (
-                    ticket,
-                    failed(&operation, Fault::Unavailable(reason.clone())),
-                )
+            let failed = queue.drain(..).map(|job| {
+                let fault = Fault::Unavailable(reason.clone());
+                (job.ticket, whole::failed(&job.operation, fault))
             });
             outcomes.extend(failed);
             self.shared.tell(&state);
@@ -124,10 +123,7 @@ impl Workers {
 
     /// Leaves out an operation that has not begun.
     pub(super) fn cancel(&self, ticket: Ticket) {
-        self.shared
-            .lock()
-            .queue
-            .retain(|(waiting, _)| *waiting != ticket);
+        self.shared.lock().queue.retain(|job| job.ticket != ticket);
     }
 }
 
@@ -156,70 +152,70 @@ impl Shared {
         }
     }
 
-    fn work(&self, mut operations: CellOperations) {
+    fn work(&self) {
         let mut state = self.lock();
-        let mut settled = state.settle_wish;
         loop {
             if state.is_ending {
                 return;
             }
-            if state.settle_wish != settled {
-                settled = state.settle_wish;
-                drop(state);
-                operations.settle();
-                state = self.lock();
-                state.settled_count += usize::from(state.settle_wish == settled);
-                self.changed.notify_all();
-                continue;
-            }
-            let Some((ticket, operation)) = state.queue.pop_front() else {
+            let Some(job) = state.queue.pop_front() else {
                 state.idle_count += 1;
                 let waited = self.changed.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 state.idle_count -= 1;
                 continue;
             };
-            if matches!(operation, Operation::Totals) {
-                state.settle_wish += 1;
-                state.settled_count = 1;
-                settled = state.settle_wish;
-                drop(state);
-                self.changed.notify_all();
-                operations.settle();
-                self.wait_for_others(settled);
-            } else {
-                drop(state);
-            }
-            let outcome = operations.execute(&operation);
+            drop(state);
+            // A panic is a mistake of ours, and no reason to let a client wait for
+            // ever. Nothing is kept between jobs that could be half done.
+            let outcome = catch_unwind(AssertUnwindSafe(|| (self.execute)(&job)));
+            let outcome = outcome.unwrap_or_else(|_| {
+                tracing::error!("an operation of the cell panicked");
+                let reason = "the operation broke off; the server's log says why".to_owned();
+                whole::failed(&job.operation, Fault::Unavailable(reason))
+            });
             state = self.lock();
-            state.outcomes.push((ticket, outcome));
+            state.outcomes.push((job.ticket, outcome));
             self.tell(&state);
-        }
-    }
-
-    /// Waits until all workers have settled, or for a moment.
-    fn wait_for_others(&self, wish: u64) {
-        let end = Instant::now() + OTHERS_PATIENCE;
-        let mut state = self.lock();
-        while state.settle_wish == wish
-            && state.settled_count < state.worker_count
-            && let Some(left) = end.checked_duration_since(Instant::now())
-        {
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-/// An operation that nobody will execute.
-fn failed(operation: &Operation, fault: Fault) -> Outcome {
-    match operation {
-        Operation::Get { .. } => Outcome::Item(Err(fault)),
-        Operation::GetMany { .. } => Outcome::Items(vec![Err(fault)]),
-        Operation::Set { .. } => Outcome::Stored(Err(fault)),
-        Operation::Change { .. } => Outcome::Changed(Err(fault)),
-        Operation::Flush { .. } | Operation::SetMemoryLimit { .. } => Outcome::Done(Err(fault)),
-        Operation::List { .. } => Outcome::Listed(Err(fault)),
-        Operation::Totals => Outcome::Totals(Err(fault)),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn an_operation_that_panics_has_an_outcome_and_the_next_one_goes_on() {
+        let workers = Workers::executing(|job| match job.operation {
+            Operation::Totals => panic!("as the test wished"),
+            _ => Outcome::Done(Ok(())),
+        });
+        let (told, tells) = std::sync::mpsc::channel();
+        let told = Mutex::new(told);
+        workers.attach(Arc::new(move || told.lock().unwrap().send(()).unwrap()));
+        let job = |ticket, operation| Job {
+            ticket,
+            operation,
+            begun: Instant::now(),
+        };
+        let mut outcomes = Vec::new();
+        // More than there are threads.
+        for ticket in 0..2 * COUNT_MAX as u64 {
+            workers.submit(job(ticket, Operation::Totals));
+        }
+        workers.submit(job(100, Operation::Flush { at_ms: 0 }));
+        while outcomes.len() < 2 * COUNT_MAX + 1 {
+            tells.recv_timeout(Duration::from_secs(60)).unwrap();
+            workers.take(&mut outcomes);
+        }
+        for (ticket, outcome) in outcomes {
+            match outcome {
+                Outcome::Done(Ok(())) => assert_eq!(ticket, 100),
+                Outcome::Totals(Err(Fault::Unavailable(_))) => assert_ne!(ticket, 100),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

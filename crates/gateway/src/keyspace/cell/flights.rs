@@ -1,0 +1,560 @@
+//! Operations on keys, under way on the event loop's own client.
+//!
+//! Each is a lookup or a mutation in the client's slab, or a few of them one after
+//! another, all under tokens of its ticket:
+//!
+//! | operation | begins as | goes on as |
+//! |---|---|---|
+//! | read | get | |
+//! | read that somebody may write by | look | another look while a mutation is on its way; an erase where survivors disagree |
+//! | read that tells of use | item uses | get or peek |
+//! | reads | gets, up to a few that wait | |
+//! | set | set | |
+//! | change | CAS | peek, if its outcome is not known |
+//!
+//! An outcome that is not known is looked for once: if the version that we
+//! nominated is there, it was applied; anything else stays unknown, because the
+//! message may still be under way.
+//!
+//! What is under way is bounded, in operations and in bytes; what comes on top
+//! waits for its turn with what it holds, which `--buffers` bounds.
+
+use super::items::{HitValue, fault, hand_out, options, seen_by};
+use super::spin::Spin;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use trefoil_client::{
+    Basis, Client, Completion, Expected, ItemUses, Lookup, Mutated, OpError, Version,
+};
+use trefoil_gateway_core::deferred::{Change, Changed, Operation, Outcome, OwnedItem, Ticket};
+use trefoil_gateway_core::keyspace::{Access, Fault, Item, NewItem};
+use trefoil_layout::data::EXPIRED_MS;
+use trefoil_layout::op::Rejection;
+
+/// Operations under way at a time. Calls to one backend are bounded too, for all
+/// loops of a process together; see the client's `rpc`.
+const COUNT_MAX: usize = 256;
+/// Bytes of keys and values under way at a time. A single longer operation goes
+/// alone.
+const LEN_MAX: usize = 64 << 20;
+/// Bits of a token below its ticket: which of several reads it is.
+const INDEX_BITS: u32 = 5;
+/// Reads that one operation begins.
+const READS_MAX: usize = 1 << INDEX_BITS;
+/// Of those, so many that have to be waited for.
+const WAITING_READS_MAX: usize = 8;
+/// Bytes of values that one operation brings, but for the last ones: a session's
+/// output takes no more at a time.
+const VALUES_LEN_MAX: usize = 256 << 10;
+/// How long a mutation on its way is waited for: whoever is at it is through, or
+/// given up, within a tenth of a second.
+const UNSETTLED_PATIENCE: Duration = Duration::from_millis(400);
+/// How long a read waits for what replicas know of an item's use.
+const USES_PATIENCE: Duration = Duration::from_millis(100);
+/// Looks for an answer between two yields, while it is waited for on the spot.
+const LOOKS_PER_YIELD: u32 = 32;
+/// Rounds of one turn: steps that follow at once from others.
+const ROUNDS_MAX: usize = 8;
+
+/// See the module.
+pub(super) struct Flights {
+    pub(super) client: Client,
+    under_way: HashMap<Ticket, Flight>,
+    /// Bytes that those hold of keys and values.
+    held_len: usize,
+    /// What waits for its turn.
+    waiting: VecDeque<(Ticket, Operation)>,
+    outcomes: Vec<(Ticket, Outcome)>,
+    /// What the client has completed, until it is taken.
+    came: Vec<(u64, Came)>,
+    spin: Spin,
+    is_armed: bool,
+}
+
+/// An operation under way.
+struct Flight {
+    held_len: usize,
+    stage: Stage,
+}
+
+/// What it waits for.
+enum Stage {
+    Get,
+    Look { key: Vec<u8>, began: Instant },
+    Clearing,
+    Uses { key: Vec<u8>, access: Access },
+    Seen(ItemUses),
+    Many(Gathered),
+    Set,
+    Cas(Cas),
+    Confirm(Cas),
+}
+
+/// A conditional change.
+struct Cas {
+    key: Vec<u8>,
+    version: Version,
+    is_erase: bool,
+}
+
+/// Reads, in the order of their keys.
+struct Gathered {
+    items: Vec<Option<Result<Option<OwnedItem>, Fault>>>,
+    waiting: usize,
+}
+
+/// What the client has completed, in words that own what they say.
+enum Came {
+    Item(Result<Option<OwnedItem>, Fault>),
+    Basis(Result<Ground, Fault>),
+    Mutated(Result<Mutated, OpError>),
+    Uses(Result<ItemUses, Fault>),
+}
+
+/// See [`Basis`].
+enum Ground {
+    Item(Option<OwnedItem>),
+    Disagreeing,
+    Unsettled,
+}
+
+/// What a step led to.
+enum Step {
+    Ended(Outcome),
+    GoesOn,
+}
+
+impl Flights {
+    pub(super) fn new(client: Client, spin: Duration) -> Self {
+        Flights {
+            client,
+            under_way: HashMap::new(),
+            held_len: 0,
+            waiting: VecDeque::new(),
+            outcomes: Vec::new(),
+            came: Vec::new(),
+            spin: Spin::new(spin),
+            is_armed: false,
+        }
+    }
+
+    /// Begins an operation on a key, or lets it wait for its turn; its outcome, if it
+    /// comes at once.
+    pub(super) fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        if !self.waiting.is_empty() || !self.has_room(&operation) {
+            self.waiting.push_back((ticket, operation));
+            return None;
+        }
+        if let Some(outcome) = self.begin(ticket, operation) {
+            return Some(outcome);
+        }
+        let limit = self.spin.wait()?;
+        let begun = Instant::now();
+        let outcome = self.wait_for(ticket, begun + limit);
+        self.spin.waited(begun, outcome.is_some());
+        outcome
+    }
+
+    /// Waits on the spot.
+    fn wait_for(&mut self, ticket: Ticket, end: Instant) -> Option<Outcome> {
+        for look in 1.. {
+            self.turn();
+            if !self.under_way.contains_key(&ticket) {
+                let mut outcomes = self.outcomes.iter();
+                let at = outcomes.rposition(|(of, _)| *of == ticket)?;
+                return Some(self.outcomes.swap_remove(at).1);
+            }
+            if Instant::now() >= end {
+                break;
+            }
+            match look % LOOKS_PER_YIELD {
+                // Whoever is to answer may need this core to do it.
+                0 => std::thread::yield_now(),
+                _ => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// Whether a turn may find something to do.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_armed || self.client.in_flight() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Takes all outcomes that have come. A round of the loop begins.
+    pub(super) fn take(&mut self, into: &mut Vec<(Ticket, Outcome)>) {
+        self.spin.begin_round();
+        into.append(&mut self.outcomes);
+    }
+
+    /// Goes on with everything that can go on. Never waits.
+    pub(super) fn turn(&mut self) {
+        self.is_armed = false;
+        for _ in 0..ROUNDS_MAX {
+            let mut came = std::mem::take(&mut self.came);
+            self.client.poll(&mut |token, completion| {
+                came.push((token, Came::of(completion)));
+            });
+            let is_over = came.is_empty();
+            for (token, came) in came.drain(..) {
+                self.arrived(token, came);
+            }
+            self.came = came;
+            if is_over {
+                break;
+            }
+        }
+        self.begin_waiting();
+    }
+
+    /// Nobody waits for this operation any more. A mutation that was begun goes on,
+    /// and is counted until it has ended.
+    pub(super) fn cancel(&mut self, ticket: Ticket) {
+        self.waiting.retain(|(waiting, _)| *waiting != ticket);
+        let Some(flight) = self.under_way.get(&ticket) else {
+            return self.outcomes.retain(|(of, _)| *of != ticket);
+        };
+        let tokens = match &flight.stage {
+            Stage::Set | Stage::Cas(_) | Stage::Clearing => return,
+            Stage::Many(gathered) => gathered.items.len(),
+            _ => 1,
+        };
+        for index in 0..tokens {
+            self.client.abandon(token(ticket, index));
+        }
+        self.end(ticket);
+    }
+
+    /// When to turn though nobody wakes the loop, on the monotonic clock.
+    pub(super) fn due_ns(&mut self) -> Option<u64> {
+        if !self.outcomes.is_empty() {
+            return Some(0);
+        }
+        if !self.is_busy() {
+            return None;
+        }
+        self.client.next_deadline_ns()
+    }
+
+    /// Asks to be woken by answers; `owes_more`: also by those that no operation
+    /// waits for. `false` if there is something to do already.
+    pub(super) fn arm(&mut self, owes_more: bool) -> bool {
+        if !self.outcomes.is_empty() {
+            return false;
+        }
+        if self.client.in_flight() == 0 && !owes_more {
+            return true;
+        }
+        self.is_armed = true;
+        self.client.arm()
+    }
+
+    fn has_room(&self, operation: &Operation) -> bool {
+        let len = operation.held_len();
+        self.client.in_flight() < COUNT_MAX
+            && (self.held_len == 0 || self.held_len + len <= LEN_MAX)
+    }
+
+    fn begin_waiting(&mut self) {
+        while let Some((_, operation)) = self.waiting.front()
+            && self.has_room(operation)
+            && let Some((ticket, operation)) = self.waiting.pop_front()
+        {
+            if let Some(outcome) = self.begin(ticket, operation) {
+                self.outcomes.push((ticket, outcome));
+            }
+        }
+    }
+
+    fn begin(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        let held_len = operation.held_len();
+        let token = token(ticket, 0);
+        let client = &mut self.client;
+        let stage = match operation {
+            Operation::Get {
+                key,
+                access,
+                with_seen: true,
+            } => {
+                client.submit_item_uses(&key, USES_PATIENCE, token);
+                Stage::Uses { key, access }
+            }
+            Operation::Get {
+                key,
+                access: Access::Peek,
+                ..
+            } => self.begin_look(key, token),
+            Operation::Get { key, .. } => match client.get_or_submit(&key, token) {
+                Some(found) => return Some(Outcome::Item(owned(found))),
+                None => Stage::Get,
+            },
+            Operation::GetMany {
+                keys,
+                access: Access::Peek,
+            } => {
+                // The first one alone: those behind it are most likely ready.
+                let key = keys.into_iter().next().unwrap_or_default();
+                self.begin_look(key, token)
+            }
+            Operation::GetMany { keys, .. } => {
+                let mut gathered = self.begin_many(ticket, &keys);
+                if gathered.waiting == 0 {
+                    return Some(gathered.outcome());
+                }
+                Stage::Many(gathered)
+            }
+            Operation::Set { key, item } => {
+                let item = item.item();
+                client.submit_set(&key, item.value, options(&item), token);
+                Stage::Set
+            }
+            Operation::Change {
+                key,
+                expected,
+                change,
+            } => match self.begin_cas(key, expected, &change, token) {
+                Ok(cas) => Stage::Cas(cas),
+                Err(fault) => return Some(Outcome::Changed(Err(fault))),
+            },
+            of_the_cell => {
+                let fault = Fault::Unsupported("this operation");
+                return Some(super::whole::failed(&of_the_cell, fault));
+            }
+        };
+        self.held_len += held_len;
+        self.under_way.insert(ticket, Flight { held_len, stage });
+        None
+    }
+
+    /// A look by which somebody may write.
+    fn begin_look(&mut self, key: Vec<u8>, token: u64) -> Stage {
+        self.client.submit_look(&key, token);
+        Stage::Look {
+            key,
+            began: Instant::now(),
+        }
+    }
+
+    fn begin_many(&mut self, ticket: Ticket, keys: &[Vec<u8>]) -> Gathered {
+        let mut gathered = Gathered {
+            items: Vec::new(),
+            waiting: 0,
+        };
+        let mut len = 0;
+        for (index, key) in keys.iter().take(READS_MAX).enumerate() {
+            if gathered.waiting == WAITING_READS_MAX || len >= VALUES_LEN_MAX {
+                break;
+            }
+            let found = self.client.get_or_submit(key, token(ticket, index));
+            let item = found.map(owned);
+            match &item {
+                Some(Ok(Some(item))) => len += item.value_len(),
+                Some(_) => {}
+                None => gathered.waiting += 1,
+            }
+            gathered.items.push(item);
+        }
+        gathered
+    }
+
+    fn begin_cas(
+        &mut self,
+        key: Vec<u8>,
+        expected: Expected,
+        change: &Change,
+        token: u64,
+    ) -> Result<Cas, Fault> {
+        if self.client.config().mode.is_immutable() {
+            return Err(Fault::Rejected(Rejection::Immutable));
+        }
+        let item = match change {
+            Change::Store(item) => item.item(),
+            // A conditional erase is a CAS to an item whose time is over: every rule
+            // of CAS and of expiry holds for it.
+            Change::Erase => NewItem {
+                expiry_ms: EXPIRED_MS,
+                ..NewItem::default()
+            },
+        };
+        self.client
+            .submit_cas(&key, expected, item.value, options(&item), token);
+        Ok(Cas {
+            version: self.client.last_version(),
+            is_erase: item.expiry_ms == EXPIRED_MS,
+            key,
+        })
+    }
+
+    /// Something has come for an operation, if anybody still waits for it.
+    fn arrived(&mut self, token: u64, came: Came) {
+        let (ticket, index) = (token >> INDEX_BITS, token & ((1 << INDEX_BITS) - 1));
+        let Some(flight) = self.under_way.get_mut(&ticket) else {
+            return;
+        };
+        let step = flight.step(token, index as usize, came, &mut self.client);
+        if let Step::Ended(outcome) = step {
+            self.end(ticket);
+            self.outcomes.push((ticket, outcome));
+        }
+    }
+
+    fn end(&mut self, ticket: Ticket) {
+        if let Some(flight) = self.under_way.remove(&ticket) {
+            self.held_len -= flight.held_len;
+        }
+    }
+}
+
+impl Flight {
+    fn step(&mut self, token: u64, index: usize, came: Came, client: &mut Client) -> Step {
+        Step::Ended(match (&mut self.stage, came) {
+            (Stage::Get, Came::Item(item)) => Outcome::Item(item),
+            (Stage::Look { key, began }, Came::Basis(found)) => match found {
+                Ok(Ground::Item(item)) => Outcome::Item(Ok(item)),
+                Ok(Ground::Disagreeing) => {
+                    // Nobody is told that it is gone while a replica that comes back
+                    // could bring it back: "not found" is what a delete may answer.
+                    client.submit_erase(key, token);
+                    self.stage = Stage::Clearing;
+                    return Step::GoesOn;
+                }
+                Ok(Ground::Unsettled) if began.elapsed() <= UNSETTLED_PATIENCE => {
+                    client.submit_look(key, token);
+                    return Step::GoesOn;
+                }
+                Ok(Ground::Unsettled) => Outcome::Item(Ok(None)),
+                Err(fault) => Outcome::Item(Err(fault)),
+            },
+            (Stage::Clearing, Came::Mutated(erased)) => {
+                Outcome::Item(erased.map(|_| None).map_err(fault))
+            }
+            (Stage::Uses { key, access }, Came::Uses(uses)) => match uses {
+                Ok(uses) => {
+                    match access {
+                        Access::Use => client.submit_get(key, token),
+                        Access::Peek => client.submit_peek(key, token),
+                    }
+                    self.stage = Stage::Seen(uses);
+                    return Step::GoesOn;
+                }
+                Err(fault) => Outcome::Item(Err(fault)),
+            },
+            (Stage::Seen(uses), Came::Item(found)) => {
+                // The next question is to know of this read.
+                client.flush_touches();
+                Outcome::Item(found.map(|item| item.map(|item| with_uses(&item, uses))))
+            }
+            (Stage::Many(gathered), Came::Item(item)) => {
+                gathered.items[index] = Some(item);
+                gathered.waiting -= 1;
+                if gathered.waiting > 0 {
+                    return Step::GoesOn;
+                }
+                gathered.outcome()
+            }
+            (Stage::Set, Came::Mutated(stored)) => Outcome::Stored(match stored {
+                Ok(Mutated::Stored { version }) => Ok(version),
+                Ok(Mutated::Superseded { .. } | Mutated::Exists { .. }) => Err(Fault::Contended),
+                Err(error) => Err(fault(error)),
+            }),
+            (Stage::Cas(cas), Came::Mutated(result)) => Outcome::Changed(match result {
+                Ok(Mutated::Stored { version }) => Ok(cas.changed(version)),
+                Ok(Mutated::Exists { .. } | Mutated::Superseded { .. }) => Ok(Changed::Lost),
+                Err(OpError::Rejected(rejection)) if rejection.is_transient() => Ok(Changed::Lost),
+                // What has expired is not shown, whoever wrote it.
+                Err(OpError::Indeterminate(_)) if !cas.is_erase => {
+                    client.submit_peek(&cas.key, token);
+                    self.stage = Stage::Confirm(Cas {
+                        key: Vec::new(),
+                        ..*cas
+                    });
+                    return Step::GoesOn;
+                }
+                Err(error) => Err(fault(error)),
+            }),
+            (Stage::Confirm(cas), Came::Item(found)) => Outcome::Changed(match found {
+                Ok(Some(item)) if item.item().version == cas.version => {
+                    Ok(cas.changed(cas.version))
+                }
+                _ => Err(Fault::Indeterminate),
+            }),
+            (stage, _) => {
+                debug_assert!(false, "a completion of another kind");
+                stage.lost()
+            }
+        })
+    }
+}
+
+impl Stage {
+    /// Nothing is known of what has happened.
+    fn lost(&self) -> Outcome {
+        match self {
+            Stage::Set => Outcome::Stored(Err(Fault::Indeterminate)),
+            Stage::Cas(_) | Stage::Confirm(_) => Outcome::Changed(Err(Fault::Indeterminate)),
+            Stage::Many(_) => Outcome::Items(vec![Err(Fault::Indeterminate)]),
+            _ => Outcome::Item(Err(Fault::Indeterminate)),
+        }
+    }
+}
+
+impl Cas {
+    fn changed(&self, version: Version) -> Changed {
+        match self.is_erase {
+            true => Changed::Erased,
+            false => Changed::Stored(version),
+        }
+    }
+}
+
+impl Gathered {
+    fn outcome(&mut self) -> Outcome {
+        Outcome::Items(self.items.drain(..).flatten().collect())
+    }
+}
+
+impl Came {
+    fn of(completion: Completion<'_>) -> Self {
+        match completion {
+            Completion::Lookup(found) => Came::Item(owned(found)),
+            Completion::Basis(basis) => Came::Basis(match basis {
+                Ok(Basis::Value(hit)) => {
+                    let item = OwnedItem::of(&HitValue(hit).item());
+                    Ok(Ground::Item(Some(item)))
+                }
+                Ok(Basis::Nothing) => Ok(Ground::Item(None)),
+                Ok(Basis::Disagreeing) => Ok(Ground::Disagreeing),
+                Ok(Basis::Unsettled) => Ok(Ground::Unsettled),
+                Err(error) => Err(fault(error)),
+            }),
+            Completion::Mutated(mutated) => Came::Mutated(mutated),
+            Completion::ItemUses(uses) => Came::Uses(uses.map_err(fault)),
+        }
+    }
+}
+
+fn owned(found: Result<Lookup<'_>, OpError>) -> Result<Option<OwnedItem>, Fault> {
+    let mut item = None;
+    hand_out(found, |found| item = found.map(OwnedItem::of))?;
+    Ok(item)
+}
+
+fn with_uses(item: &OwnedItem, uses: &ItemUses) -> OwnedItem {
+    let item = item.item();
+    OwnedItem::of(&Item {
+        seen: seen_by(uses, item.version),
+        ..item
+    })
+}
+
+fn token(ticket: Ticket, index: usize) -> u64 {
+    ticket << INDEX_BITS | index as u64
+}
+
+/// The host's monotonic clock, as the client and the event loop read it.
+pub(super) fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
