@@ -243,7 +243,7 @@ pub(crate) struct DoorArgs {
     /// Connections at a time [default: 10000]
     #[arg(long, value_name = "N")]
     pub connections: Option<usize>,
-    /// Close connections that say nothing for so long, for example 10m [default: never]
+    /// Close connections that say nothing for so long, for example 10m [default: 1h; 0s is never]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub idle_timeout: Option<Duration>,
     /// Longest value that memcached's clients may store [default: 1MiB]
@@ -261,6 +261,9 @@ pub(crate) struct DoorArgs {
     /// Users, as lines of user:password, in sections [read], [write], [admin]; clients then have to authenticate
     #[arg(long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
+    /// Where clients have to authenticate, close connections that have not done so by then [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub auth_timeout: Option<Duration>,
     /// Certificate chain in PEM: TCP addresses then speak TLS, but for those written plain:HOST:PORT
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

@@ -61,7 +61,9 @@ pub(crate) fn options(
                 None => defaults.limits.idle_timeout,
                 Some(idle) => Some(idle).filter(|idle| !idle.is_zero()),
             },
-            authentication_timeout: defaults.limits.authentication_timeout,
+            authentication_timeout: args
+                .auth_timeout
+                .unwrap_or(defaults.limits.authentication_timeout),
             buffer_bytes_max: args.buffers.map_or(buffers, |size| size.as_u64()) as usize,
         },
         spin: args.spin.unwrap_or(defaults.spin),
@@ -113,6 +115,16 @@ fn parse(
 pub(crate) struct Front {
     pub gateway: Gateway,
     pub observatory: Arc<Observatory>,
+}
+
+impl Front {
+    /// Takes these options' users and limits, and reads certificates again; see
+    /// `Gateway::reload`.
+    pub(crate) fn reload(&self, options: &GatewayOptions) -> Result<(), Failure> {
+        self.gateway.reload(options).map_err(Failure::of)?;
+        self.observatory.adopt(self.gateway.settings());
+        Ok(())
+    }
 }
 
 /// Opens the doors to `keyspace`, which is made for each event loop. `is_local`: it

@@ -16,6 +16,7 @@ use trefoil_gateway::server::{Doors, Protocol};
 const METRICS_DEFAULT: &str = "127.0.0.1:9412";
 
 pub(crate) fn run(args: GatewayArgs) -> Outcome {
+    let given = args.clone();
     let args = crate::settings::gateway_with_file(args)?;
     crate::logging::start();
     let stop = Arc::new(Notify::new());
@@ -29,7 +30,11 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
     let metrics = metrics_listener(&args)?;
     let signals = Signals::new()?;
     let cell = crate::connect::cell(&args.address)?;
-    let keyspace = || cell_keyspace(cell.clone(), CellOptions::default());
+    let cell_options = CellOptions {
+        spin: options.spin,
+        ..CellOptions::default()
+    };
+    let keyspace = || cell_keyspace(cell.clone(), cell_options);
     let front = door::open(&args.doors, options, doors, keyspace, false)?;
     let metrics = match metrics {
         None => None,
@@ -46,7 +51,10 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;
-    signals.wait(&stop);
+    signals.wait(&stop, || {
+        let args = crate::settings::gateway_with_file(given.clone())?;
+        front.reload(&door::options(&args.doors, &args.plaintext, None, &stop)?)
+    });
     front.gateway.shutdown();
     Ok(ExitCode::SUCCESS)
 }

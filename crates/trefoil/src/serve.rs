@@ -3,7 +3,7 @@
 use crate::args::{DoorArgs, Plaintext, ServeArgs};
 use crate::door::{self, Front};
 use crate::failure::{Failure, Outcome, print_line};
-use crate::settings::{self, StoreSettings};
+use crate::settings::{self, MemoryLimit, StoreSettings};
 use crate::signals::Signals;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,7 @@ const LISTEN_DEFAULT: SocketAddr =
 const METRICS_DEFAULT: &str = "127.0.0.1:9411";
 
 pub(crate) fn run(args: ServeArgs) -> Outcome {
+    let given = args.clone();
     let args = settings::with_file(args)?;
     let mode_text = args.mode.as_deref().unwrap_or("R=1");
     let mode: Mode = mode_text
@@ -101,7 +102,17 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;
-    runs.signals.wait(&stop);
+    let mut memory = MemoryLimit::new(&address, memory);
+    runs.signals.wait(&stop, || {
+        let args = settings::with_file(given.clone())?;
+        let settings = StoreSettings::from(&args.store);
+        settings.check()?;
+        if let Some(front) = &front {
+            let memory = Some(settings.memory);
+            front.reload(&door::options(&args.doors, &args.plaintext, memory, &stop)?)?;
+        }
+        memory.change(settings.memory)
+    });
     // Clients first, while there is still somebody to answer them.
     drop(front);
     runs.server.shutdown();
@@ -112,7 +123,8 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
 pub(crate) fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -> Outcome {
     let runs = start(options, listeners)?;
     print_line(ready)?;
-    runs.signals.wait(&Notify::new());
+    // What can be changed is changed by whoever started this backend.
+    runs.signals.wait(&Notify::new(), || Ok(()));
     runs.server.shutdown();
     Ok(ExitCode::SUCCESS)
 }
@@ -145,7 +157,11 @@ fn open_doors(
         return door::open(args, options, doors, keyspace, true);
     }
     let cell = Cell::connect(address).map_err(Failure::of)?;
-    let keyspace = || cell_keyspace(cell.clone(), CellOptions::default());
+    let cell_options = CellOptions {
+        spin: options.spin,
+        ..CellOptions::default()
+    };
+    let keyspace = || cell_keyspace(cell.clone(), cell_options);
     door::open(args, options, doors, keyspace, false)
 }
 

@@ -29,7 +29,7 @@ const STORE_KEYS: [&str; 6] = [
     "huge_pages",
 ];
 /// Settings of front doors.
-const DOOR_KEYS: [&str; 15] = [
+const DOOR_KEYS: [&str; 16] = [
     "memcached",
     "redis",
     "threads",
@@ -40,6 +40,7 @@ const DOOR_KEYS: [&str; 15] = [
     "spin",
     "slow_log",
     "auth_file",
+    "auth_timeout",
     "tls_cert",
     "tls_key",
     "tls_client_ca",
@@ -104,6 +105,8 @@ struct File {
     #[serde(default, deserialize_with = "duration")]
     slow_log: Option<Duration>,
     auth_file: Option<PathBuf>,
+    #[serde(default, deserialize_with = "duration")]
+    auth_timeout: Option<Duration>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     tls_client_ca: Option<PathBuf>,
@@ -158,6 +161,35 @@ impl StoreSettings {
                 "--memory {memory} is too small: give at least {least}"
             )));
         }
+        Ok(())
+    }
+}
+
+/// The memory limit of a running cell, as its settings had it last.
+pub(crate) struct MemoryLimit {
+    address: String,
+    memory: u64,
+}
+
+impl MemoryLimit {
+    pub(crate) fn new(address: &str, memory: u64) -> Self {
+        MemoryLimit {
+            address: address.to_owned(),
+            memory,
+        }
+    }
+
+    /// Sets another one, at every backend. One that is as before stays what it is:
+    /// it may have been changed by command.
+    pub(crate) fn change(&mut self, memory: u64) -> Result<(), Failure> {
+        if memory == self.memory {
+            return Ok(());
+        }
+        let cell = trefoil_client::Cell::connect(&self.address).map_err(Failure::of)?;
+        for (number, result) in cell.set_memory_limit(memory) {
+            result.map_err(|e| Failure::Failed(format!("backend {number}: {e}")))?;
+        }
+        self.memory = memory;
         Ok(())
     }
 }
@@ -258,6 +290,7 @@ fn fill_doors(doors: &mut DoorArgs, file: File) {
         spin: doors.spin.or(file.spin),
         slow_log: doors.slow_log.or(file.slow_log),
         auth_file: doors.auth_file.take().or(file.auth_file),
+        auth_timeout: doors.auth_timeout.or(file.auth_timeout),
         tls_cert: doors.tls_cert.take().or(file.tls_cert),
         tls_key: doors.tls_key.take().or(file.tls_key),
         tls_client_ca: doors.tls_client_ca.take().or(file.tls_client_ca),

@@ -1,4 +1,5 @@
-//! What ends a server: SIGTERM, SIGINT, or a client that may ask for it.
+//! Signals to a server: SIGTERM and SIGINT end it, as a client may that is allowed
+//! to; on SIGHUP it reads anew what it can take while it runs.
 
 use crate::failure::Failure;
 use tokio::runtime::Runtime;
@@ -10,6 +11,7 @@ pub(crate) struct Signals {
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -21,22 +23,40 @@ impl Signals {
         let entered = runtime.enter();
         let terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
         let interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
+        let hangup = signal(SignalKind::hangup()).map_err(Failure::of)?;
         drop(entered);
         Ok(Signals {
             runtime,
             terminate,
             interrupt,
+            hangup,
         })
     }
 
-    /// Waits for the end.
-    pub(crate) fn wait(mut self, stop: &Notify) {
-        self.runtime.block_on(async {
-            tokio::select! {
-                _ = self.terminate.recv() => tracing::info!("SIGTERM: stopping"),
-                _ = self.interrupt.recv() => tracing::info!("SIGINT: stopping"),
-                _ = stop.notified() => tracing::info!("a client asked for it: stopping"),
+    /// Waits for the end; calls `reload` on every SIGHUP.
+    pub(crate) fn wait(mut self, stop: &Notify, mut reload: impl FnMut() -> Result<(), Failure>) {
+        loop {
+            let hung_up = self.runtime.block_on(async {
+                tokio::select! {
+                    _ = self.terminate.recv() => tracing::info!("SIGTERM: stopping"),
+                    _ = self.interrupt.recv() => tracing::info!("SIGINT: stopping"),
+                    _ = stop.notified() => tracing::info!("a client asked for it: stopping"),
+                    _ = self.hangup.recv() => return true,
+                }
+                false
+            });
+            if !hung_up {
+                return;
             }
-        });
+            tell(reload());
+        }
+    }
+}
+
+/// Tells how a reload went. A mistake in a file changes nothing, and ends nothing.
+pub(crate) fn tell(reloaded: Result<(), Failure>) {
+    match reloaded {
+        Ok(()) => tracing::info!("SIGHUP: settings were read again"),
+        Err(failure) => tracing::error!("SIGHUP: settings were not all taken: {failure}"),
     }
 }

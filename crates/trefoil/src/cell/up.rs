@@ -2,7 +2,7 @@
 
 use crate::args::UpArgs;
 use crate::failure::{Failure, Outcome, print_line};
-use crate::settings::StoreSettings;
+use crate::settings::{MemoryLimit, StoreSettings};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -19,6 +19,7 @@ use trefoil_layout::{KeyHasher, Version};
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: UpArgs) -> Outcome {
+    let given = args.clone();
     let args = crate::settings::up_with_file(args)?;
     let mode_text = args.mode.as_deref().unwrap_or("R=3.2");
     let mode: Mode = mode_text
@@ -58,7 +59,7 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?;
-    runtime.block_on(supervise(&args, metrics, &dir, count))
+    runtime.block_on(supervise(&given, &args, metrics, &dir, count))
 }
 
 /// Writes the cell's configuration and returns its directory, absolute.
@@ -109,7 +110,14 @@ struct Backend {
     child: Child,
 }
 
-async fn supervise(args: &UpArgs, metrics: Option<SocketAddr>, dir: &Path, count: u32) -> Outcome {
+async fn supervise(
+    given: &UpArgs,
+    args: &UpArgs,
+    metrics: Option<SocketAddr>,
+    dir: &Path,
+    count: u32,
+) -> Outcome {
+    let mut hangup = signal(SignalKind::hangup()).map_err(Failure::of)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
     // All at once: each waits out its predecessor's lease.
@@ -128,8 +136,10 @@ async fn supervise(args: &UpArgs, metrics: Option<SocketAddr>, dir: &Path, count
         "ready {}",
         serde_json::json!({ "cell": address, "pids": pids })
     ))?;
+    let mut memory = MemoryLimit::new(&address, StoreSettings::from(&args.store).memory);
     loop {
         tokio::select! {
+            _ = hangup.recv() => crate::signals::tell(reload(given, &mut memory)),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             index = any_ended(&mut backends) => {
@@ -146,6 +156,14 @@ async fn supervise(args: &UpArgs, metrics: Option<SocketAddr>, dir: &Path, count
         }
     }
     stop(backends).await
+}
+
+/// Takes what the configuration file says now.
+fn reload(given: &UpArgs, memory: &mut MemoryLimit) -> Result<(), Failure> {
+    let args = crate::settings::up_with_file(given.clone())?;
+    let settings = StoreSettings::from(&args.store);
+    settings.check()?;
+    memory.change(settings.memory)
 }
 
 fn spawn(

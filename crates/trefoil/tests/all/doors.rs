@@ -9,13 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A server with doors; ends with the test.
-struct Front {
+pub(crate) struct Front {
     child: Child,
-    ready: Value,
+    pub(crate) ready: Value,
 }
 
 impl Front {
-    fn start(args: &[&str]) -> Front {
+    pub(crate) fn start(args: &[&str]) -> Front {
         let mut child = Command::new(PROGRAM)
             .args(args)
             .env_remove("TREFOIL_CELL")
@@ -42,7 +42,12 @@ impl Front {
         Front::start(&args)
     }
 
-    fn connect(&self, door: &str) -> BufReader<TcpStream> {
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn connect(&self, door: &str) -> BufReader<TcpStream> {
         let stream = TcpStream::connect(self.ready[door].as_str().unwrap()).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
@@ -73,7 +78,7 @@ impl Drop for Front {
 }
 
 /// Sends a request and reads an answer of the length expected.
-fn expect(stream: &mut BufReader<TcpStream>, request: &str, answer: &str) {
+pub(crate) fn expect(stream: &mut BufReader<TcpStream>, request: &str, answer: &str) {
     stream.get_mut().write_all(request.as_bytes()).unwrap();
     let mut seen = vec![0; answer.len()];
     let read = stream.read_exact(&mut seen);

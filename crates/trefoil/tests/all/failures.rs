@@ -1,7 +1,7 @@
 //! What happens when a machine is killed, under load.
 
 use crate::support;
-use crate::support::{Cell, PROGRAM, parse, text};
+use crate::support::{Cell, Hanging, PROGRAM, parse, text};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use trefoil_client::{Expected, Lookup, Mutated, Options, SetOptions};
@@ -58,22 +58,6 @@ fn one_of_three_killed_costs_no_operation() {
     assert_eq!(result["stale"], 0, "{result:#}");
     assert_eq!(result["misses"], 0, "{result:#}");
     assert!(result["ops"].as_u64().unwrap() > 1_000, "{result:#}");
-}
-
-/// A process that stands still until this is dropped.
-struct Hanging(u32);
-
-impl Hanging {
-    fn new(pid: u32) -> Self {
-        support::kill(pid, "STOP");
-        Hanging(pid)
-    }
-}
-
-impl Drop for Hanging {
-    fn drop(&mut self) {
-        support::kill(self.0, "CONT");
-    }
 }
 
 #[test]

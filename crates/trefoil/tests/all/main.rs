@@ -11,6 +11,7 @@ mod doors;
 #[cfg(feature = "bench")]
 mod failures;
 mod flush;
+mod gateways;
 #[cfg(all(feature = "bench", feature = "top"))]
 mod hot_keys;
 #[cfg(not(any(feature = "bench", feature = "linked", feature = "sim")))]

@@ -96,6 +96,11 @@ impl Cell {
         Cell::start(&args)
     }
 
+    /// The process that was started, which may be the parent of the backends.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs `trefoil ARGS --cell ADDRESS`.
     pub fn run(&self, args: &[&str]) -> Output {
         let mut all = args.to_vec();
@@ -152,6 +157,22 @@ impl Drop for Cell {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
+    }
+}
+
+/// A process that stands still until this is dropped.
+pub struct Hanging(u32);
+
+impl Hanging {
+    pub fn new(pid: u32) -> Self {
+        kill(pid, "STOP");
+        Hanging(pid)
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        kill(self.0, "CONT");
     }
 }
 

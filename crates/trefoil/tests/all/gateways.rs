@@ -1,0 +1,223 @@
+//! A gateway beside what goes wrong: a replica that hangs, settings that change.
+
+use crate::doors::{Front, expect};
+use crate::support::{Cell, Hanging, kill, parse, run};
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Far more than any operation takes, also on a busy machine; far less than a
+/// client's patience.
+const LONG: Duration = Duration::from_secs(3);
+
+fn gateway(cell: &str, more: &[&str]) -> Front {
+    let mut args = vec!["gateway", "--cell", cell, "--metrics", "off"];
+    args.extend_from_slice(&["--memcached", "127.0.0.1:0", "--redis", "127.0.0.1:0"]);
+    args.extend_from_slice(more);
+    Front::start(&args)
+}
+
+#[test]
+fn a_gateway_goes_on_beside_a_replica_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "128MiB"]);
+    let front = gateway(&cell.address, &[]);
+    let mut memcached = front.connect("memcached");
+    let mut redis = front.connect("redis");
+    for key in 0..100 {
+        expect(
+            &mut memcached,
+            &format!("set k{key} 0 0 5\r\nfirst\r\n"),
+            "STORED\r\n",
+        );
+        expect(
+            &mut memcached,
+            &format!("set n{key} 0 0 1\r\n0\r\n"),
+            "STORED\r\n",
+        );
+    }
+    let mut longest = Duration::ZERO;
+    let mut timed = |what: &str, operation: &mut dyn FnMut()| {
+        let begin = Instant::now();
+        operation();
+        let took = begin.elapsed();
+        longest = longest.max(took);
+        assert!(took < LONG, "{what} took {took:?}");
+    };
+    for number in 0..2 {
+        // The second one stands still after the first has come back.
+        let hanging = Hanging::new(cell.pids[number]);
+        for round in 0..3 {
+            for key in 0..100 {
+                timed("set", &mut || {
+                    let set = format!("set k{key} 0 0 5\r\n{number}-{round}vv\r\n");
+                    expect(&mut memcached, &set, "STORED\r\n");
+                });
+                timed("get", &mut || {
+                    let value = format!("VALUE k{key} 0 5\r\n{number}-{round}vv\r\nEND\r\n");
+                    expect(&mut memcached, &format!("get k{key}\r\n"), &value[..]);
+                });
+                timed("incr", &mut || {
+                    let count = format!("{}\r\n", number * 3 + round + 1);
+                    expect(&mut memcached, &format!("incr n{key} 1\r\n"), &count);
+                });
+            }
+            timed("stats", &mut || {
+                memcached.get_mut().write_all(b"stats\r\n").unwrap();
+                let mut line = String::new();
+                while line != "END\r\n" {
+                    line.clear();
+                    memcached.read_line(&mut line).unwrap();
+                    assert!(line.starts_with("STAT") || line == "END\r\n", "{line}");
+                }
+            });
+            timed("a listing", &mut || {
+                redis.get_mut().write_all(b"SCAN 0 COUNT 10\r\n").unwrap();
+                let mut line = String::new();
+                redis.read_line(&mut line).unwrap();
+                assert_eq!(line, "*2\r\n");
+                // The cursor, and the keys.
+                let mut lines = || {
+                    let mut line = String::new();
+                    redis.read_line(&mut line).unwrap();
+                    line[1..line.len() - 2].parse::<usize>().unwrap()
+                };
+                lines();
+                lines();
+                let count = lines();
+                assert!(count > 0);
+                for _ in 0..2 * count {
+                    let mut line = String::new();
+                    redis.read_line(&mut line).unwrap();
+                }
+            });
+        }
+        drop(hanging);
+        // Back within a few leases: the next one may hang.
+        std::thread::sleep(Duration::from_secs(3));
+        for key in 0..100 {
+            let value = format!("VALUE k{key} 0 5\r\n{number}-2vv\r\nEND\r\n");
+            expect(&mut memcached, &format!("get k{key}\r\n"), &value);
+            let heal = format!("set k{key} 0 0 5\r\n{number}-2vv\r\n");
+            expect(&mut memcached, &heal, "STORED\r\n");
+            expect(
+                &mut memcached,
+                &format!("incr n{key} 0\r\n"),
+                &format!("{}\r\n", number * 3 + 3),
+            );
+        }
+    }
+    eprintln!("the longest operation took {longest:?}");
+}
+
+fn log_in(front: &Front, user: &str, answer: &str) -> std::io::BufReader<std::net::TcpStream> {
+    let mut client = front.connect("memcached");
+    let words = format!("{user} word");
+    let login = format!("set key 0 0 {}\r\n{words}\r\n", words.len());
+    expect(&mut client, &login, answer);
+    client
+}
+
+/// Waits until a user is known, or is not: a signal takes a moment.
+fn until_known(front: &Front, user: &str) {
+    let begin = Instant::now();
+    loop {
+        let mut client = front.connect("memcached");
+        let words = format!("{user} word");
+        let login = format!("set key 0 0 {}\r\n{words}\r\n", words.len());
+        client.get_mut().write_all(login.as_bytes()).unwrap();
+        let mut line = String::new();
+        client.read_line(&mut line).unwrap();
+        if line == "STORED\r\n" {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{user}: {line}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Changes users and limits under a connection that stays.
+fn reloads(front: &Front, config: &Path, users: &Path) {
+    let mut ann = log_in(front, "ann", "STORED\r\n");
+    expect(&mut ann, "set k 0 0 5\r\nvalue\r\n", "STORED\r\n");
+    // A mistake changes nothing, and ends nothing.
+    std::fs::write(users, "no colon\n").unwrap();
+    kill(front.pid(), "HUP");
+    std::thread::sleep(Duration::from_millis(200));
+    expect(&mut ann, "get k\r\n", "VALUE k 0 5\r\nvalue\r\nEND\r\n");
+    log_in(front, "ann", "STORED\r\n");
+    std::fs::write(users, "bob:word\n").unwrap();
+    let text = std::fs::read_to_string(config).unwrap();
+    let text = text.replace("connections = 1000", "connections = 77");
+    std::fs::write(config, text.replace("\"128MiB\"", "\"144MiB\"")).unwrap();
+    kill(front.pid(), "HUP");
+    until_known(front, "bob");
+    log_in(front, "ann", "CLIENT_ERROR authentication failure\r\n");
+    // Who is in stays in, and so does what is stored.
+    expect(&mut ann, "get k\r\n", "VALUE k 0 5\r\nvalue\r\nEND\r\n");
+    ann.get_mut().write_all(b"stats settings\r\n").unwrap();
+    let mut line = String::new();
+    let mut maxconns = String::new();
+    while line != "END\r\n" {
+        line.clear();
+        ann.read_line(&mut line).unwrap();
+        if let Some(value) = line.strip_prefix("STAT maxconns ") {
+            maxconns = value.trim().to_owned();
+        }
+    }
+    assert_eq!(maxconns, "77");
+}
+
+fn memory_limit(cell: &str) -> u64 {
+    let status = parse(&run(&["cell", "status", "--json", "--cell", cell]));
+    status["backends"][0]["memory_limit_bytes"]
+        .as_u64()
+        .unwrap()
+}
+
+fn wait_for_limit(cell: &str, limit: u64) {
+    let begin = Instant::now();
+    while memory_limit(cell) != limit {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn settings_are_read_again_on_a_hangup() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("users");
+    let doors = format!(
+        "memcached = \"127.0.0.1:0\"\nconnections = 1000\nauth_file = {:?}\nmetrics = \"off\"\n",
+        users.display().to_string()
+    );
+    // The whole cell in one process.
+    std::fs::write(&users, "ann:word\n").unwrap();
+    let config = dir.path().join("serve.toml");
+    let socket = dir.path().join("serve.sock").display().to_string();
+    let text =
+        format!("memory = \"128MiB\"\nlisten = \"127.0.0.1:0\"\nsocket = {socket:?}\n{doors}");
+    std::fs::write(&config, text).unwrap();
+    let front = Front::start(&["serve", "--config", config.to_str().unwrap()]);
+    reloads(&front, &config, &users);
+    wait_for_limit(front.ready["cell"].as_str().unwrap(), 144 << 20);
+    drop(front);
+    // A process for each backend, and a gateway.
+    std::fs::write(&users, "ann:word\n").unwrap();
+    let up = dir.path().join("up.toml");
+    let cell_dir = dir.path().join("cell").display().to_string();
+    std::fs::write(&up, format!("dir = {cell_dir:?}\nmemory = \"128MiB\"\n")).unwrap();
+    let cell = Cell::start(&["cell", "up", "--config", up.to_str().unwrap()]);
+    let config = dir.path().join("gateway.toml");
+    std::fs::write(&config, format!("cell = {:?}\n{doors}", cell.address)).unwrap();
+    let front = Front::start(&["gateway", "--config", config.to_str().unwrap()]);
+    reloads(&front, &config, &users);
+    std::fs::write(&up, format!("dir = {cell_dir:?}\nmemory = \"144MiB\"\n")).unwrap();
+    for pid in &cell.pids {
+        kill(*pid, "HUP");
+    }
+    kill(cell.pid(), "HUP");
+    wait_for_limit(&cell.address, 144 << 20);
+    let mut bob = log_in(&front, "bob", "STORED\r\n");
+    expect(&mut bob, "get k\r\n", "VALUE k 0 5\r\nvalue\r\nEND\r\n");
+}
