@@ -6,7 +6,6 @@ use crate::time;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 use trefoil_driver::Driver;
-use trefoil_fabric::Idle;
 use trefoil_fabric::port::Port as _;
 
 /// How long a wait spins (and yields) before it sleeps. Longer than one wake-up of
@@ -35,14 +34,21 @@ impl Client {
         };
         let spin_end = end.min(start + spin);
         if start < spin_end {
-            let mut idle = Idle::default();
+            self.sleeper.idle.begin();
             loop {
-                if self.is_ready() {
+                // A look is as short as can be: a few hundred of them go before the
+                // core is given to others. What threads bring is looked for then.
+                if self.driver.is_ready() {
                     return;
                 }
-                if idle.pause().is_some() && time::monotonic_ns() >= spin_end {
+                if self.sleeper.idle.pause().is_some()
+                    && (self.driver.host_ref().is_ready() || time::monotonic_ns() >= spin_end)
+                {
                     break;
                 }
+            }
+            if self.is_ready() {
+                return;
             }
         }
         if spin_end < end {

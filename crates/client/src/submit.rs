@@ -30,6 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use trefoil_client_core::get::GetOutcome;
 use trefoil_driver::{Outcome, Owner, Purpose};
+use trefoil_fabric::Idle;
 use trefoil_fabric::port::Port as _;
 use trefoil_layout::op::Expected;
 
@@ -63,6 +64,8 @@ pub(crate) struct Sleeper {
     /// The driver's count of views when the sockets were put into it.
     registered: Option<u64>,
     is_armed: bool,
+    /// How the latest wait has found the core.
+    pub(crate) idle: Idle,
     /// Operations that were refused where they were submitted.
     refused: VecDeque<(u64, Kind, OpError)>,
 }

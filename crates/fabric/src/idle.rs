@@ -26,6 +26,13 @@ pub struct Idle {
 }
 
 impl Idle {
+    /// Another wait begins. What is known of the core stays: where it is shared, the
+    /// first empty look yields, and does not keep whoever is waited for from it.
+    #[inline]
+    pub fn begin(&mut self) {
+        self.looks = 0;
+    }
+
     /// To be called after an empty look. Returns the time if it looked at the
     /// clock, which it does now and then.
     #[inline]

@@ -6,7 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes of a huge page, and how long mappings are aligned: a mapping at an odd
 /// address could never be mapped by huge pages.
@@ -48,6 +48,12 @@ pub struct Mapping {
     owned: Arc<Owned>,
 }
 
+/// A memory object's device, number and length.
+type ObjectId = (u64, u64, u64);
+
+/// Mappings of this process that further readers may share.
+static READERS: Mutex<Vec<(ObjectId, Weak<Owned>)>> = Mutex::new(Vec::new());
+
 /// What ends a mapping.
 struct Owned {
     base: NonNull<u64>,
@@ -82,6 +88,30 @@ impl Mapping {
     pub fn reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
         Self::check_sealed(&fd, len)?;
         Self::map(fd, len, ProtFlags::READ)
+    }
+
+    /// The same, by the mapping that this process has of that object already, if it
+    /// has one: regions are reserved at their longest, some hundreds of GB each, and
+    /// a process has 128 TB of addresses, however many connections it makes.
+    pub fn shared_reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
+        Self::check_sealed(&fd, len)?;
+        let Ok(stat) = rustix::fs::fstat(&fd) else {
+            return Self::map(fd, len, ProtFlags::READ);
+        };
+        // An object's number is not given to another one while a mapping holds it.
+        let object = (stat.st_dev, stat.st_ino, len);
+        let mut known = READERS.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, mapping)| mapping.strong_count() > 0);
+        let owned = known
+            .iter()
+            .find_map(|(of, mapping)| (*of == object).then(|| mapping.upgrade())?);
+        if let Some(owned) = owned {
+            let (base, len) = (owned.base, owned.len);
+            return Ok(Mapping { base, len, owned });
+        }
+        let mapping = Self::map(fd, len, ProtFlags::READ)?;
+        known.push((object, Arc::downgrade(&mapping.owned)));
+        Ok(mapping)
     }
 
     /// Maps a descriptor that another process handed over, for both directions

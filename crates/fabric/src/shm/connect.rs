@@ -251,9 +251,9 @@ fn establish(
             .next()
             .ok_or_else(|| inconsistent("a descriptor is missing"))
     };
-    let control = Mapping::reader(next()?, granted.control_len)?;
-    let index = Mapping::reader(next()?, granted.index_len)?;
-    let data = Mapping::reader(next()?, granted.data_len)?;
+    let control = Mapping::shared_reader(next()?, granted.control_len)?;
+    let index = Mapping::shared_reader(next()?, granted.index_len)?;
+    let data = Mapping::shared_reader(next()?, granted.data_len)?;
     if control.len() < control::CONTROL_LEN as u64 {
         return Err(inconsistent("the control region is too short"));
     }

@@ -97,6 +97,29 @@ fn reader_sees_writes_but_cannot_write_or_resize() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// More readers than there are addresses for as many mappings.
+#[test]
+#[cfg_attr(miri, ignore = "memory objects are the kernel's")]
+fn readers_of_one_object_share_its_mapping() {
+    const LEN: u64 = 1 << 40;
+    let object = MemoryObject::create("test", LEN, MIB, HugePages::Off).unwrap();
+    let other = MemoryObject::create("test", LEN, MIB, HugePages::Off).unwrap();
+    let owner = Mapping::owner(&object).unwrap();
+    owner.words().store(1, 7);
+    for _ in 0..2 {
+        let readers: Vec<Mapping> = (0..300)
+            .map(|_| {
+                let fd = object.reopen_read_only().unwrap();
+                Mapping::shared_reader(&fd, LEN).unwrap()
+            })
+            .collect();
+        assert!(readers.iter().all(|reader| reader.words().load(1) == 7));
+        let fd = other.reopen_read_only().unwrap();
+        let foreign = Mapping::shared_reader(&fd, LEN).unwrap();
+        assert_eq!(foreign.words().load(1), 0);
+    }
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "memory objects are the kernel's")]
 fn reader_refuses_what_could_be_cut_short() {
