@@ -4,6 +4,7 @@
 mod asynchronous;
 mod calls;
 mod carriers;
+mod crowd;
 mod fake;
 mod faults;
 mod real;

@@ -23,6 +23,13 @@ impl Real {
         Self::start_in(home, mode, fabric)
     }
 
+    /// With rings for so many connections at all backends together.
+    pub(crate) fn start_for(mode: Mode, ring_count: usize) -> Real {
+        let home = tempfile::tempdir().unwrap();
+        let fabric = home.path().join("fabric");
+        Self::start_with(home, mode, |_| fabric.clone(), ring_count)
+    }
+
     /// The same, with a configuration that names another socket than the real one.
     pub(crate) fn start_in(home: TempDir, mode: Mode, named: PathBuf) -> Real {
         Self::start_where(home, mode, |_| named.clone())
@@ -30,6 +37,15 @@ impl Real {
 
     /// The same, with another one for each backend.
     pub(crate) fn start_where(home: TempDir, mode: Mode, named: impl Fn(u32) -> PathBuf) -> Real {
+        Self::start_with(home, mode, named, 32)
+    }
+
+    fn start_with(
+        home: TempDir,
+        mode: Mode,
+        named: impl Fn(u32) -> PathBuf,
+        ring_count: usize,
+    ) -> Real {
         let any = "127.0.0.1:0".parse().unwrap();
         let fabric = home.path().join("fabric");
         let listen = ListenOptions {
@@ -45,8 +61,7 @@ impl Real {
         let mut options = ServerOptions::new(store.clone(), (0..backend_count).collect());
         // Generous: the bound counts what parallel tests hold, too.
         options.memory_limit = 1 << 30;
-        // One process cannot map so many backends as there may be clients.
-        options.fabric_client_count_max = Some(32);
+        options.fabric_client_count_max = Some(ring_count);
         let addresses = listeners.rpc_addresses();
         let backend = |number| BackendConfig {
             number,
