@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 source scripts/stages.sh
 
 built=target/tested
-faults=kill,restart,stop,flush,client-kill,gateway-restart,memory
+faults=kill,restart,stop,flush,client-kill,gateway-restart,memory,skew
 export TREFOIL=$PWD/$built/trefoil
 
 # The clients' packages are downloaded while the compiler works; in a session of
@@ -24,9 +24,8 @@ await_clients() {
   }
 }
 
-# Every way to the cell, full memory, kills and stops. Not yet with wrong clocks,
-# which `make soak` has: a fill's version still comes from a clock there
-# (docs/quorum.md), and the check finds it.
+# Every way to the cell, full memory, kills and stops, clocks that are wrong by
+# seconds.
 histories() {
   "$TREFOIL" histories --operations 1000000 --faults "$faults" >target/histories.txt 2>&1 || {
     cat target/histories.txt >&2

@@ -19,16 +19,28 @@
 //!   of two fills after one miss the higher version stays, at every replica.
 //! * Keys share counts: a fill may be refused for another key's sake.
 //! * A fill that meets a higher floor goes again above it, under the same counts.
-//! * A replica that was restarted, or whose shard is another's now, has other
-//!   counts, and refuses.
-//! * Where the count of a replica is not known (it was down), the fill is stored
-//!   there once the two others have it, as a SET at its own version (rule 11).
+//! * A replica that was restarted has other counts, and refuses.
+//! * **A replica whose count is not known** (it was down at the miss, or is reached
+//!   by a carrier that does not bring it), or that refused, proves nothing, so it
+//!   does not count: it gets nothing before two others have taken the fill. Then it
+//!   gets the same value as a SET at its own version (rule 11). With fewer than two
+//!   counts known the fill gives way at once.
+//! * A fill that gives way evicts what it has left, as a failed CAS does: an ERASE at
+//!   that entry's own version, to that replica alone.
+//! * **A fill takes nobody's place.** Where a replica holds a value all the same
+//!   ([`leaves_room`]), its count does not go into the ticket: it is most likely a
+//!   mutation between its first replica and its second, and with another replica down
+//!   this copy is needed. So the count is read first, then the index once more.
 //!
-//! A ticket is for one key and one fill. Written down and used twice (it can be,
-//! by other processes) it is harmless: each fill has a version of its own.
+//! A ticket is for one key, one topology and one fill: under another configuration
+//! (a flush makes one, too) its fill gives way. Written down and used twice (it can
+//! be, by other processes) it is harmless: each fill has a version of its own.
 
+use crate::cas::AT_REST_NS;
 use crate::mode::REPLICAS_MAX;
-use trefoil_layout::KeyHash;
+use crate::mutants::{self, Mutant};
+use crate::vote::IndexVote;
+use trefoil_layout::{KeyHash, TopologyId, Version};
 
 /// Bytes of a ticket that is written down.
 ///
@@ -36,53 +48,111 @@ use trefoil_layout::KeyHash;
 /// |---|---|---|
 /// | 0 | 1 | format, 1 |
 /// | 1 | 1 | replicas whose stamp is known, as a bit set |
-/// | 2 | 6 | reserved, zero |
-/// | 8 | 16 | the key's hash |
-/// | 24 | 3 x 8 | stamps |
-pub const TICKET_LEN: usize = 24 + 8 * REPLICAS_MAX;
+/// | 2 | 2 | reserved, zero |
+/// | 4 | 4 | config id |
+/// | 8 | 8 | life |
+/// | 16 | 16 | the key's hash |
+/// | 32 | 3 x 8 | stamps |
+pub const TICKET_LEN: usize = 32 + 8 * REPLICAS_MAX;
 
 const FORMAT: u8 = 1;
 
-const _: () = assert!(TICKET_LEN == 48);
+const _: () = assert!(TICKET_LEN == 56);
+
+/// Whether a replica's stamp may go into a ticket: it holds nothing, or what the miss
+/// has found dead, or what is at rest and has no quorum. `present` is what it was
+/// seen to hold after its stamp was read.
+pub fn leaves_room(
+    present: Option<Version>,
+    dead: Version,
+    now_unix_ns: impl FnOnce() -> u64,
+) -> bool {
+    let Some(version) = present else {
+        return true;
+    };
+    version == dead
+        || version.time_ns < now_unix_ns().saturating_sub(AT_REST_NS)
+        || mutants::is_on(Mutant::FillAnywhere)
+}
+
+/// The same, of what its index says after its stamp was read. What only a message
+/// finds is taken for absent, as the miss did: else a key whose bucket has
+/// overflowed could not be filled.
+pub fn index_leaves_room(
+    vote: IndexVote,
+    dead: Version,
+    now_unix_ns: impl FnOnce() -> u64,
+) -> bool {
+    match vote {
+        IndexVote::Absent { .. } | IndexVote::AskByMessage { .. } => true,
+        IndexVote::Present { entry, .. } => leaves_room(Some(entry.version), dead, now_unix_ns),
+        IndexVote::Unstable | IndexVote::Recovering | IndexVote::ConfigChanged { .. } => false,
+    }
+}
+
+/// What a miss has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    /// The topology under which it missed.
+    pub under: TopologyId,
+    /// Of its key, in that topology.
+    pub hash: KeyHash,
+    /// By place in the cohort; `None` where the count is not known.
+    pub by_place: [Option<u64>; REPLICAS_MAX],
+}
 
 /// See the module. Neither `Copy` nor `Clone`: it is used up by its fill.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ticket {
-    hash: KeyHash,
-    stamps: [Option<u64>; REPLICAS_MAX],
-}
+pub struct FillTicket(Stamps);
 
 /// Bytes that are no ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a fill ticket of this release: take one from a miss")]
 pub struct NoTicket;
 
-impl Ticket {
-    /// Of a miss of the key with this hash; the stamps by place in the cohort.
-    pub const fn new(hash: KeyHash, stamps: [Option<u64>; REPLICAS_MAX]) -> Self {
-        Ticket { hash, stamps }
+/// The ticket of one key's miss, for another key's fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the fill ticket was taken at another key's miss")]
+pub struct OtherKey;
+
+impl FillTicket {
+    /// Of a miss that has read these.
+    pub const fn new(stamps: Stamps) -> Self {
+        FillTicket(stamps)
     }
 
-    /// Whether it was taken for the key with this hash.
-    pub fn is_for(&self, hash: KeyHash) -> bool {
-        self.hash == hash
-    }
-
-    /// By place in the cohort; `None` where the replica was not heard.
-    pub const fn stamps(&self) -> [Option<u64>; REPLICAS_MAX] {
-        self.stamps
+    /// The stamps for a fill of the key with this hash; none under another topology
+    /// than the miss's, for there is no telling what they count there.
+    pub fn redeem(
+        self,
+        under: TopologyId,
+        hash: KeyHash,
+    ) -> Result<[Option<u64>; REPLICAS_MAX], OtherKey> {
+        let stamps = self.0;
+        match (stamps.under == under, stamps.hash == hash) {
+            (true, true) => Ok(stamps.by_place),
+            (true, false) => Err(OtherKey),
+            (false, _) => Ok([None; REPLICAS_MAX]),
+        }
     }
 
     /// Writes it down, for another process or language.
     pub fn to_bytes(&self) -> [u8; TICKET_LEN] {
+        let Stamps {
+            under,
+            hash,
+            by_place,
+        } = self.0;
         let mut bytes = [0; TICKET_LEN];
         bytes[0] = FORMAT;
-        bytes[8..16].copy_from_slice(&self.hash.place.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.hash.tag.to_le_bytes());
-        for (number, stamp) in self.stamps.iter().enumerate() {
+        bytes[4..8].copy_from_slice(&under.config_id.to_le_bytes());
+        bytes[8..16].copy_from_slice(&under.life.to_le_bytes());
+        bytes[16..24].copy_from_slice(&hash.place.to_le_bytes());
+        bytes[24..32].copy_from_slice(&hash.tag.to_le_bytes());
+        for (number, stamp) in by_place.iter().enumerate() {
             if let Some(stamp) = stamp {
                 bytes[1] |= 1 << number;
-                let at = 24 + 8 * number;
+                let at = 32 + 8 * number;
                 bytes[at..at + 8].copy_from_slice(&stamp.to_le_bytes());
             }
         }
@@ -97,17 +167,22 @@ impl Ticket {
             word.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let is_sound = bytes[0] == FORMAT && bytes[1] >> REPLICAS_MAX == 0 && bytes[2..8] == [0; 6];
+        let is_sound = bytes[0] == FORMAT && bytes[1] >> REPLICAS_MAX == 0 && bytes[2..4] == [0; 2];
         if !is_sound {
             return Err(NoTicket);
         }
-        let hash = KeyHash {
-            place: word(8),
-            tag: word(16),
-        };
         let known = |number: usize| bytes[1] & 1 << number != 0;
-        let stamps = std::array::from_fn(|number| known(number).then(|| word(24 + 8 * number)));
-        Ok(Ticket { hash, stamps })
+        Ok(FillTicket(Stamps {
+            under: TopologyId {
+                life: word(8),
+                config_id: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+            },
+            hash: KeyHash {
+                place: word(16),
+                tag: word(24),
+            },
+            by_place: std::array::from_fn(|number| known(number).then(|| word(32 + 8 * number))),
+        }))
     }
 }
 
@@ -115,18 +190,48 @@ impl Ticket {
 mod tests {
     use super::*;
 
+    const UNDER: TopologyId = TopologyId {
+        life: 11,
+        config_id: 3,
+    };
+    const HASH: KeyHash = KeyHash { place: 7, tag: 9 };
+    const BY_PLACE: [Option<u64>; REPLICAS_MAX] = [Some(5), None, Some(u64::MAX)];
+
+    fn ticket() -> FillTicket {
+        FillTicket::new(Stamps {
+            under: UNDER,
+            hash: HASH,
+            by_place: BY_PLACE,
+        })
+    }
+
+    #[test]
+    fn it_is_for_one_key_under_one_topology() {
+        assert_eq!(ticket().redeem(UNDER, HASH), Ok(BY_PLACE));
+        let other = KeyHash { place: 8, tag: 9 };
+        assert_eq!(ticket().redeem(UNDER, other), Err(OtherKey));
+        for under in [
+            TopologyId { life: 12, ..UNDER },
+            TopologyId {
+                config_id: 4,
+                ..UNDER
+            },
+        ] {
+            assert_eq!(ticket().redeem(under, HASH), Ok([None; REPLICAS_MAX]));
+            // Another life may hash another way: no mistake of the caller's.
+            assert_eq!(ticket().redeem(under, other), Ok([None; REPLICAS_MAX]));
+        }
+    }
+
     #[test]
     fn it_can_be_written_down_and_nothing_else_is_taken_for_one() {
-        let hash = KeyHash { place: 7, tag: 9 };
-        let ticket = Ticket::new(hash, [Some(5), None, Some(u64::MAX)]);
-        assert!(ticket.is_for(hash) && !ticket.is_for(KeyHash { place: 8, tag: 9 }));
-        let bytes = ticket.to_bytes();
-        assert_eq!(Ticket::from_bytes(&bytes), Ok(ticket));
-        assert_eq!(Ticket::from_bytes(&bytes[1..]), Err(NoTicket));
-        for at in 0..8 {
+        let bytes = ticket().to_bytes();
+        assert_eq!(FillTicket::from_bytes(&bytes), Ok(ticket()));
+        assert_eq!(FillTicket::from_bytes(&bytes[1..]), Err(NoTicket));
+        for at in 0..4 {
             let mut other = bytes;
             other[at] = 0xff;
-            assert_eq!(Ticket::from_bytes(&other), Err(NoTicket));
+            assert_eq!(FillTicket::from_bytes(&other), Err(NoTicket));
         }
     }
 }

@@ -28,6 +28,13 @@ pub enum Mutant {
     OneRefusalFails,
     /// Rule 15: one application makes a CAS stored.
     OneApplicationStores,
+    /// A fill goes to replicas whose stamp its miss has not read, too, and counts
+    /// there.
+    UnstampedFilled,
+    /// A fill takes the place of what a replica holds.
+    FillAnywhere,
+    /// A fill that gives way leaves what it has stored at a replica.
+    FillStays,
     /// One vote decides a GET under R=3.2.
     VoteOfOne,
     /// One acknowledgement stores a SET or ERASE under R=3.2.

@@ -3,10 +3,14 @@
 //! # Calling order
 //!
 //! ```text
-//! let mut mutate = Mutate::new(mode, kind, version, limits);
+//! let mut mutate = Mutate::new(mode, version, limits);   // or Mutate::fill
 //! loop {
 //!     match mutate.poll(now) {
-//!         Send { replica, version } => message -> handle_ack, or handle_failure, with that version
+//!         Send { replica, version, stamp }
+//!                                => message -> handle_ack, or handle_failure, with that version
+//!         Evict { replica, version }
+//!                                => an ERASE at this version, to this replica alone
+//!                                   -> handle_ack, or handle_failure
 //!         Nominate { above }     => clock.observe(above); clock.next(wall clock) -> handle_version
 //!         Refresh { replica }    => configuration by RPC   -> handle_refreshed, or restart
 //!         Reconnect { replica }  => a new connection       -> handle_reconnected
@@ -33,18 +37,6 @@ use crate::retry::{GiveUp, Limits, Retry, RetryCause, RetryCounts};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Ack, Outcome, Rejection};
 
-/// What kind of mutation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MutateKind {
-    /// Retried above whatever is newer.
-    Set,
-    /// As a SET.
-    Erase,
-    /// A SET of what was computed after a miss, which gives way to whatever was
-    /// written since ([`crate::fill`]).
-    Fill,
-}
-
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutateStep {
@@ -53,6 +45,17 @@ pub enum MutateStep {
         /// Place in the cohort.
         replica: usize,
         /// To be handed back with the answer.
+        version: Version,
+        /// Of a fill: it goes out as `Action::Fill` with this stamp; without one,
+        /// as a SET.
+        stamp: Option<u64>,
+    },
+    /// Send an ERASE at this version: a fill that gives way takes back what it has
+    /// left.
+    Evict {
+        /// Place in the cohort.
+        replica: usize,
+        /// Of what this fill has stored there; to be handed back with the answer.
         version: Version,
     },
     /// Issue a new version above this one.
@@ -101,18 +104,27 @@ struct Replica {
     lacking: RetryCause,
 }
 
+/// What only a fill has: see [`crate::fill`].
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    stamps: [Option<u64>; REPLICAS_MAX],
+    /// The replicas that may take it, as a bit set.
+    willing: u8,
+    /// The latest version at which each replica has taken it.
+    held: [Option<Version>; REPLICAS_MAX],
+    /// It gives way, to this bound, once what is open is answered.
+    gives_way: Option<Version>,
+    /// The replicas that are to evict what they hold of it, as a bit set.
+    evictions_due: u8,
+    /// Those that were told to, and have not answered.
+    evictions_open: u8,
+}
+
 /// The machine. See the module's page for the calling order.
 #[derive(Clone, Debug)]
 pub struct Mutate {
-    kind: MutateKind,
     version: Version,
-    /// Of a fill: its miss has read stamps. One without is a SET at a version taken
-    /// at the miss, which gives way to anything above it.
-    has_stamps: bool,
-    /// Of a fill: the replicas that may take it, as a bit set.
-    willing: u8,
-    /// Of a fill: the replicas whose stamp is not known, as a bit set.
-    unstamped: u8,
+    fill: Option<Fill>,
     replica_count: usize,
     quorum: usize,
     replicas: [Replica; REPLICAS_MAX],
@@ -127,19 +139,16 @@ pub struct Mutate {
 }
 
 impl Mutate {
-    /// A machine that stores under `version`, freshly issued.
-    pub fn new(mode: Mode, kind: MutateKind, version: Version, limits: Limits) -> Self {
+    /// A SET or ERASE under `version`, freshly issued.
+    pub fn new(mode: Mode, version: Version, limits: Limits) -> Self {
         let fresh = Replica {
             work: Work::Send,
             ack: AckState::Open,
             lacking: RetryCause::Connection,
         };
         Mutate {
-            kind,
             version,
-            has_stamps: false,
-            willing: u8::MAX,
-            unstamped: 0,
+            fill: None,
             replica_count: mode.replica_count(),
             quorum: if mutants::is_on(Mutant::AckOfOne) {
                 1
@@ -157,30 +166,51 @@ impl Mutate {
         }
     }
 
-    /// A fill, and the stamps that its miss has read: goes to those replicas first,
-    /// as `Action::Fill`; to the others, once it is stored, as a SET. To be called
-    /// before the first poll.
-    pub fn fill(&mut self, stamps: &[Option<u64>; REPLICAS_MAX]) {
-        for (number, stamp) in stamps.iter().enumerate().take(self.replica_count) {
-            if stamp.is_none() {
-                self.unstamped |= 1 << number;
+    /// A SET of what was computed after a miss, which gives way to whatever was
+    /// written since ([`crate::fill`]), and the stamps that the miss has read. It
+    /// goes to those replicas first; to the others, once it is stored, as a SET.
+    pub fn fill(
+        mode: Mode,
+        version: Version,
+        stamps: [Option<u64>; REPLICAS_MAX],
+        limits: Limits,
+    ) -> Self {
+        let mut mutate = Mutate::new(mode, version, limits);
+        let mut willing = 0;
+        for (number, stamp) in stamps.iter().enumerate() {
+            if stamp.is_some() || mutants::is_on(Mutant::UnstampedFilled) {
+                willing |= 1 << number;
             }
         }
-        self.has_stamps = true;
-        self.willing = !self.unstamped;
-        self.open_attempt();
-        self.advance();
+        mutate.fill = Some(Fill {
+            stamps,
+            willing,
+            held: [None; REPLICAS_MAX],
+            gives_way: None,
+            evictions_due: 0,
+            evictions_open: 0,
+        });
+        mutate.open_attempt();
+        mutate.advance();
+        mutate
     }
 
     /// Sends the same version to another cohort, after a refresh has found
     /// that the key belongs there now. Answers from before are lost. A fill ends:
     /// nobody there knows its stamps.
     pub fn restart(&mut self, mode: Mode) {
-        self.close_attempt();
-        if self.kind == MutateKind::Fill {
-            let bound = self.version;
-            return self.finish(MutationOutcome::Superseded { bound });
+        if let Some(fill) = &mut self.fill {
+            (fill.evictions_due, fill.evictions_open) = (0, 0);
+            for replica in &mut self.replicas {
+                replica.work = Work::None;
+            }
+            if self.outcome.is_none() {
+                let bound = self.version;
+                self.finish(MutationOutcome::Superseded { bound });
+            }
+            return;
         }
+        self.close_attempt();
         self.replica_count = mode.replica_count();
         self.quorum = mode.quorum();
         self.open_attempt();
@@ -208,6 +238,7 @@ impl Mutate {
                     return MutateStep::Send {
                         replica: number,
                         version,
+                        stamp: self.fill.and_then(|fill| fill.stamps[number]),
                     };
                 }
                 Work::Refresh if !over => {
@@ -219,6 +250,19 @@ impl Mutate {
                     return MutateStep::Reconnect { replica: number };
                 }
                 _ => {}
+            }
+        }
+        if let Some(fill) = &mut self.fill {
+            if fill.evictions_due != 0 {
+                let replica = fill.evictions_due.trailing_zeros() as usize;
+                fill.evictions_due &= !(1 << replica);
+                fill.evictions_open |= 1 << replica;
+                let version = fill.held[replica].unwrap_or(Version::ZERO);
+                return MutateStep::Evict { replica, version };
+            }
+            let until_ns = self.retry.deadline_ns();
+            if fill.evictions_open != 0 && now_ns < until_ns {
+                return MutateStep::Wait { until_ns };
             }
         }
         if let Some(outcome) = self.outcome {
@@ -237,11 +281,20 @@ impl Mutate {
 
     /// A replica's answer to the message that carried `version`.
     pub fn handle_ack(&mut self, replica: usize, version: Version, ack: Ack) {
-        if version != self.version || self.above.is_some() {
+        if self.is_eviction(replica, version) {
             return;
         }
-        if matches!(ack.outcome, Outcome::Mismatch { .. }) {
-            self.willing &= !(1 << replica);
+        if let Some(fill) = &mut self.fill {
+            match ack.outcome {
+                Outcome::Applied => {
+                    fill.held[replica] = fill.held[replica].max(Some(version));
+                }
+                Outcome::Mismatch { .. } => fill.willing &= !(1 << replica),
+                _ => {}
+            }
+        }
+        if version != self.version || self.above.is_some() {
+            return;
         }
         let state = &mut self.replicas[replica];
         state.ack = match ack.outcome {
@@ -272,7 +325,7 @@ impl Mutate {
 
     /// There is no answer to the message that carried `version`.
     pub fn handle_failure(&mut self, replica: usize, version: Version, failure: SendFailure) {
-        if version != self.version || self.above.is_some() {
+        if self.is_eviction(replica, version) || version != self.version || self.above.is_some() {
             return;
         }
         let state = &mut self.replicas[replica];
@@ -285,6 +338,19 @@ impl Mutate {
             (SendFailure::Lost, _) => state.ack = AckState::Lost,
         }
         self.advance();
+    }
+
+    /// Whether an answer is to an eviction: then it is done with.
+    fn is_eviction(&mut self, replica: usize, version: Version) -> bool {
+        let Some(fill) = &mut self.fill else {
+            return false;
+        };
+        let is_open = fill.evictions_open & 1 << replica != 0;
+        let is_eviction = is_open && fill.held[replica] == Some(version);
+        if is_eviction {
+            fill.evictions_open &= !(1 << replica);
+        }
+        is_eviction
     }
 
     /// The new version that `Nominate` asked for.
@@ -323,6 +389,9 @@ impl Mutate {
         if self.outcome.is_some() {
             return;
         }
+        if self.gives_way().is_some() {
+            return self.end_giving_way();
+        }
         let acks = self.replicas.map(|replica| replica.ack);
         match decide_acks(&acks[..self.replica_count], self.quorum) {
             AckDecision::Open => {}
@@ -330,9 +399,12 @@ impl Mutate {
                 self.outcome = Some(MutationOutcome::Stored {
                     version: self.version,
                 });
-                for number in 0..self.replica_count {
-                    if self.unstamped & 1 << number != 0 {
-                        self.replicas[number].work = Work::Send;
+                if let Some(fill) = &mut self.fill {
+                    for number in 0..self.replica_count {
+                        if fill.willing & 1 << number == 0 {
+                            fill.stamps[number] = None;
+                            self.replicas[number].work = Work::Send;
+                        }
                     }
                 }
             }
@@ -359,13 +431,12 @@ impl Mutate {
     }
 
     fn superseded(&mut self, bound: Version) {
-        let willing = (0..self.replica_count)
-            .filter(|number| self.willing & 1 << number != 0)
-            .count();
-        let gives_way = self.kind == MutateKind::Fill && !self.has_stamps;
-        if gives_way || willing < self.quorum {
-            self.outcome = Some(MutationOutcome::Superseded { bound });
-            return;
+        if let Some(fill) = &mut self.fill {
+            let willing = fill.willing & ((1 << self.replica_count) - 1);
+            if (willing.count_ones() as usize) < self.quorum {
+                fill.gives_way = Some(bound);
+                return self.end_giving_way();
+            }
         }
         // Superseded at so many that the others are no quorum, now or later.
         let is_final = self.replicas[..self.replica_count]
@@ -384,11 +455,51 @@ impl Mutate {
         }
     }
 
+    fn gives_way(&self) -> Option<Version> {
+        self.fill.and_then(|fill| fill.gives_way)
+    }
+
+    /// A fill that so many refuse that it cannot be stored any more. What is not
+    /// sent is not sent; what was is waited for, and taken back where it was taken:
+    /// a copy that two replicas refuse would be one of three different votes as soon
+    /// as something else is late at a second replica.
+    fn end_giving_way(&mut self) {
+        let Some(bound) = self.gives_way() else {
+            return;
+        };
+        let mut is_open = false;
+        for replica in &mut self.replicas[..self.replica_count] {
+            if std::mem::replace(&mut replica.work, Work::None) != Work::None {
+                replica.ack = AckState::Down;
+            }
+            is_open |= replica.ack == AckState::Open;
+        }
+        if !is_open {
+            self.take_back();
+            self.outcome = Some(MutationOutcome::Superseded { bound });
+        }
+    }
+
+    /// Has every replica evict what it has taken of a fill that is not stored: at
+    /// that entry's own version, so that whatever has come since stays.
+    fn take_back(&mut self) {
+        if let Some(fill) = &mut self.fill
+            && !mutants::is_on(Mutant::FillStays)
+        {
+            for (number, held) in fill.held[..self.replica_count].iter().enumerate() {
+                if held.is_some() {
+                    fill.evictions_due |= 1 << number;
+                }
+            }
+        }
+    }
+
     /// So many refuse it that the others are no quorum. What one of these holds,
     /// or may still receive, is never seen: a copy alone is neither a vote that
     /// finds a second one nor what recovery or repair spread. Only an earlier
     /// message makes it uncertain.
     fn rejected(&mut self, rejection: Rejection) {
+        self.take_back();
         self.outcome = Some(if self.uncertain {
             MutationOutcome::Indeterminate
         } else {
@@ -436,6 +547,11 @@ impl Mutate {
     }
 
     fn give_up(&mut self, cause: GiveUp) {
+        if let Some(bound) = self.gives_way() {
+            self.take_back();
+            self.outcome = Some(MutationOutcome::Superseded { bound });
+            return;
+        }
         self.finish(MutationOutcome::Failed { cause });
     }
 
@@ -467,7 +583,7 @@ impl Mutate {
 
     fn open_attempt(&mut self) {
         for (number, replica) in self.replicas[..self.replica_count].iter_mut().enumerate() {
-            let is_willing = self.willing & 1 << number != 0;
+            let is_willing = self.fill.is_none_or(|fill| fill.willing & 1 << number != 0);
             replica.work = if is_willing { Work::Send } else { Work::None };
             replica.ack = match is_willing {
                 true => AckState::Open,

@@ -2,8 +2,8 @@
 
 use crate::client::Client;
 use crate::error::OpError;
-use crate::mutate::FillTicket;
 use crate::time;
+use trefoil_client_core::fill::{FillTicket, Stamps};
 use trefoil_client_core::get::{GetFailure, GetOutcome, MissReason};
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::{Outcome, Owner, Purpose};
@@ -37,21 +37,21 @@ pub struct Hit<'a> {
 }
 
 /// No value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Miss {
     /// Why.
     pub reason: MissReason,
-    /// For [`Client::fill`]: a value computed after this miss does not
-    /// overwrite what was written since.
+    /// For [`Client::fill`]: a value computed after this miss does not replace what
+    /// was written since. Good for one fill of this key.
     pub fill: FillTicket,
 }
 
 impl Miss {
     #[inline]
-    pub(crate) fn new(reason: MissReason, version: Version) -> Self {
+    pub(crate) fn new(reason: MissReason, stamps: Stamps) -> Self {
         Miss {
             reason,
-            fill: FillTicket::new(version),
+            fill: FillTicket::new(stamps),
         }
     }
 }
@@ -102,7 +102,9 @@ impl Client {
                     GetOutcome::Hit { version, .. } => {
                         hit(self.driver.inline_bytes(&inline), version)
                     }
-                    GetOutcome::Miss { reason } => Ok(Lookup::Miss(self.miss(reason))),
+                    GetOutcome::Miss { reason } => {
+                        Ok(Lookup::Miss(Miss::new(reason, self.driver.missed(&inline))))
+                    }
                     GetOutcome::Failed { cause } => Err(failed(cause, None)),
                 }
             }
@@ -119,15 +121,12 @@ impl Client {
         self.held = held;
         match ended {
             Some((Outcome::Hit { version }, _)) => hit(self.held.bytes(), version),
-            Some((Outcome::Miss { reason }, _)) => Ok(Lookup::Miss(self.miss(reason))),
+            Some((Outcome::Miss { reason, stamps }, _)) => {
+                Ok(Lookup::Miss(Miss::new(reason, stamps)))
+            }
             Some((Outcome::Failed { cause }, why)) => Err(failed(cause, why.as_deref())),
             other => Err(OpError::Failed(format!("a lookup ended as {other:?}"))),
         }
-    }
-
-    /// A miss, with the version that a fill after it stores under.
-    pub(crate) fn miss(&mut self, reason: MissReason) -> Miss {
-        Miss::new(reason, self.driver.nominate())
     }
 }
 

@@ -25,7 +25,7 @@
 
 use crate::client::{Client, check_key};
 use crate::error::OpError;
-use crate::get::{Hit, Lookup};
+use crate::get::{Hit, Lookup, Miss};
 use crate::time;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -291,7 +291,8 @@ impl Client {
                         }
                         State::Absent => {
                             self.driver.counters_mut().misses += 1;
-                            let miss = self.miss(MissReason::Absent);
+                            let stamps = self.driver.stamps(item.hash, Version::ZERO, |_| None);
+                            let miss = Miss::new(MissReason::Absent, stamps);
                             on(index, Ok(Lookup::Miss(miss)));
                         }
                         State::Unclear | State::Placed | State::Far => return index,

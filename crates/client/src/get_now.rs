@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::error::OpError;
-use crate::get::{Lookup, hit};
+use crate::get::{Lookup, Miss, hit};
 use crate::time;
 use trefoil_client_core::get::GetOutcome;
 use trefoil_driver::Purpose;
@@ -29,7 +29,10 @@ impl Client {
             GetOutcome::Hit { version, .. } => {
                 Some(hit(self.driver.inline_bytes(&inline), version))
             }
-            GetOutcome::Miss { reason } => Some(Ok(Lookup::Miss(self.miss(reason)))),
+            GetOutcome::Miss { reason } => {
+                let stamps = self.driver.missed(&inline);
+                Some(Ok(Lookup::Miss(Miss::new(reason, stamps))))
+            }
             GetOutcome::Failed { .. } => None,
         }
     }

@@ -55,7 +55,7 @@ impl Client {
                 self.held = held;
                 match ended {
                     Some((Outcome::Hit { version }, _)) => basis(hit(self.held.bytes(), version)),
-                    Some((Outcome::Miss { reason }, _)) => Ok(missed(reason)),
+                    Some((Outcome::Miss { reason, .. }, _)) => Ok(missed(reason)),
                     Some((Outcome::Failed { cause }, why)) => unfinished(cause, why.as_deref()),
                     other => Err(OpError::Failed(format!("a look ended as {other:?}"))),
                 }

@@ -4,22 +4,11 @@ use crate::client::{Client, check_key};
 use crate::error::{Mutated, OpError};
 use crate::time;
 use std::time::Duration;
-use trefoil_client_core::mutate::MutateKind;
+use trefoil_client_core::fill::FillTicket;
 use trefoil_client_core::outcome::MutationOutcome;
 use trefoil_driver::{Item, Outcome, Owner};
-use trefoil_layout::Version;
 use trefoil_layout::data::EXPIRY_MS_MAX;
 use trefoil_layout::op::{Expected, Rejection};
-
-/// A version taken at a miss: what a fill stores under.
-#[derive(Clone, Copy, Debug)]
-pub struct FillTicket(Version);
-
-impl FillTicket {
-    pub(crate) fn new(version: Version) -> Self {
-        FillTicket(version)
-    }
-}
 
 /// What a value is stored with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,8 +38,10 @@ impl Client {
         self.waited_mutation(at)
     }
 
-    /// Stores a value that was computed after a miss, unless something newer
-    /// than the miss is there.
+    /// Stores a value that was computed after a miss, unless the key was written since,
+    /// whatever anybody's clock says: then it is [`Mutated::Superseded`]. So is one
+    /// that met a mutation of a key that shares its count, or another configuration of
+    /// the cell. A ticket of another key's miss is an error, and nothing is sent.
     pub fn fill(
         &mut self,
         ticket: FillTicket,
@@ -89,11 +80,7 @@ impl Client {
         owner: Owner,
     ) -> Result<u32, OpError> {
         let item = self.check(key, value, options)?;
-        let version = self.driver.nominate();
-        let kind = MutateKind::Set;
-        Ok(self
-            .driver
-            .begin_mutation(kind, version, key, value, item, owner))
+        Ok(self.driver.begin_set(key, value, item, owner))
     }
 
     pub(crate) fn begin_fill(
@@ -105,21 +92,16 @@ impl Client {
         owner: Owner,
     ) -> Result<u32, OpError> {
         let item = self.check(key, value, options)?;
-        let kind = MutateKind::Fill;
-        Ok(self
-            .driver
-            .begin_mutation(kind, ticket.0, key, value, item, owner))
+        self.driver
+            .begin_fill(ticket, key, value, item, owner)
+            .map_err(|error| OpError::Failed(error.to_string()))
     }
 
     pub(crate) fn begin_erase(&mut self, key: &[u8], owner: Owner) -> Result<u32, OpError> {
         check_key(key)?;
         self.check_process()?;
         self.settle_topology();
-        let version = self.driver.nominate();
-        let (kind, item) = (MutateKind::Erase, Item::default());
-        Ok(self
-            .driver
-            .begin_mutation(kind, version, key, &[], item, owner))
+        Ok(self.driver.begin_erase(key, owner))
     }
 
     pub(crate) fn begin_cas(

@@ -35,7 +35,7 @@ impl OwnedHit {
 }
 
 /// A lookup's result that owns its value.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum OwnedLookup {
     /// A value.
     Hit(OwnedHit),

@@ -18,16 +18,17 @@
 
 use crate::client::Client;
 use crate::error::{Mutated, OpError};
-use crate::get::{Lookup, failed, hit};
+use crate::get::{Lookup, Miss, failed, hit};
 use crate::item_use::ItemUses;
 use crate::look::{Basis, basis, missed, unfinished};
-use crate::mutate::{FillTicket, SetOptions, concluded};
+use crate::mutate::{SetOptions, concluded};
 use crate::sleep::{arm, silence};
 use crate::time;
 use rustix::event::epoll;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use trefoil_client_core::fill::FillTicket;
 use trefoil_client_core::get::GetOutcome;
 use trefoil_driver::{Outcome, Owner, Purpose};
 use trefoil_fabric::Idle;
@@ -121,7 +122,9 @@ impl Client {
         self.driver.counters_mut().add(&inline.outcome);
         Some(match inline.outcome {
             GetOutcome::Hit { version, .. } => hit(self.driver.inline_bytes(&inline), version),
-            GetOutcome::Miss { reason } => Ok(Lookup::Miss(self.miss(reason))),
+            GetOutcome::Miss { reason } => {
+                Ok(Lookup::Miss(Miss::new(reason, self.driver.missed(&inline))))
+            }
             GetOutcome::Failed { cause } => Err(failed(cause, None)),
         })
     }
@@ -245,10 +248,12 @@ impl Client {
                 Outcome::Hit { version } if is_look => {
                     Completion::Basis(basis(hit(self.held.bytes(), version)))
                 }
-                Outcome::Miss { reason } if is_look => Completion::Basis(Ok(missed(reason))),
+                Outcome::Miss { reason, .. } if is_look => Completion::Basis(Ok(missed(reason))),
                 Outcome::Failed { cause } if is_look => Completion::Basis(unfinished(cause, why)),
                 Outcome::Hit { version } => Completion::Lookup(hit(self.held.bytes(), version)),
-                Outcome::Miss { reason } => Completion::Lookup(Ok(Lookup::Miss(self.miss(reason)))),
+                Outcome::Miss { reason, stamps } => {
+                    Completion::Lookup(Ok(Lookup::Miss(Miss::new(reason, stamps))))
+                }
                 Outcome::Failed { cause } => Completion::Lookup(Err(failed(cause, why))),
                 Outcome::Mutated(outcome) => Completion::Mutated(concluded(outcome, why)),
                 Outcome::Uses(uses) => Completion::ItemUses(Ok(uses)),

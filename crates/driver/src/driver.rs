@@ -25,9 +25,10 @@ use std::sync::Arc;
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::Cas;
 use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::fill::{FillTicket, OtherKey, Stamps};
 use trefoil_client_core::get::{Get, GetOutcome, GetStep, Plan, Strategy};
-use trefoil_client_core::mode::Mode;
-use trefoil_client_core::mutate::{Mutate, MutateKind};
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
+use trefoil_client_core::mutate::Mutate;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::retry::{Limits, RetryCounts};
 use trefoil_fabric::RegionView;
@@ -144,6 +145,10 @@ pub struct Inline {
     pub outcome: GetOutcome,
     /// The backend whose buffer holds a hit's data.
     pub backend: u32,
+    /// Of the key.
+    hash: KeyHash,
+    /// Of a miss: what it has found expired or flushed, or zero.
+    dead: Version,
 }
 
 impl<H: Host> Driver<H> {
@@ -391,7 +396,16 @@ impl<H: Host> Driver<H> {
                         self.touch_voters(hash, cohort, |place| get.touched_slot(place));
                     }
                 }
-                Ok(Inline { outcome, backend })
+                let dead = match outcome {
+                    GetOutcome::Miss { .. } => get.dead_version(),
+                    GetOutcome::Hit { .. } | GetOutcome::Failed { .. } => Version::ZERO,
+                };
+                Ok(Inline {
+                    outcome,
+                    backend,
+                    hash,
+                    dead,
+                })
             }
             Err(step) => Err(Left {
                 hash,
@@ -467,26 +481,51 @@ impl<H: Host> Driver<H> {
         at
     }
 
-    /// Begins to store under `version`: see [`Mutate`].
-    pub fn begin_mutation(
+    /// Begins a SET at a version of its own.
+    pub fn begin_set(&mut self, key: &[u8], value: &[u8], item: Item, owner: Owner) -> u32 {
+        self.begin_mutation(Action::Set, None, key, value, item, owner)
+    }
+
+    /// Begins an ERASE at a version of its own.
+    pub fn begin_erase(&mut self, key: &[u8], owner: Owner) -> u32 {
+        self.begin_mutation(Action::Erase, None, key, &[], Item::default(), owner)
+    }
+
+    /// Begins to store what was computed after a miss, at a version of its own, unless
+    /// the key was written since.
+    pub fn begin_fill(
         &mut self,
-        kind: MutateKind,
-        version: Version,
+        ticket: FillTicket,
+        key: &[u8],
+        value: &[u8],
+        item: Item,
+        owner: Owner,
+    ) -> Result<u32, OtherKey> {
+        let stamps = ticket.redeem(self.topology.id(), self.topology.hash(key))?;
+        Ok(self.begin_mutation(Action::Set, Some(stamps), key, value, item, owner))
+    }
+
+    fn begin_mutation(
+        &mut self,
+        action: Action,
+        stamps: Option<[Option<u64>; REPLICAS_MAX]>,
         key: &[u8],
         value: &[u8],
         item: Item,
         owner: Owner,
     ) -> u32 {
+        let version = self.nominate();
         let now = self.host.monotonic_ns();
         let limits = self.limits(now);
         let (at, mut op) = self.admit(key, owner, limits);
         op.value.extend_from_slice(value);
         op.item = item;
-        op.action = match kind {
-            MutateKind::Erase => Action::Erase,
-            MutateKind::Set | MutateKind::Fill => Action::Set,
-        };
-        op.machine = Machine::Mutate(Mutate::new(self.topology.mode(), kind, version, limits));
+        op.action = action;
+        let mode = self.topology.mode();
+        op.machine = Machine::Mutate(match stamps {
+            None => Mutate::new(mode, version, limits),
+            Some(stamps) => Mutate::fill(mode, version, stamps, limits),
+        });
         self.begin(at, op, now)
     }
 
@@ -773,11 +812,36 @@ impl<H: Host> Driver<H> {
                 std::mem::swap(bytes, &mut op.buffers[0]);
                 Outcome::Hit { version }
             }
-            GetOutcome::Miss { reason } => Outcome::Miss { reason },
+            GetOutcome::Miss { reason } => Outcome::Miss {
+                reason,
+                stamps: self.missed(inline),
+            },
             GetOutcome::Failed { cause } => Outcome::Failed { cause },
         });
         self.slab.put(at, op);
         at
+    }
+
+    /// What a miss that ended in place leaves for a fill.
+    pub fn missed(&self, inline: &Inline) -> Stamps {
+        self.stamps(inline.hash, inline.dead, |_| None)
+    }
+
+    /// What a miss of the key with this hash leaves for a fill: the stamps that this
+    /// side can read, else those that answers brought. `dead` is what it has found
+    /// expired or flushed, or zero.
+    pub fn stamps(
+        &self,
+        hash: KeyHash,
+        dead: Version,
+        heard: impl Fn(usize) -> Option<u64>,
+    ) -> Stamps {
+        inline::stamps(&self.topology, hash, |place, number| {
+            match self.links.get(number as usize).and_then(Link::view) {
+                Some(view) => inline::stamp_of(view, place, hash, dead, || self.host.unix_ns()),
+                None => heard(place),
+            }
+        })
     }
 
     /// The data entry of a hit that ended in place, until the next lookup.

@@ -3,10 +3,13 @@
 //! step that has to wait for somebody.
 
 use crate::host::Clock;
+use crate::topology::Topology;
 use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::fill::{Stamps, index_leaves_room};
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep};
+use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_fabric::RegionView;
-use trefoil_layout::KeyHash;
+use trefoil_layout::{KeyHash, Version};
 use trefoil_region::WordBuffer;
 
 /// How far the coarse clock may lag: two ticks of the slowest kernel timer, and the
@@ -88,6 +91,40 @@ pub fn run<const N: usize>(
             }
         }
     }
+}
+
+/// What a miss leaves for a fill: each replica's stamp as `stamp_at` knows it. To be
+/// called once the miss is known, and before its caller hears of it.
+pub fn stamps(
+    topology: &Topology,
+    hash: KeyHash,
+    stamp_at: impl Fn(usize, u32) -> Option<u64>,
+) -> Stamps {
+    let cohort = topology.cohort(hash);
+    let mut by_place = [None; REPLICAS_MAX];
+    for (place, number) in cohort.as_slice().iter().enumerate() {
+        by_place[place] = stamp_at(place, *number);
+    }
+    Stamps {
+        under: topology.id(),
+        hash,
+        by_place,
+    }
+}
+
+/// The stamp of a replica whose memory is mapped, unless it holds a value of its own;
+/// `dead` is what the miss has found expired or flushed.
+pub fn stamp_of(
+    view: &RegionView,
+    place: usize,
+    hash: KeyHash,
+    dead: Version,
+    now_unix_ns: impl FnOnce() -> u64,
+) -> Option<u64> {
+    let stamp = view.stamp(place, hash);
+    // After the stamp: what comes later than this changes it.
+    let vote = view.index_vote(place, hash);
+    index_leaves_room(vote, dead, now_unix_ns).then_some(stamp)
 }
 
 #[inline(always)]

@@ -181,6 +181,10 @@ impl Slab {
         let Some(replica) = op.place_of(token) else {
             return;
         };
+        if let Completion::Stamp(_, stamp) = completion {
+            op.stamps[replica] = Some(stamp);
+            return;
+        }
         op.owed[replica] = Owed::Nothing;
         op.feed(replica, completion);
         self.make_ready(at);
@@ -273,6 +277,8 @@ impl Op {
                     "the backend answered something else",
                 );
             }
+            // Taken in already; its answer follows.
+            Completion::Stamp(..) => {}
             Completion::NoAnswer(_, failure, why) => self.no_answer(replica, failure, why),
         }
     }

@@ -7,6 +7,7 @@ use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
 use std::sync::Arc;
 use trefoil_client_core::cas::CasStep;
 use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::fill::{Stamps, leaves_room};
 use trefoil_client_core::get::{Failure, GetOutcome, GetStep, Strategy};
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::mutate::MutateStep;
@@ -93,6 +94,7 @@ impl<H: Host> Driver<H> {
         op.cohort = self.topology.cohort(op.hash);
         op.flush_floor = self.topology.flush_floor();
         op.owed = [Owed::Nothing; REPLICAS_MAX];
+        op.stamps = [None; REPLICAS_MAX];
         op.too_large = 0;
         if let Machine::Get(_) = op.machine {
             let get = self.new_lookup(op, now);
@@ -207,10 +209,27 @@ impl<H: Host> Driver<H> {
                     op.hit_replica = replica;
                     Outcome::Hit { version }
                 }
-                GetOutcome::Miss { reason } => Outcome::Miss { reason },
+                GetOutcome::Miss { reason } => Outcome::Miss {
+                    reason,
+                    stamps: self.stamps_after(op),
+                },
                 GetOutcome::Failed { cause } => Outcome::Failed { cause },
             }),
         }
+    }
+
+    /// What the miss that this lookup has ended with leaves for a fill.
+    fn stamps_after(&self, op: &mut Op) -> Stamps {
+        let stamps = op.stamps;
+        let Some(get) = op.lookup() else {
+            return self.stamps(op.hash, Version::ZERO, |_| None);
+        };
+        let dead = get.dead_version();
+        let votes: [_; REPLICAS_MAX] = std::array::from_fn(|place| get.voted(place));
+        self.stamps(op.hash, dead, |place| {
+            let room = leaves_room(votes[place]?, dead, || self.host.unix_ns());
+            stamps[place].filter(|_| room)
+        })
     }
 
     fn link_of(&mut self, op: &Op, replica: usize) -> Option<&mut crate::link::Link<H::Port>> {
@@ -352,8 +371,20 @@ impl<H: Host> Driver<H> {
             return Flow::Wait(u64::MAX);
         };
         match machine.poll(now) {
-            MutateStep::Send { replica, version } => {
-                let action = op.action;
+            MutateStep::Send {
+                replica,
+                version,
+                stamp,
+            } => {
+                let action = match stamp {
+                    Some(stamp) => Action::Fill { stamp },
+                    None => op.action,
+                };
+                self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
+                Flow::Again
+            }
+            MutateStep::Evict { replica, version } => {
+                let action = Action::Erase;
                 self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 Flow::Again
             }

@@ -600,7 +600,7 @@ impl<H: Host> Driver<H> {
 fn count(counters: &mut Counters, outcome: &Outcome) {
     match outcome {
         Outcome::Hit { .. } => counters.hits += 1,
-        Outcome::Miss { reason } => {
+        Outcome::Miss { reason, .. } => {
             counters.misses += 1;
             counters.inquorate += u64::from(*reason == MissReason::Inquorate);
         }

@@ -116,6 +116,9 @@ pub enum Completion<'a> {
     Data(Token, Result<&'a [u8], OutOfWindow>),
     /// Of [`Port::submit_scan`]; the bytes mean something if the vote is `Present`.
     Scan(Token, IndexVote, &'a [u8]),
+    /// The key's stamp (`layout::control::stamp`), just before the answer to a lookup
+    /// that was sent: from carriers that do not map the backend's memory.
+    Stamp(Token, u64),
     /// Of [`Port::send`].
     Answer(Token, Answer<'a>),
     /// There will be no answer to a message, and why, for people.
@@ -129,6 +132,7 @@ impl Completion<'_> {
             Completion::Index(token, _)
             | Completion::Data(token, _)
             | Completion::Scan(token, ..)
+            | Completion::Stamp(token, _)
             | Completion::Answer(token, _)
             | Completion::NoAnswer(token, ..) => token,
         }

@@ -32,8 +32,6 @@ pub(crate) struct KeyHistory {
     added: Vec<Version>,
     /// Nobody has ended what survivors disagree about since the run began.
     survivors_disagree: bool,
-    /// A fill has given way to something newer, but may hold the place of a copy.
-    fill_gave_way: bool,
     seen: Vec<Version>,
     seen_max: Version,
     /// Versions of CAS reported failed.
@@ -91,10 +89,10 @@ impl KeyHistory {
 
     /// A GET found nothing while nothing fails and nobody else is at work.
     pub(crate) fn lonely_miss(&self, is_inquorate: bool) -> Result<(), Broken> {
-        if is_inquorate && !self.survivors_disagree && !self.fill_gave_way {
+        if is_inquorate && !self.survivors_disagree {
             return broken(Property::Quorum, "a GET found no quorum".to_owned());
         }
-        if self.is_there && !self.fill_gave_way {
+        if self.is_there {
             let version = self.acknowledged_max;
             let message = format!("a GET found nothing, but {version:?} was acknowledged");
             return broken(Property::Kept, message);
@@ -112,11 +110,6 @@ impl KeyHistory {
             }
         }
         self.is_there = held[0].is_some() && held[0] == held[1];
-    }
-
-    /// A fill was superseded: it is not tried again above what superseded it.
-    pub(crate) fn fill_gave_way(&mut self) {
-        self.fill_gave_way = true;
     }
 
     /// A fill goes out under this version, after a miss that ended at this step.
@@ -156,9 +149,6 @@ impl KeyHistory {
     /// While nothing is evicted or forgotten: no CAS over nothing takes the place
     /// of what was stored and not removed.
     pub(crate) fn check_added(&self) -> Result<(), Broken> {
-        if self.fill_gave_way {
-            return Ok(());
-        }
         for added in &self.added {
             let below = |version: &&Version| *version < added;
             let Some(last) = self.lasting.iter().filter(below).max() else {

@@ -102,6 +102,10 @@ impl Env<'_> {
     /// What a fill at this replica must find again, if its memory may be believed.
     pub(crate) fn read_stamp(&self, view: &View, place: usize, hash: KeyHash) -> Option<u64> {
         let instance = &self.instances[view.instance];
+        let fails = self.profile.read_failure;
+        if fails > 0 && self.rng.chance(8 * fails) {
+            return None;
+        }
         let control = instance.store.regions().control.words();
         let partition = hash.partition(place, self.profile.partitions);
         let count = self.profile.partitions * self.profile.replicas;

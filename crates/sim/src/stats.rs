@@ -65,6 +65,8 @@ pub enum Mark {
     ClockAhead,
     /// A fill was superseded.
     FillSuperseded,
+    /// A fill that gave way took back what it had left at a replica.
+    FillEvicted,
     /// At the end, all three replicas of a key agreed.
     CleanQuorum,
     /// At the end, exactly two replicas of a key agreed.
@@ -107,6 +109,7 @@ impl Mark {
         (Mark::Indeterminate, "indeterminate"),
         (Mark::ClockAhead, "clock_ahead"),
         (Mark::FillSuperseded, "fill_superseded"),
+        (Mark::FillEvicted, "fill_evicted"),
         (Mark::CleanQuorum, "clean_quorum"),
         (Mark::DirtyQuorum, "dirty_quorum"),
         (Mark::NoQuorum, "no_quorum"),

@@ -167,9 +167,10 @@ impl Trefoil for RpcService {
         let member = self.member(request.backend)?;
         let topology = topology(request.life, request.config_id);
         let response = SCRATCH.with_borrow_mut(|scratch| {
+            // Before the answer: what comes after it changes the stamp.
+            let stamp = member.stamp(&request.key);
             let answer = member.lookup(topology, &request.key, scratch);
             member.hot.message(&request.key, found_len(&answer));
-            let stamp = member.stamp(&request.key);
             let response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
             if scratch.bytes().len() > SCRATCH_LEN_MAX {
                 *scratch = WordBuffer::default();

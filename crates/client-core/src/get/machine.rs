@@ -4,7 +4,7 @@ use super::rounds::{Data, NO_SLOT, Replica, Work};
 use super::{
     Failure, GetFailure, GetOutcome, GetStep, MissReason, ONE_SIDED_FAULTS_MAX, Plan, Strategy,
 };
-use crate::cas::{AT_REST_NS, Looked};
+use crate::cas::Looked;
 use crate::data::{DataCheck, DataVerdict, judge};
 use crate::mode::{Mode, REPLICAS_MAX};
 use crate::mutants::{self, Mutant};
@@ -357,17 +357,27 @@ impl<const N: usize> Get<N> {
         }
     }
 
-    /// Whether a fill may follow this miss: not where replicas disagree and what
-    /// they hold is recent. It is most likely a mutation on its way, and a fill
-    /// would take the place of one of its copies.
-    pub fn may_fill(&self, now_unix_ns: u64) -> bool {
-        let at_rest_ns = now_unix_ns.saturating_sub(AT_REST_NS);
-        let is_old = |vote: &Vote| match vote {
-            Vote::Present { version, .. } => version.time_ns < at_rest_ns,
-            _ => true,
-        };
-        let reason = MissReason::Inquorate;
-        self.outcome != Some(GetOutcome::Miss { reason }) || self.votes.iter().all(is_old)
+    /// The version of an item that this miss found expired or flushed; zero if there
+    /// was none.
+    pub fn dead_version(&self) -> Version {
+        let mut dead = Version::ZERO;
+        for (replica, vote) in self.replicas.iter().zip(&self.votes) {
+            if let (Vote::Present { version, .. }, Data::Expired | Data::Flushed) =
+                (vote, replica.data)
+            {
+                dead = dead.max(*version);
+            }
+        }
+        dead
+    }
+
+    /// What a replica that has voted holds.
+    pub fn voted(&self, replica: usize) -> Option<Option<Version>> {
+        match self.votes[replica] {
+            Vote::Present { version, .. } => Some(Some(version)),
+            Vote::Absent { .. } => Some(None),
+            Vote::Open | Vote::None => None,
+        }
     }
 
     fn disagreement(&self) -> Looked {

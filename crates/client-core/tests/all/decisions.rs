@@ -1,7 +1,7 @@
 //! Runs the decision tables in `tests/all/decisions/`.
 
 use trefoil_client_core::mode::Mode;
-use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
+use trefoil_client_core::mutate::{Mutate, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::quorum::{
     AckDecision, AckState, CasDecision, CasState, Vote, VoteDecision, decide_acks, decide_cas,
@@ -110,12 +110,14 @@ fn outcomes() {
             deadline_ns: 1_000,
             retries_max: 1,
         };
-        let mut set = Mutate::new(mode, MutateKind::Set, version("5"), limits);
+        let mut set = Mutate::new(mode, version("5"), limits);
         let mut inputs = inputs.iter();
         let mut now = 0;
         loop {
             match set.poll(now) {
-                MutateStep::Send { replica, version } => {
+                MutateStep::Send {
+                    replica, version, ..
+                } => {
                     let Some(text) = inputs.next() else {
                         continue;
                     };
@@ -143,6 +145,7 @@ fn outcomes() {
                 MutateStep::Nominate { above } => {
                     set.handle_version(Version::new(above.time_ns + 1, 0, 0));
                 }
+                MutateStep::Evict { .. } => panic!("a SET evicts nothing"),
                 MutateStep::Refresh { replica } => set.handle_refreshed(replica),
                 MutateStep::Reconnect { replica } => set.handle_reconnected(replica),
                 MutateStep::Pause { .. } => {}

@@ -2,7 +2,7 @@
 
 use trefoil_client_core::cas::{Cas, CasStep};
 use trefoil_client_core::mode::Mode;
-use trefoil_client_core::mutate::{Mutate, MutateKind, MutateStep};
+use trefoil_client_core::mutate::{Mutate, MutateStep};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::retry::{GiveUp, Limits, RetryCause};
 use trefoil_layout::Version;
@@ -30,14 +30,22 @@ fn rejected(rejection: Rejection) -> Ack {
 }
 
 fn set() -> Mutate {
-    Mutate::new(Mode::R32, MutateKind::Set, v(5), Limits::until(1_000))
+    Mutate::new(Mode::R32, v(5), Limits::until(1_000))
 }
 
 #[track_caller]
 fn sends(mutate: &mut Mutate, replicas: &[usize], time_ns: u64) {
     for &replica in replicas {
         let version = v(time_ns);
-        assert_eq!(mutate.poll(0), MutateStep::Send { replica, version });
+        let MutateStep::Send {
+            replica: to,
+            version: at,
+            ..
+        } = mutate.poll(0)
+        else {
+            panic!("nothing for {replica}");
+        };
+        assert_eq!((to, at), (replica, version));
     }
 }
 
@@ -61,7 +69,7 @@ fn two_acknowledgements_store_and_the_third_message_still_goes_out() {
 
 #[test]
 fn one_copy_needs_one_acknowledgement() {
-    let mut mutate = Mutate::new(Mode::R1, MutateKind::Erase, v(5), Limits::until(1_000));
+    let mut mutate = Mutate::new(Mode::R1, v(5), Limits::until(1_000));
     sends(&mut mutate, &[0], 5);
     assert_eq!(mutate.poll(0), MutateStep::Wait { until_ns: 1_000 });
     mutate.handle_ack(0, v(5), applied(1));
@@ -110,7 +118,7 @@ fn superseded_is_the_outcome_only_if_the_others_are_no_quorum() {
         deadline_ns: 1_000,
         retries_max: 0,
     };
-    let mut mutate = Mutate::new(Mode::R32, MutateKind::Set, v(5), limits);
+    let mut mutate = Mutate::new(Mode::R32, v(5), limits);
     sends(&mut mutate, &[0, 1, 2], 5);
     mutate.handle_ack(0, v(5), superseded(8));
     let mut lost = mutate.clone();
@@ -126,7 +134,7 @@ fn superseded_is_the_outcome_only_if_the_others_are_no_quorum() {
 fn a_deadline_after_superseded_is_indeterminate() {
     // The answer may be to a copy of the message, whose original was applied,
     // seen, and then superseded.
-    let mut mutate = Mutate::new(Mode::R1, MutateKind::Set, v(5), Limits::until(1_000));
+    let mut mutate = Mutate::new(Mode::R1, v(5), Limits::until(1_000));
     sends(&mut mutate, &[0], 5);
     mutate.handle_ack(0, v(5), superseded(8));
     let done = MutateStep::Done(MutationOutcome::Indeterminate);
@@ -135,9 +143,23 @@ fn a_deadline_after_superseded_is_indeterminate() {
 
 /// Stamps of replicas 0 and 1 are known.
 fn fill() -> Mutate {
-    let mut fill = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
-    fill.fill(&[Some(1), Some(2), None]);
-    fill
+    fill_of([Some(1), Some(2), None])
+}
+
+fn fill_of(stamps: [Option<u64>; 3]) -> Mutate {
+    Mutate::fill(Mode::R32, v(5), stamps, Limits::until(1_000))
+}
+
+/// The next step is a message with this stamp; without one, a SET.
+#[track_caller]
+fn sends_stamp(fill: &mut Mutate, replica: usize, stamp: Option<u64>) {
+    let version = fill.version();
+    let step = MutateStep::Send {
+        replica,
+        version,
+        stamp,
+    };
+    assert_eq!(fill.poll(0), step);
 }
 
 fn written_since() -> Ack {
@@ -148,11 +170,12 @@ fn written_since() -> Ack {
 #[test]
 fn a_fill_goes_to_where_its_stamps_are_known_and_then_to_the_others() {
     let mut fill = fill();
-    sends(&mut fill, &[0, 1], 5);
+    sends_stamp(&mut fill, 0, Some(1));
+    sends_stamp(&mut fill, 1, Some(2));
     assert!(matches!(fill.poll(0), MutateStep::Wait { .. }));
     fill.handle_ack(0, v(5), applied(1));
     fill.handle_ack(1, v(5), applied(1));
-    sends(&mut fill, &[2], 5);
+    sends_stamp(&mut fill, 2, None);
     ends(&mut fill, MutationOutcome::Stored { version: v(5) });
 }
 
@@ -162,15 +185,43 @@ fn a_fill_gives_way_to_what_was_written_since_its_miss() {
     sends(&mut fill, &[0, 1], 5);
     fill.handle_ack(0, v(5), applied(1));
     fill.handle_ack(1, v(5), written_since());
+    // What it has left is taken back before it ends.
+    let (replica, version) = (0, v(5));
+    assert_eq!(fill.poll(0), MutateStep::Evict { replica, version });
+    assert!(matches!(fill.poll(0), MutateStep::Wait { .. }));
+    fill.handle_ack(0, v(5), applied(1));
     ends(&mut fill, MutationOutcome::Superseded { bound: v(3) });
-    // With all three stamps, one that was written may be the odd one out.
-    let mut fill = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
-    fill.fill(&[Some(1), Some(2), Some(3)]);
+    // With all three stamps, one that was written may be the odd one out. Stored, it
+    // goes there as a SET.
+    let mut fill = fill_of([Some(1), Some(2), Some(3)]);
     sends(&mut fill, &[0, 1, 2], 5);
     fill.handle_ack(0, v(5), written_since());
     fill.handle_ack(1, v(5), applied(1));
     fill.handle_ack(2, v(5), applied(1));
+    sends_stamp(&mut fill, 0, None);
     ends(&mut fill, MutationOutcome::Stored { version: v(5) });
+}
+
+#[test]
+fn a_fill_that_gives_way_waits_for_what_it_has_sent_to_take_it_back() {
+    let mut fill = fill_of([Some(1), Some(2), Some(3)]);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(1, v(5), written_since());
+    fill.handle_ack(2, v(5), written_since());
+    assert!(matches!(fill.poll(0), MutateStep::Wait { .. }));
+    fill.handle_ack(0, v(5), applied(1));
+    let (replica, version) = (0, v(5));
+    assert_eq!(fill.poll(0), MutateStep::Evict { replica, version });
+    fill.handle_failure(0, v(5), SendFailure::Lost);
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(3) });
+    // Not for ever.
+    let mut fill = fill_of([Some(1), Some(2), Some(3)]);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(1, v(5), written_since());
+    fill.handle_ack(2, v(5), written_since());
+    let bound = v(3);
+    let done = MutateStep::Done(MutationOutcome::Superseded { bound });
+    assert_eq!(fill.poll(1_000), done);
 }
 
 #[test]
@@ -189,8 +240,7 @@ fn a_fill_goes_above_a_floor_under_the_same_stamps() {
 
 #[test]
 fn a_fill_without_a_quorum_of_stamps_gives_way_at_once() {
-    let mut fill = Mutate::new(Mode::R32, MutateKind::Fill, v(5), Limits::until(1_000));
-    fill.fill(&[Some(1), None, None]);
+    let mut fill = fill_of([Some(1), None, None]);
     let bound = Version::ZERO;
     ends(&mut fill, MutationOutcome::Superseded { bound });
 }
@@ -230,7 +280,7 @@ fn nothing_received_is_a_failure_and_nothing_worse() {
         deadline_ns: 1_000,
         retries_max: 0,
     };
-    let mut mutate = Mutate::new(Mode::R32, MutateKind::Set, v(5), limits);
+    let mut mutate = Mutate::new(Mode::R32, v(5), limits);
     for replica in 0..2 {
         sends(&mut mutate, &[replica], 5);
         mutate.handle_failure(replica, v(5), SendFailure::NotSent);
@@ -280,7 +330,7 @@ fn recovering_and_wrong_shard_are_tried_again() {
 fn an_immutable_corpus_refuses_without_a_message() {
     let refused = MutationOutcome::Rejected(Rejection::Immutable);
     let limits = Limits::until(1_000);
-    let mut mutate = Mutate::new(Mode::R2Immutable, MutateKind::Set, v(5), limits);
+    let mut mutate = Mutate::new(Mode::R2Immutable, v(5), limits);
     ends(&mut mutate, refused);
     let mut cas = Cas::new(Mode::R2Immutable, Expected::Absent, v(5), limits);
     assert_eq!(cas.poll(0), CasStep::Done(refused));

@@ -30,13 +30,14 @@ mod views;
 use crate::cell::Cell;
 use crate::client::{check_key, forked};
 use crate::error::{Mutated, OpError};
-use crate::mutate::{FillTicket, SetOptions};
+use crate::mutate::SetOptions;
 use crate::owned::OwnedLookup;
 use crate::time;
 pub(crate) use queue::Signals;
 use queue::{Answer, Command, Queue, Submission};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use trefoil_client_core::fill::FillTicket;
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::{Carrier, Options};
 use trefoil_layout::op::Expected;
@@ -69,7 +70,7 @@ impl Cell {
     /// system has no thread left, every operation that needs it fails, and says so.
     pub fn async_client(&self, options: Options) -> AsyncClient {
         let queue = Arc::new(Queue::new());
-        let views = Arc::new(Views::new(crate::host::random()));
+        let views = Arc::new(Views::default());
         let (cell, thread_queue, thread_views) = (self.clone(), queue.clone(), views.clone());
         let spawned = std::thread::Builder::new()
             .name("trefoil-async".to_owned())

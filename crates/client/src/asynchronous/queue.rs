@@ -10,7 +10,7 @@
 
 use crate::client::forked;
 use crate::error::{Mutated, OpError};
-use crate::mutate::{FillTicket, SetOptions};
+use crate::mutate::SetOptions;
 use crate::owned::OwnedLookup;
 use crate::rpc::Bell;
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use trefoil_client_core::fill::FillTicket;
 use trefoil_layout::op::Expected;
 use trefoil_region::ForkMark;
 

@@ -15,7 +15,7 @@ use trefoil_client_core::get::{Get, GetOutcome, Plan, Strategy};
 use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::inline::{self, OneSided};
-use trefoil_driver::{Clock, Topology, Versions};
+use trefoil_driver::{Clock, Topology};
 use trefoil_fabric::RegionView;
 use trefoil_layout::Version;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
@@ -52,6 +52,7 @@ pub(super) struct Touch {
 }
 
 /// What lookups in place share.
+#[derive(Default)]
 pub(super) struct Views {
     pub(super) published: ArcSwapOption<Published>,
     stashes: [Mutex<Vec<Touch>>; STASH_COUNT],
@@ -59,8 +60,6 @@ pub(super) struct Views {
     pub(super) full: Mutex<Vec<Vec<Touch>>>,
     /// The latest time of a version that a hit has shown.
     pub(super) observed_ns: AtomicU64,
-    /// Issues the versions of misses.
-    versions: Mutex<Versions>,
     threads: AtomicUsize,
 }
 
@@ -72,17 +71,6 @@ thread_local! {
 }
 
 impl Views {
-    pub(super) fn new(random_id: u64) -> Self {
-        Views {
-            published: ArcSwapOption::empty(),
-            stashes: std::array::from_fn(|_| Mutex::default()),
-            full: Mutex::default(),
-            observed_ns: AtomicU64::new(0),
-            versions: Mutex::new(Versions::new(random_id)),
-            threads: AtomicUsize::new(0),
-        }
-    }
-
     /// Looks a key up in place; `None` if that takes waiting for somebody.
     pub(super) fn get(
         &self,
@@ -144,7 +132,12 @@ impl Views {
                     hit(buffers[replica].bytes(), version).map(|found| found.into_owned())
                 }
                 GetOutcome::Miss { reason } => {
-                    Ok(OwnedLookup::Miss(Miss::new(reason, self.nominate())))
+                    let dead = get.dead_version();
+                    let stamps = inline::stamps(topology, hash, |place, _| {
+                        let view = (*views.get(place)?)?;
+                        inline::stamp_of(view, place, hash, dead, time::unix_ns)
+                    });
+                    Ok(OwnedLookup::Miss(Miss::new(reason, stamps)))
                 }
                 GetOutcome::Failed { cause } => Err(failed(cause, None)),
             })
@@ -160,17 +153,6 @@ impl Views {
         {
             self.observed_ns.fetch_max(seen_ns, Ordering::Relaxed);
         }
-    }
-
-    /// A version above all that were seen.
-    fn nominate(&self) -> Version {
-        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        let observed = Version {
-            time_ns: self.observed_ns.load(Ordering::Relaxed),
-            origin: 0,
-        };
-        versions.observe_sanely(observed, time::unix_ns);
-        versions.next(time::unix_ns(), crate::host::random)
     }
 
     /// This thread's number, and its lookups so far.

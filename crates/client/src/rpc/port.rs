@@ -246,7 +246,10 @@ fn deliver(token: Token, answer: &CallAnswer, on: &mut impl FnMut(Completion<'_>
     };
     match answer {
         CallAnswer::Lookup(Ok(response)) => match trefoil_rpc::decode_lookup_answer(response) {
-            Ok(answer) => on(Completion::Answer(token, Answer::Lookup(answer))),
+            Ok(answer) => {
+                on(Completion::Stamp(token, response.stamp));
+                on(Completion::Answer(token, Answer::Lookup(answer)));
+            }
             Err(error) => broken(on, &error),
         },
         CallAnswer::Mutate(Ok(response)) => match trefoil_rpc::decode_ack(response) {

@@ -7,5 +7,6 @@ mod carriers;
 mod crowd;
 mod fake;
 mod faults;
+mod fills;
 mod real;
 mod submitting;

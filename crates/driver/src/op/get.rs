@@ -95,6 +95,19 @@ impl GetMachine {
         each!(self, get => get.looked())
     }
 
+    /// What its miss has found expired or flushed.
+    pub(crate) fn dead_version(&self) -> Version {
+        each!(self, get => get.dead_version())
+    }
+
+    /// What a replica that has voted holds.
+    pub(crate) fn voted(&self, replica: usize) -> Option<Option<Version>> {
+        each!(self, get => match replica < get.copies() {
+            true => get.voted(replica),
+            false => None,
+        })
+    }
+
     pub(crate) fn poll(&mut self, now_ns: u64) -> GetStep {
         each!(self, get => get.poll(now_ns))
     }

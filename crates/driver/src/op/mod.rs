@@ -7,6 +7,7 @@ pub(crate) use get::{AnyPlan, GetMachine};
 
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::Cas;
+use trefoil_client_core::fill::Stamps;
 use trefoil_client_core::get::GetFailure;
 use trefoil_client_core::get::MissReason;
 use trefoil_client_core::mode::REPLICAS_MAX;
@@ -48,6 +49,8 @@ pub enum Outcome {
     Miss {
         /// Why.
         reason: MissReason,
+        /// What it leaves for a fill.
+        stamps: Stamps,
     },
     /// It could not be found out.
     Failed {
@@ -139,6 +142,8 @@ pub(crate) struct Op {
     pub(crate) buffers: [WordBuffer; REPLICAS_MAX],
     pub(crate) owed: [Owed; REPLICAS_MAX],
     pub(crate) messages: [Message; REPLICAS_MAX],
+    /// The key's stamps as answers to a lookup brought them.
+    pub(crate) stamps: [Option<u64>; REPLICAS_MAX],
     /// Replicas whose answer did not fit a message, as a bit set: they are called.
     pub(crate) too_large: u8,
     /// A backend is reached by other means than the plan says.
@@ -177,6 +182,7 @@ impl Op {
             buffers: std::array::from_fn(|_| WordBuffer::default()),
             owed: [Owed::Nothing; REPLICAS_MAX],
             messages: [Message::Lookup; REPLICAS_MAX],
+            stamps: [None; REPLICAS_MAX],
             too_large: 0,
             needs_plan: false,
             wake_ns: u64::MAX,
@@ -206,6 +212,7 @@ impl Op {
             }
         }
         self.owed = [Owed::Nothing; REPLICAS_MAX];
+        self.stamps = [None; REPLICAS_MAX];
         self.too_large = 0;
         self.needs_plan = false;
         self.passing_pause_ns = 0;

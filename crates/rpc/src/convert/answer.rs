@@ -52,8 +52,8 @@ pub fn decode_ack(response: &v1::MutateResponse) -> Result<Ack, ContractError> {
     })
 }
 
-/// A replica's answer to a lookup as a message, with the key's stamp then. The
-/// data is copied.
+/// A replica's answer to a lookup as a message, with the key's stamp just
+/// before. The data is copied.
 pub fn encode_lookup_answer(answer: &LookupAnswer<'_>, stamp: u64) -> v1::LookupResponse {
     use v1::lookup_response::Found as Message;
     let found = match answer.found {

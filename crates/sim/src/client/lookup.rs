@@ -10,7 +10,7 @@ use crate::value;
 use crate::violation::Property;
 use trefoil_client_core::cas::Looked;
 use trefoil_client_core::data::DataCheck;
-use trefoil_client_core::fill::Ticket;
+use trefoil_client_core::fill::index_leaves_room;
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep, MissReason};
 use trefoil_client_core::quorum::Vote;
 use trefoil_client_core::retry::RetryCause;
@@ -248,15 +248,17 @@ impl<const R: usize> Client<R> {
                 }
                 if !op.is_look {
                     let key = &env.keys[self.key];
-                    let may_fill = op.machine.may_fill(self.unix_ns(env));
+                    let dead = op.machine.dead_version();
                     let stamps = std::array::from_fn(|place| {
                         let view = self.views.get(key.first_member + place)?;
-                        (place < R && may_fill)
-                            .then(|| env.read_stamp(view, place, key.hash))
-                            .flatten()
+                        if place >= R {
+                            return None;
+                        }
+                        let stamp = env.read_stamp(view, place, key.hash)?;
+                        let vote = env.read_index(view, place, key.hash).ok()?;
+                        index_leaves_room(vote, dead, || self.unix_ns(env)).then_some(stamp)
                     });
-                    let ticket = Ticket::new(key.hash, stamps);
-                    self.fill = Some((self.key, ticket, env.step.get()));
+                    self.fill = Some((self.key, stamps, env.step.get()));
                     self.known[self.key] = None;
                 }
                 Ok(())

@@ -10,10 +10,9 @@ use lookup::GetOp;
 use mutation::{CasOp, MutateOp};
 use trefoil_client_core::cas::Cas;
 use trefoil_client_core::clock::VersionClock;
-use trefoil_client_core::fill::Ticket;
 use trefoil_client_core::get::{Get, Plan, Strategy};
-use trefoil_client_core::mode::Mode;
-use trefoil_client_core::mutate::{Mutate, MutateKind};
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
+use trefoil_client_core::mutate::Mutate;
 use trefoil_client_core::quorum::Vote;
 use trefoil_client_core::retry::Limits;
 use trefoil_layout::Version;
@@ -52,8 +51,8 @@ pub(crate) struct Client<const R: usize> {
     known: Vec<Option<Version>>,
     /// Does nothing before this step.
     stalled_until: u64,
-    /// What a miss has left for a fill: its key, its ticket, and when it ended.
-    fill: Option<(usize, Ticket, u64)>,
+    /// What a miss has left for a fill: its key, its stamps, and when it ended.
+    fill: Option<(usize, [Option<u64>; REPLICAS_MAX], u64)>,
 }
 
 impl<const R: usize> Client<R> {
@@ -148,30 +147,26 @@ impl<const R: usize> Client<R> {
                 })
             }
             Kind::Set | Kind::Erase | Kind::Fill => {
-                let ticket = match kind {
+                let missed = match kind {
                     Kind::Fill => self.fill.take(),
                     _ => None,
                 };
-                let (kind, action) = match kind {
-                    Kind::Erase => (MutateKind::Erase, Action::Erase),
-                    Kind::Fill if ticket.is_some() => (MutateKind::Fill, Action::Set),
-                    _ => (MutateKind::Set, Action::Set),
+                let action = match kind {
+                    Kind::Erase => Action::Erase,
+                    _ => Action::Set,
                 };
                 let version = self.nominate(env);
-                let mut machine = Mutate::new(mode, kind, version, limits);
-                let mut stamps = None;
-                let mut missed = 0;
-                if let Some((key, ticket, step)) = ticket {
-                    self.key = key;
-                    missed = step;
-                    machine.fill(&ticket.stamps());
-                    stamps = Some(ticket.stamps());
-                }
+                let machine = match missed {
+                    None => Mutate::new(mode, version, limits),
+                    Some((key, stamps, _)) => {
+                        self.key = key;
+                        Mutate::fill(mode, version, stamps, limits)
+                    }
+                };
                 Op::Mutate(MutateOp {
                     machine,
                     action,
-                    stamps,
-                    missed,
+                    missed: missed.map(|(_, _, step)| step),
                     begun: env.step.get(),
                     expiry_ms,
                     open: Vec::new(),
@@ -183,7 +178,7 @@ impl<const R: usize> Client<R> {
             match &self.op {
                 Op::Get(_) => format!("client {number} begins a GET"),
                 Op::Mutate(op) => {
-                    let fill = if op.stamps.is_some() { " (fill)" } else { "" };
+                    let fill = if op.missed.is_some() { " (fill)" } else { "" };
                     let version = op.machine.version();
                     format!("client {number} begins {:?}{fill} {version:?}", op.action)
                 }

@@ -17,10 +17,8 @@ use trefoil_layout::op::{Action, Expected};
 pub(super) struct MutateOp {
     pub(super) machine: Mutate,
     pub(super) action: Action,
-    /// Of a fill.
-    pub(super) stamps: Option<[Option<u64>; 3]>,
-    /// When a fill's miss ended.
-    pub(super) missed: u64,
+    /// Of a fill: when its miss ended.
+    pub(super) missed: Option<u64>,
     /// When it began.
     pub(super) begun: u64,
     pub(super) expiry_ms: u64,
@@ -51,22 +49,33 @@ impl<const R: usize> Client<R> {
     ) -> Result<(), Broken> {
         match op.machine.poll(env.time_ns.get()) {
             MutateStep::Done(outcome) => return self.end_mutate(env, histories, &op, outcome),
-            MutateStep::Send { replica, version } => {
+            MutateStep::Send {
+                replica,
+                version,
+                stamp,
+            } => {
                 if op.action == Action::Erase || op.expiry_ms != 0 {
                     histories[self.key].removing(version);
                 }
-                let action = match op.stamps {
-                    Some(stamps) => match stamps[replica] {
-                        Some(stamp) => Action::Fill { stamp },
-                        None => Action::Set,
-                    },
+                if let Some(missed) = op.missed {
+                    histories[self.key].fills(version, missed);
+                }
+                let action = match stamp {
+                    Some(stamp) => Action::Fill { stamp },
                     None => op.action,
                 };
-                if op.stamps.is_some() {
-                    histories[self.key].fills(version, op.missed);
-                }
                 match self.send(env, replica, action, version, op.expiry_ms) {
                     Ok(()) => op.open.push((replica, version)),
+                    Err(failure) => op.machine.handle_failure(replica, version, failure),
+                }
+            }
+            MutateStep::Evict { replica, version } => {
+                histories[self.key].removing(version);
+                match self.send(env, replica, Action::Erase, version, 0) {
+                    Ok(()) => {
+                        env.mark(Mark::FillEvicted);
+                        op.open.push((replica, version));
+                    }
                     Err(failure) => op.machine.handle_failure(replica, version, failure),
                 }
             }
@@ -117,7 +126,7 @@ impl<const R: usize> Client<R> {
         match outcome {
             MutationOutcome::Stored { version } => {
                 self.known[self.key] = (op.action == Action::Set).then_some(version);
-                if op.stamps.is_none() {
+                if op.missed.is_none() {
                     history.written(version, op.begun)?;
                 }
                 let leaves = op.action == Action::Set && op.expiry_ms == 0;
@@ -129,9 +138,8 @@ impl<const R: usize> Client<R> {
             }
             MutationOutcome::Superseded { bound } => {
                 self.clock.observe(bound);
-                if op.stamps.is_some() {
+                if op.missed.is_some() {
                     stats.add_mark(Mark::FillSuperseded, 1);
-                    history.fill_gave_way();
                 }
                 Ok(())
             }

@@ -71,7 +71,7 @@ fn rule_4_acknowledgements_are_of_one_epoch() {
 #[test]
 fn rule_5_votes_are_of_one_epoch() {
     let rule = Rule::Client(Core::VotesAcrossEpochs);
-    shows_near(7_000, rule, &[Property::Monotone, Property::Fresh]);
+    shows_near(30_500, rule, &[Property::Monotone, Property::Fresh]);
 }
 
 #[test]
@@ -122,6 +122,24 @@ fn what_has_come_since_is_not_evicted() {
 #[test]
 fn a_fill_gives_way_to_what_was_written_since_its_miss() {
     shows(Rule::Store(Stored::FillUnchecked), &[Property::StaleFill]);
+}
+
+#[test]
+fn a_fill_counts_only_where_its_miss_has_read_the_stamp() {
+    let rule = Rule::Client(Core::UnstampedFilled);
+    shows(rule, &[Property::StaleFill]);
+}
+
+#[test]
+fn a_fill_takes_nobodys_place() {
+    let rule = Rule::Client(Core::FillAnywhere);
+    shows_near(86_000, rule, &[Property::Quorum, Property::Kept]);
+}
+
+#[test]
+fn a_fill_that_gives_way_leaves_nothing_behind() {
+    let rule = Rule::Client(Core::FillStays);
+    shows(rule, &[Property::Quorum, Property::Kept]);
 }
 
 #[test]
