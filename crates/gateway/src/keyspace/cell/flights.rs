@@ -10,11 +10,14 @@
 //! | read that tells of use | item uses | get or peek |
 //! | reads | gets, up to a few that wait | |
 //! | set | set | |
-//! | change | CAS | peek, if its outcome is not known |
+//! | change | CAS | peek, if its outcome is not known; for an erase a look |
 //!
 //! An outcome that is not known is looked for once: if the version that we
 //! nominated is there, it was applied; anything else stays unknown, because the
-//! message may still be under way.
+//! message may still be under way. An erase is different: with one replica just
+//! stopped, and another one that has missed what the erase expects, nobody can know
+//! whether it is stored; but that the item is gone can be seen, and made so where
+//! survivors disagree.
 //!
 //! What is under way is bounded, in operations and in bytes; what comes on top
 //! waits for its turn with what it holds, which `--buffers` bounds.
@@ -81,19 +84,32 @@ struct Flight {
 /// What it waits for.
 enum Stage {
     Get,
-    Look { key: Vec<u8>, began: Instant },
+    Look {
+        key: Vec<u8>,
+        began: Instant,
+    },
     Clearing,
-    Uses { key: Vec<u8>, access: Access },
+    Uses {
+        key: Vec<u8>,
+        access: Access,
+    },
     Seen(ItemUses),
     Many(Gathered),
     Set,
     Cas(Cas),
     Confirm(Cas),
+    /// An erase of unknown outcome: whether the item is gone.
+    Gone {
+        cas: Cas,
+        began: Instant,
+    },
+    Erasing,
 }
 
 /// A conditional change.
 struct Cas {
     key: Vec<u8>,
+    expected: Expected,
     version: Version,
     is_erase: bool,
 }
@@ -217,7 +233,7 @@ impl Flights {
             return self.outcomes.retain(|(of, _)| *of != ticket);
         };
         let tokens = match &flight.stage {
-            Stage::Set | Stage::Cas(_) | Stage::Clearing => return,
+            Stage::Set | Stage::Cas(_) | Stage::Clearing | Stage::Erasing => return,
             Stage::Many(gathered) => gathered.items.len(),
             _ => 1,
         };
@@ -383,6 +399,7 @@ impl Flights {
         Ok(Cas {
             version: self.client.last_version(),
             is_erase: item.expiry_ms == EXPIRED_MS,
+            expected,
             key,
         })
     }
@@ -472,7 +489,42 @@ impl Flight {
                     });
                     return Step::GoesOn;
                 }
+                Err(OpError::Indeterminate(_)) => {
+                    client.submit_look(&cas.key, token);
+                    self.stage = Stage::Gone {
+                        cas: Cas {
+                            key: std::mem::take(&mut cas.key),
+                            ..*cas
+                        },
+                        began: Instant::now(),
+                    };
+                    return Step::GoesOn;
+                }
                 Err(error) => Err(fault(error)),
+            }),
+            (Stage::Gone { cas, began }, Came::Basis(found)) => Outcome::Changed(match found {
+                Ok(Ground::Item(None)) => Ok(Changed::Erased),
+                // A quorum holds what was to go: its caller looks, and tries again.
+                Ok(Ground::Item(Some(item)))
+                    if cas.expected == Expected::Version(item.item().version) =>
+                {
+                    Ok(Changed::Lost)
+                }
+                Ok(Ground::Disagreeing) => {
+                    client.submit_erase(&cas.key, token);
+                    self.stage = Stage::Erasing;
+                    return Step::GoesOn;
+                }
+                Ok(Ground::Unsettled) if began.elapsed() <= UNSETTLED_PATIENCE => {
+                    client.submit_look(&cas.key, token);
+                    return Step::GoesOn;
+                }
+                // Also what was written after the erase, or instead of it.
+                _ => Err(Fault::Indeterminate),
+            }),
+            (Stage::Erasing, Came::Mutated(erased)) => Outcome::Changed(match erased {
+                Ok(Mutated::Stored { .. }) => Ok(Changed::Erased),
+                _ => Err(Fault::Indeterminate),
             }),
             (Stage::Confirm(cas), Came::Item(found)) => Outcome::Changed(match found {
                 Ok(Some(item)) if item.item().version == cas.version => {
@@ -493,7 +545,9 @@ impl Stage {
     fn lost(&self) -> Outcome {
         match self {
             Stage::Set => Outcome::Stored(Err(Fault::Indeterminate)),
-            Stage::Cas(_) | Stage::Confirm(_) => Outcome::Changed(Err(Fault::Indeterminate)),
+            Stage::Cas(_) | Stage::Confirm(_) | Stage::Gone { .. } | Stage::Erasing => {
+                Outcome::Changed(Err(Fault::Indeterminate))
+            }
             Stage::Many(_) => Outcome::Items(vec![Err(Fault::Indeterminate)]),
             _ => Outcome::Item(Err(Fault::Indeterminate)),
         }
