@@ -774,3 +774,43 @@ fn a_connection_that_ends_takes_its_operation_with_it() {
         keyspace.poll(now(tick + 1).monotonic_ns, &mut |_| panic!("nobody waits"));
     }
 }
+
+#[test]
+fn what_is_kept_for_a_parked_connection_is_told() {
+    let mut keyspace = DeferredKeyspace::new(Shuffler::new(1, 0, 0), Duration::from_secs(1), 1);
+    let mut notes = Notes::default();
+    let mut input = b"set ab 0 0 900\r\n".to_vec();
+    input.extend_from_slice(&[b'x'; 900]);
+    input.extend_from_slice(b"\r\nget ab\r\nappend ab 0 0 1\r\ny\r\n");
+    let mut connection = Connection::new(MemcacheSession::new(), 1, input);
+    connection.come = connection.input.len();
+    let mut held = Vec::new();
+    for tick in 1..1000 {
+        if connection.output.ends_with(b"END\r\nSTORED\r\n") {
+            break;
+        }
+        if !connection.is_parked {
+            connection.turn(&mut keyspace, &mut notes, 1 << 16, now(tick));
+            held.push(keyspace.held(1));
+        }
+        let mut is_back = false;
+        keyspace.poll(now(tick).monotonic_ns, &mut |_| is_back = true);
+        if is_back {
+            connection.is_parked = false;
+            held.push(keyspace.held(1));
+        }
+    }
+    let expected = [
+        902,           // the set: its key and value
+        0,             // stored
+        2,             // the get: its key
+        900,           // the value
+        2,             // the append: a read first
+        900,           // what it read
+        900 + 2 + 901, // and what is to take its place
+        900,           // stored; shown to the decision once more
+        0,
+    ];
+    assert_eq!(held, expected);
+    assert_eq!(keyspace.held(2), 0);
+}

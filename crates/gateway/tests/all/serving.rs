@@ -505,3 +505,39 @@ fn limits_are_replaced_while_connections_go_on() {
     assert_eq!(idle.line(), "");
     assert_eq!(busy.ask("get k"), "none");
 }
+
+#[test]
+fn answers_that_have_just_come_leave_before_the_door_closes() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let wake = Arc::new(Mutex::new(None));
+    let options = options();
+    let doors = Doors::open(&options).unwrap();
+    let gateway = Gateway::start_with(
+        options,
+        doors,
+        |_| {
+            let executor = OneSlowKey {
+                memory: MemoryKeyspace::new(0),
+                waiting: Vec::new(),
+                is_over: Arc::clone(&is_over),
+                wake: Arc::clone(&wake),
+            };
+            DeferredKeyspace::new(executor, Duration::from_secs(1), 1)
+        },
+        |_| support::Nobody,
+        |_, _| MemcacheSession::new(),
+    )
+    .unwrap();
+    // More than one round serves.
+    let mut clients: Vec<_> = (0..300).map(|_| connect(&gateway)).collect();
+    for client in &mut clients {
+        client.send("get a\r\nget slow\r\n");
+        assert_eq!(client.line(), "END\r", "its next request has begun");
+    }
+    is_over.store(true, Ordering::SeqCst);
+    wake.lock().unwrap().as_ref().unwrap()();
+    gateway.shutdown();
+    for client in &mut clients {
+        assert_eq!([client.line(), client.line()], ["END\r", ""]);
+    }
+}
