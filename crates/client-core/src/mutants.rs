@@ -2,8 +2,8 @@
 //! notice. Without the feature `mutants` every switch is the constant `false`
 //! and costs nothing.
 
-/// A rule that can be broken on purpose. Numbers are those of the rules of
-/// mutations and quorums in ARCHITECTURE.md.
+/// A rule that can be broken on purpose, here or in the crates above. Numbers are
+/// those of `docs/quorum.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
     /// Rule 4: acknowledgements of different epochs count together.
@@ -45,6 +45,17 @@ pub enum Mutant {
     StabilityIgnored,
     /// A bucket of another configuration (a poisoned one included) is believed.
     ConfigIgnored,
+    /// Readers look in a backend's first shard, whatever its place in the cohort.
+    PlaceIgnored,
+    /// What waits for room in a ring is sent there, whatever backend the operation
+    /// that has its place now waits for.
+    StaleBlocked,
+    /// An answer counts for its operation, whatever attempt asked.
+    FormerAnswerCounts,
+    /// A topology of another life of the cell is not taken.
+    LifeIgnored,
+    /// An operation that was abandoned keeps its place when it has ended.
+    AbandonedKept,
 }
 
 #[cfg(feature = "mutants")]

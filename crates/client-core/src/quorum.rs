@@ -156,18 +156,24 @@ pub fn decide_acks(acks: &[AckState], quorum: usize) -> AckDecision {
     if together + open >= quorum {
         return AckDecision::Open;
     }
-    let applied = count(|ack| matches!(ack, AckState::Applied { .. }));
-    if applied >= quorum {
-        return AckDecision::AskAgain { epoch: newest };
-    }
-    if applied + open >= quorum {
-        return AckDecision::Open;
-    }
     let bounds = acks.iter().filter_map(|ack| match ack {
         AckState::Superseded { bound } => Some(*bound),
         _ => None,
     });
-    if let Some(bound) = bounds.max() {
+    let bound = bounds.max();
+    let applied = count(|ack| matches!(ack, AckState::Applied { .. }));
+    if applied >= quorum {
+        // One that came back empty stays in an epoch of its own: who has a peer in
+        // the other's epoch gets on only above that peer's bound.
+        return match bound {
+            Some(bound) => AckDecision::Superseded { bound },
+            None => AckDecision::AskAgain { epoch: newest },
+        };
+    }
+    if applied + open >= quorum {
+        return AckDecision::Open;
+    }
+    if let Some(bound) = bound {
         return AckDecision::Superseded { bound };
     }
     let silent = count(|ack| matches!(ack, AckState::Lost | AckState::Down));

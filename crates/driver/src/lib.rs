@@ -1,8 +1,8 @@
 //! The client's driver: many operations under way on the links of one client,
 //! without I/O, threads or blocking. A host lends it clocks, connections and
 //! configurations; ports carry its reads and messages; whoever owns it decides when
-//! to sleep. The client library and its async client are hosts. The simulator is not
-//! one yet: it drives the same machines by a driver of its own.
+//! to sleep. The client library and its async client are hosts, and so is the
+//! simulator (`trefoil-sim`, module `whole`).
 //!
 //! ```text
 //!   Host: clocks, connect, learn ──events──┐

@@ -39,6 +39,9 @@ const SILENCE_NS_PER_BYTE: u64 = 64;
 const TRY_SPACING_NS: u64 = 5_000_000;
 /// How long a full request ring is waited for while it does not move at all.
 pub(crate) const FULL_PATIENCE_NS: u64 = 20_000_000;
+/// How often it is looked whether it has moved at last: third copies wait for it
+/// while its backend lives.
+pub(crate) const FULL_LOOK_NS: u64 = 5_000_000;
 
 /// What carries operations to one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +115,8 @@ pub struct Link<P> {
     /// it has not moved.
     pub(crate) blocked: VecDeque<(u32, u8)>,
     pub(crate) full_since_ns: u64,
+    /// When it is to be looked whether it has moved.
+    pub(crate) full_look_ns: u64,
     pub(crate) look_at_ns: u64,
     was_lapsed: bool,
 }
@@ -137,6 +142,7 @@ impl<P: Port> Link<P> {
             try_again_ns: 0,
             blocked: VecDeque::new(),
             full_since_ns: 0,
+            full_look_ns: 0,
             look_at_ns: u64::MAX,
             was_lapsed: false,
         }
@@ -331,11 +337,10 @@ impl<P: Port> Link<P> {
 
     /// It is silent: what its calls still bring belongs to nobody.
     #[cold]
-    pub(crate) fn is_not_heard(&mut self, now_ns: u64) {
+    pub(crate) fn is_not_heard(&mut self) {
         self.far = None;
         self.far_owes = 0;
         self.silent_at_ns = u64::MAX;
-        self.set_down(now_ns);
     }
 
     /// Whether it was found down a moment ago.

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use trefoil_cell::Cohort;
 use trefoil_client_core::data::DataCheck;
+use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_fabric::Token;
 use trefoil_fabric::port::Completion;
@@ -178,7 +179,11 @@ impl Slab {
         let Some(op) = self.get_mut(at) else {
             return;
         };
-        let Some(replica) = op.place_of(token) else {
+        let mut place = op.place_of(token);
+        if mutants::is_on(Mutant::FormerAnswerCounts) {
+            place = place.or_else(|| op.place_of_any());
+        }
+        let Some(replica) = place else {
             return;
         };
         if let Completion::Stamp(_, stamp) = completion {

@@ -183,9 +183,12 @@ impl<H: Host> Driver<H> {
                 let near = self
                     .link_of(op, replica)
                     .and_then(|link| link.near.as_mut());
+                // The memory of a backend that has ended says nothing of the one that
+                // refuses, by message, in its place.
                 let is_enough = near.is_some_and(|near| {
                     near.refresh();
-                    near.view().is_some_and(|view| view.config_id() <= known)
+                    near.view()
+                        .is_some_and(|view| view.config_id() <= known && view.lease_alive(now))
                 });
                 self.view_count += 1;
                 if is_enough {
@@ -351,7 +354,7 @@ impl<H: Host> Driver<H> {
         };
         let stands = link.near.is_some() && link.lease_alive(now);
         if stands || !link.is_down() {
-            let is_mapped = link.near.is_some();
+            let is_mapped = link.view().is_some();
             op.reconnected(replica, true, is_mapped);
             return;
         }
@@ -563,7 +566,7 @@ impl<H: Host> Driver<H> {
 
 impl Op {
     /// A connection that the operation waited for was made, or could not be.
-    pub(crate) fn reconnected(&mut self, replica: usize, is_up: bool, has_near: bool) {
+    pub(crate) fn reconnected(&mut self, replica: usize, is_up: bool, is_mapped: bool) {
         match &mut self.machine {
             // The message is tried again either way.
             Machine::Mutate(machine) => machine.handle_reconnected(replica),
@@ -573,7 +576,8 @@ impl Op {
                         true => get.handle_reconnected(replica),
                         false => get.lost(replica),
                     }
-                    self.needs_plan |= is_up && !has_near;
+                    // It is not looked up by two reads then.
+                    self.needs_plan |= is_up && !is_mapped;
                 }
             }
         }

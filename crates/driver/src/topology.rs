@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use trefoil_cell::{CellConfig, Cohort, Placement};
 use trefoil_client_core::mode::Mode;
+use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_layout::{KeyHash, KeyHasher, TopologyId, Version};
 
 /// See the module. Identified by the cell's life and the config id.
@@ -80,7 +81,8 @@ impl Topology {
     /// Whether `other` is to take this one's place: another life, or a later
     /// configuration of the same one.
     pub fn gives_way_to(&self, other: &Topology) -> bool {
-        self.id != other.id && !other.id.is_followed_by(self.id)
+        let is_ignored = mutants::is_on(Mutant::LifeIgnored) && self.id.life != other.id.life;
+        self.id != other.id && !other.id.is_followed_by(self.id) && !is_ignored
     }
 
     /// Whether keys stand at the same backends, under the same hash, in both.

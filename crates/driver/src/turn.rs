@@ -3,10 +3,11 @@
 
 use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
-use crate::link::{FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
+use crate::link::{FULL_LOOK_NS, FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Outcome, Owed, Owner};
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
+use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_fabric::port::{Port, SendError};
 use trefoil_layout::data::DataEntry;
@@ -125,6 +126,7 @@ impl<H: Host> Driver<H> {
                 if !link.blocked.is_empty() && now > link.full_since_ns + FULL_PATIENCE_NS {
                     self.drop_undecided(number);
                 }
+                self.links[number].full_look_ns = now + FULL_LOOK_NS;
             }
             let link = &mut self.links[number];
             if link.greeting_ends_ns() <= now {
@@ -177,7 +179,8 @@ impl<H: Host> Driver<H> {
     fn waits_for_room_at(&self, at: u32, replica: usize, number: usize) -> bool {
         self.slab.get(at).is_some_and(|op| {
             op.owed[replica] == Owed::Room
-                && op.cohort.as_slice().get(replica) == Some(&(number as u32))
+                && (op.cohort.as_slice().get(replica) == Some(&(number as u32))
+                    || mutants::is_on(Mutant::StaleBlocked))
         })
     }
 
@@ -253,11 +256,10 @@ impl<H: Host> Driver<H> {
     /// cancelled.
     #[cold]
     fn lose_calls(&mut self, number: usize, why: &str) {
-        let now = self.host.monotonic_ns();
-        let link = &mut self.links[number];
-        link.is_not_heard(now);
+        self.links[number].is_not_heard();
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Far(_)));
-        self.learn_now_and_then(now);
+        // Nor will its rings answer, if it has any: its lease has ended, too.
+        self.lose(number, why);
     }
 
     /// Answers of this backend that will not come.
@@ -343,14 +345,14 @@ impl<H: Host> Driver<H> {
 
     /// Tells every operation that waits for this backend's connection.
     fn connection_ended(&mut self, backend: u32, is_up: bool) {
-        let has_near = self.links[backend as usize].near.is_some();
+        let is_mapped = self.links[backend as usize].view().is_some();
         let mut hit = Vec::new();
         for (at, op) in self.slab.all() {
             for replica in 0..op.cohort.as_slice().len() {
                 if op.cohort.as_slice()[replica] == backend && op.owed[replica] == Owed::Connection
                 {
                     op.owed[replica] = Owed::Nothing;
-                    op.reconnected(replica, is_up, has_near);
+                    op.reconnected(replica, is_up, is_mapped);
                     hit.push(at);
                 }
             }
@@ -408,7 +410,9 @@ impl<H: Host> Driver<H> {
         }
         count(&mut self.counters, &outcome);
         self.slab.finish(at, &op);
-        let is_over = op.owner == Owner::Nobody && !op.waits_for_room();
+        let is_over = op.owner == Owner::Nobody
+            && !op.waits_for_room()
+            && !mutants::is_on(Mutant::AbandonedKept);
         self.slab.put(at, op);
         if is_over {
             self.slab.release(at);
@@ -527,7 +531,8 @@ impl<H: Host> Driver<H> {
             }
             next = next.min(link.silent_at_ns());
             if !link.blocked.is_empty() {
-                next = next.min(link.full_since_ns + FULL_PATIENCE_NS);
+                let patience_ends = link.full_since_ns + FULL_PATIENCE_NS;
+                next = next.min(patience_ends.max(link.full_look_ns));
             }
             next = next.min(link.greeting_ends_ns());
         }

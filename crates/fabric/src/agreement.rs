@@ -1,5 +1,6 @@
 //! What initiator and target agree upon when they meet.
 
+use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_layout::{KeyHash, KeyHasher, TopologyId};
 
 /// Fixed for the life of a connection; a change of any of it needs a new one.
@@ -27,6 +28,10 @@ impl Agreement {
     /// that the backend cannot have is taken for its last one.
     #[inline(always)]
     pub fn partition(&self, place: usize, hash: KeyHash) -> usize {
+        let place = match mutants::is_on(Mutant::PlaceIgnored) {
+            true => 0,
+            false => place,
+        };
         let partition = hash.partition(place, self.sub_count);
         partition.min(self.partition_count - 1)
     }

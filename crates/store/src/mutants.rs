@@ -27,11 +27,13 @@ pub enum Mutant {
     ChecksumUnbound,
     /// An entry goes to the side table without its home being flagged.
     OverflowUnflagged,
+    /// What changes while an index is being retired is not poisoned there first.
+    OldHomeBelieved,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 9] = [
+    pub const ALL: [Mutant; 10] = [
         Mutant::BoundIgnored,
         Mutant::TombstoneForgottenSilently,
         Mutant::EvictionForgotten,
@@ -41,6 +43,7 @@ impl Mutant {
         Mutant::PublishedBeforeData,
         Mutant::ChecksumUnbound,
         Mutant::OverflowUnflagged,
+        Mutant::OldHomeBelieved,
     ];
 }
 

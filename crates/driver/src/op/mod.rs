@@ -266,6 +266,14 @@ impl Op {
             .position(|owed| matches!(owed, Owed::Near(of) | Owed::Far(of) if *of == token))
     }
 
+    /// A place that an answer is owed for, whatever its token: what a mutant takes
+    /// an answer to an earlier attempt for.
+    pub(crate) fn place_of_any(&self) -> Option<usize> {
+        self.owed
+            .iter()
+            .position(|owed| matches!(owed, Owed::Near(_) | Owed::Far(_)))
+    }
+
     /// Tells the machine that a message has no answer.
     pub(crate) fn no_answer(&mut self, replica: usize, failure: SendFailure, why: &str) {
         if !why.is_empty() {

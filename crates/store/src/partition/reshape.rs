@@ -27,6 +27,7 @@ use super::wants::{LOAD_POINTLESS, whole_frames};
 use super::{Partition, Stamp};
 use crate::budget::Kind;
 use crate::index::Index;
+use crate::mutants::{self, Mutant};
 use crate::policy::{self, Policy, SPACE};
 use crate::shared::{Shared, lock};
 use crate::space::Space;
@@ -557,6 +558,9 @@ impl Partition {
     /// more: before anything about the key changes.
     #[inline]
     pub(super) fn disown(&self, shared: &Shared, hash: KeyHash) {
+        if mutants::is(Mutant::OldHomeBelieved) {
+            return;
+        }
         if let Some(Moving::Retiring(retiring)) = self.moving.as_deref() {
             let home = retiring.old.home(hash);
             retiring.old.poison(&shared.regions.index, home..home + 1);
