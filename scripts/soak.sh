@@ -81,7 +81,10 @@ stage "linked store, a mutant for each safety rule" \
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz
-stage "simulator, $seeds seeds" cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$seeds"
+stage "simulator, $((seeds / 2)) seeds" \
+  cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$((seeds / 2))"
+stage "simulator, whole client, $((seeds - seeds / 2)) seeds" \
+  cargo run --release --locked --quiet -p trefoil --features full -- sim --whole --seed 1000000 --seeds "$((seeds - seeds / 2))"
 stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
 stage "metrics and alert rules, by Prometheus' own tool" promtool

@@ -1,5 +1,6 @@
-//! Deterministic simulation of clients and backends: the real operation
-//! machines of `trefoil-client-core` against real stores of `trefoil-store`,
+//! Deterministic simulation of clients and backends, in two forms. [`whole`] drives
+//! the client's own driver. What stands here steps single operations: the real
+//! operation machines of `trefoil-client-core` against real stores of `trefoil-store`,
 //! with one thread, one seed and no I/O.
 //!
 //! ```text
@@ -38,8 +39,9 @@ mod stats;
 mod trace;
 mod value;
 mod violation;
+pub mod whole;
 mod world;
 
-pub use many::{Report, run, run_many, run_seed};
+pub use many::{Counts, Report, run, run_many, run_seed};
 pub use stats::{Mark, Stats};
-pub use violation::{Property, Violation};
+pub use violation::{Form, Property, Violation};

@@ -1,10 +1,12 @@
 //! Many seeds, over several threads.
 
+use crate::history::Broken;
 use crate::profile::Profile;
 use crate::rng::Rng;
 use crate::stats::Stats;
 use crate::trace::Sink;
-use crate::violation::{Property, Violation};
+use crate::violation::{Form, Property, Violation};
+use crate::whole::WholeStats;
 use crate::world;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -42,9 +44,19 @@ pub fn run(seed: u64) -> Result<Stats, Violation> {
 fn attempt(seed: u64, sink: Option<Sink<'_>>) -> Result<Stats, Violation> {
     let rng = Rng::new(seed);
     let profile = Profile::draw(&rng);
-    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, sink)));
+    guard(seed, Form::Protocol, || world::run(profile, rng, sink))
+}
+
+/// What came of a run, a panic included.
+pub(crate) fn guard<S>(
+    seed: u64,
+    form: Form,
+    run: impl FnOnce() -> (S, Result<(), Broken>),
+) -> Result<S, Violation> {
+    let outcome = catch_unwind(AssertUnwindSafe(run));
     let violation = |property, message| Violation {
         seed,
+        form,
         property,
         message,
         history: Vec::new(),
@@ -64,7 +76,7 @@ fn attempt(seed: u64, sink: Option<Sink<'_>>) -> Result<Stats, Violation> {
 }
 
 /// The last lines that concern the key of the last line that names one.
-fn relevant(history: &[(Option<usize>, String)]) -> Vec<String> {
+pub(crate) fn relevant(history: &[(Option<usize>, String)]) -> Vec<String> {
     let key = history.iter().rev().find_map(|(key, _)| *key);
     let wanted = |line: &&(Option<usize>, String)| line.0.is_none() || line.0 == key;
     let mut lines: Vec<String> = history
@@ -78,21 +90,50 @@ fn relevant(history: &[(Option<usize>, String)]) -> Vec<String> {
     lines
 }
 
+/// What runs count.
+pub trait Counts: Default + Send {
+    /// Adds another run's counts.
+    fn add(&mut self, other: &Self);
+
+    /// Every count with its name, for tables.
+    fn named(&self) -> Vec<(String, u64)>;
+}
+
+impl Counts for Stats {
+    fn add(&mut self, other: &Self) {
+        self.merge(other);
+    }
+
+    fn named(&self) -> Vec<(String, u64)> {
+        self.iter().collect()
+    }
+}
+
+impl Counts for WholeStats {
+    fn add(&mut self, other: &Self) {
+        self.merge(other);
+    }
+
+    fn named(&self) -> Vec<(String, u64)> {
+        self.iter().collect()
+    }
+}
+
 /// What a batch of runs found.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct Report<S = Stats> {
     /// First seed.
     pub first: u64,
     /// Seeds asked for.
     pub count: u64,
     /// Sums over all clean runs.
-    pub stats: Stats,
+    pub stats: S,
     /// The first violations found, by seed; each with its history. The batch
     /// ends early when there are several.
     pub violations: Vec<Violation>,
 }
 
-impl Report {
+impl<S> Report<S> {
     /// Whether every seed was run and kept the promise.
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
@@ -113,52 +154,78 @@ pub(crate) fn run_many_with(
     progress: &dyn Fn(u64),
     prepare: &(dyn Fn() + Sync),
 ) -> Report {
-    let next = AtomicU64::new(0);
-    let done = AtomicU64::new(0);
-    let enough = AtomicBool::new(false);
-    let sum: Mutex<(Stats, Vec<Violation>)> = Mutex::default();
-    let work = || {
-        prepare();
-        let mut stats = Stats::default();
-        while !enough.load(Ordering::Relaxed) {
-            let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
-            if chunk >= count {
-                break;
-            }
-            for offset in chunk..(chunk + CHUNK).min(count) {
-                let seed = first.wrapping_add(offset);
-                match run(seed) {
-                    Ok(of_seed) => stats.merge(&of_seed),
-                    Err(violation) => {
-                        // Once more, for its history.
-                        let told = run_seed(seed, &mut |_| {}).err().unwrap_or(violation);
-                        let mut sum = sum.lock().unwrap_or_else(|e| e.into_inner());
-                        sum.1.push(told);
-                        enough.store(sum.1.len() >= VIOLATIONS_MAX, Ordering::Relaxed);
-                    }
+    Batch::of(first, count, threads)
+        .run(progress, prepare, &run, &|seed| run_seed(seed, &mut |_| {}))
+}
+
+/// Seeds to be run, and by how many threads.
+pub(crate) struct Batch {
+    first: u64,
+    count: u64,
+    threads: usize,
+}
+
+impl Batch {
+    pub(crate) fn of(first: u64, count: u64, threads: usize) -> Self {
+        Batch {
+            first,
+            count,
+            threads: threads.max(1),
+        }
+    }
+
+    /// Every thread calls `prepare`, then `run` for its seeds; `tell` runs once more
+    /// what was violated, for its history.
+    pub(crate) fn run<S: Counts>(
+        &self,
+        progress: &dyn Fn(u64),
+        prepare: &(dyn Fn() + Sync),
+        run: &(dyn Fn(u64) -> Result<S, Violation> + Sync),
+        tell: &(dyn Fn(u64) -> Result<S, Violation> + Sync),
+    ) -> Report<S> {
+        let next = AtomicU64::new(0);
+        let done = AtomicU64::new(0);
+        let enough = AtomicBool::new(false);
+        let sum: Mutex<(S, Vec<Violation>)> = Mutex::default();
+        let work = || {
+            prepare();
+            let mut stats = S::default();
+            while !enough.load(Ordering::Relaxed) {
+                let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
+                if chunk >= self.count {
+                    break;
                 }
-                done.fetch_add(1, Ordering::Relaxed);
+                for offset in chunk..(chunk + CHUNK).min(self.count) {
+                    let seed = self.first.wrapping_add(offset);
+                    match run(seed) {
+                        Ok(of_seed) => stats.add(&of_seed),
+                        Err(violation) => {
+                            let told = tell(seed).err().unwrap_or(violation);
+                            let mut sum = sum.lock().unwrap_or_else(|e| e.into_inner());
+                            sum.1.push(told);
+                            enough.store(sum.1.len() >= VIOLATIONS_MAX, Ordering::Relaxed);
+                        }
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
             }
+            sum.lock().unwrap_or_else(|e| e.into_inner()).0.add(&stats);
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.threads).map(|_| scope.spawn(work)).collect();
+            while !workers.iter().all(|worker| worker.is_finished()) {
+                progress(done.load(Ordering::Relaxed));
+                std::thread::sleep(PROGRESS_INTERVAL);
+            }
+        });
+        progress(done.into_inner());
+        let (stats, mut violations) = sum.into_inner().unwrap_or_else(|e| e.into_inner());
+        violations.sort_by_key(|violation| violation.seed);
+        Report {
+            first: self.first,
+            count: self.count,
+            stats,
+            violations,
         }
-        sum.lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .0
-            .merge(&stats);
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        while !workers.iter().all(|worker| worker.is_finished()) {
-            progress(done.load(Ordering::Relaxed));
-            std::thread::sleep(PROGRESS_INTERVAL);
-        }
-    });
-    progress(done.into_inner());
-    let (stats, mut violations) = sum.into_inner().unwrap_or_else(|e| e.into_inner());
-    violations.sort_by_key(|violation| violation.seed);
-    Report {
-        first,
-        count,
-        stats,
-        violations,
     }
 }

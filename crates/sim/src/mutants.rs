@@ -2,11 +2,12 @@
 //! prove nothing.
 
 use crate::many::{Report, run_many_with};
+use crate::whole::{self, WholeStats};
 
 /// A rule that is broken on purpose, by the clients or by the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// One of the operation machines'.
+    /// One of the operation machines' or the driver's.
     Client(trefoil_client_core::mutants::Mutant),
     /// One of the stores'.
     Store(trefoil_store::mutants::Mutant),
@@ -25,4 +26,9 @@ impl Rule {
 /// ends early when it has found violations.
 pub fn hunt(rule: Rule, first: u64, count: u64, threads: usize) -> Report {
     run_many_with(first, count, threads, &|_| {}, &|| rule.break_here())
+}
+
+/// As [`hunt`], in runs of the client's own driver.
+pub fn hunt_whole(rule: Rule, first: u64, count: u64, threads: usize) -> Report<WholeStats> {
+    whole::run_many_with(first, count, threads, &|_| {}, &|| rule.break_here())
 }

@@ -29,6 +29,17 @@ pub enum Property {
     /// The same with one backend dead: a key on which the others disagree was no
     /// missing key to a CAS at its first attempt.
     Healed,
+    /// A value of a former life of the cell was hit.
+    FormerLife,
+    /// Something was hit that a flush had removed before the GET began.
+    Flushed,
+    /// An operation ended long after its deadline, or has not.
+    Late,
+    /// Nothing is under way, but an operation keeps its place, or a carrier is
+    /// waited for.
+    Leak,
+    /// A store's own account does not add up.
+    Store,
     /// An operation waits for nothing.
     Stuck,
     /// Something panicked.
@@ -49,6 +60,11 @@ impl Property {
             Property::Quorum => "quorum",
             Property::Kept => "kept",
             Property::Healed => "healed",
+            Property::FormerLife => "former_life",
+            Property::Flushed => "flushed",
+            Property::Late => "late",
+            Property::Leak => "leak",
+            Property::Store => "store",
             Property::Stuck => "stuck",
             Property::Panic => "panic",
         }
@@ -61,11 +77,22 @@ impl fmt::Display for Property {
     }
 }
 
+/// What was simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// The machines of `trefoil-client-core`, each message by itself.
+    Protocol,
+    /// The client's driver ([`crate::whole`]).
+    Whole,
+}
+
 /// A history that breaks the promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The run.
     pub seed: u64,
+    /// Of which form.
+    pub form: Form,
     /// What was broken.
     pub property: Property,
     /// How, in one sentence.
@@ -78,7 +105,10 @@ pub struct Violation {
 impl Violation {
     /// The command that replays it with a trace of all steps.
     pub fn replay(&self) -> String {
-        format!("trefoil sim --seed {}", self.seed)
+        match self.form {
+            Form::Protocol => format!("trefoil sim --seed {}", self.seed),
+            Form::Whole => format!("trefoil sim --whole --seed {}", self.seed),
+        }
     }
 }
 

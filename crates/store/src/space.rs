@@ -97,6 +97,12 @@ impl Space {
         self.mapping.words()
     }
 
+    /// The mapping, for a reader in this process: it stays readable when the store
+    /// is gone.
+    pub fn mapping(&self) -> Mapping {
+        self.mapping.clone()
+    }
+
     /// Bytes that become resident or not together.
     pub(crate) fn frame_len(&self) -> u64 {
         self.frame_len

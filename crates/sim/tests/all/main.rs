@@ -2,3 +2,5 @@
 
 mod mutants;
 mod promise;
+mod whole;
+mod whole_mutants;

@@ -10,4 +10,8 @@ pub(crate) struct SimArgs {
     /// How many seeds
     #[arg(long)]
     pub seeds: Option<u64>,
+    /// Simulate the client library's own driver (links, deadlines, reconnects,
+    /// restarts of the cell) instead of single operations
+    #[arg(long)]
+    pub whole: bool,
 }

@@ -1,0 +1,225 @@
+//! An engine beside a backend, as a software NIC will be: it scans and reads the
+//! backend's memory for clients. Word by word: between any two words something may
+//! happen at the backend.
+
+use super::net::{Errand, Net};
+use super::process::Process;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use trefoil_client_core::data::pointer_in_window;
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::vote::{IndexVote, index_vote};
+use trefoil_fabric::Token;
+use trefoil_fabric::port::Completion;
+use trefoil_layout::bucket::BUCKET_LEN;
+use trefoil_layout::control::{self, IndexWindow};
+use trefoil_layout::words::Words;
+use trefoil_layout::{KeyHash, Pointer};
+use trefoil_region::{SharedWords, WordBuffer};
+
+/// What a scan takes one way, usually.
+const WAY_NS: u64 = 10_000;
+/// Loads of a scan among which something may happen.
+const LOADS: u64 = 40;
+
+/// What is known of a backend's windows.
+#[derive(Clone, Debug)]
+pub(super) struct Eyes {
+    config_id: u32,
+    data_window: u64,
+    windows: Vec<IndexWindow>,
+}
+
+impl Eyes {
+    pub(super) fn open(process: &Process) -> Self {
+        let control = process.store.regions().control.words();
+        let window = |partition| control::index_window(&control, partition).unwrap_or_default();
+        Eyes {
+            config_id: control::config_id(&control),
+            data_window: control::data_window(&control),
+            windows: (0..process.store.partition_count()).map(window).collect(),
+        }
+    }
+}
+
+enum Seen {
+    Vote(IndexVote),
+    Lapsed,
+}
+
+/// Scans of one connection.
+pub(super) struct Scans {
+    client: usize,
+    ended: RefCell<VecDeque<(Token, Seen, WordBuffer)>>,
+}
+
+/// A scan on its way.
+pub(super) struct Scan {
+    pub(super) process: Rc<Process>,
+    pub(super) scans: Rc<Scans>,
+    pub(super) eyes: Eyes,
+    pub(super) token: Token,
+    pub(super) place: usize,
+    pub(super) hash: KeyHash,
+}
+
+/// Words of live memory: each load may be followed by an event.
+struct Torn<'a> {
+    net: &'a Net,
+    process: &'a Rc<Process>,
+    words: SharedWords<'a>,
+    loads_left: &'a Cell<u64>,
+}
+
+impl Torn<'_> {
+    fn tick(&self) {
+        match self.loads_left.get() {
+            u64::MAX => {}
+            0 => {
+                self.loads_left.set(match self.net.rng.chance(512) {
+                    true => self.net.rng.below(8),
+                    false => u64::MAX,
+                });
+                self.process.disturb(self.net);
+            }
+            left => self.loads_left.set(left - 1),
+        }
+    }
+}
+
+impl Words for Torn<'_> {
+    fn load(&self, index: usize) -> u64 {
+        self.tick();
+        self.words.load(index)
+    }
+    fn load_acquire(&self, index: usize) -> u64 {
+        self.tick();
+        self.words.load_acquire(index)
+    }
+    fn fence_acquire(&self) {
+        self.words.fence_acquire();
+    }
+}
+
+impl Scans {
+    pub(super) fn new(client: usize) -> Self {
+        Scans {
+            client,
+            ended: RefCell::default(),
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ended.borrow().is_empty()
+    }
+
+    pub(super) fn poll(&self, on: &mut dyn FnMut(Completion<'_>)) -> usize {
+        let mut count = 0;
+        loop {
+            let Some((token, seen, bytes)) = self.ended.borrow_mut().pop_front() else {
+                return count;
+            };
+            count += 1;
+            match seen {
+                Seen::Vote(vote) => on(Completion::Scan(token, vote, bytes.bytes())),
+                Seen::Lapsed => on(Completion::NoAnswer(
+                    token,
+                    SendFailure::Lost,
+                    "the backend's lease has ended",
+                )),
+            }
+        }
+    }
+}
+
+impl Scan {
+    pub(super) fn begin(self, net: &Net) {
+        net.send(net.takes(WAY_NS), Errand::Scan(self));
+    }
+
+    /// Carries it out; its answer is there at once, and is noticed later.
+    pub(super) fn carry_out(self, net: &Net) {
+        let mut bytes = WordBuffer::default();
+        let loads_left = Cell::new(match net.is_struck(net.profile.torn) {
+            true => net.rng.below(LOADS),
+            false => u64::MAX,
+        });
+        let vote = self.vote(net, &loads_left);
+        let mut seen = Seen::Vote(vote);
+        if let IndexVote::Present { entry, .. } = vote
+            && !self.read(net, entry.pointer, &mut bytes, &loads_left)
+        {
+            // Outside the window that is known.
+            seen = Seen::Vote(IndexVote::ConfigChanged { found: 0 });
+        }
+        // After the reads: what was flushed before they began is known.
+        if let IndexVote::Present { entry, epoch, .. } = vote {
+            let control = self.process.store.regions().control.words();
+            if entry.version <= control::flush_floor(&control) {
+                seen = Seen::Vote(IndexVote::Absent { epoch });
+            }
+        }
+        if net.now_ns.get() >= self.process.lease_end_ns.get() {
+            seen = Seen::Lapsed;
+        }
+        let ended = (self.token, seen, bytes);
+        self.scans.ended.borrow_mut().push_back(ended);
+        net.wake(self.scans.client, net.takes(WAY_NS));
+    }
+
+    fn vote(&self, net: &Net, loads_left: &Cell<u64>) -> IndexVote {
+        let regions = self.process.store.regions();
+        let partition = self.process.partition(self.place, self.hash);
+        let window = self.eyes.windows[partition];
+        let index = regions.index.words();
+        let vote = index_vote(
+            self.hash,
+            self.eyes.config_id,
+            window.bucket_count,
+            |bucket| {
+                let at = window.offset + bucket * BUCKET_LEN as u64;
+                Torn {
+                    net,
+                    process: &self.process,
+                    words: index.slice(at, BUCKET_LEN).expect("inside the region"),
+                    loads_left,
+                }
+            },
+        );
+        // The range may hold another partition's index by now.
+        let now = control::window_id(&regions.control.words(), partition);
+        match vote {
+            IndexVote::Absent { .. } if now != window.window_id => {
+                IndexVote::ConfigChanged { found: 0 }
+            }
+            vote => vote,
+        }
+    }
+
+    fn read(
+        &self,
+        net: &Net,
+        pointer: Pointer,
+        into: &mut WordBuffer,
+        loads_left: &Cell<u64>,
+    ) -> bool {
+        let data = self.process.store.regions().data.words();
+        if !pointer_in_window(pointer, self.eyes.data_window) {
+            return false;
+        }
+        let Some(words) = data.slice(pointer.offset(), pointer.len()) else {
+            return false;
+        };
+        let source = Torn {
+            net,
+            process: &self.process,
+            words,
+            loads_left,
+        };
+        for (index, word) in into.prepare(pointer.len()).iter_mut().enumerate() {
+            *word = source.load(index);
+        }
+        true
+    }
+}

@@ -1,0 +1,285 @@
+//! The host that all processes share: time, what is on its way, the cell's
+//! configuration. Reached through shared references: things go on at the backends
+//! while a client is in the middle of a lookup.
+
+use super::calls::Calls;
+use super::engine::Scan;
+use super::host::Mailbox;
+use super::process::{Process, State};
+use super::profile::Profile;
+use crate::rng::Rng;
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+use std::sync::Arc;
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_driver::Topology;
+use trefoil_fabric::Token;
+use trefoil_layout::TopologyId;
+
+/// The moment at which every run begins, in nanoseconds since the Unix epoch.
+pub(super) const BEGIN_UNIX_NS: u64 = 1_700_000_000_000_000_000;
+/// How long a client believes a backend that does not renew its lease.
+pub(super) const LEASE_NS: u64 = 500_000_000;
+/// How often a backend renews it.
+pub(super) const RENEWAL_NS: u64 = 100_000_000;
+/// What one look at a clock takes.
+const LOOK_NS: u64 = 50;
+
+/// A line of a run's trace, and the key that it is about.
+pub(super) type Line = (Option<usize>, String);
+
+/// Receives a run's trace. Outlives the run, also one that panics.
+#[derive(Default)]
+pub(super) struct Log {
+    is_on: bool,
+    lines: RefCell<Vec<Line>>,
+}
+
+impl Log {
+    pub(super) fn new(is_on: bool) -> Self {
+        Log {
+            is_on,
+            lines: RefCell::default(),
+        }
+    }
+
+    pub(super) fn take(&self) -> Vec<Line> {
+        self.lines.take()
+    }
+}
+
+/// Something that is on its way.
+pub(super) enum Errand {
+    /// A backend looks at its rings.
+    Poll(Rc<Process>),
+    /// A backend tends its store.
+    Tend(Rc<Process>),
+    /// All backends renew their leases.
+    Renew,
+    /// A backend learns the configuration in force.
+    CatchUp(Rc<Process>),
+    /// An engine scans a bucket.
+    Scan(Scan),
+    /// A call's message arrives.
+    Call(Call),
+    /// A call has ended.
+    CallEnds {
+        calls: Rc<Calls>,
+        token: Token,
+        end: Result<Vec<u8>, (SendFailure, &'static str)>,
+    },
+    /// A client knocks at a backend.
+    Connect {
+        to: Rc<Mailbox>,
+        topology: Arc<Topology>,
+        backend: u32,
+        since_ns: u64,
+    },
+    /// A client asks for the configuration.
+    Learn(Rc<Mailbox>),
+}
+
+/// A call on its way to a backend.
+#[derive(Clone)]
+pub(super) struct Call {
+    pub(super) process: Rc<Process>,
+    pub(super) calls: Rc<Calls>,
+    pub(super) token: Token,
+    pub(super) under: TopologyId,
+    pub(super) bytes: Rc<Vec<u8>>,
+    pub(super) is_copy: bool,
+}
+
+struct Due {
+    at_ns: u64,
+    number: u64,
+    errand: Errand,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+    }
+}
+
+/// See the module.
+pub(super) struct Net {
+    pub(super) profile: Profile,
+    pub(super) rng: Rng,
+    pub(super) log: Rc<Log>,
+    pub(super) now_ns: Cell<u64>,
+    queue: RefCell<BinaryHeap<Reverse<Due>>>,
+    next_number: Cell<u64>,
+    /// The latest process of each backend's number.
+    pub(super) processes: RefCell<Vec<Rc<Process>>>,
+    /// The configuration in force.
+    pub(super) published: RefCell<Arc<Topology>>,
+    /// When each client acts next.
+    pub(super) wakes: Vec<Cell<u64>>,
+    /// No new faults: the run is coming to its end.
+    pub(super) is_calm: Cell<bool>,
+    /// Something goes on at a backend beside a read.
+    is_interleaving: Cell<bool>,
+    /// Incarnations so far.
+    pub(super) incarnations: Cell<u64>,
+    pub(super) stats: super::stats::Counting,
+}
+
+impl Net {
+    pub(super) fn new(profile: Profile, rng: Rng, log: Rc<Log>, first: Arc<Topology>) -> Self {
+        Net {
+            log,
+            now_ns: Cell::new(1_000_000_000),
+            queue: RefCell::default(),
+            next_number: Cell::new(0),
+            processes: RefCell::default(),
+            published: RefCell::new(first),
+            wakes: (0..profile.clients).map(|_| Cell::new(0)).collect(),
+            is_calm: Cell::new(false),
+            is_interleaving: Cell::new(false),
+            incarnations: Cell::new(0),
+            stats: Default::default(),
+            profile,
+            rng,
+        }
+    }
+
+    /// A line of the trace, about one key or about none in particular.
+    #[inline(always)]
+    pub(super) fn trace(&self, key: Option<usize>, text: impl FnOnce() -> String) {
+        if self.log.is_on {
+            let at = self.now_ns.get() as f64 / 1e6;
+            let line = match key {
+                Some(key) => format!("{at:10.3} ms key {key}: {}", text()),
+                None => format!("{at:10.3} ms {}", text()),
+            };
+            self.log.lines.borrow_mut().push((key, line));
+        }
+    }
+
+    /// Whether a fault happens now.
+    pub(super) fn is_struck(&self, chance: u32) -> bool {
+        chance > 0 && !self.is_calm.get() && self.rng.chance(chance)
+    }
+
+    /// How long something takes that usually takes up to `usual_ns`.
+    pub(super) fn takes(&self, usual_ns: u64) -> u64 {
+        let late = match self.is_struck(self.profile.late) {
+            true => self.rng.below(self.profile.late_ns),
+            false => 0,
+        };
+        1 + self.rng.below(usual_ns) + late
+    }
+
+    pub(super) fn send(&self, after_ns: u64, errand: Errand) {
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
+        self.queue.borrow_mut().push(Reverse(Due {
+            at_ns: self.now_ns.get() + after_ns,
+            number,
+            errand,
+        }));
+    }
+
+    /// When the next errand is due.
+    pub(super) fn next_due_ns(&self) -> u64 {
+        let queue = self.queue.borrow();
+        queue.peek().map_or(u64::MAX, |due| due.0.at_ns)
+    }
+
+    /// A look at the monotonic clock: some time passes, and others go on.
+    pub(super) fn look(&self) -> u64 {
+        let now = self.now_ns.get() + LOOK_NS;
+        self.now_ns.set(now);
+        self.run_due();
+        now
+    }
+
+    /// A client is in the middle of a read: perhaps something goes on at a backend.
+    pub(super) fn beside(&self) {
+        if self.is_struck(self.profile.torn) && !self.is_interleaving.replace(true) {
+            let process = {
+                let processes = self.processes.borrow();
+                Rc::clone(&processes[self.rng.index(processes.len())])
+            };
+            process.disturb(self);
+            self.is_interleaving.set(false);
+        }
+    }
+
+    /// Carries out what is due.
+    pub(super) fn run_due(&self) {
+        loop {
+            let errand = {
+                let mut queue = self.queue.borrow_mut();
+                match queue.peek() {
+                    Some(due) if due.0.at_ns <= self.now_ns.get() => {
+                        queue.pop().expect("it was there").0.errand
+                    }
+                    _ => return,
+                }
+            };
+            self.run(errand);
+        }
+    }
+
+    fn run(&self, errand: Errand) {
+        match errand {
+            Errand::Poll(process) => process.poll(self),
+            Errand::Tend(process) => process.tend(self),
+            Errand::CatchUp(process) => process.catch_up(self),
+            Errand::Renew => {
+                for process in self.processes.borrow().iter() {
+                    process.renew(self);
+                }
+                self.send(RENEWAL_NS, Errand::Renew);
+            }
+            Errand::Scan(scan) => scan.carry_out(self),
+            Errand::Call(call) => {
+                let process = Rc::clone(&call.process);
+                process.take_call(self, call);
+            }
+            Errand::CallEnds { calls, token, end } => calls.end(self, token, end),
+            Errand::Connect {
+                to,
+                topology,
+                backend,
+                since_ns,
+            } => to.knock(self, topology, backend, since_ns),
+            Errand::Learn(to) => to.learn(self),
+        }
+    }
+
+    /// A client has something to look at.
+    pub(super) fn wake(&self, client: usize, after_ns: u64) {
+        let at = self.now_ns.get() + after_ns;
+        let wake = &self.wakes[client];
+        wake.set(wake.get().min(at));
+    }
+
+    /// Ends the run: what is on its way refers to this.
+    pub(super) fn clear(&self) {
+        self.queue.borrow_mut().clear();
+        self.processes.borrow_mut().clear();
+    }
+
+    /// The process that serves as a backend now, if it has not ended.
+    pub(super) fn process(&self, backend: u32) -> Option<Rc<Process>> {
+        let processes = self.processes.borrow();
+        let process = processes.get(backend as usize)?;
+        (process.state.get() != State::Dead).then(|| Rc::clone(process))
+    }
+}

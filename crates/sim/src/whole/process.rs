@@ -1,0 +1,528 @@
+//! One backend process: a store as production makes it, the configuration it
+//! serves, the rings of its clients. What `trefoil-backend` does around a store,
+//! without threads and sockets.
+
+use super::net::{BEGIN_UNIX_NS, Call, Errand, LEASE_NS, Net};
+use super::port::Ring;
+use super::stats::Count;
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use trefoil_client_core::clock::VersionClock;
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_driver::Topology;
+use trefoil_fabric::{Agreement, AnswerSink, RegionView};
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::message::{
+    Answer, ErrorCode, Request, TOUCH_SLOT_COUNT_MAX, parse_answer, parse_request,
+};
+use trefoil_layout::op::{Ack, Action, Found, LookupAnswer, Mutation, Outcome, Rejection};
+use trefoil_layout::{KeyHash, ShardMap, TopologyId, control, epoch};
+use trefoil_region::WordBuffer;
+use trefoil_store::{Now, Regions, Store, StoreConfig};
+
+/// How often a backend tends its store.
+const TEND_NS: u64 = 40_000_000;
+/// Steps of an index's reshaping that it takes then, at most.
+const STEPS_MAX: u64 = 6;
+/// Requests of one client that a backend executes before it looks at the next.
+const BATCH: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    /// By a signal: it does nothing, and its sockets still take connections.
+    Stopped,
+    /// Its memory stays readable for those who have mapped it.
+    Dead,
+}
+
+/// See the module.
+pub(super) struct Process {
+    pub(super) number: u32,
+    pub(super) store: Store,
+    pub(super) state: Cell<State>,
+    pub(super) life: u64,
+    pub(super) config_id: Cell<u32>,
+    agreement: Agreement,
+    skew_ns: i64,
+    pub(super) lease_end_ns: Cell<u64>,
+    rings: RefCell<Vec<Weak<Ring>>>,
+    is_polling: Cell<bool>,
+    is_behind: Cell<bool>,
+    parked: RefCell<Vec<Call>>,
+    filler_clock: RefCell<VersionClock>,
+    message: RefCell<WordBuffer>,
+    scratch: RefCell<WordBuffer>,
+}
+
+impl Process {
+    /// Starts a backend of the cell, empty, in its `count`th incarnation of the
+    /// cell's life.
+    pub(super) fn start(net: &Net, topology: &Topology, number: u32, count: u32) -> Rc<Self> {
+        let profile = &net.profile;
+        let config = topology.config();
+        let shards = ShardMap::new(*topology.placement(), number);
+        let incarnation = net.incarnations.get() + 1;
+        net.incarnations.set(incarnation);
+        let partition_count = profile.partitions * shards.shard_count();
+        let store_config = StoreConfig {
+            partition_count,
+            shards,
+            config_id: config.config_id,
+            epoch: epoch::of_incarnation(count, number).expect("few incarnations"),
+            incarnation,
+            hasher: config.hash,
+            memory_limit: profile.memory_max,
+            value_len_max: config.value_len_max as usize,
+            tombstone_count_max: profile.tombstones,
+            flush_floor: config.flush_floor,
+            ..StoreConfig::default()
+        };
+        let regions = Regions::heap(profile.memory_max);
+        let store = Store::new(store_config, regions).expect("memory for an empty store");
+        let agreement = Agreement {
+            backend: number,
+            incarnation,
+            hasher: config.hash,
+            partition_count,
+            sub_count: profile.partitions,
+            layout_version: trefoil_layout::limits::LAYOUT_VERSION,
+            topology: topology.id(),
+        };
+        let process = Rc::new(Process {
+            number,
+            store,
+            state: Cell::new(State::Running),
+            life: config.life,
+            config_id: Cell::new(config.config_id),
+            agreement,
+            skew_ns: net.skew(),
+            lease_end_ns: Cell::new(0),
+            rings: RefCell::default(),
+            is_polling: Cell::new(false),
+            is_behind: Cell::new(false),
+            parked: RefCell::default(),
+            filler_clock: RefCell::new(VersionClock::new(incarnation)),
+            message: RefCell::default(),
+            scratch: RefCell::default(),
+        });
+        process.renew(net);
+        net.trace(None, || {
+            format!(
+                "backend {number} starts, life {:x}, config {}, incarnation {count}",
+                config.life, config.config_id
+            )
+        });
+        net.send(net.rng.below(TEND_NS), Errand::Tend(Rc::clone(&process)));
+        process
+    }
+
+    fn is_running(&self) -> bool {
+        self.state.get() == State::Running
+    }
+
+    pub(super) fn now(&self, net: &Net) -> Now {
+        let unix_ns = BEGIN_UNIX_NS + net.now_ns.get();
+        Now {
+            unix_ns: unix_ns.saturating_add_signed(self.skew_ns),
+        }
+    }
+
+    pub(super) fn renew(&self, net: &Net) {
+        if self.is_running() {
+            self.set_lease(net.now_ns.get() + LEASE_NS);
+        }
+    }
+
+    fn set_lease(&self, end_ns: u64) {
+        self.lease_end_ns.set(end_ns);
+        control::set_lease_end_ns(&self.store.regions().control.words(), end_ns);
+    }
+
+    /// What a client that maps the memory sees.
+    pub(super) fn view(&self) -> RegionView {
+        let regions = self.store.regions();
+        RegionView::new(
+            self.agreement,
+            regions.control.mapping(),
+            regions.index.mapping(),
+            regions.data.mapping(),
+        )
+    }
+
+    /// Partition of a key in whose cohort this backend has place `place`.
+    pub(super) fn partition(&self, place: usize, hash: KeyHash) -> usize {
+        self.agreement.partition(place, hash)
+    }
+
+    pub(super) fn attach(&self, ring: &Rc<Ring>) {
+        self.rings.borrow_mut().push(Rc::downgrade(ring));
+    }
+
+    /// Something was put into a ring.
+    pub(super) fn ring(self: &Rc<Self>, net: &Net) {
+        if !self.is_polling.replace(true) {
+            let after = net.takes(5_000);
+            net.send(after, Errand::Poll(Rc::clone(self)));
+        }
+    }
+
+    /// Executes what the rings hold.
+    pub(super) fn poll(self: &Rc<Self>, net: &Net) {
+        self.is_polling.set(false);
+        if !self.is_running() {
+            return;
+        }
+        self.rings
+            .borrow_mut()
+            .retain(|ring| ring.strong_count() > 0);
+        let rings: Vec<Rc<Ring>> = self
+            .rings
+            .borrow()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut has_more = false;
+        for ring in rings {
+            for _ in 0..BATCH {
+                let Some(bytes) = ring.next_request() else {
+                    break;
+                };
+                self.execute_from(net, &ring, &bytes);
+            }
+            has_more |= ring.has_request();
+        }
+        if has_more {
+            self.ring(net);
+        }
+    }
+
+    fn execute_from(&self, net: &Net, ring: &Rc<Ring>, bytes: &[u8]) {
+        let head = parse_request(bytes).expect("a client encodes well").0;
+        let under = TopologyId {
+            life: self.life,
+            config_id: head.config_id,
+        };
+        let max = net.profile.message_len_max;
+        if let Some(answer) = self.execute(net, under, bytes, max) {
+            ring.put_answer(net, answer);
+        }
+    }
+
+    /// Executes one request, by the rules of a backend's member.
+    fn execute(
+        &self,
+        net: &Net,
+        under: TopologyId,
+        bytes: &[u8],
+        len_max: usize,
+    ) -> Option<Vec<u8>> {
+        let (head, request) = parse_request(bytes).expect("a client encodes well");
+        let (mut message, mut scratch) = (self.message.borrow_mut(), self.scratch.borrow_mut());
+        let mut sink = AnswerSink::new(head.id, &mut message, &mut scratch);
+        let refusal = self.check(net, under).err();
+        let now = self.now(net);
+        match request {
+            Request::Mutate(mutation) => {
+                let ack = match refusal {
+                    Some(rejection) => Ack {
+                        epoch: epoch::NONE,
+                        outcome: Outcome::Rejected(rejection),
+                    },
+                    None => self.store.mutate(now, &mutation),
+                };
+                net.trace(None, || {
+                    format!(
+                        "backend {} executes {:?} {:?} of \"{}\": {:?} in epoch {}",
+                        self.number,
+                        mutation.action,
+                        mutation.version,
+                        String::from_utf8_lossy(mutation.entry.key),
+                        ack.outcome,
+                        ack.epoch
+                    )
+                });
+                sink.ack(ack);
+            }
+            Request::Lookup { key } => sink.lookup(|into| match refusal {
+                Some(rejection) => LookupAnswer {
+                    epoch: epoch::NONE,
+                    found: Found::Rejected(rejection),
+                },
+                None => self.store.lookup(now, key, into),
+            }),
+            Request::Touch {
+                partition,
+                window_id,
+                slots,
+            } => {
+                let mut numbers = [0; TOUCH_SLOT_COUNT_MAX];
+                let numbers = slots.copy_to(&mut numbers);
+                self.store.touch(usize::from(partition), window_id, numbers);
+            }
+            Request::Use { key } => {
+                let found = match refusal {
+                    Some(_) => None,
+                    None => self.store.item_use(now, key),
+                };
+                sink.item_use(found);
+            }
+            Request::Ping => sink.pong(),
+        }
+        if !sink.is_answered() {
+            return None;
+        }
+        let answer = message.bytes();
+        if answer.len() > len_max {
+            let answer = Answer::Error(ErrorCode::TooLarge);
+            let mut bytes = vec![0; answer.encoded_len()];
+            answer.encode(head.id, &mut bytes);
+            return Some(bytes);
+        }
+        debug_assert!(parse_answer(answer).is_ok());
+        Some(answer.to_vec())
+    }
+
+    fn check(&self, net: &Net, under: TopologyId) -> Result<(), Rejection> {
+        if under.life != self.life {
+            return Err(Rejection::OtherLife);
+        }
+        match under.config_id.cmp(&self.config_id.get()) {
+            Ordering::Less => Err(Rejection::StaleConfig),
+            Ordering::Greater => {
+                net.wake_catch_up(self);
+                Err(Rejection::UnknownConfig)
+            }
+            Ordering::Equal => Ok(()),
+        }
+    }
+
+    /// Serves the configuration in force, if a flush has changed it.
+    pub(super) fn catch_up(&self, net: &Net) {
+        self.is_behind.set(false);
+        let fresh = Arc::clone(&net.published.borrow());
+        if self.is_running() {
+            self.adopt(net, &fresh);
+        }
+    }
+
+    pub(super) fn adopt(&self, net: &Net, fresh: &Topology) {
+        let id = fresh.id();
+        if id.life != self.life || id.config_id <= self.config_id.get() {
+            return;
+        }
+        self.store.raise_flush_floor(fresh.flush_floor());
+        self.config_id.set(id.config_id);
+        self.store.set_config_id(id.config_id);
+        net.trace(None, || {
+            format!("backend {} serves config {}", self.number, id.config_id)
+        });
+    }
+
+    /// A call's message has arrived.
+    pub(super) fn take_call(&self, net: &Net, call: Call) {
+        match self.state.get() {
+            State::Running => self.execute_call(net, &call),
+            State::Stopped => self.parked.borrow_mut().push(call),
+            State::Dead => {
+                let end = Err((SendFailure::Lost, "the backend has ended"));
+                if !call.is_copy {
+                    call.calls.end_after(net, call.token, end);
+                }
+            }
+        }
+    }
+
+    fn execute_call(&self, net: &Net, call: &Call) {
+        let answer = self.execute(net, call.under, &call.bytes, usize::MAX);
+        if call.is_copy {
+            return;
+        }
+        let lost = net.is_struck(net.profile.call_failure);
+        let end = match answer {
+            Some(answer) if !lost => Ok(answer),
+            _ => Err((SendFailure::Lost, "the connection broke")),
+        };
+        call.calls.end_after(net, call.token, end);
+    }
+
+    /// What happens here beside a client's read.
+    pub(super) fn disturb(self: &Rc<Self>, net: &Net) {
+        if !self.is_running() {
+            return;
+        }
+        net.stats.add(Count::Interleaved);
+        if self.is_polling.get() && net.rng.chance(512) {
+            // Its errand finds less to do.
+            return self.poll(net);
+        }
+        match net.rng.index(3) {
+            0 => {
+                let partition = net.rng.index(self.store.partition_count());
+                self.store.reshape_one_step(partition);
+            }
+            1 => self.maintain(net),
+            _ => self.fill_one(net),
+        }
+    }
+
+    /// Tends the store, and writes what fills it.
+    pub(super) fn tend(self: &Rc<Self>, net: &Net) {
+        if self.state.get() == State::Dead {
+            return;
+        }
+        if self.is_running() {
+            self.maintain(net);
+            if net.is_struck(net.profile.filler) {
+                for _ in 0..net.profile.burst {
+                    self.fill_one(net);
+                }
+            }
+        }
+        let after = TEND_NS / 2 + net.rng.below(TEND_NS);
+        net.send(after, Errand::Tend(Rc::clone(self)));
+    }
+
+    /// A few steps of what the indexes need, or, where they need nothing, of the rest:
+    /// production takes all steps, with others between them.
+    fn maintain(&self, net: &Net) {
+        let step_count = 1 + net.rng.below(STEPS_MAX);
+        let mut is_at_rest = true;
+        for partition in 0..self.store.partition_count() {
+            for _ in 0..step_count {
+                if !self.store.reshape_one_step(partition) {
+                    break;
+                }
+                is_at_rest = false;
+            }
+        }
+        if is_at_rest {
+            self.store.maintain(self.now(net));
+        }
+    }
+
+    /// Writes a key that nobody watches, at this backend alone.
+    fn fill_one(&self, net: &Net) {
+        if net.is_calm.get() {
+            return;
+        }
+        let number = net.rng.below(1_000);
+        let len = net.rng.index(net.profile.filler_len + 1);
+        self.write_filler(net, number, len);
+    }
+
+    fn write_filler(&self, net: &Net, number: u64, len: usize) {
+        let value = [0u8; 1_500];
+        let now = self.now(net);
+        let mut clock = self.filler_clock.borrow_mut();
+        let version = clock.next(now.unix_ns).expect("few fillers");
+        let key = format!("filler-{number}");
+        let mutation = Mutation {
+            action: Action::Set,
+            version,
+            entry: DataEntry {
+                key: key.as_bytes(),
+                value: &value[..len],
+                ..DataEntry::default()
+            },
+        };
+        self.store.mutate(now, &mutation);
+    }
+
+    /// Fills the memory: as a cell is found that has served for a while.
+    pub(super) fn fill(&self, net: &Net) {
+        let len = net.profile.filler_len;
+        for number in 0.. {
+            self.write_filler(net, number, len);
+            if number % 16 == 0 && self.store.stats().counts.evicted_capacity > 0 {
+                return;
+            }
+        }
+    }
+
+    /// Stops it as a signal does.
+    pub(super) fn stop(&self, net: &Net) {
+        if self.is_running() {
+            self.state.set(State::Stopped);
+            net.trace(None, || format!("backend {} is stopped", self.number));
+        }
+    }
+
+    /// Lets it go on.
+    pub(super) fn go_on(self: &Rc<Self>, net: &Net) {
+        if self.state.get() != State::Stopped {
+            return;
+        }
+        self.state.set(State::Running);
+        net.trace(None, || format!("backend {} goes on", self.number));
+        // Whoever is first: the thread that renews the lease, or that of the rings.
+        if net.rng.chance(512) {
+            self.renew(net);
+        }
+        self.ring(net);
+        for call in self.parked.take() {
+            self.execute_call(net, &call);
+        }
+        net.send(net.rng.below(30_000_000), Errand::CatchUp(Rc::clone(self)));
+    }
+
+    /// Ends it: killed, or by its own will with its memory poisoned.
+    pub(super) fn end(&self, net: &Net, is_clean: bool) {
+        if self.state.get() == State::Dead {
+            return;
+        }
+        net.trace(None, || {
+            let how = if is_clean { "ends" } else { "is killed" };
+            format!("backend {} {how}", self.number)
+        });
+        self.state.set(State::Dead);
+        if is_clean {
+            self.store.revoke();
+            self.lease_end_ns.set(0);
+        }
+        for call in self.parked.take() {
+            let end = Err((SendFailure::Lost, "the backend has ended"));
+            if !call.is_copy {
+                call.calls.end_after(net, call.token, end);
+            }
+        }
+        self.disconnect(net);
+    }
+
+    /// Every client finds its connection closed.
+    pub(super) fn disconnect(&self, net: &Net) {
+        for ring in self.rings.take().iter().filter_map(Weak::upgrade) {
+            ring.close(net);
+        }
+    }
+
+    pub(super) fn begin_behind(&self) -> bool {
+        !self.is_behind.replace(true)
+    }
+}
+
+impl Net {
+    /// How far a process's wall clock is off.
+    pub(super) fn skew(&self) -> i64 {
+        let skew = self.profile.skew_ns;
+        if skew == 0 {
+            return 0;
+        }
+        self.rng.below(2 * skew) as i64 - skew as i64
+    }
+
+    fn wake_catch_up(&self, process: &Process) {
+        if process.begin_behind() {
+            let found = self
+                .processes
+                .borrow()
+                .get(process.number as usize)
+                .cloned();
+            if let Some(found) = found.filter(|found| std::ptr::eq(&**found, process)) {
+                self.send(self.takes(5_000_000), Errand::CatchUp(found));
+            }
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! One run: what happens when, and whether all is as it should be afterwards.
+
+use super::book::Book;
+use super::client::{Client, Ended, Want};
+use super::net::{Errand, Log, Net, RENEWAL_NS};
+use super::port::SimPort;
+use super::process::{Process, State};
+use super::profile::Profile;
+use super::stats::{Count, WholeStats};
+use crate::history::Broken;
+use crate::rng::Rng;
+use crate::violation::Property;
+use std::rc::Rc;
+use std::sync::Arc;
+use trefoil_cell::{BackendConfig, CellConfig, Mode, RpcAddress};
+use trefoil_client_core::get::MissReason;
+use trefoil_client_core::outcome::MutationOutcome;
+use trefoil_driver::Topology;
+use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
+use trefoil_layout::{KeyHasher, Version, epoch};
+
+/// Turns of clients in one run, at most.
+const TURNS_MAX: u64 = 100_000;
+/// How long a run may take to come to rest, in nanoseconds of its own time.
+const REST_NS: u64 = 20_000_000_000;
+/// Until every client has tried its backends again.
+const CALM_NS: u64 = 1_500_000_000;
+
+/// Something that goes wrong, or is put right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    /// The backend that was killed comes back empty.
+    Revive(u32),
+    Stop,
+    GoOn(u32),
+    /// The cell ends; then it begins anew.
+    EndCell,
+    BeginCell,
+    Flush,
+    ClientDeath,
+    Disconnect,
+}
+
+pub(super) struct World {
+    net: Rc<Net>,
+    book: Book,
+    clients: Vec<Client>,
+    faults: Vec<(u64, Fault)>,
+    operations_left: usize,
+    turns: u64,
+    /// Incarnations of each backend in this life of the cell.
+    counts: Vec<u32>,
+    /// What is flushed and not served by every live backend yet.
+    flushing: Option<Arc<Topology>>,
+    /// The cell has ended and not begun anew.
+    is_down: bool,
+    /// The one that is killed again and again.
+    victim: u32,
+}
+
+/// Runs one profile.
+pub(super) fn run(profile: Profile, rng: Rng, log: Rc<Log>) -> (WholeStats, Result<(), Broken>) {
+    let mut world = World::new(profile, rng, log);
+    let result = world.run();
+    world.net.stats.add(Count::Seeds);
+    let stats = world.net.stats.take();
+    world.net.clear();
+    (stats, result)
+}
+
+fn topology(rng: &Rng, life: u64, replicas: usize, backends: usize) -> Arc<Topology> {
+    let backend = |number| BackendConfig {
+        number,
+        addresses: vec![RpcAddress::Unix(format!("/sim/{number}").into())],
+        fabric_socket: None,
+    };
+    let config = CellConfig {
+        life,
+        config_id: 1 + rng.below(3) as u32,
+        cell: "sim".to_owned(),
+        mode: match replicas {
+            1 => Mode::R1,
+            _ => Mode::R32,
+        },
+        backends: (0..backends as u32).map(backend).collect(),
+        hash: KeyHasher {
+            seed: [rng.next(), rng.next()],
+            ..KeyHasher::default()
+        },
+        value_len_max: 1 << 16,
+        eviction: "slru".to_owned(),
+        flush_floor: Version::ZERO,
+    };
+    Arc::new(Topology::new(Arc::new(config)))
+}
+
+impl World {
+    fn new(profile: Profile, rng: Rng, log: Rc<Log>) -> Self {
+        let first = topology(&rng, rng.next() | 1, profile.replicas, profile.backends);
+        let net = Rc::new(Net::new(profile, rng, log, first));
+        net.trace(None, || format!("{:?}", net.profile));
+        let mut world = World {
+            book: Book::new(net.profile.keys),
+            clients: Vec::new(),
+            faults: Vec::new(),
+            operations_left: net.profile.operations,
+            turns: 0,
+            counts: Vec::new(),
+            flushing: None,
+            is_down: false,
+            victim: 0,
+            net,
+        };
+        world.begin_cell();
+        world.net.send(RENEWAL_NS, Errand::Renew);
+        for number in 0..world.net.profile.clients {
+            world.clients.push(Client::new(&world.net, number));
+        }
+        world.plan_faults();
+        world
+    }
+
+    fn plan_faults(&mut self) {
+        let profile = &self.net.profile;
+        let planned = [
+            (Fault::Kill, profile.kills),
+            (Fault::Stop, profile.stops),
+            (Fault::EndCell, profile.restarts),
+            (Fault::Flush, profile.flushes),
+            (Fault::ClientDeath, profile.client_deaths),
+            (Fault::Disconnect, profile.disconnects),
+        ];
+        for (fault, count) in planned {
+            for _ in 0..count {
+                let at = self.net.now_ns.get() + self.net.rng.below(profile.span_ns);
+                self.faults.push((at, fault));
+            }
+        }
+    }
+
+    /// Starts every backend of the configuration in force.
+    fn begin_cell(&mut self) {
+        let net = &self.net;
+        let topology = Arc::clone(&net.published.borrow());
+        let backends = topology.config().backends.len();
+        self.book.begin_life(topology.id().life);
+        self.counts = vec![1; backends];
+        self.victim = net.rng.index(backends) as u32;
+        self.flushing = None;
+        let processes: Vec<_> = (0..backends as u32)
+            .map(|number| Process::start(net, &topology, number, 1))
+            .collect();
+        if net.profile.is_full {
+            for process in &processes {
+                process.fill(net);
+            }
+        }
+        *net.processes.borrow_mut() = processes;
+        self.is_down = false;
+    }
+
+    fn run(&mut self) -> Result<(), Broken> {
+        self.go_on_until(u64::MAX, |world| {
+            world.operations_left == 0
+                && world.faults.is_empty()
+                && world.clients.iter().all(Client::is_idle)
+        })?;
+        self.heal();
+        self.rest()?;
+        self.check_quorums()?;
+        self.rest()?;
+        for process in self.net.processes.borrow().iter() {
+            let counts = process.store.stats().counts;
+            self.net.trace(None, || {
+                format!(
+                    "backend {}: {} indexes replaced, {} evicted",
+                    process.number, counts.index_reshapes, counts.evicted_capacity
+                )
+            });
+        }
+        if self.net.rng.chance(64) {
+            for process in self.net.processes.borrow().iter() {
+                if let Err(error) = process.store.check() {
+                    let message = format!("backend {}: {error:?}", process.number);
+                    return Err((Property::Store, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets everything happen, in order, until it is enough or so late.
+    fn go_on_until(
+        &mut self,
+        end_ns: u64,
+        is_enough: impl Fn(&World) -> bool,
+    ) -> Result<(), Broken> {
+        while !is_enough(self) {
+            let net = Rc::clone(&self.net);
+            let wakes = net.wakes.iter().map(std::cell::Cell::get);
+            let faults = self.faults.iter().map(|(at, _)| *at);
+            let next = wakes.chain(faults).min().unwrap_or(u64::MAX);
+            let next = next.min(net.next_due_ns());
+            if next > end_ns {
+                net.now_ns.set(net.now_ns.get().max(end_ns));
+                return Ok(());
+            }
+            net.now_ns.set(net.now_ns.get().max(next));
+            net.run_due();
+            self.strike();
+            for number in 0..self.clients.len() {
+                if net.wakes[number].get() <= net.now_ns.get() {
+                    self.turn(number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A client's turn.
+    fn turn(&mut self, number: usize) -> Result<(), Broken> {
+        self.turns += 1;
+        if self.turns > TURNS_MAX {
+            let message = "clients turn and turn, and nothing comes of it".to_owned();
+            return Err((Property::Stuck, message));
+        }
+        self.net.wakes[number].set(u64::MAX);
+        self.clients[number].act(&mut self.book)?;
+        while self.operations_left > 0 && self.clients[number].can_begin() {
+            self.operations_left -= 1;
+            let want = self.choose();
+            let key = self.net.rng.index(self.net.profile.keys);
+            self.clients[number].begin(&mut self.book, want, key)?;
+        }
+        let wants_more = self.operations_left > 0;
+        self.clients[number].set_wake(wants_more);
+        Ok(())
+    }
+
+    fn choose(&self) -> Want {
+        let weights = &self.net.profile.weights;
+        let mut ticket = self.net.rng.below(weights.iter().sum());
+        for (want, weight) in Want::ALL.into_iter().zip(weights) {
+            if ticket < *weight {
+                return want;
+            }
+            ticket -= weight;
+        }
+        Want::Get
+    }
+
+    /// Whatever goes wrong now.
+    fn strike(&mut self) {
+        let now = self.net.now_ns.get();
+        while let Some(at) = self.faults.iter().position(|(due, _)| *due <= now) {
+            let (_, fault) = self.faults.swap_remove(at);
+            self.suffer(fault);
+        }
+        self.end_flush();
+    }
+
+    fn suffer(&mut self, fault: Fault) {
+        let net = Rc::clone(&self.net);
+        let now = net.now_ns.get();
+        let any = net.rng.index(self.counts.len());
+        match fault {
+            Fault::Kill if self.is_down => {}
+            // One copy: what it held is lost, which is no promise.
+            Fault::Kill if net.profile.replicas == 1 => self.suffer(Fault::EndCell),
+            Fault::Kill => {
+                let victim = self.victim;
+                if let Some(process) = net.process(victim) {
+                    net.stats.add(Count::Killed);
+                    process.end(&net, false);
+                    let back = process.lease_end_ns.get().max(now) + net.rng.below(400_000_000);
+                    self.faults.push((back, Fault::Revive(victim)));
+                }
+            }
+            Fault::Revive(number) => self.revive(number),
+            Fault::Stop => {
+                if let Some(process) = net.process(any as u32) {
+                    net.stats.add(Count::Stopped);
+                    process.stop(&net);
+                    let until = now + net.rng.below(net.profile.stop_ns);
+                    self.faults.push((until, Fault::GoOn(any as u32)));
+                }
+            }
+            Fault::GoOn(number) => {
+                if let Some(process) = net.process(number) {
+                    process.go_on(&net);
+                }
+            }
+            Fault::EndCell if self.is_down => {}
+            Fault::EndCell => {
+                let is_clean = net.rng.chance(512);
+                let mut begin = now + net.rng.below(200_000_000);
+                for process in net.processes.borrow().iter() {
+                    process.end(&net, is_clean);
+                    begin = begin.max(process.lease_end_ns.get());
+                }
+                self.is_down = true;
+                self.faults.push((begin, Fault::BeginCell));
+            }
+            Fault::BeginCell => self.begin_anew(),
+            Fault::Flush => self.flush(),
+            Fault::ClientDeath => {
+                net.stats.add(Count::ClientDied);
+                let number = net.rng.index(self.clients.len());
+                net.trace(None, || format!("client {number} dies"));
+                self.clients[number].die();
+                self.clients[number] = Client::new(&net, number);
+            }
+            Fault::Disconnect => {
+                if let Some(process) = net.process(any as u32) {
+                    net.stats.add(Count::Disconnected);
+                    process.disconnect(&net);
+                }
+            }
+        }
+    }
+
+    fn revive(&mut self, number: u32) {
+        let net = &self.net;
+        if self.is_down || net.process(number).is_some() {
+            return;
+        }
+        let Some(count) = self.counts.get_mut(number as usize) else {
+            return;
+        };
+        *count += 1;
+        let topology = Arc::clone(&net.published.borrow());
+        let process = Process::start(net, &topology, number, *count);
+        net.processes.borrow_mut()[number as usize] = process;
+    }
+
+    /// The cell is started anew: another life, and perhaps other backends, another
+    /// hash.
+    fn begin_anew(&mut self) {
+        if !self.is_down {
+            return;
+        }
+        let net = Rc::clone(&self.net);
+        net.stats.add(Count::Restarted);
+        let replicas = match net.rng.chance(128) {
+            true => net.rng.pick(&[1, 3]),
+            false => net.profile.replicas,
+        };
+        let backends = match net.rng.chance(512) {
+            true => net.rng.pick(&[3, 4, 5]),
+            false => net.profile.backends.max(replicas),
+        };
+        let fresh = topology(&net.rng, net.rng.next() | 1, replicas, backends);
+        *net.published.borrow_mut() = fresh;
+        self.begin_cell();
+    }
+
+    /// A configuration with a higher floor is put in force; backends serve it as they
+    /// learn of it.
+    fn flush(&mut self) {
+        let net = Rc::clone(&self.net);
+        if self.is_down || self.flushing.is_some() {
+            return;
+        }
+        let newest = net
+            .processes
+            .borrow()
+            .iter()
+            .filter(|process| process.state.get() != State::Dead)
+            .map(|process| process.store.newest())
+            .max();
+        let Some(floor) = newest else {
+            return;
+        };
+        let current = Arc::clone(&net.published.borrow());
+        let next = current.config().flushed(floor).expect("ids are left");
+        let next = Arc::new(Topology::new(Arc::new(next)));
+        net.trace(None, || format!("a flush raises the floor to {floor:?}"));
+        *net.published.borrow_mut() = Arc::clone(&next);
+        for process in net.processes.borrow().iter() {
+            let errand = Errand::CatchUp(Rc::clone(process));
+            net.send(net.takes(2_000_000), errand);
+        }
+        self.flushing = Some(next);
+    }
+
+    /// A flush is acknowledged when every live backend serves it, and nobody believes
+    /// the memory of a dead one.
+    fn end_flush(&mut self) {
+        let Some(next) = &self.flushing else {
+            return;
+        };
+        let id = next.id();
+        let now = self.net.now_ns.get();
+        let is_served = self.net.processes.borrow().iter().all(|process| {
+            process.life == id.life
+                && match process.state.get() {
+                    State::Dead => process.lease_end_ns.get() + 100_000_000 < now,
+                    _ => process.config_id.get() >= id.config_id,
+                }
+        });
+        if is_served {
+            self.net
+                .trace(None, || "the flush is acknowledged".to_owned());
+            self.net.stats.add(Count::Flushes);
+            self.book.flushed(next.flush_floor());
+            self.flushing = None;
+        }
+    }
+
+    /// The end of all faults: everybody runs.
+    fn heal(&mut self) {
+        let net = Rc::clone(&self.net);
+        net.is_calm.set(true);
+        net.trace(None, || "from here on nothing goes wrong".to_owned());
+        let processes: Vec<_> = net.processes.borrow().clone();
+        for process in processes {
+            process.go_on(&net);
+        }
+    }
+
+    /// Waits until nothing is under way; what has not ended by then has leaked.
+    fn rest(&mut self) -> Result<(), Broken> {
+        let begin = self.net.now_ns.get();
+        self.go_on_until(begin + CALM_NS, |_| false)?;
+        let is_settled = |world: &World| world.clients.iter().all(Client::is_settled);
+        self.go_on_until(begin + REST_NS, is_settled)?;
+        for client in &self.clients {
+            if !client.is_settled() {
+                let owing: Vec<_> = client.driver.ports().map(SimPort::describe).collect();
+                let message = format!(
+                    "client {} is at rest, but {} operations hold a place, and these owe answers: {owing:?}",
+                    client.number,
+                    client.driver.in_flight(),
+                );
+                return Err((Property::Leak, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether two of the key's backends have been there all the cell's life: one
+    /// that came back empty has no vote.
+    fn has_quorum(&self, key: usize) -> bool {
+        let topology = Arc::clone(&self.net.published.borrow());
+        let hash = topology.hash(&super::client::key_name(key));
+        let cohort = topology.cohort(hash);
+        let first = |number: &&u32| {
+            self.counts[**number as usize] == 1 && epoch::of_incarnation(1, **number).is_some()
+        };
+        let needed = topology.mode().quorum();
+        cohort.as_slice().iter().filter(first).count() >= needed
+    }
+
+    /// Whether a client's clock may be so far ahead of a backend's that what it
+    /// writes is refused.
+    fn are_clocks_apart(&self) -> bool {
+        2 * self.net.profile.skew_ns >= CLOCK_AHEAD_NS_MAX
+    }
+
+    /// Every key that anybody touches has a quorum again.
+    fn check_quorums(&mut self) -> Result<(), Broken> {
+        // Everybody learns what has changed meanwhile.
+        for key in 0..self.net.profile.keys {
+            for client in 0..self.clients.len() {
+                self.carry_out(client, Want::Get, key)?;
+            }
+        }
+        self.rest()?;
+        for key in 0..self.net.profile.keys {
+            if !self.has_quorum(key) {
+                continue;
+            }
+            let healer = self.net.rng.index(self.clients.len());
+            let want = self.net.rng.pick(&[Want::Set, Want::Add, Want::Erase]);
+            let before = self.carry_out(healer, Want::Get, key)?;
+            let ended = self.carry_out(healer, want, key)?;
+            let is_done = match ended {
+                Ended::Mutated(MutationOutcome::Stored { .. }) => true,
+                Ended::Mutated(MutationOutcome::Exists { .. }) => want == Want::Add,
+                // A copy without a vote has taken it.
+                Ended::Mutated(MutationOutcome::Indeterminate) => {
+                    want == Want::Add && self.counts.iter().any(|count| *count > 1)
+                }
+                _ => false,
+            };
+            let is_stored = matches!(ended, Ended::Mutated(MutationOutcome::Stored { .. }));
+            if !is_done && !self.are_clocks_apart() {
+                let message = format!("nothing fails, but {want:?} ended as {ended:?}");
+                return Err((Property::Healed, message));
+            }
+            if before == Ended::Miss(MissReason::Inquorate) {
+                self.net.stats.add(Count::Healed);
+            }
+            for client in 0..self.clients.len() {
+                let ended = self.carry_out(client, Want::Get, key)?;
+                let is_right = match want {
+                    _ if !is_stored => true,
+                    Want::Erase => ended == Ended::Miss(MissReason::Absent),
+                    _ => ended == Ended::Hit,
+                };
+                if !is_right {
+                    let message = format!(
+                        "nothing fails: after {want:?} of key {key} client {client}'s GET ended as {ended:?}"
+                    );
+                    return Err((Property::Kept, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One operation, from its begin to its end.
+    fn carry_out(&mut self, client: usize, want: Want, key: usize) -> Result<Ended, Broken> {
+        self.clients[client].last[key] = None;
+        self.clients[client].begin(&mut self.book, want, key)?;
+        self.clients[client].set_wake(false);
+        let end = self.net.now_ns.get() + REST_NS;
+        self.go_on_until(end, |world| {
+            world.clients[client].is_idle() && world.clients[client].last[key].is_some()
+        })?;
+        self.clients[client].last[key].ok_or_else(|| {
+            let message = format!("client {client}: {want:?} of key {key} does not end");
+            (Property::Stuck, message)
+        })
+    }
+}

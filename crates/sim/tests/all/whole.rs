@@ -1,0 +1,37 @@
+//! The client's own driver keeps the promise on many histories, and leaks nothing.
+
+use trefoil_sim::whole::{Count, run, run_many, run_seed};
+
+/// Seeds of one test run; `trefoil sim --whole` and `make soak` run more.
+const SEEDS: u64 = 100_000;
+
+#[test]
+fn the_driver_keeps_the_promise_and_the_rare_events_are_reached() {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let report = run_many(0, SEEDS, threads, &|_| {});
+    if let Some(violation) = report.violations.first() {
+        panic!("{violation}");
+    }
+    assert_eq!(report.stats.get(Count::Seeds), SEEDS);
+    for (count, name) in Count::ALL {
+        let reached = report.stats.get(*count);
+        assert!(reached > 100, "{name} was hardly reached: {reached}");
+    }
+    assert!(report.stats.get(Count::Hits) > 5 * SEEDS);
+    assert!(report.stats.get(Count::Stored) > 5 * SEEDS);
+}
+
+#[test]
+fn a_seed_replays_event_by_event() {
+    for seed in [1, 77, u64::MAX] {
+        let mut traces = [Vec::new(), Vec::new()];
+        let stats = traces.each_mut().map(|lines| {
+            run_seed(seed, &mut |line| lines.push(line.to_owned())).expect("a clean seed")
+        });
+        assert_eq!(stats[0], stats[1]);
+        assert_eq!(traces[0], traces[1]);
+        assert!(traces[0].len() > 20);
+        // Listening changes nothing.
+        assert_eq!(run(seed).expect("a clean seed"), stats[0]);
+    }
+}
