@@ -119,8 +119,8 @@ impl Cell {
     /// they come from samples of what clients report.
     pub fn top_keys(&self, count: usize) -> Vec<HotKey> {
         let config = self.config();
-        // A read is reported to both replicas whose votes agreed.
-        let reports = if config.mode == Mode::R32 { 2.0 } else { 1.0 };
+        // A read is reported to all three replicas.
+        let reports = if config.mode == Mode::R32 { 3.0 } else { 1.0 };
         let request = v1::TopKeysRequest {
             count: count as u32,
         };

@@ -10,7 +10,9 @@ use crate::time;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
-use trefoil_driver::{CarrierInUse, Counters, Driver, Link, LinkStatus, Options, Topology};
+use trefoil_driver::{
+    CarrierInUse, Counters, Driver, ItemRead, Link, LinkStatus, Options, Topology,
+};
 use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
@@ -246,18 +248,12 @@ impl Client {
         (Arc::clone(self.driver.topology()), views)
     }
 
-    /// Reports a read of another thread, if its window is still the backend's.
-    pub(crate) fn pass_touch(&mut self, backend: u32, partition: u32, window_id: u64, slot: u32) {
-        let partition = partition as usize;
-        let links = self.driver.links();
-        let is_current = links
-            .get(backend as usize)
-            .and_then(|link| link.view())
-            .is_some_and(|view| {
-                partition < view.partition_count() && view.window_id(partition) == window_id
-            });
-        if is_current {
-            self.driver.touch(backend, partition, slot);
+    /// Reports a read of another thread, through the views of `view_count`.
+    pub(crate) fn pass_read(&mut self, read: ItemRead, view_count: u64) {
+        if view_count == self.driver.view_count() {
+            self.driver.item_read(read);
+        } else {
+            self.driver.item_read_before(read);
         }
     }
 

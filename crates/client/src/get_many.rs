@@ -29,13 +29,15 @@ use crate::get::{Hit, Lookup, Miss};
 use crate::time;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use trefoil_cell::Cohort;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
+use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
 use trefoil_client_core::retry::Limits;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_driver::inline::COARSE_LAG_NS;
-use trefoil_driver::{Carrier, Owner, Purpose};
+use trefoil_driver::{Carrier, ItemRead, Owner, Purpose};
 use trefoil_fabric::{Home, PREFETCH_LEN_MAX, RegionView};
 use trefoil_layout::{KeyHash, Version};
 use trefoil_region::{SharedWords, WordBuffer};
@@ -276,14 +278,12 @@ impl Client {
                             else {
                                 return index;
                             };
-                            for voter in 0..V {
-                                if let Some(home) = &item.homes[voter] {
-                                    self.driver.touch(
-                                        item.backends[voter],
-                                        home.partition(),
-                                        item.slots[voter],
-                                    );
-                                }
+                            if let ([number], [Some(home)], [slot]) =
+                                (&item.backends[..], &item.homes[..], &item.slots[..])
+                            {
+                                self.driver.touch(*number, home.partition(), *slot);
+                            } else {
+                                self.driver.item_read(item.read(topology.cohort(item.hash)));
                             }
                             self.driver.counters_mut().hits += 1;
                             self.driver.observe_sanely(version);
@@ -404,6 +404,20 @@ impl<'a, const V: usize> Item<'a, V> {
             }
             IndexVote::Absent { epoch } => Vote::Absent { epoch },
             _ => Vote::None,
+        }
+    }
+
+    /// What is reported of a hit.
+    fn read(&self, cohort: Cohort) -> ItemRead {
+        let mut slots = [None; REPLICAS_MAX];
+        for (slot, number) in slots.iter_mut().zip(cohort.as_slice()) {
+            let voter = self.backends.iter().position(|backend| backend == number);
+            *slot = voter.map(|voter| self.slots[voter]);
+        }
+        ItemRead {
+            hash: self.hash,
+            cohort,
+            slots,
         }
     }
 

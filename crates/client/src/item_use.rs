@@ -14,8 +14,8 @@ pub type ItemUses = [Option<ItemUse>; REPLICAS_MAX];
 impl Client {
     /// Asks the replicas how `key`'s item was used, after this client's own reads
     /// were reported to them: an answer overtakes no report. A hit is reported
-    /// to those whose votes made it, so the use of an item is what any of them
-    /// says of its version. Waits for at most `patience`.
+    /// to all that hold the item and can be reached, so the use of an item is what
+    /// any of them says of its version. Waits for at most `patience`.
     pub fn item_uses(&mut self, key: &[u8], patience: Duration) -> Result<ItemUses, OpError> {
         self.check_lookup(key)?;
         let patience_ns = time::nanoseconds(patience);

@@ -89,12 +89,14 @@ impl Silent {
 
 /// What the backends of a shard that answered hold of a range.
 #[derive(Default)]
-struct Merged {
-    /// The newest copy of each, and how many there are.
-    items: HashMap<bytes::Bytes, (v1::ListedItem, usize)>,
+struct Held {
+    /// Copies, and the backends that hold them.
+    copies: Vec<(u32, v1::ListedItem)>,
     /// Backends that answered.
     answered: usize,
     partition_count: u32,
+    /// Where to go on; 0 at the end of all.
+    next: u64,
 }
 
 impl Cell {
@@ -106,12 +108,50 @@ impl Cell {
         count: u32,
         each: &mut dyn FnMut(&v1::ListedItem),
     ) -> Result<u64, ListError> {
+        let held = self.held(cursor, count)?;
+        let quorum = self.config().mode.quorum();
+        let needed = if held.answered > quorum { quorum } else { 1 };
+        // The newest copy of each, and how many there are.
+        let mut items: HashMap<bytes::Bytes, (v1::ListedItem, usize)> = HashMap::new();
+        for (_, item) in held.copies {
+            let (newest, copies) = items.entry(item.key.clone()).or_insert((item.clone(), 0));
+            *copies += 1;
+            if version_of(&item) > version_of(newest) {
+                *newest = item;
+            }
+        }
+        for (item, copies) in items.values() {
+            if *copies >= needed {
+                each(item);
+            }
+        }
+        Ok(held.next)
+    }
+
+    /// The same for each copy: what each backend holds of a range, whatever the
+    /// others hold. `each` is told the backend's number. For those who look for
+    /// copies that differ, while nobody writes.
+    pub fn list_copies(
+        &self,
+        cursor: u64,
+        count: u32,
+        each: &mut dyn FnMut(u32, &v1::ListedItem),
+    ) -> Result<u64, ListError> {
+        let held = self.held(cursor, count)?;
+        for (number, item) in &held.copies {
+            each(*number, item);
+        }
+        Ok(held.next)
+    }
+
+    /// Asks the backends of a cursor's shard for the same range.
+    fn held(&self, cursor: u64, count: u32) -> Result<Held, ListError> {
         let config = self.config();
         let placement = config.placement();
         let shard = (cursor >> POSITION_BITS) as u32;
         let from = cursor & ((1 << POSITION_BITS) - 1);
         let cohort = placement.cohort_of_shard(shard % placement.backend_count());
-        let mut merged = Merged::default();
+        let mut held = Held::default();
         let mut request = v1::ListRequest {
             backend: 0,
             cursor: from,
@@ -126,7 +166,7 @@ impl Cell {
         let mut unanswered = Vec::new();
         for number in &order {
             request.backend = *number;
-            let is_needed = merged.answered < config.mode.quorum() || !silent.holds(*number);
+            let is_needed = held.answered < config.mode.quorum() || !silent.holds(*number);
             if !is_needed {
                 break;
             }
@@ -134,9 +174,9 @@ impl Cell {
                 1 => PATIENCE,
                 _ => PATIENCE_FIRST,
             };
-            match self.collect(&config, &request, patience, &mut merged) {
+            match self.collect(&config, &request, patience, &mut held) {
                 // The others are asked for as much as the first has told.
-                Ok(Some(end)) if merged.answered == 1 => {
+                Ok(Some(end)) if held.answered == 1 => {
                     (request.until, request.count) = (end, u32::MAX);
                 }
                 Ok(_) => {}
@@ -149,15 +189,15 @@ impl Cell {
         }
         // Too few have answered to do without the others.
         for number in unanswered {
-            if merged.answered >= config.mode.quorum() {
+            if held.answered >= config.mode.quorum() {
                 break;
             }
             if order.len() == 1 {
                 return Err(too_late(number));
             }
             request.backend = number;
-            match self.collect(&config, &request, PATIENCE, &mut merged) {
-                Ok(Some(end)) if merged.answered == 1 => {
+            match self.collect(&config, &request, PATIENCE, &mut held) {
+                Ok(Some(end)) if held.answered == 1 => {
                     (request.until, request.count) = (end, u32::MAX);
                 }
                 Ok(_) => {}
@@ -165,24 +205,15 @@ impl Cell {
                 Err(NoPage::Failed(error)) => return Err(error),
             }
         }
-        if merged.answered == 0 {
+        if held.answered == 0 {
             return Err(ListError::Down(shard));
         }
-        let needed = if merged.answered > config.mode.quorum() {
-            config.mode.quorum()
-        } else {
-            1
-        };
-        for (item, copies) in merged.items.values() {
-            if *copies >= needed {
-                each(item);
-            }
-        }
-        Ok(match request.until {
+        held.next = match request.until {
             0 if shard + 1 < placement.backend_count() => u64::from(shard + 1) << POSITION_BITS,
             0 => 0,
             next => u64::from(shard) << POSITION_BITS | next,
-        })
+        };
+        Ok(held)
     }
 
     /// Adds what one backend holds of the range. If the range has no end: one
@@ -193,11 +224,11 @@ impl Cell {
         config: &CellConfig,
         request: &v1::ListRequest,
         patience: Duration,
-        merged: &mut Merged,
+        held: &mut Held,
     ) -> Result<Option<u64>, NoPage> {
         let mut request = *request;
         let number = request.backend;
-        let mut held = HashMap::new();
+        let mut own = HashMap::new();
         loop {
             let page = match self.page(config, request, patience) {
                 Ok(Some(Ok(page))) => page,
@@ -207,29 +238,24 @@ impl Cell {
                     return Err(NoPage::Failed(ListError::Backend { number, reason }));
                 }
             };
-            if merged.answered == 0 {
-                merged.partition_count = page.partition_count;
-            } else if merged.partition_count != page.partition_count {
+            if held.answered == 0 {
+                held.partition_count = page.partition_count;
+            } else if held.partition_count != page.partition_count {
                 return Err(NoPage::Failed(ListError::Partitions {
                     shard: request.shard,
-                    counts: (merged.partition_count, page.partition_count),
+                    counts: (held.partition_count, page.partition_count),
                 }));
             }
             // A backend may name an item twice.
-            held.extend(page.items.into_iter().map(|item| (item.key.clone(), item)));
+            own.extend(page.items.into_iter().map(|item| (item.key.clone(), item)));
             request.cursor = page.cursor;
             if request.until == 0 || page.cursor == 0 {
                 break;
             }
         }
-        merged.answered += 1;
-        for (key, item) in held {
-            let (newest, copies) = merged.items.entry(key).or_insert((item.clone(), 0));
-            *copies += 1;
-            if version_of(&item) > version_of(newest) {
-                *newest = item;
-            }
-        }
+        held.answered += 1;
+        let copies = own.into_values().map(|item| (number, item));
+        held.copies.extend(copies);
         Ok(Some(request.cursor))
     }
 

@@ -17,6 +17,7 @@ use crate::inline::{self, OneSided};
 use crate::link::Link;
 use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner};
 use crate::options::Options;
+use crate::reads::{ItemRead, Reads};
 use crate::slab::Slab;
 use crate::step::Flow;
 use crate::topology::Topology;
@@ -31,14 +32,15 @@ use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::mutate::Mutate;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::retry::{Limits, RetryCounts};
+use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{Port, SendError};
 use trefoil_layout::op::Action;
 use trefoil_layout::{KeyHash, Version};
 use trefoil_region::WordBuffer;
 
-/// How many lookups begin at the same replica before the next one's turn: each
-/// gets its share of touches, and its memory stays in the cache for a while.
+/// How many lookups begin at the same replica before the next one's turn: its memory
+/// stays in the cache for a while.
 const PREFERRED_TURN: u64 = 64;
 /// How soon after one look at the configuration the next one is begun for a
 /// backend that is down.
@@ -106,6 +108,7 @@ pub struct Driver<H: Host> {
     pub(crate) versions: Versions,
     pub(crate) counters: Counters,
     pub(crate) turns: Turns,
+    pub(crate) reads: Reads,
     pub(crate) slab: Slab,
     pub(crate) is_learning: bool,
     pub(crate) learn_again_ns: u64,
@@ -117,6 +120,16 @@ pub struct Driver<H: Host> {
     latest_ns: u64,
     /// When backends that owe nothing are looked at next.
     pub(crate) idle_look_ns: u64,
+}
+
+/// Each read at each replica.
+fn at_all_places<'a>(
+    reads: impl Iterator<Item = &'a ItemRead>,
+) -> impl Iterator<Item = (&'a ItemRead, usize, u32)> {
+    reads.flat_map(|read| {
+        let numbers = read.cohort.as_slice().iter().enumerate();
+        numbers.map(move |(place, number)| (read, place, *number))
+    })
 }
 
 /// What a lookup is for.
@@ -165,6 +178,7 @@ impl<H: Host> Driver<H> {
             versions,
             counters: Counters::default(),
             turns: Turns::new(options.preferred, number),
+            reads: Reads::new(),
             slab: Slab::default(),
             is_learning: false,
             learn_again_ns: 0,
@@ -182,6 +196,7 @@ impl<H: Host> Driver<H> {
         self.links = (0..count)
             .map(|number| Link::new(number, self.options.touch_sample))
             .collect();
+        self.reads.clear();
         for link in &mut self.links {
             link.begin_connecting(&mut self.host, &self.topology);
         }
@@ -312,8 +327,71 @@ impl<H: Host> Driver<H> {
         link.touch(partition, slot);
     }
 
+    /// Reports to every replica that a hit has read this item.
+    #[inline(always)]
+    pub fn item_read(&mut self, read: ItemRead) {
+        if read.cohort.as_slice().len() < REPLICAS_MAX {
+            self.touch_known(&read);
+        } else if self.reads.add(read, self.view_count) {
+            self.report_reads();
+        }
+    }
+
+    /// The same for a read through other views than the present ones.
+    pub fn item_read_before(&mut self, read: ItemRead) {
+        if self.topology.cohort(read.hash) == read.cohort {
+            self.item_read(ItemRead {
+                slots: Default::default(),
+                ..read
+            });
+        }
+    }
+
+    /// Where one replica's word is enough, it alone is told.
+    #[inline(always)]
+    fn touch_known(&mut self, read: &ItemRead) {
+        for (place, number) in read.cohort.as_slice().iter().enumerate() {
+            if let Some(slot) = read.slots[place]
+                && let Some(view) = self.links.get(*number as usize).and_then(Link::view)
+            {
+                let partition = view.partition(place, read.hash);
+                self.touch(*number, partition, slot);
+            }
+        }
+    }
+
+    /// Touches what was read lately, at all replicas in the same order.
+    pub(crate) fn report_reads(&mut self) {
+        let (reads, count) = self.reads.take(self.view_count);
+        let reads = reads[..count].iter().flatten();
+        for (read, place, number) in at_all_places(reads.clone()) {
+            if read.slots[place].is_none()
+                && let Some(view) = self.links.get(number as usize).and_then(Link::view)
+            {
+                view.prefetch_bucket(place, read.hash);
+            }
+        }
+        for (read, place, number) in at_all_places(reads) {
+            let Some(view) = self.links.get(number as usize).and_then(Link::view) else {
+                continue;
+            };
+            let partition = view.partition(place, read.hash);
+            let slot = read.slots[place].or_else(|| {
+                match view.index_vote_in(partition, read.hash) {
+                    IndexVote::Present { slot_number, .. } => Some(slot_number),
+                    // Not there, not for readers, or not to be had now.
+                    _ => None,
+                }
+            });
+            if let Some(slot) = slot {
+                self.touch(number, partition, slot);
+            }
+        }
+    }
+
     /// Reports the touches that are still being collected.
     pub fn flush_touches(&mut self) {
+        self.report_reads();
         for link in &mut self.links {
             if link.touch_needs_caller() {
                 let _ = link.far(&mut self.host, &self.topology);
@@ -393,7 +471,15 @@ impl<H: Host> Driver<H> {
                     backend = cohort.as_slice()[replica];
                     self.observe_sanely(version);
                     if purpose == Purpose::Use {
-                        self.touch_voters(hash, cohort, |place| get.touched_slot(place));
+                        let mut slots = [None; REPLICAS_MAX];
+                        for (place, slot) in slots.iter_mut().enumerate().take(N) {
+                            *slot = get.touched_slot(place);
+                        }
+                        self.item_read(ItemRead {
+                            hash,
+                            cohort,
+                            slots,
+                        });
                     }
                 }
                 let dead = match outcome {
@@ -602,25 +688,6 @@ impl<H: Host> Driver<H> {
             let number = cohort.as_slice()[place] as usize;
             if let Some(view) = self.links[number].view() {
                 view.prefetch_bucket(place, hash);
-            }
-        }
-    }
-
-    /// Tells every replica that voted for a hit that it was read.
-    #[inline(always)]
-    pub(crate) fn touch_voters(
-        &mut self,
-        hash: KeyHash,
-        cohort: Cohort,
-        slot_at: impl Fn(usize) -> Option<u32>,
-    ) {
-        for (place, number) in cohort.as_slice().iter().enumerate() {
-            if let Some(slot) = slot_at(place)
-                && let Some(link) = self.links.get(*number as usize)
-                && let Some(view) = link.view()
-            {
-                let partition = view.partition(place, hash);
-                self.touch(*number, partition, slot);
             }
         }
     }

@@ -20,6 +20,7 @@
 //! | `inline` | a lookup by one-sided reads, carried out in place |
 //! | `op` | one operation: machine, message, what it waits for |
 //! | `slab` | all of them, and their timers |
+//! | `reads` | what hits have read, to be reported to every replica |
 //! | `driver` | begins operations, sends messages, swaps topologies |
 //! | `turn` | takes in what has come |
 //! | `step` | goes on with one operation |
@@ -41,6 +42,7 @@ pub mod inline;
 mod link;
 mod op;
 mod options;
+mod reads;
 mod slab;
 mod step;
 mod topology;
@@ -52,6 +54,7 @@ pub use host::{Clock, Event, Host, NotConnected};
 pub use link::{CarrierInUse, Link, LinkStatus};
 pub use op::{Item, Outcome, Owner};
 pub use options::{Carrier, Options};
+pub use reads::ItemRead;
 pub use topology::Topology;
 pub use turn::Ended;
 pub use versions::Versions;

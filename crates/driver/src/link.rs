@@ -418,13 +418,6 @@ impl<P: Port> Link<P> {
         }
     }
 
-    /// Passes on touches that other threads have collected.
-    pub(crate) fn touch_batch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
-        if let Some(port) = touch_port(&mut self.near, &mut self.far) {
-            port.touch(partition, window_id, slots);
-        }
-    }
-
     /// Before a mutation goes to this partition: touches that should not wait any
     /// longer.
     #[inline]

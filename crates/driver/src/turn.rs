@@ -5,6 +5,7 @@ use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
 use crate::link::{FULL_LOOK_NS, FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Outcome, Owed, Owner};
+use crate::reads::ItemRead;
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::mutants::{self, Mutant};
@@ -391,8 +392,11 @@ impl<H: Host> Driver<H> {
                     let host = &self.host;
                     self.versions.observe_sanely(version, || host.unix_ns());
                     if op.reports_use && op.topology == self.topology_count {
-                        let (hash, cohort) = (op.hash, op.cohort);
-                        self.touch_voters(hash, cohort, |place| get.touched_slot(place));
+                        self.item_read(ItemRead {
+                            hash: op.hash,
+                            cohort: op.cohort,
+                            slots: std::array::from_fn(|place| get.touched_slot(place)),
+                        });
                     }
                 }
             }
@@ -592,13 +596,6 @@ impl<H: Host> Driver<H> {
     /// Whether every answer to what was sent near has come.
     pub fn is_settled(&self) -> bool {
         self.links.iter().all(|link| link.near_owes == 0)
-    }
-
-    /// Passes on touches that other threads have collected.
-    pub fn touch_batch(&mut self, backend: u32, partition: usize, window_id: u64, slots: &[u32]) {
-        if let Some(link) = self.links.get_mut(backend as usize) {
-            link.touch_batch(partition, window_id, slots);
-        }
     }
 }
 

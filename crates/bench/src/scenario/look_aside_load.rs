@@ -16,9 +16,10 @@ use crate::load::{
     RunOptions, RunResult, RunShared, Share, Summary, ValueLen, preload, run_clients,
 };
 use crate::peer::{Endpoint, Memcached, Waiting};
-use crate::server::{Door, Server};
+use crate::server::{Door, Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
 use crate::target::{GetOutcome, Item, SetOutcome, Target, TargetError};
+use crate::workload::{OLTP, Trace, TraceReader, TraceSource};
 
 /// Of each backend.
 pub(super) const MEMORY: u64 = 64 << 20;
@@ -47,9 +48,28 @@ impl Reach {
     pub const ALL: [Reach; 2] = [Reach::Gateway, Reach::Native];
 }
 
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Requests {
+    /// Zipf 0.99, and 5 % deletes.
+    Zipf,
+    /// The trace OLTP.
+    Oltp,
+}
+
+impl Requests {
+    /// Both.
+    pub const ALL: [Requests; 2] = [Requests::Zipf, Requests::Oltp];
+}
+
 /// What one stretch of load came to.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stretch {
+    /// Operations, fills among them.
+    pub ops: u64,
+    /// Lookups that found a value.
+    pub hits: u64,
     /// Operations per second, fills among them.
     pub ops_per_s: f64,
     /// Median of all operations.
@@ -78,6 +98,8 @@ impl Stretch {
     fn of(run: &RunResult, inquorate: u64) -> Self {
         let summary = Summary::of(run);
         Stretch {
+            ops: summary.ops,
+            hits: summary.hits,
             ops_per_s: summary.ops_per_s,
             p50_ns: summary.p50_ns,
             p99_ns: summary.p99_ns,
@@ -140,26 +162,18 @@ impl Target for Client {
 }
 
 /// Lookups and deletes of one client's keys.
-struct Source {
+struct ZipfSource {
     codec: KeyCodec,
     chooser: KeyChooser,
     keys_count: u64,
     share: Share,
 }
 
-impl RequestSource for Source {
-    fn codec(&self) -> KeyCodec {
-        self.codec
-    }
-
-    fn keys_count(&self) -> u64 {
-        self.keys_count
-    }
-
-    fn next_request(&mut self) -> Option<Request> {
+impl ZipfSource {
+    fn next_request(&mut self) -> Request {
         let key = self.share.own(self.chooser.next_key(), self.keys_count);
         let is_erase = self.chooser.rng().random::<f64>() < ERASES;
-        Some(Request {
+        Request {
             operation: match is_erase {
                 true => Operation::Erase,
                 false => Operation::Get,
@@ -167,36 +181,121 @@ impl RequestSource for Source {
             key,
             value_len: VALUE_LEN,
             ttl: None,
-        })
+        }
     }
 }
 
-/// A full cell of three copies and its clients.
+/// What one client asks for.
+enum Source<'a> {
+    Zipf(Box<ZipfSource>),
+    Oltp(TraceSource<'a>),
+}
+
+impl<'a> Source<'a> {
+    /// Client `index`'s part of a stretch.
+    fn new(
+        trace: Option<&'a Trace>,
+        keys_count: u64,
+        stretch: u64,
+        index: u64,
+    ) -> Result<Self, LoadError> {
+        let share = Share {
+            index,
+            count: CLIENTS,
+        };
+        if let Some(trace) = trace {
+            let source = TraceSource::new(trace, KEY_LEN, VALUE_LEN, share)?;
+            return Ok(Source::Oltp(source));
+        }
+        let popularity = Popularity::Zipf { theta: THETA };
+        Ok(Source::Zipf(Box::new(ZipfSource {
+            codec: KeyCodec::new(KEY_LEN, keys_count)?,
+            chooser: KeyChooser::new(popularity, keys_count, stretch * CLIENTS + index)?,
+            keys_count,
+            share,
+        })))
+    }
+}
+
+impl RequestSource for Source<'_> {
+    fn codec(&self) -> KeyCodec {
+        match self {
+            Source::Zipf(source) => source.codec,
+            Source::Oltp(source) => source.codec(),
+        }
+    }
+
+    fn keys_count(&self) -> u64 {
+        match self {
+            Source::Zipf(source) => source.keys_count,
+            Source::Oltp(source) => source.keys_count(),
+        }
+    }
+
+    fn is_finite(&self) -> bool {
+        matches!(self, Source::Oltp(_))
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        match self {
+            Source::Zipf(source) => Some(source.next_request()),
+            Source::Oltp(source) => source.next_request(),
+        }
+    }
+}
+
+/// A full cell and its clients.
 pub(super) struct LookAsideLoad {
     pub(super) server: Server,
     reach: Reach,
     clients: Vec<Client>,
     core: Option<usize>,
     keys_count: u64,
+    /// What is asked for, unless it is drawn.
+    trace: Option<Trace>,
     stretches: u64,
     _door: Option<Door>,
 }
 
 impl LookAsideLoad {
-    /// Starts a cell and fills it beyond its memory.
+    /// Starts a cell of three copies and fills it beyond its memory.
     pub(super) fn start(options: &ScenarioOptions, reach: Reach) -> Result<Self, ScenarioError> {
-        let memory = options.scaled(MEMORY, MEMORY / 2);
-        let server = Server::start(&crate::server::ServerOptions {
+        let server = Self::cell(options, "R=3.2");
+        Self::of(options, &server, reach, Requests::Zipf)
+    }
+
+    /// A cell of a process for each backend, each with as much memory.
+    pub(super) fn cell(options: &ScenarioOptions, mode: &'static str) -> ServerOptions {
+        ServerOptions {
             processes: true,
             is_silent: true,
-            ..options.server("R=3.2", memory)
-        })?;
-        let keys_count = (memory as f64 * CORPUS / VALUE_LEN as f64) as u64;
+            ..options.server(mode, options.scaled(MEMORY, MEMORY / 2))
+        }
+    }
+
+    /// Starts a cell. What is drawn fills it beyond its memory before it begins;
+    /// a trace begins with an empty one.
+    pub(super) fn of(
+        options: &ScenarioOptions,
+        server: &ServerOptions,
+        reach: Reach,
+        requests: Requests,
+    ) -> Result<Self, ScenarioError> {
+        let server = Server::start(server)?;
+        let memory = options.scaled(MEMORY, MEMORY / 2);
+        let trace = match requests {
+            Requests::Zipf => None,
+            Requests::Oltp => Some(oltp()?),
+        };
         let mut load = LookAsideLoad {
             reach,
             clients: Vec::new(),
             core: options.client_core,
-            keys_count,
+            keys_count: match &trace {
+                Some(trace) => trace.objects_count(),
+                None => (memory as f64 * CORPUS / VALUE_LEN as f64) as u64,
+            },
+            trace,
             stretches: 0,
             _door: match reach {
                 Reach::Gateway => {
@@ -214,10 +313,18 @@ impl LookAsideLoad {
         let codec = load.codec()?;
         let shared = RunShared::reading();
         let len = ValueLen::Fixed(VALUE_LEN);
-        if let Some(client) = load.clients.first_mut() {
-            preload(client, codec, 0..keys_count, len, &shared, &mut |_| {})?;
+        if load.trace.is_none()
+            && let Some(client) = load.clients.first_mut()
+        {
+            preload(client, codec, 0..load.keys_count, len, &shared, &mut |_| {})?;
         }
         Ok(load)
+    }
+
+    /// The clients go; the cell stays, and nothing is under way to it.
+    pub(super) fn leave(&mut self) {
+        self.clients.clear();
+        self._door = None;
     }
 
     fn client(&self) -> Result<Client, ScenarioError> {
@@ -251,32 +358,39 @@ impl LookAsideLoad {
         length: Duration,
         meanwhile: impl FnOnce(&Server) + Send,
     ) -> Result<Stretch, ScenarioError> {
+        self.run_until(Bound::Time(length), meanwhile)
+    }
+
+    /// The same until as many operations of each client are done, or a trace is.
+    pub(super) fn run_until(
+        &mut self,
+        bound: Bound,
+        meanwhile: impl FnOnce(&Server) + Send,
+    ) -> Result<Stretch, ScenarioError> {
         self.stretches += 1;
         let before = self.inquorate();
         let shared = RunShared::writing(self.keys_count);
         let run_options = RunOptions {
             fill_on_miss: true,
             warm_up: Bound::Time(Duration::ZERO),
-            bound: Bound::Time(length),
+            bound,
             seed: self.stretches,
             ..RunOptions::default()
         };
-        let codec = self.codec()?;
-        let (keys_count, core, stretch) = (self.keys_count, self.core, self.stretches);
-        let mut clients = Vec::new();
-        for (index, client) in (0..CLIENTS).zip(&mut self.clients) {
-            let popularity = Popularity::Zipf { theta: THETA };
-            let source = Source {
-                codec,
-                chooser: KeyChooser::new(popularity, keys_count, stretch * CLIENTS + index)?,
-                keys_count,
-                share: Share {
-                    index,
-                    count: CLIENTS,
-                },
-            };
-            clients.push((client, source, core));
+        let mut sources = Vec::new();
+        for index in 0..CLIENTS {
+            sources.push(Source::new(
+                self.trace.as_ref(),
+                self.keys_count,
+                self.stretches,
+                index,
+            )?);
         }
+        let core = self.core;
+        let clients = self.clients.iter_mut().zip(sources);
+        let clients = clients
+            .map(|(client, source)| (client, source, core))
+            .collect();
         let server = &self.server;
         let result = std::thread::scope(|scope| {
             let disturber = scope.spawn(move || meanwhile(server));
@@ -288,8 +402,20 @@ impl LookAsideLoad {
         Ok(Stretch::of(&result, inquorate))
     }
 
+    /// Connects to the cell.
+    pub(super) fn connect(&self) -> Result<Cell, ScenarioError> {
+        Ok(Cell::connect(&self.server.address)?)
+    }
+
     /// How the cell is reached.
     pub(super) fn reach(&self) -> Reach {
         self.reach
     }
+}
+
+/// The trace that the repository carries.
+fn oltp() -> Result<Trace, ScenarioError> {
+    TraceReader::new(OLTP)
+        .and_then(Trace::load)
+        .map_err(|error| ScenarioError::Course(error.to_string()))
 }

@@ -1,6 +1,7 @@
 //! Things done to a running cell while a load goes on: kill, restart, grow and
 //! shrink; and loads whose result is not a latency. One file each.
 
+mod alike;
 mod away;
 mod cpu;
 mod crowd;
@@ -28,13 +29,14 @@ use crate::peer::PeerError;
 use crate::server::{Server, ServerOptions};
 use crate::target::trefoil::Trefoil;
 
+pub use alike::{AlikeFigures, AlikeReport, Copies, TouchCost, alike};
 pub use away::{AwayReport, away};
 pub use cpu::{CpuReport, cpu};
 pub use crowd::{CrowdReport, crowd};
 pub use full_kill::{FullKillFigures, FullKillReport, full_kill};
 pub use kill::{KillReport, kill};
 pub use large::{LargeFigures, LargeReport, large};
-pub use look_aside_load::{Reach, Stretch};
+pub use look_aside_load::{Reach, Requests, Stretch};
 pub use reshape::{ReshapeReport, reshape};
 pub use restarts::{RestartsReport, StayingClient, restarts};
 pub use retries::{RetriesReport, RetryFigures, retries};

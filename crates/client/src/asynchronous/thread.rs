@@ -221,16 +221,19 @@ impl Worker {
         if self.published != Some(now) {
             self.published = Some(now);
             let (topology, views) = self.client.views();
-            let published = Published { topology, views };
+            let published = Published {
+                topology,
+                views,
+                view_count: now,
+            };
             self.views.published.store(Some(Arc::new(published)));
         }
     }
 
     fn collect_touches(&mut self) {
         for stash in self.views.take_stashes() {
-            for touch in stash {
-                self.client
-                    .pass_touch(touch.backend, touch.partition, touch.window_id, touch.slot);
+            for seen in stash {
+                self.client.pass_read(seen.read, seen.view_count);
             }
         }
     }

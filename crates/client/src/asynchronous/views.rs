@@ -9,22 +9,21 @@ use arc_swap::ArcSwapOption;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use trefoil_cell::Cohort;
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::get::{Get, GetOutcome, Plan, Strategy};
 use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::inline::{self, OneSided};
-use trefoil_driver::{Clock, Topology};
+use trefoil_driver::{Clock, ItemRead, Topology};
 use trefoil_fabric::RegionView;
 use trefoil_layout::Version;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 use trefoil_region::WordBuffer;
 
-/// Stashes of touches: as many threads report theirs without waiting for each other.
+/// Stashes of reads: as many threads report theirs without waiting for each other.
 const STASH_COUNT: usize = 8;
-/// Touches of a stash that make it worth handing over.
-const STASH_LEN: usize = 256;
+/// Reads of a stash that make it worth handing over.
+const STASH_LEN: usize = 128;
 /// Lookups that begin at the same replica before the next one's turn.
 const PREFERRED_TURN: usize = 64;
 
@@ -40,24 +39,24 @@ pub(crate) enum Reach {
 pub(super) struct Published {
     pub(super) topology: Arc<Topology>,
     pub(super) views: Vec<Reach>,
+    /// Which views they are.
+    pub(super) view_count: u64,
 }
 
-/// An item that a hit has read.
+/// An item that a hit has read, and through which views.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Touch {
-    pub(super) backend: u32,
-    pub(super) partition: u32,
-    pub(super) window_id: u64,
-    pub(super) slot: u32,
+pub(super) struct Seen {
+    pub(super) read: ItemRead,
+    pub(super) view_count: u64,
 }
 
 /// What lookups in place share.
 #[derive(Default)]
 pub(super) struct Views {
     pub(super) published: ArcSwapOption<Published>,
-    stashes: [Mutex<Vec<Touch>>; STASH_COUNT],
+    stashes: [Mutex<Vec<Seen>>; STASH_COUNT],
     /// Stashes that are full, for the thread.
-    pub(super) full: Mutex<Vec<Vec<Touch>>>,
+    pub(super) full: Mutex<Vec<Vec<Seen>>>,
     /// The latest time of a version that a hit has shown.
     pub(super) observed_ns: AtomicU64,
     threads: AtomicUsize,
@@ -113,7 +112,7 @@ impl Views {
         if views.iter().flatten().count() < topology.mode().quorum() {
             return None;
         }
-        let mut get = Get::new(&plan, hash, limits(now), now);
+        let mut get = Get::<N>::new(&plan, hash, limits(now), now);
         let check = DataCheck {
             key,
             now_ms: time::coarse_unix_ms(),
@@ -128,7 +127,16 @@ impl Views {
             Some(match outcome {
                 GetOutcome::Hit { version, replica } => {
                     self.observe(version);
-                    self.touch(thread, &get, cohort, &views, hash);
+                    let mut slots = [None; REPLICAS_MAX];
+                    for (place, slot) in slots.iter_mut().enumerate().take(N) {
+                        *slot = get.touched_slot(place);
+                    }
+                    let read = ItemRead {
+                        hash,
+                        cohort,
+                        slots,
+                    };
+                    self.note(thread, read, published.view_count);
                     hit(buffers[replica].bytes(), version).map(|found| found.into_owned())
                 }
                 GetOutcome::Miss { reason } => {
@@ -165,35 +173,16 @@ impl Views {
         (number, count)
     }
 
-    fn touch<const N: usize>(
-        &self,
-        thread: usize,
-        get: &Get<N>,
-        cohort: Cohort,
-        views: &[Option<&RegionView>; N],
-        hash: trefoil_layout::KeyHash,
-    ) {
+    /// Keeps what a hit has read, for the thread to report.
+    fn note(&self, thread: usize, read: ItemRead, view_count: u64) {
         let stash = &self.stashes[thread % STASH_COUNT];
         let mut stash = stash.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, number) in cohort.as_slice().iter().enumerate() {
-            if let (Some(slot), Some(view)) = (get.touched_slot(place), views[place]) {
-                let partition = view.partition(place, hash);
-                stash.push(Touch {
-                    backend: *number,
-                    partition: partition as u32,
-                    window_id: view.window_id(partition),
-                    slot,
-                });
-            }
-        }
+        stash.push(Seen { read, view_count });
         if stash.len() >= STASH_LEN {
             let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
             // A thread that does not keep up loses some.
             if full.len() < 2 * STASH_COUNT {
-                full.push(std::mem::replace(
-                    &mut stash,
-                    Vec::with_capacity(STASH_LEN + 2),
-                ));
+                full.push(std::mem::replace(&mut stash, Vec::with_capacity(STASH_LEN)));
             } else {
                 stash.clear();
             }
@@ -201,7 +190,7 @@ impl Views {
     }
 
     /// What is still being collected, too.
-    pub(super) fn take_stashes(&self) -> Vec<Vec<Touch>> {
+    pub(super) fn take_stashes(&self) -> Vec<Vec<Seen>> {
         let mut all =
             std::mem::take(&mut *self.full.lock().unwrap_or_else(PoisonError::into_inner));
         for stash in &self.stashes {

@@ -11,7 +11,7 @@ use trefoil_client::{Carrier, Cell, Expected, Mutated, OpError, Options, OwnedLo
 use trefoil_layout::op::{Ack, Outcome};
 
 /// The least of executors: one future, on this thread.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Thread(std::thread::Thread);
     impl Wake for Thread {
         fn wake(self: Arc<Self>) {

@@ -10,3 +10,4 @@ mod faults;
 mod fills;
 mod real;
 mod submitting;
+mod touches;

@@ -23,6 +23,9 @@ use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, ObjectError
 const TURN_MESSAGE_COUNT_MAX: usize = 32;
 /// Bytes of one client's messages, likewise.
 const TURN_LEN_MAX: usize = 128 * 1024;
+/// Turns of a client that has left: enough for a ring full of the shortest messages,
+/// and an end if somebody goes on writing.
+const LAST_TURN_COUNT_MAX: usize = 256;
 
 /// Why a client gets no rings. It uses RPC instead.
 #[derive(Debug, thiserror::Error)]
@@ -226,6 +229,17 @@ impl Client {
             self.wake();
         }
         Ok(turn)
+    }
+
+    /// Executes what a client has sent before it left: its last touches and copies.
+    /// Nobody reads the answers.
+    pub(super) fn finish(mut self, buffers: &mut Buffers) {
+        for _ in 0..LAST_TURN_COUNT_MAX {
+            match self.turn(buffers) {
+                Ok(turn) if turn.answered + turn.silent > 0 => {}
+                _ => return,
+            }
+        }
     }
 
     /// Rings the bell of a client that sleeps, once for each sleep.

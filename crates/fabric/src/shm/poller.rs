@@ -178,7 +178,7 @@ impl Poller {
             };
             bells += 1;
             if socket::silence(self.clients[at].socket()) == Peer::Gone {
-                self.clients.swap_remove(at);
+                self.clients.swap_remove(at).finish(&mut self.buffers);
             }
         }
         self.shared

@@ -169,6 +169,25 @@ fn touches_do_not_wake_the_backend_until_there_are_many() {
 }
 
 #[test]
+fn what_a_client_has_sent_before_it_left_is_executed() {
+    let server = Server::with(|options| {
+        // Nothing but a bell or a hang-up ends a sleep.
+        options.sleep_max = Duration::from_secs(3600);
+    });
+    let slots: Vec<u32> = (0..1000).collect();
+    for round in 1..=20 {
+        let mut connection = server.connect();
+        must_set(&mut connection, b"key", b"value");
+        eventually("the poller sleeps", || server.statistics().is_asleep);
+        connection.touch(1, 2, &slots);
+        drop(connection);
+        eventually("its touches are taken in", || {
+            server.backend.touched.load(Ordering::Relaxed) == round * slots.len()
+        });
+    }
+}
+
+#[test]
 fn bells_are_never_lost() {
     // Both sides sleep at once whenever they find nothing: every exchange
     // goes through both wake-ups, at ever different moments.

@@ -60,6 +60,8 @@ pub(crate) enum Scenario {
     Cpu,
     /// kill -9 of one of three backends with full memory, by gateway and native client
     FullKill,
+    /// What the replicas of a full cell disagree on, and its hit ratio beside one copy's
+    Alike,
     /// One of three backends stands still, goes on, and another stands still
     StopStop,
     /// A replica misses writes, and another one stands still afterwards

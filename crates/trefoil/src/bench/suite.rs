@@ -31,6 +31,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         Scenario::FullKill => show(args, scenario::full_kill(&options, progress), |report| {
             report.is_clean()
         }),
+        Scenario::Alike => show(args, scenario::alike(&options, progress), |report| {
+            report.is_clean()
+        }),
         Scenario::StopStop => show(args, scenario::stop_stop(&options, progress), |report| {
             report.is_clean()
         }),

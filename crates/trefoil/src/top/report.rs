@@ -166,10 +166,10 @@ impl Report {
                     report.memory.evictions_per_s += of(|c| c.evictions);
                     report.memory.expired_per_s += of(|c| c.expired);
                     let copies = now.copy_count.max(1) as f64;
-                    // A read is reported to the replicas whose votes agreed.
-                    let votes = if now.copy_count == 3 { 2.0 } else { 1.0 };
+                    // A read is reported to all three copies, or to the one read.
+                    let reports = if now.copy_count == 3 { 3.0 } else { 1.0 };
                     report.operations.mutations_per_s += of(|c| c.mutations) / copies;
-                    report.operations.reported_reads_per_s += of(|c| c.touches) / votes;
+                    report.operations.reported_reads_per_s += of(|c| c.touches) / reports;
                     report.operations.lookups_per_s += of(|c| c.lookups);
                     Backend {
                         mutations_per_s: of(|c| c.mutations),
