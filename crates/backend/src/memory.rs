@@ -12,6 +12,12 @@
 //! no store knows of, comes off as well, so that the sum returns under it
 //! whatever the cause. What a store still holds while it shrinks is no such
 //! cause: counted twice, it would cost items that may stay.
+//!
+//! **Replicas should have equal shares**: a key that one of them has no room for is
+//! lost with one of the two others. Processes that run the same program under the
+//! same load hold a little more or less of it in memory, by chance. So the overhead
+//! counts as what is usual for this program while the measured one is near that; the
+//! reserve makes up the difference.
 
 use crate::process::Resident;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -66,6 +72,8 @@ pub(crate) struct Known {
 pub(crate) struct MemoryBound {
     limit: AtomicU64,
     baseline: u64,
+    /// What every process of this program counts, unless it holds much more.
+    usual: u64,
     overhead: AtomicU64,
     /// The most of the program that was ever resident. What is given back
     /// ([`trefoil_region::return_program_pages`]) may be needed again at once.
@@ -79,17 +87,21 @@ pub(crate) struct MemoryBound {
 
 impl MemoryBound {
     /// A bound of `limit` bytes for `members` stores, in a process that holds
-    /// `baseline` bytes without them.
+    /// `baseline` bytes without them, where `usual` bytes are usual.
     pub(crate) fn new(
         limit: u64,
         limit_max: u64,
         baseline: u64,
+        usual: u64,
         members: usize,
     ) -> Result<Self, MemoryError> {
+        let is_usual = baseline.abs_diff(usual) <= tolerance(limit);
+        let usual = if is_usual { usual } else { baseline };
         let bound = MemoryBound {
             limit: AtomicU64::new(limit),
             baseline,
-            overhead: AtomicU64::new(baseline),
+            usual,
+            overhead: AtomicU64::new(usual),
             program_max: AtomicU64::new(0),
             transient: AtomicI64::new(0),
             limit_max,
@@ -101,7 +113,7 @@ impl MemoryBound {
 
     fn check(&self, limit: u64) -> Result<(), MemoryError> {
         let members = self.members;
-        let needed = (self.baseline + reserve(limit) + SHARE_MIN * members as u64)
+        let needed = (self.usual + reserve(limit) + SHARE_MIN * members as u64)
             .max(MEMORY_LIMIT_MIN)
             .next_multiple_of(1 << 20);
         if limit < needed {
@@ -168,7 +180,13 @@ impl MemoryBound {
         let unknown_private = (resident.private + away).saturating_sub(stores.private);
         let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
         let excess = resident.total().saturating_sub(self.limit());
-        let overhead = unknown_private.max(self.baseline) + excess.min(unknown_shared);
+        let is_usual = unknown_private <= self.usual + tolerance(self.limit());
+        let private = if is_usual {
+            self.usual
+        } else {
+            unknown_private
+        };
+        let overhead = private + excess.min(unknown_shared);
         self.overhead.store(overhead, Ordering::Relaxed);
         let next = self.share();
         (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
@@ -179,6 +197,12 @@ fn reserve(limit: u64) -> u64 {
     (limit / 64).clamp(RESERVE_MIN, RESERVE_MAX)
 }
 
+/// How far the overhead may be from what is usual. A quarter of the reserve is left
+/// for what it grows by between two measurements.
+fn tolerance(limit: u64) -> u64 {
+    reserve(limit) / 4 * 3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +210,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn bound(limit: u64, members: usize) -> Result<MemoryBound, MemoryError> {
-        MemoryBound::new(limit, 1 << 40, 10 * MIB, members)
+        MemoryBound::new(limit, 1 << 40, 10 * MIB, 10 * MIB, members)
     }
 
     #[test]
@@ -258,6 +282,34 @@ mod tests {
         let less = bound.correct(resident(8), known, share);
         assert_eq!(less, Some(share - 8 * MIB));
         assert_eq!(bound.correct(resident(2), known, share - 8 * MIB), None);
+    }
+
+    #[test]
+    fn processes_of_one_program_have_equal_shares() {
+        let share = |baseline: u64, private: u64| {
+            let (limit, usual) = (64 * MIB, 9 * MIB);
+            let bound = MemoryBound::new(limit, 1 << 40, baseline, usual, 1).unwrap();
+            let resident = Resident {
+                private,
+                shared: 40 * MIB,
+                ..Resident::default()
+            };
+            let stores = Known {
+                private: 0,
+                shared: 40 * MIB,
+            };
+            let before = bound.share();
+            bound.correct(resident, stores, before).unwrap_or(before)
+        };
+        let usual = share(9 * MIB, 9 * MIB);
+        assert_eq!(usual, (64 - 9 - 4) * MIB);
+        for kib in (8 << 10..12 << 10).step_by(100) {
+            assert_eq!(share(8 * MIB, kib << 10), usual);
+            assert_eq!(share(10 * MIB, kib << 10), usual);
+        }
+        // Another program than it was thought, or one that holds much more by now.
+        assert_eq!(share(20 * MIB, 20 * MIB), (64 - 20 - 4) * MIB);
+        assert_eq!(share(9 * MIB, 13 * MIB), (64 - 13 - 4) * MIB);
     }
 
     #[test]

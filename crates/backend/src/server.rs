@@ -19,7 +19,7 @@ use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
 use crate::options::ServerOptions;
-use crate::process::{Machine, Resident};
+use crate::process::{Machine, Resident, usual_baseline};
 use crate::reporter::Reporter;
 use crate::state::State;
 use crate::stop::Stop;
@@ -85,7 +85,8 @@ impl Server {
         let plan = plan_regions(&options, &machine);
         let baseline = Resident::now().total();
         let count = options.members.len();
-        let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, count)?;
+        let usual = usual_baseline();
+        let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, usual, count)?;
         let incarnation = rand::random::<u64>() | 1;
         let stop = Arc::<Stop>::default();
         let behind = Arc::new(Behind::new(Arc::clone(&stop)));

@@ -16,9 +16,11 @@ use super::{Progress, ScenarioError, ScenarioOptions};
 use crate::load::Bound;
 use crate::server::ServerOptions;
 
+/// Of each backend.
+const MEMORY: u64 = 128 << 20;
 /// Operations of each client, fills among them, where the load has no end.
-const NATIVE_OPS: u64 = 400_000;
-const GATEWAY_OPS: u64 = 150_000;
+const NATIVE_OPS: u64 = 200_000;
+const GATEWAY_OPS: u64 = 100_000;
 /// After this, what was under way has arrived.
 const REST: Duration = Duration::from_millis(500);
 /// Items of one page of a listing.
@@ -147,17 +149,18 @@ fn one(
     progress: Progress<'_>,
 ) -> Result<AlikeFigures, ScenarioError> {
     let name = format!("alike: {requests:?} by {reach:?}");
-    let separate = LookAsideLoad::cell(options, "R=3.2");
+    let memory = options.scaled(MEMORY, MEMORY / 2);
+    let separate = LookAsideLoad::cell(options, "R=3.2", memory);
     let server = match one_process {
         true => ServerOptions {
             processes: false,
-            memory: separate.memory * COPIES as u64,
+            memory: memory * COPIES as u64,
             ..separate
         },
         false => separate,
     };
     progress(&format!("{name}, three copies"));
-    let mut load = LookAsideLoad::of(options, &server, reach, requests)?;
+    let mut load = LookAsideLoad::of(options, &server, memory, reach, requests)?;
     let cell = load.connect()?;
     let bound = bound(options, requests, reach);
     if requests == Requests::Zipf {
@@ -177,8 +180,8 @@ fn one(
         true => None,
         false => {
             progress(&format!("{name}, one copy"));
-            let server = LookAsideLoad::cell(options, "R=1");
-            let mut load = LookAsideLoad::of(options, &server, reach, requests)?;
+            let server = LookAsideLoad::cell(options, "R=1", memory);
+            let mut load = LookAsideLoad::of(options, &server, memory, reach, requests)?;
             if requests == Requests::Zipf {
                 load.run_until(bound, |_| {})?;
             }
@@ -204,9 +207,9 @@ fn one(
 fn bound(options: &ScenarioOptions, requests: Requests, reach: Reach) -> Bound {
     match (requests, reach) {
         (Requests::Oltp, _) => Bound::Source,
-        (Requests::Zipf, Reach::Native) => Bound::Ops(options.scaled(NATIVE_OPS, NATIVE_OPS / 8)),
+        (Requests::Zipf, Reach::Native) => Bound::Ops(options.scaled(NATIVE_OPS, NATIVE_OPS / 4)),
         (Requests::Zipf, Reach::Gateway) => {
-            Bound::Ops(options.scaled(GATEWAY_OPS, GATEWAY_OPS / 8))
+            Bound::Ops(options.scaled(GATEWAY_OPS, GATEWAY_OPS / 4))
         }
     }
 }

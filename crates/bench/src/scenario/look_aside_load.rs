@@ -196,6 +196,7 @@ impl<'a> Source<'a> {
     fn new(
         trace: Option<&'a Trace>,
         keys_count: u64,
+        value_len: usize,
         stretch: u64,
         index: u64,
     ) -> Result<Self, LoadError> {
@@ -204,7 +205,7 @@ impl<'a> Source<'a> {
             count: CLIENTS,
         };
         if let Some(trace) = trace {
-            let source = TraceSource::new(trace, KEY_LEN, VALUE_LEN, share)?;
+            let source = TraceSource::new(trace, KEY_LEN, value_len, share)?;
             return Ok(Source::Oltp(source));
         }
         let popularity = Popularity::Zipf { theta: THETA };
@@ -251,6 +252,7 @@ pub(super) struct LookAsideLoad {
     clients: Vec<Client>,
     core: Option<usize>,
     keys_count: u64,
+    value_len: usize,
     /// What is asked for, unless it is drawn.
     trace: Option<Trace>,
     stretches: u64,
@@ -260,41 +262,52 @@ pub(super) struct LookAsideLoad {
 impl LookAsideLoad {
     /// Starts a cell of three copies and fills it beyond its memory.
     pub(super) fn start(options: &ScenarioOptions, reach: Reach) -> Result<Self, ScenarioError> {
-        let server = Self::cell(options, "R=3.2");
-        Self::of(options, &server, reach, Requests::Zipf)
+        let memory = options.scaled(MEMORY, MEMORY / 2);
+        let server = Self::cell(options, "R=3.2", memory);
+        Self::of(options, &server, memory, reach, Requests::Zipf)
     }
 
     /// A cell of a process for each backend, each with as much memory.
-    pub(super) fn cell(options: &ScenarioOptions, mode: &'static str) -> ServerOptions {
+    pub(super) fn cell(
+        options: &ScenarioOptions,
+        mode: &'static str,
+        memory: u64,
+    ) -> ServerOptions {
         ServerOptions {
             processes: true,
             is_silent: true,
-            ..options.server(mode, options.scaled(MEMORY, MEMORY / 2))
+            ..options.server(mode, memory)
         }
     }
 
-    /// Starts a cell. What is drawn fills it beyond its memory before it begins;
-    /// a trace begins with an empty one.
+    /// Starts a cell with so much memory for each copy. What is drawn fills it beyond
+    /// its memory before it begins; a trace begins with an empty one.
     pub(super) fn of(
         options: &ScenarioOptions,
         server: &ServerOptions,
+        memory: u64,
         reach: Reach,
         requests: Requests,
     ) -> Result<Self, ScenarioError> {
         let server = Server::start(server)?;
-        let memory = options.scaled(MEMORY, MEMORY / 2);
         let trace = match requests {
             Requests::Zipf => None,
             Requests::Oltp => Some(oltp()?),
+        };
+        let corpus = memory as f64 * CORPUS;
+        let (keys_count, value_len) = match &trace {
+            Some(trace) => {
+                let keys_count = trace.objects_count();
+                (keys_count, (corpus / keys_count as f64) as usize)
+            }
+            None => ((corpus / VALUE_LEN as f64) as u64, VALUE_LEN),
         };
         let mut load = LookAsideLoad {
             reach,
             clients: Vec::new(),
             core: options.client_core,
-            keys_count: match &trace {
-                Some(trace) => trace.objects_count(),
-                None => (memory as f64 * CORPUS / VALUE_LEN as f64) as u64,
-            },
+            keys_count,
+            value_len,
             trace,
             stretches: 0,
             _door: match reach {
@@ -313,9 +326,9 @@ impl LookAsideLoad {
         let codec = load.codec()?;
         let shared = RunShared::reading();
         let len = ValueLen::Fixed(VALUE_LEN);
-        if load.trace.is_none()
-            && let Some(client) = load.clients.first_mut()
-        {
+        if load.trace.is_none() {
+            // Whoever reads it afterwards: natively, for that is faster.
+            let client = &mut Trefoil::new(load.connect()?.client(Options::default()));
             preload(client, codec, 0..load.keys_count, len, &shared, &mut |_| {})?;
         }
         Ok(load)
@@ -382,6 +395,7 @@ impl LookAsideLoad {
             sources.push(Source::new(
                 self.trace.as_ref(),
                 self.keys_count,
+                self.value_len,
                 self.stretches,
                 index,
             )?);

@@ -178,7 +178,7 @@ fn what_a_client_has_sent_before_it_left_is_executed() {
     for round in 1..=20 {
         let mut connection = server.connect();
         must_set(&mut connection, b"key", b"value");
-        eventually("the poller sleeps", || server.statistics().is_asleep);
+        eventually("the poller sleeps", || server.is_asleep());
         connection.touch(1, 2, &slots);
         drop(connection);
         eventually("its touches are taken in", || {

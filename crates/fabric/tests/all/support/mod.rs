@@ -211,6 +211,10 @@ impl Server {
         Connection::connect(&self.path(), BACKEND, options)
     }
 
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.target.as_ref().unwrap().progress().is_asleep
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         self.target.as_ref().unwrap().statistics()
     }
