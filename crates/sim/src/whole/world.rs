@@ -17,12 +17,17 @@ use trefoil_client_core::get::MissReason;
 use trefoil_client_core::outcome::MutationOutcome;
 use trefoil_driver::Topology;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
+use trefoil_layout::op::Found;
 use trefoil_layout::{KeyHasher, Version, epoch};
+use trefoil_region::WordBuffer;
 
 /// Turns of clients in one run, at most.
 const TURNS_MAX: u64 = 100_000;
 /// How long a run may take to come to rest, in nanoseconds of its own time.
 const REST_NS: u64 = 20_000_000_000;
+/// How often an operation is tried at rest, and what is between two attempts.
+const ATTEMPTS: usize = 4;
+const PAUSE_NS: u64 = 300_000_000;
 /// Until every client has tried its backends again.
 const CALM_NS: u64 = 1_500_000_000;
 
@@ -474,40 +479,85 @@ impl World {
             let healer = self.net.rng.index(self.clients.len());
             let want = self.net.rng.pick(&[Want::Set, Want::Add, Want::Erase]);
             let before = self.carry_out(healer, Want::Get, key)?;
-            let ended = self.carry_out(healer, want, key)?;
-            let is_done = match ended {
+            let is_done = |world: &World, ended: Ended| match ended {
                 Ended::Mutated(MutationOutcome::Stored { .. }) => true,
                 Ended::Mutated(MutationOutcome::Exists { .. }) => want == Want::Add,
                 // A copy without a vote has taken it.
                 Ended::Mutated(MutationOutcome::Indeterminate) => {
-                    want == Want::Add && self.counts.iter().any(|count| *count > 1)
+                    want == Want::Add && world.counts.iter().any(|count| *count > 1)
                 }
                 _ => false,
             };
-            let is_stored = matches!(ended, Ended::Mutated(MutationOutcome::Stored { .. }));
-            if !is_done && !self.are_clocks_apart() {
+            let ended = self.carry_out_until(healer, want, key, &is_done)?;
+            if !is_done(self, ended) && !self.are_clocks_apart() {
                 let message = format!("nothing fails, but {want:?} ended as {ended:?}");
                 return Err((Property::Healed, message));
             }
             if before == Ended::Miss(MissReason::Inquorate) {
                 self.net.stats.add(Count::Healed);
             }
+            let is_stored = matches!(ended, Ended::Mutated(MutationOutcome::Stored { .. }));
+            let is_right = |_: &World, ended: Ended| match want {
+                _ if !is_stored => true,
+                Want::Erase => ended == Ended::Miss(MissReason::Absent),
+                _ => ended == Ended::Hit,
+            };
             for client in 0..self.clients.len() {
-                let ended = self.carry_out(client, Want::Get, key)?;
-                let is_right = match want {
-                    _ if !is_stored => true,
-                    Want::Erase => ended == Ended::Miss(MissReason::Absent),
-                    _ => ended == Ended::Hit,
-                };
-                if !is_right {
+                let ended = self.carry_out_until(client, Want::Get, key, &is_right)?;
+                if !is_right(self, ended) {
                     let message = format!(
-                        "nothing fails: after {want:?} of key {key} client {client}'s GET ended as {ended:?}"
+                        "nothing fails: after {want:?} of key {key} client {client}'s GET ended as {ended:?}; {}",
+                        self.describe(client, key)
                     );
                     return Err((Property::Kept, message));
                 }
             }
         }
         Ok(())
+    }
+
+    /// What the backends hold of a key, and how a client reaches them.
+    fn describe(&self, client: usize, key: usize) -> String {
+        let name = super::client::key_name(key);
+        let topology = Arc::clone(&self.net.published.borrow());
+        let mut text = format!(
+            "cohort {:?}",
+            topology.cohort(topology.hash(&name)).as_slice()
+        );
+        for process in self.net.processes.borrow().iter() {
+            let mut bytes = WordBuffer::default();
+            let answer = process
+                .store
+                .lookup(process.now(&self.net), &name, &mut bytes);
+            let held = match answer.found {
+                Found::Present { version, .. } => format!("{version:?}"),
+                Found::Absent => "nothing".to_owned(),
+                Found::Rejected(rejection) => rejection.to_string(),
+            };
+            text += &format!("; {} in epoch {}: {held}", process.number, answer.epoch);
+        }
+        format!("{text}; {:?}", self.clients[client].driver.carriers())
+    }
+
+    /// The same operation until it ends as it should, or so often: a connection may
+    /// have to be made, windows to be learned.
+    fn carry_out_until(
+        &mut self,
+        client: usize,
+        want: Want,
+        key: usize,
+        is_right: &dyn Fn(&World, Ended) -> bool,
+    ) -> Result<Ended, Broken> {
+        let mut ended = self.carry_out(client, want, key)?;
+        for _ in 1..ATTEMPTS {
+            if is_right(self, ended) {
+                break;
+            }
+            let end = self.net.now_ns.get() + PAUSE_NS;
+            self.go_on_until(end, |_| false)?;
+            ended = self.carry_out(client, want, key)?;
+        }
+        Ok(ended)
     }
 
     /// One operation, from its begin to its end.
