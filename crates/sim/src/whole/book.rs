@@ -19,6 +19,13 @@ pub(super) struct Basis {
     floor: Version,
 }
 
+/// When a mutation began, and, of a fill, when its miss had ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) begun_ns: u64,
+    pub(super) missed_ns: Option<u64>,
+}
+
 /// Whether what was written may be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -163,6 +170,7 @@ impl Book {
         number: Option<usize>,
         key: usize,
         expected: Option<Expected>,
+        times: Times,
         id: u64,
         outcome: &MutationOutcome,
     ) -> Result<(), Broken> {
@@ -182,6 +190,10 @@ impl Book {
         }
         if let MutationOutcome::Stored { version } = *outcome {
             let history = &mut self.lives[life].keys[key];
+            match times.missed_ns {
+                Some(missed_ns) => history.fills(version, missed_ns),
+                None => history.written(version, times.begun_ns)?,
+            }
             if let Some(Expected::Version(expected)) = expected {
                 history.cas_stored(expected, version)?;
             }

@@ -2,7 +2,7 @@
 //! operations and is woken when something has come, or a thread that waits for one
 //! operation after another.
 
-use super::book::{Basis, Book};
+use super::book::{Basis, Book, Times};
 use super::host::SimHost;
 use super::net::Net;
 use super::stats::Count;
@@ -11,8 +11,8 @@ use crate::violation::Property;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use trefoil_client_core::fill::{FillTicket, Stamps};
 use trefoil_client_core::get::{GetOutcome, MissReason};
-use trefoil_client_core::mutate::MutateKind;
 use trefoil_client_core::outcome::MutationOutcome;
 use trefoil_driver::{Driver, Item, Options, Outcome, Owner, Purpose};
 use trefoil_layout::Version;
@@ -57,6 +57,7 @@ enum Kind {
     Mutation {
         write: Option<usize>,
         expected: Option<Expected>,
+        times: Times,
     },
 }
 
@@ -97,8 +98,8 @@ pub(super) struct Client {
     begins_at_ns: u64,
     /// The version last seen of each key, for a CAS.
     known: Vec<Option<Version>>,
-    /// A miss's version for a fill.
-    tickets: Vec<Option<Version>>,
+    /// What a miss has left for a fill, and when it ended.
+    tickets: Vec<Option<(Stamps, u64)>>,
     pub(super) last: Vec<Option<Ended>>,
     held: WordBuffer,
     value: Vec<u8>,
@@ -250,8 +251,7 @@ impl Client {
                 }
             }
             Want::Increment | Want::Fill => self.look_up(book, key, Some(want), false)?,
-            Want::Set => self.mutate(book, key, MutateKind::Set, None),
-            Want::Erase => self.mutate(book, key, MutateKind::Erase, None),
+            Want::Set | Want::Erase => self.mutate(book, key, want, None)?,
             Want::Add => self.cas(book, key, Expected::Absent),
             Want::Cas => {
                 let expected = self.known[key].map_or(Expected::Absent, Expected::Version);
@@ -327,7 +327,10 @@ impl Client {
                         let bytes = self.driver.inline_bytes(&inline).to_vec();
                         return self.hit(book, &pending(Place::Token(0)), version, &bytes);
                     }
-                    GetOutcome::Miss { reason } => Outcome::Miss { reason },
+                    GetOutcome::Miss { reason } => Outcome::Miss {
+                        reason,
+                        stamps: self.driver.missed(&inline),
+                    },
                     GetOutcome::Failed { cause } => Outcome::Failed { cause },
                 };
                 return self.ended(book, &pending(Place::Token(0)), ended);
@@ -339,12 +342,19 @@ impl Client {
         Ok(())
     }
 
-    fn mutate(&mut self, book: &mut Book, key: usize, kind: MutateKind, at: Option<Version>) {
-        let version = at.unwrap_or_else(|| self.driver.nominate());
+    /// Begins a SET, an ERASE, or with a miss's stamps a fill.
+    fn mutate(
+        &mut self,
+        book: &mut Book,
+        key: usize,
+        want: Want,
+        miss: Option<(Stamps, u64)>,
+    ) -> Result<(), Broken> {
         let basis = book.basis(key);
-        let write = self.value_of(book, key, kind != MutateKind::Erase);
+        let begun_ns = self.net.now_ns.get();
+        let write = self.value_of(book, key, want != Want::Erase);
         let (owner, token) = self.place();
-        let deadline_ns = self.net.now_ns.get() + self.net.profile.deadline_ns;
+        let deadline_ns = begun_ns + self.net.profile.deadline_ns;
         let value = std::mem::take(&mut self.value);
         let mut item = Item::default();
         if self.net.is_struck(self.net.profile.expiry) {
@@ -352,20 +362,31 @@ impl Client {
             item.expiry_ms = now_ms + 1 + self.net.rng.below(40);
         }
         let name = key_name(key);
-        let place = self
-            .driver
-            .begin_mutation(kind, version, &name, &value, item, owner);
+        let begun = match (want, miss) {
+            (Want::Erase, _) => Ok(self.driver.begin_erase(&name, owner)),
+            (_, Some((stamps, _))) => {
+                let ticket = FillTicket::new(stamps);
+                self.driver.begin_fill(ticket, &name, &value, item, owner)
+            }
+            _ => Ok(self.driver.begin_set(&name, &value, item, owner)),
+        };
         self.value = value;
+        let place = begun.map_err(|error| (Property::Stuck, format!("a fill: {error}")))?;
         self.pending.push(Pending {
             place: token.map_or(Place::Waiter(place), Place::Token),
             key,
             kind: Kind::Mutation {
                 write,
                 expected: None,
+                times: Times {
+                    begun_ns,
+                    missed_ns: miss.map(|(_, missed_ns)| missed_ns),
+                },
             },
             basis,
             deadline_ns,
         });
+        Ok(())
     }
 
     fn cas(&mut self, book: &mut Book, key: usize, expected: Expected) {
@@ -384,6 +405,10 @@ impl Client {
             kind: Kind::Mutation {
                 write,
                 expected: Some(expected),
+                times: Times {
+                    begun_ns: deadline_ns - self.net.profile.deadline_ns,
+                    missed_ns: None,
+                },
             },
             basis,
             deadline_ns,
@@ -488,24 +513,19 @@ impl Client {
             format!("client {number} ends {:?}: {outcome:?}", pending.kind)
         });
         match (pending.kind, outcome) {
-            (Kind::Get { then }, Outcome::Miss { reason }) => {
+            (Kind::Get { then }, Outcome::Miss { reason, stamps }) => {
                 self.net.stats.miss(reason);
                 self.last[key] = Some(Ended::Miss(reason));
                 self.known[key] = None;
                 match then {
                     Some(Want::Increment) => self.cas(book, key, Expected::Absent),
                     Some(_) => {
-                        let version = self.driver.nominate();
-                        match self.tickets[key].replace(version) {
-                            // Some fill long after their miss.
-                            Some(earlier) if self.net.rng.chance(512) => {
-                                self.mutate(book, key, MutateKind::Fill, Some(earlier));
-                            }
-                            _ => {
-                                self.tickets[key] = None;
-                                self.mutate(book, key, MutateKind::Fill, Some(version));
-                            }
-                        }
+                        let miss = (stamps, self.net.now_ns.get());
+                        // Some fill long after their miss.
+                        let earlier = self.tickets[key].replace(miss);
+                        let is_late = self.net.rng.chance(512);
+                        let miss = earlier.filter(|_| is_late).unwrap_or(miss);
+                        self.mutate(book, key, Want::Fill, Some(miss))?;
                     }
                     None => {}
                 }
@@ -516,14 +536,21 @@ impl Client {
                 self.last[key] = Some(Ended::GetFailed);
                 Ok(())
             }
-            (Kind::Mutation { write, expected }, Outcome::Mutated(outcome)) => {
+            (
+                Kind::Mutation {
+                    write,
+                    expected,
+                    times,
+                },
+                Outcome::Mutated(outcome),
+            ) => {
                 self.net.stats.mutated(&outcome);
                 self.last[key] = Some(Ended::Mutated(outcome));
                 if let MutationOutcome::Stored { version } = outcome {
                     self.known[key] = write.map(|_| version);
                 }
                 let life = self.life();
-                book.mutated(write, key, expected, life, &outcome)
+                book.mutated(write, key, expected, times, life, &outcome)
             }
             (kind, outcome) => {
                 let message = format!("{kind:?} ended as {outcome:?}");
