@@ -386,7 +386,7 @@ fn commands_are_counted_as_memcached_counts_them() {
 fn every_name_that_memcached_has_is_there_in_its_order() {
     let memcached = start_memcached();
     let mut classes = ClassCounts::default();
-    classes.came(64);
+    classes.came(48);
     let totals = Totals {
         classes,
         items: 3,
