@@ -36,7 +36,7 @@ pub struct SizeShiftOptions {
 impl Default for SizeShiftOptions {
     fn default() -> Self {
         SizeShiftOptions {
-            policy: PolicyKind::Lru,
+            policy: PolicyKind::default(),
             touches: Touches::Batched,
             memory_limit: 16 << 20,
             keys_count: 240_000,
@@ -194,7 +194,7 @@ mod tests {
             assert_eq!(report.refused, 0, "{report:?}");
             // ARC and S3-FIFO hold on to what was popular: they need longer
             // phases than a test has, even if the size stays the same.
-            if policy == PolicyKind::Lru {
+            if [PolicyKind::Lru, PolicyKind::default()].contains(&policy) {
                 assert!(report.loss_points_max <= 2.0, "{report:?}");
             }
         }

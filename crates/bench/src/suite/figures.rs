@@ -230,7 +230,7 @@ pub(super) fn size_shift(reports: &[SizeShiftReport]) -> Vec<Figure> {
                 )
             })
             .collect();
-        let is_default = report.policy == crate::PolicyKind::Lru.to_string();
+        let is_default = report.policy == crate::PolicyKind::default().to_string();
         rows.add(
             format!(
                 "value sizes 100 B → 4 KiB → 100 B at full memory, {}",
