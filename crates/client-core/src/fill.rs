@@ -15,10 +15,11 @@
 //!   replicas took the fill, two took the other mutation, so one took both. There
 //!   the mutation came second, or the count had changed. Coming second, it lies
 //!   above the fill by rule 1. No clock is in this.
-//! * Evictions, expiry and other fills do not count: a full cell takes fills, and
-//!   of two fills after one miss the higher version stays, at every replica.
+//! * A fill that is applied counts, too: one of an earlier miss would be older.
+//! * Evictions and expiry do not count: a full cell takes fills.
 //! * Keys share counts: a fill may be refused for another key's sake.
-//! * A fill that meets a higher floor goes again above it, under the same counts.
+//! * A fill that meets a higher floor goes again above it, under the same counts. A
+//!   replica that had taken it below is then one of those that refuse.
 //! * A replica that was restarted has other counts, and refuses.
 //! * **A replica whose count is not known** (it was down at the miss, or is reached
 //!   by a carrier that does not bring it), or that refused, proves nothing, so it

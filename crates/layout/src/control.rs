@@ -233,8 +233,8 @@ const fn stamp_word(partition: usize, partition_count: usize, hash: KeyHash) -> 
     WORD_STAMPS + partition * share + hash.tag as usize % share
 }
 
-/// The stamp of a key at this backend: as long as it is the same, no SET, ERASE or
-/// CAS of this key was applied here. No clock is in it, and no eviction. One
+/// The stamp of a key at this backend: as long as it is the same, no SET, ERASE,
+/// CAS or fill of this key was applied here. No clock is in it, and no eviction. One
 /// incarnation's stamps are never another's.
 pub fn stamp<W: Words + ?Sized>(
     words: &W,

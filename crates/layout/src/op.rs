@@ -24,8 +24,8 @@ pub enum Action {
     Erase,
     /// Install iff exactly the expected version is present (rule 13).
     Cas(Expected),
-    /// A SET of what was computed after a miss, iff no SET, ERASE or CAS of the key
-    /// was applied here since: iff its stamp ([`crate::control::stamp`]) is still
+    /// A SET of what was computed after a miss, iff nothing else was applied
+    /// to the key here since: iff its stamp ([`crate::control::stamp`]) is still
     /// that of the miss.
     Fill {
         /// Of this replica, read at the miss.

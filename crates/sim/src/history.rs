@@ -23,7 +23,7 @@ pub(crate) struct KeyHistory {
     is_there: bool,
     /// Versions that fills have gone out under, and when their misses ended.
     fills: Vec<(Version, u64)>,
-    /// Versions that others were acknowledged at, and when they began.
+    /// Versions that mutations were acknowledged at, and when they began.
     written: Vec<(Version, u64)>,
     /// Versions of whatever may have left nothing behind, done or not.
     removing: Vec<Version>,
@@ -117,7 +117,7 @@ impl KeyHistory {
         self.fills.push((version, missed));
     }
 
-    /// Something else was acknowledged at this version; it had begun at this step.
+    /// Something was acknowledged at this version; it had begun at this step.
     pub(crate) fn written(&mut self, version: Version, begun: u64) -> Result<(), Broken> {
         self.written.push((version, begun));
         self.check_fills()

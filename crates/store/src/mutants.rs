@@ -20,6 +20,8 @@ pub enum Mutant {
     CasNotExact,
     /// A fill applies whatever was written since its miss.
     FillUnchecked,
+    /// A fill does not count for those after it.
+    FillUncounted,
     /// Writer's rule 1: the index entry is published first, and its data entry
     /// is written only when its partition is entered again.
     PublishedBeforeData,
@@ -40,6 +42,7 @@ impl Mutant {
         Mutant::ExpiryForgotten,
         Mutant::CasNotExact,
         Mutant::FillUnchecked,
+        Mutant::FillUncounted,
         Mutant::PublishedBeforeData,
         Mutant::ChecksumUnbound,
         Mutant::OverflowUnflagged,

@@ -126,9 +126,7 @@ impl<const R: usize> Client<R> {
         match outcome {
             MutationOutcome::Stored { version } => {
                 self.known[self.key] = (op.action == Action::Set).then_some(version);
-                if op.missed.is_none() {
-                    history.written(version, op.begun)?;
-                }
+                history.written(version, op.begun)?;
                 let leaves = op.action == Action::Set && op.expiry_ms == 0;
                 history.stored(version, leaves)?;
                 if env.profile.calm {

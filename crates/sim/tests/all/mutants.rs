@@ -125,6 +125,11 @@ fn a_fill_gives_way_to_what_was_written_since_its_miss() {
 }
 
 #[test]
+fn a_fill_gives_way_to_one_of_a_later_miss() {
+    shows(Rule::Store(Stored::FillUncounted), &[Property::StaleFill]);
+}
+
+#[test]
 fn a_fill_counts_only_where_its_miss_has_read_the_stamp() {
     let rule = Rule::Client(Core::UnstampedFilled);
     shows(rule, &[Property::StaleFill]);

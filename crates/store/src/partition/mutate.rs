@@ -76,6 +76,13 @@ impl Partition {
                 let bound = self.bound(hash, found);
                 match mutation.action {
                     Action::Fill { stamp } => {
+                        // A copy of a message that was applied.
+                        if let Some((number, entry)) = found
+                            && entry.version == mutation.version
+                        {
+                            self.policy.access(number);
+                            return Ok(Outcome::Applied);
+                        }
                         if stamp != self.key_stamp(shared, hash)
                             && !mutants::is(Mutant::FillUnchecked)
                         {
@@ -100,6 +107,11 @@ impl Partition {
                         return Ok(Outcome::Applied);
                     }
                     self.install(shared, now, hash, found, mutation, effort)?;
+                    let is_fill = matches!(mutation.action, Action::Fill { .. });
+                    if is_fill && !mutants::is(Mutant::FillUncounted) {
+                        // One of a miss before this one's would replace it.
+                        self.raise_key_stamp(shared, hash);
+                    }
                 }
             }
             Action::Cas(expected) => {

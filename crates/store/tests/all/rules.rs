@@ -34,6 +34,38 @@ fn set_applies_at_or_above_the_bound() {
     store.check().unwrap();
 }
 
+fn fill(store: &Store, key: &[u8], stamp: u64, n: u64) -> Outcome {
+    let mutation = Mutation {
+        action: Action::Fill { stamp },
+        version: version(n),
+        entry: entry(key, b"loaded"),
+    };
+    store.mutate(START, &mutation).outcome
+}
+
+#[test]
+fn a_fill_applies_while_nothing_was_applied_since_its_stamp() {
+    let store = small();
+    let first = store.stamp(b"k");
+    assert_eq!(fill(&store, b"k", first, 5), Outcome::Applied);
+    // A copy of its message is not taken for another fill.
+    assert_eq!(fill(&store, b"k", first, 5), Outcome::Applied);
+    // One of an earlier miss is, whatever its version.
+    assert_eq!(fill(&store, b"k", first, 9), mismatch(Some(5), 5));
+    let second = store.stamp(b"k");
+    assert_eq!(fill(&store, b"k", second, 4), superseded(5));
+    // Superseded, it may go again above.
+    assert_eq!(fill(&store, b"k", second, 6), Outcome::Applied);
+    let third = store.stamp(b"k");
+    assert_eq!(erase(&store, b"k", 7), Outcome::Applied);
+    assert_eq!(fill(&store, b"k", third, 20), mismatch(None, 7));
+    let fourth = store.stamp(b"k");
+    assert_eq!(set(&store, b"k", b"late", 3), superseded(7));
+    assert_eq!(fill(&store, b"k", fourth, 20), mismatch(None, 7));
+    assert_eq!(get(&store, b"k"), None);
+    store.check().unwrap();
+}
+
 #[test]
 fn erase_leaves_its_version_as_the_bound() {
     let store = small();
