@@ -27,7 +27,8 @@
 //! | `reporter` | other parts of the process that have something to report |
 //! | `corpus` | files of an immutable cell |
 //! | `service` | the RPC contract |
-//! | `transport`, `access`, `inbound` | connections, who may call, and bounded memory for long requests |
+//! | `transport`, `access` | connections, and who may call |
+//! | `admission` | bounded memory for long requests and answers |
 //! | `metrics` | statistics for Prometheus |
 
 mod access;
@@ -39,7 +40,6 @@ mod error;
 mod exposition;
 mod flush;
 mod hot;
-mod inbound;
 mod lease;
 mod lending;
 mod listen;

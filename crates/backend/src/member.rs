@@ -18,7 +18,7 @@ use trefoil_layout::epoch;
 use trefoil_layout::message::{Request, TOUCH_SLOT_COUNT_MAX};
 use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Mutation, Outcome, Rejection};
 use trefoil_region::WordBuffer;
-use trefoil_store::{ReloadError, Store};
+use trefoil_store::{Access, ReloadError, Store, StoredItem};
 
 /// A backend.
 pub(crate) struct Member {
@@ -107,7 +107,10 @@ impl Member {
                 outcome: Outcome::Rejected(rejection),
             };
         }
-        let _turn = self.lending.make_fit(self, mutation.entry.encoded_len());
+        // Nobody gives anything up for a key that is not stored here.
+        let entry_len = mutation.entry.encoded_len();
+        let lends = Lending::is_for(entry_len) && self.holds(mutation.entry.key);
+        let _turn = lends.then(|| self.lending.make_fit(self, entry_len));
         self.store.mutate(clock::now(), mutation)
     }
 
@@ -125,6 +128,13 @@ impl Member {
             };
         }
         self.store.lookup(clock::now(), key, into)
+    }
+
+    /// Bytes of the data entry that `key` has now; 0 if it has none.
+    pub(crate) fn entry_len(&self, key: &[u8]) -> usize {
+        let len = |item: Option<&StoredItem<'_>>| item.map_or(0, |item| item.entry_len);
+        let read = self.store.read(clock::now(), key, Access::Peek, len);
+        read.unwrap_or(0)
     }
 
     /// What a fill that begins now must find again.

@@ -67,6 +67,34 @@ pub(crate) struct Known {
     pub(crate) shared: u64,
 }
 
+/// Long messages: private memory that is on the stores' accounts. It is charged
+/// before it becomes resident.
+#[derive(Debug, Default)]
+pub(crate) struct Transient {
+    charged: AtomicI64,
+    resident: AtomicI64,
+}
+
+impl Transient {
+    /// Counts bytes that are charged, or no more.
+    pub(crate) fn count_charged(&self, bytes: i64) {
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that have become resident, or no more are.
+    pub(crate) fn count_resident(&self, bytes: i64) {
+        self.resident.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    pub(crate) fn resident(&self) -> u64 {
+        self.resident.load(Ordering::Relaxed).max(0) as u64
+    }
+}
+
 /// The bound in force.
 #[derive(Debug)]
 pub(crate) struct MemoryBound {
@@ -78,8 +106,7 @@ pub(crate) struct MemoryBound {
     /// The most of the program that was ever resident. What is given back
     /// ([`trefoil_region::return_program_pages`]) may be needed again at once.
     program_max: AtomicU64,
-    /// Bytes of requests that are held, which are on the stores' accounts.
-    transient: AtomicI64,
+    pub(crate) transient: Transient,
     /// Highest limit that the members' regions were made for.
     limit_max: u64,
     members: usize,
@@ -103,7 +130,7 @@ impl MemoryBound {
             usual,
             overhead: AtomicU64::new(usual),
             program_max: AtomicU64::new(0),
-            transient: AtomicI64::new(0),
+            transient: Transient::default(),
             limit_max,
             members,
         };
@@ -153,14 +180,9 @@ impl MemoryBound {
         Ok(self.limit.swap(limit, Ordering::Relaxed))
     }
 
-    /// Counts bytes that are held for requests, or no more.
-    pub(crate) fn count_transient(&self, bytes: i64) {
-        self.transient.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes that are held for requests: private ones, on the stores' accounts.
-    pub(crate) fn transient(&self) -> u64 {
-        self.transient.load(Ordering::Relaxed).max(0) as u64
+    /// What the stores could hold together beside what the process began with.
+    pub(crate) fn stores_len_max(&self) -> u64 {
+        self.limit().saturating_sub(self.baseline + self.reserve())
     }
 
     /// What each member's store may hold now.

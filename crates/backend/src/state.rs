@@ -2,7 +2,6 @@
 
 use crate::admission::Gate;
 use crate::behind::Behind;
-use crate::inbound::Inbound;
 use crate::lending::Lending;
 use crate::local::Turns;
 use crate::member::Member;
@@ -14,7 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 use trefoil_cell::{CellConfig, ConfigStore};
 use trefoil_fabric::shm::{Progress, Target};
-use trefoil_layout::limits::KEY_LEN_MAX;
+
+/// Least time between two looks at the memory that messages cause.
+const LOOK_PAUSE_MS: u64 = 10;
 
 /// Calls through gRPC, and renewals.
 #[derive(Debug, Default)]
@@ -34,6 +35,8 @@ pub(crate) struct State {
     pub(crate) bound: MemoryBound,
     pub(crate) lending: Arc<Lending>,
     pub(crate) gate: Gate,
+    /// When [`State::look_at_memory`] did, in milliseconds since `started`.
+    looked_ms: AtomicU64,
     pub(crate) config_store: Arc<dyn ConfigStore>,
     pub(crate) boot_id: String,
     pub(crate) started: Instant,
@@ -46,7 +49,6 @@ pub(crate) struct State {
     adopting: Mutex<()>,
     pub(crate) turns: Turns,
     pub(crate) behind: Arc<Behind>,
-    pub(crate) inbound: Inbound,
     stopping: AtomicBool,
 }
 
@@ -59,16 +61,16 @@ impl State {
         behind: Arc<Behind>,
         lending: Arc<Lending>,
     ) -> Self {
-        let message_len_max = config.value_len_max as usize + KEY_LEN_MAX + 4096;
         lending.connect(&members);
-        let gate = Gate::new(lending.mean_share() * members.len() as u64);
+        lending.set_all_len(bound.stores_len_max());
+        let gate = Gate::new(lending.stores_len());
         State {
-            inbound: Inbound::new(bound.limit(), message_len_max),
             members,
             counters: Counters::default(),
             bound,
             lending,
             gate,
+            looked_ms: AtomicU64::new(0),
             config_store,
             boot_id: crate::process::boot_id(),
             started: Instant::now(),
@@ -144,7 +146,8 @@ impl State {
     pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<u64, MemoryError> {
         let previous = self.bound.set_limit(bytes)?;
         tracing::info!(previous, bytes, "memory limit changed");
-        self.lending.apply(self.bound.share());
+        self.lending.set_all_len(self.bound.stores_len_max());
+        self.share_out(self.bound.share());
         Ok(previous)
     }
 
@@ -156,17 +159,40 @@ impl State {
             stores.private += resident.private;
             stores.shared += resident.total() - resident.private;
         }
-        // Bodies of requests are on the stores' accounts, and private.
-        let transient = self.bound.transient().min(stores.shared);
-        stores.private += transient;
-        stores.shared -= transient;
+        // Long messages are on the stores' accounts, and private, as far as they
+        // have arrived.
+        let transient = &self.bound.transient;
+        stores.private += transient.resident();
+        stores.shared = stores.shared.saturating_sub(transient.charged());
         let share = self.lending.mean_share();
         match self.bound.correct(Resident::now(), stores, share) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
-                self.lending.apply(share);
+                self.share_out(share);
             }
             None => self.lending.settle(),
         }
+    }
+
+    /// The same, if nobody has for a moment: for whoever is about to make much
+    /// resident at once.
+    pub(crate) fn look_at_memory(&self) {
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        if now_ms < looked_ms + LOOK_PAUSE_MS {
+            return;
+        }
+        let is_mine = self
+            .looked_ms
+            .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+        if is_mine {
+            self.correct_memory();
+        }
+    }
+
+    fn share_out(&self, share: u64) {
+        self.lending.apply(share);
+        self.gate.resize(self.lending.stores_len());
     }
 }

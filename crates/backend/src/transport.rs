@@ -1,7 +1,7 @@
 //! Connections: accepted, served by HTTP/2 (gRPC) or HTTP/1 (metrics), ended.
 
 use crate::access::Access;
-use crate::admission::AdmittedBody;
+use crate::admission::{AdmittedAnswer, AdmittedBody, Kind, LongAnswer};
 use crate::exposition::exposition;
 use crate::metrics;
 use crate::service::RpcService;
@@ -22,19 +22,16 @@ use tonic::service::interceptor::InterceptedService;
 use trefoil_cell::Token;
 use trefoil_fabric::shm::UserPolicy;
 
-/// HTTP/2 flow control of a stream: what may be sent that nobody has read yet, but
-/// no more than a share of the process's memory. A connection has four times that.
-const STREAM_WINDOW_LEN: u64 = 1 << 20;
-const STREAM_WINDOW_LEN_MIN: u64 = 128 << 10;
-const STREAM_WINDOW_SHARE: u64 = 256;
-/// Longest HTTP/2 frame taken, in bytes: a large value is few frames; but no more
-/// than a share of the process's memory, for each connection has a buffer for it.
-const FRAME_LEN_MAX: u64 = 1 << 20;
-const FRAME_LEN_MIN: u64 = 16 << 10;
-const FRAME_SHARE: u64 = 4096;
-/// Calls in flight on one connection: with the longest that take no room of
-/// [`crate::inbound`], 16 MiB.
-const STREAM_COUNT_MAX: u32 = 256;
+/// HTTP/2 flow control of a stream, in bytes: what may be sent that nobody has
+/// read yet. A long message that waits for its turn waits there.
+const STREAM_WINDOW_LEN: u32 = 64 << 10;
+/// Longest HTTP/2 frame taken, in bytes.
+const FRAME_LEN_MAX: u32 = 64 << 10;
+/// Calls in flight on one connection.
+const STREAM_COUNT_MAX: u32 = 128;
+/// Flow control of a connection: those who wait never keep the others from
+/// getting on.
+const CONNECTION_WINDOW_LEN: u32 = STREAM_COUNT_MAX * STREAM_WINDOW_LEN;
 /// Pause after the system refused to accept (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long calls in flight may take once the server stops.
@@ -122,30 +119,31 @@ async fn rpc<T>(stream: T, access: Access, state: Arc<State>, stopping: Stopping
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    // What waits for its turn waits in the windows of its connection.
-    let limit = state.bound.limit();
-    let window = limit / STREAM_WINDOW_SHARE;
-    let stream_window = window.clamp(STREAM_WINDOW_LEN_MIN, STREAM_WINDOW_LEN) as u32;
-    let frame_len = (limit / FRAME_SHARE).clamp(FRAME_LEN_MIN, FRAME_LEN_MAX) as u32;
     let service = trefoil_rpc::service(RpcService::new(Arc::clone(&state)));
     let service = InterceptedService::new(service, access);
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let (state, mut service) = (Arc::clone(&state), service.clone());
         async move {
             let (head, body) = request.into_parts();
-            let body = state.inbound.bounded(body);
-            let (body, admitted) = AdmittedBody::new(body, state);
+            let kind = match head.uri.path() {
+                trefoil_rpc::RELOAD_PATH => Kind::Streamed,
+                _ => Kind::Unary,
+            };
+            let (body, arrived) = AdmittedBody::new(body, kind, state);
             let answer = service.call(hyper::Request::from_parts(head, body)).await;
-            drop(admitted);
-            answer
+            drop(arrived);
+            answer.map(|mut answer| {
+                let admitted = answer.extensions_mut().remove::<LongAnswer>();
+                answer.map(|body| AdmittedAnswer::new(body, admitted))
+            })
         }
     });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .initial_stream_window_size(stream_window)
-        .initial_connection_window_size(4 * stream_window)
+        .initial_stream_window_size(STREAM_WINDOW_LEN)
+        .initial_connection_window_size(CONNECTION_WINDOW_LEN)
         .max_concurrent_streams(STREAM_COUNT_MAX)
-        .max_frame_size(frame_len)
+        .max_frame_size(FRAME_LEN_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {

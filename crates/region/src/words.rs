@@ -259,6 +259,9 @@ pub fn prefetch_read(address: *const u8) {
     let _ = address;
 }
 
+/// A buffer of so many words, 64 KiB, takes no more than is asked for.
+const LONG_WORD_COUNT: usize = 1 << 13;
+
 /// Private memory that racy copies land in: words, readable as bytes. Grows
 /// to the largest copy it has seen and is reused, so that a read does not allocate.
 #[derive(Debug, Default, Clone)]
@@ -279,7 +282,12 @@ impl WordBuffer {
     pub fn prepare(&mut self, len: usize) -> &mut [u64] {
         let count = len.div_ceil(8);
         if self.words.len() < count {
-            self.words.resize(count.next_power_of_two(), 0);
+            // Growing by halves saves copies; what is long should not take twice.
+            let grown = match count < LONG_WORD_COUNT {
+                true => count.next_power_of_two(),
+                false => count,
+            };
+            self.words.resize(grown, 0);
         }
         self.len = len;
         &mut self.words[..count]

@@ -78,6 +78,10 @@ pub fn shown_token(request: &Request<()>) -> Option<&[u8]> {
     let value = request.metadata().get(AUTHORIZATION)?;
     value.as_bytes().strip_prefix(BEARER.as_bytes())
 }
+
+/// The one call whose request is a stream, with pauses between its messages.
+pub const RELOAD_PATH: &str = "/trefoil.v1.Trefoil/Reload";
+
 /// A server's side of the contract.
 pub type Service<T> = TrefoilServer<T>;
 

@@ -11,12 +11,12 @@ mod convert;
 mod generated;
 
 pub use connect::{
-    Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, OWN_USER_ONLY, Service, client,
-    endpoint_tcp, endpoint_unix, service, shown_token,
+    Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, OWN_USER_ONLY, RELOAD_PATH,
+    Service, client, endpoint_tcp, endpoint_unix, service, shown_token,
 };
 pub use convert::{
     ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_hash, decode_lookup_answer,
-    decode_mutation, decode_touches, decode_version, encode_ack, encode_hash, encode_lookup_answer,
-    encode_mutation, encode_touches, encode_version,
+    decode_mutation, decode_touches, decode_version, encode_ack, encode_hash, encode_long_answer,
+    encode_lookup_answer, encode_mutation, encode_touches, encode_version,
 };
 pub use generated::v1;

@@ -43,7 +43,7 @@ impl Store {
         }
         let used_before = self.shared.budget.used();
         self.expire_step(now, &mut done);
-        self.shrink_step();
+        self.shrink_step(true);
         self.reshape_step(&mut done);
         let used = self.shared.budget.used();
         done.released = used_before.saturating_sub(used);
@@ -61,8 +61,9 @@ impl Store {
         }
     }
 
-    /// Towards the limit, if it was lowered.
-    pub(crate) fn shrink_step(&self) {
+    /// Towards the limit, if it was lowered. Partitions whose index should be
+    /// smaller give nothing else first, if that can wait.
+    pub(crate) fn shrink_step(&self, can_wait: bool) {
         let shared = &self.shared;
         let excess = shared.budget.excess();
         if excess == 0 {
@@ -77,7 +78,7 @@ impl Store {
             }
             let mut slot = cell.enter();
             // A smaller index may be all that is needed.
-            if !slot.live.wants_reshape(shared) {
+            if !(can_wait && slot.live.wants_reshape(shared)) {
                 slot.live.shed(shared, SHRINK_LEN, SHRINK_EVICTIONS);
                 slot.live.settle_private(shared);
             }

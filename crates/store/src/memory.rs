@@ -3,6 +3,7 @@
 
 use crate::budget::Kind;
 use crate::partition::NoRoom;
+use crate::shared::lock;
 use crate::store::{EVICTIONS_MAX, ROOM_ATTEMPTS_MAX, Store};
 use std::sync::atomic::Ordering;
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
@@ -35,6 +36,25 @@ impl Store {
         wanted.saturating_sub(self.shared.budget.evictable())
     }
 
+    /// Bytes that callers can charge before anything is evicted.
+    pub fn free_len(&self) -> u64 {
+        self.shared.budget.available()
+    }
+
+    /// Bytes that callers can charge before the longest entry is in the way.
+    pub fn spare_len(&self) -> u64 {
+        let longest = lock(&self.shared.runs).longest().unwrap_or(0);
+        let evictable = self.shared.budget.evictable();
+        evictable.saturating_sub(longest + FIT_MARGIN)
+    }
+
+    /// The least limit at which the longest entry still fits; 0 without a long
+    /// one.
+    pub fn limit_for_longest(&self) -> u64 {
+        let longest = lock(&self.shared.runs).longest();
+        longest.map_or(0, |_| self.memory_limit().saturating_sub(self.spare_len()))
+    }
+
     /// Lowers the limit by up to `bytes` and keeps to it before this returns,
     /// evicting for it; by how much. What cannot be evicted is not given, nor the
     /// last megabyte.
@@ -46,7 +66,7 @@ impl Store {
         let mut used = u64::MAX;
         while budget.excess() > 0 && budget.used() < used {
             used = budget.used();
-            self.shrink_step();
+            self.shrink_step(false);
         }
         let given = give - give.min(budget.excess());
         budget.set_limit(limit - given);

@@ -10,7 +10,7 @@
 use crate::budget::{Budget, Kind};
 use crate::ranges::RangeAllocator;
 use crate::space::Space;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use trefoil_region::PAGE_LEN;
 
@@ -18,6 +18,8 @@ use trefoil_region::PAGE_LEN;
 const SPARE_COUNT_MAX: usize = 16;
 /// Share of the memory limit that they may hold.
 const SPARE_SHARE: u64 = 64;
+/// Runs from this length on are counted by length.
+const LONG_LEN: u64 = 512 << 10;
 /// Private bytes of bookkeeping that one run costs.
 const RUN_PRIVATE_LEN: u64 = 64;
 
@@ -35,6 +37,8 @@ pub(crate) struct RunPool {
     /// stay on the account until it does.
     stuck: Vec<(u64, u64)>,
     count: u64,
+    /// How many there are of each length, among the long ones.
+    long: BTreeMap<u64, u32>,
     resident_len: u64,
 }
 
@@ -55,6 +59,7 @@ impl RunPool {
             spare_bytes: 0,
             stuck: Vec::new(),
             count: 0,
+            long: BTreeMap::new(),
             resident_len: 0,
         }
     }
@@ -69,21 +74,35 @@ impl RunPool {
         len: usize,
     ) -> Result<u64, u64> {
         let len = run_len(len);
+        let allocated = self.allocate_len(space, budget, cap, len);
+        if allocated.is_ok() {
+            self.count += 1;
+            if len >= LONG_LEN {
+                *self.long.entry(len).or_default() += 1;
+            }
+        }
+        allocated
+    }
+
+    fn allocate_len(
+        &mut self,
+        space: &Space,
+        budget: &Budget,
+        cap: u64,
+        len: u64,
+    ) -> Result<u64, u64> {
         if let Some(at) = self.spare.iter().position(|spare| spare.1 == len) {
             let (offset, _) = self.spare.swap_remove(at);
             self.spare_bytes -= len;
-            self.count += 1;
             return Ok(offset);
         }
         if let Some(at) = self.stuck.iter().position(|stuck| stuck.1 == len) {
-            self.count += 1;
             return Ok(self.stuck.swap_remove(at).0);
         }
         let offset = self.ranges.allocate(len).ok_or(len + RUN_PRIVATE_LEN)?;
         let made = self.make_resident(space, budget, cap, offset, len);
-        match made {
-            Ok(()) => self.count += 1,
-            Err(_) => self.ranges.release(offset, len),
+        if made.is_err() {
+            self.ranges.release(offset, len);
         }
         made.map(|()| offset)
     }
@@ -136,6 +155,12 @@ impl RunPool {
     pub(crate) fn free(&mut self, space: &Space, budget: &Budget, offset: u64, len: usize) {
         let len = run_len(len);
         self.count -= 1;
+        if let Some(count) = self.long.get_mut(&len) {
+            *count -= 1;
+            if *count == 0 {
+                self.long.remove(&len);
+            }
+        }
         let spare_max = budget.limit() / SPARE_SHARE;
         if self.spare.len() < SPARE_COUNT_MAX
             && self.spare_bytes + len <= spare_max
@@ -210,6 +235,11 @@ impl RunPool {
         self.resident_len
     }
 
+    /// Length of the longest run in use, if there is a long one.
+    pub(crate) fn longest(&self) -> Option<u64> {
+        self.long.last_key_value().map(|(len, _)| *len)
+    }
+
     /// Runs in use.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -261,6 +291,23 @@ mod tests {
         runs.free(&space, &budget, a, 17000);
         runs.drop_spare(&space, &budget);
         assert_eq!((budget.used(), runs.count()), (0, 0));
+    }
+
+    #[test]
+    fn the_longest_run_is_known() {
+        let space = Space::heap(8 << 20);
+        let budget = Budget::new(8 << 20);
+        let mut runs = RunPool::new(0..8 << 20, PAGE_LEN);
+        let cap = budget.limit();
+        let allocate = |runs: &mut RunPool, len| runs.allocate(&space, &budget, cap, len).unwrap();
+        allocate(&mut runs, 20_000);
+        assert_eq!(runs.longest(), None, "there is no long one");
+        let long = [1 << 20, 2 << 20, 2 << 20].map(|len| (allocate(&mut runs, len), len));
+        assert_eq!(runs.longest(), Some(2 << 20));
+        runs.free(&space, &budget, long[1].0, long[1].1);
+        assert_eq!(runs.longest(), Some(2 << 20));
+        runs.free(&space, &budget, long[2].0, long[2].1);
+        assert_eq!(runs.longest(), Some(1 << 20));
     }
 
     #[test]

@@ -8,9 +8,11 @@ mod stats;
 pub(crate) use stats::statistics;
 use stats::top_keys;
 
+use crate::admission::{self, LEN_MIN, LongAnswer};
 use crate::flush::FlushError;
 use crate::member::{Member, found_len};
 use crate::state::State;
+use bytes::Bytes;
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -61,8 +63,52 @@ impl RpcService {
         })
     }
 
+    /// Looks up what is long: when its turn has come, and copied once.
+    async fn look_up_long(
+        &self,
+        member: &Member,
+        topology: TopologyId,
+        key: &[u8],
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        loop {
+            let room_len = member.entry_len(key);
+            // What is asked for is not what goes to make room for its copy.
+            let (state, spared) = (Arc::clone(&self.state), Some(member.number));
+            let admitted = admission::admit(state, room_len as u64, spared).await?;
+            let mut buffer = WordBuffer::default();
+            let answer = member.lookup(topology, key, &mut buffer);
+            let len = found_len(&answer);
+            if len > room_len.max(LEN_MIN) {
+                // Meanwhile there is a longer one.
+                continue;
+            }
+            member.hot.message(key, len);
+            let (response, head) = trefoil_rpc::encode_long_answer(&answer, member.stamp(key));
+            let mut response = Response::new(response);
+            if let Some(head) = head {
+                admitted.count(len as i64);
+                let data = Bytes::from_owner(Copied(buffer));
+                response.extensions_mut().insert(LongAnswer {
+                    head,
+                    data,
+                    _admitted: admitted,
+                });
+            }
+            return Ok(response);
+        }
+    }
+
     fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A copy of a data entry, to be sent.
+struct Copied(WordBuffer);
+
+impl AsRef<[u8]> for Copied {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
     }
 }
 
@@ -166,6 +212,10 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member(request.backend)?;
         let topology = topology(request.life, request.config_id);
+        let entry_len = member.entry_len(&request.key);
+        if entry_len > LEN_MIN {
+            return self.look_up_long(member, topology, &request.key).await;
+        }
         let response = SCRATCH.with_borrow_mut(|scratch| {
             // Before the answer: what comes after it changes the stamp.
             let stamp = member.stamp(&request.key);

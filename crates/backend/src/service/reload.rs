@@ -228,7 +228,7 @@ async fn receive(
     plan: &Plan,
     requests: &mut Streaming<v1::ReloadRequest>,
 ) -> Result<Loaded, Status> {
-    let (chunks, receiver) = mpsc::channel(4);
+    let (chunks, receiver) = mpsc::channel(1);
     let (member, format, first) = (Arc::clone(&plan.member), plan.format, plan.first);
     let value_len_max = plan.config.value_len_max as usize;
     let loading = tokio::task::spawn_blocking(move || {

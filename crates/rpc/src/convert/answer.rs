@@ -3,6 +3,8 @@
 use super::{ContractError, decode_version, encode_version};
 use crate::v1;
 use bytes::Bytes;
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use trefoil_layout::Version;
 use trefoil_layout::data::{DATA_HEADER_LEN, encoded_len_max};
 use trefoil_layout::limits::{GRANULE, KEY_LEN_MAX, VALUE_LEN_LIMIT};
@@ -10,6 +12,11 @@ use trefoil_layout::op::{Ack, Found, LookupAnswer, Outcome, Rejection};
 
 /// Longest data entry, padded to its granule.
 const DATA_LEN_MAX: usize = encoded_len_max(KEY_LEN_MAX, VALUE_LEN_LIMIT) + GRANULE;
+
+/// `LookupResponse.present`, `Present.data`, and bytes of such a field's key.
+const PRESENT_FIELD: u32 = 2;
+const DATA_FIELD: u32 = 2;
+const KEY_LEN: usize = 1;
 
 /// A replica's answer to a mutation as a message.
 pub fn encode_ack(ack: &Ack) -> v1::MutateResponse {
@@ -69,6 +76,42 @@ pub fn encode_lookup_answer(answer: &LookupAnswer<'_>, stamp: u64) -> v1::Lookup
         found: Some(found),
         stamp,
     }
+}
+
+/// An answer without its data, and what is sent in its place where the data
+/// follows as it lies in memory: the call's length prefix, and the message up to
+/// the data's first byte. Nothing of the latter without data.
+pub fn encode_long_answer(
+    answer: &LookupAnswer<'_>,
+    stamp: u64,
+) -> (v1::LookupResponse, Option<Bytes>) {
+    let Found::Present { version, data } = answer.found else {
+        return (encode_lookup_answer(answer, stamp), None);
+    };
+    // Fields may come in any order: the one with the data comes last.
+    let before = v1::LookupResponse {
+        epoch: answer.epoch,
+        found: None,
+        stamp,
+    };
+    let present = v1::Present {
+        version: Some(encode_version(version)),
+        data: Bytes::new(),
+    };
+    let mut message = before.encode_to_vec();
+    let data_len = data.len() as u64;
+    let data_field_len = KEY_LEN as u64 + encoded_len_varint(data_len) as u64 + data_len;
+    encode_key(PRESENT_FIELD, WireType::LengthDelimited, &mut message);
+    encode_varint(present.encoded_len() as u64 + data_field_len, &mut message);
+    message.extend_from_slice(&present.encode_to_vec());
+    encode_key(DATA_FIELD, WireType::LengthDelimited, &mut message);
+    encode_varint(data_len, &mut message);
+    let message_len = (message.len() + data.len()) as u32;
+    // Not compressed.
+    let mut head = vec![0];
+    head.extend_from_slice(&message_len.to_be_bytes());
+    head.extend_from_slice(&message);
+    (before, Some(head.into()))
 }
 
 /// A message as a replica's answer to a lookup; borrows the message's data.

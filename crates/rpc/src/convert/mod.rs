@@ -7,7 +7,9 @@
 mod answer;
 mod request;
 
-pub use answer::{decode_ack, decode_lookup_answer, encode_ack, encode_lookup_answer};
+pub use answer::{
+    decode_ack, decode_lookup_answer, encode_ack, encode_long_answer, encode_lookup_answer,
+};
 pub use request::{
     TOUCH_COUNT_MAX, Touches, decode_mutation, decode_touches, encode_mutation, encode_touches,
 };

@@ -133,6 +133,21 @@ fn lookups_survive_the_wire() {
         let response = v1::LookupResponse::decode(&wire[..]).unwrap();
         assert_eq!(response.stamp, 7);
         assert_eq!(decode_lookup_answer(&response), Ok(answer));
+        // The same, with the data left where it is.
+        let (without, head) = encode_long_answer(&answer, 7);
+        match (answer.found, head) {
+            (Found::Present { data, .. }, Some(head)) => {
+                let message = [&head[5..], data].concat();
+                assert_eq!(
+                    head[..5],
+                    [&[0][..], &(message.len() as u32).to_be_bytes()].concat()
+                );
+                let whole = v1::LookupResponse::decode(message.as_slice()).unwrap();
+                assert_eq!(whole, response);
+            }
+            (_, None) => assert_eq!(without, response),
+            (found, head) => panic!("{found:?}: {head:?}"),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Setup {
     pub(crate) store: Arc<EmbeddedStore>,
     pub(crate) options: ServerOptions,
     pub(crate) listen: ListenOptions,
+    pub(crate) value_len_max: u64,
     mode: Mode,
     backend_count: u32,
 }
@@ -51,6 +52,7 @@ impl Setup {
             store,
             options,
             listen,
+            value_len_max: 16 << 20,
             mode,
             backend_count,
         }
@@ -86,7 +88,7 @@ impl Setup {
             mode: self.mode,
             backends: (0..self.backend_count).map(backend).collect(),
             hash: KeyHasher::default(),
-            value_len_max: 16 << 20,
+            value_len_max: self.value_len_max,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
         };
