@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trefoil_backend::MEMORY_LIMIT_MIN;
 use trefoil_layout::HashKind;
-use trefoil_layout::limits::VALUE_LEN_MAX_DEFAULT;
+use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 
 /// Memory of a server that was not told.
 const MEMORY_DEFAULT: u64 = 1 << 30;
@@ -159,6 +159,18 @@ impl StoreSettings {
             let (memory, least) = (ByteSize::b(self.memory), ByteSize::b(MEMORY_LIMIT_MIN));
             return Err(Failure::Usage(format!(
                 "--memory {memory} is too small: give at least {least}"
+            )));
+        }
+        let (len, longest) = (self.value_len_max, VALUE_LEN_LIMIT as u64);
+        if !(1..=longest).contains(&len) {
+            return Err(Failure::Usage(format!(
+                "--value-max {len}: choose 1 to {longest} bytes"
+            )));
+        }
+        let count = self.partition_count;
+        if !(1..=PARTITION_COUNT_MAX).contains(&count) {
+            return Err(Failure::Usage(format!(
+                "--partitions {count}: choose 1 to {PARTITION_COUNT_MAX}"
             )));
         }
         Ok(())

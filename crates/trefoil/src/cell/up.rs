@@ -32,6 +32,11 @@ pub(super) fn run(args: UpArgs) -> Outcome {
     };
     let copies = mode.copy_count() as u32;
     let count = args.backends.unwrap_or(copies);
+    if count < copies {
+        return Err(Failure::Usage(format!(
+            "--backends {count}: {mode} needs at least {copies}"
+        )));
+    }
     match (mode, &args.load) {
         (Mode::R2, None) => {
             return Err(Failure::Usage(

@@ -135,6 +135,11 @@ fn usage_errors_exit_2_and_say_what_to_do() {
         &["serve", "--listen", "here"],
         &["serve", "--allow-user", "no such user"],
         &["serve", "--plaintext", "everything"],
+        &["serve", "--value-max", "1TB"],
+        &["serve", "--value-max", "0"],
+        &["serve", "--partitions", "0"],
+        &["serve", "--partitions", "65"],
+        &["cell", "up", "--dir", "/nowhere", "--backends", "2"],
     ] {
         let output = run(args);
         assert_eq!(
