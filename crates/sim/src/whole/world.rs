@@ -482,8 +482,9 @@ impl World {
             let is_done = |world: &World, ended: Ended| match ended {
                 Ended::Mutated(MutationOutcome::Stored { .. }) => true,
                 Ended::Mutated(MutationOutcome::Exists { .. }) => want == Want::Add,
-                // A copy without a vote has taken it.
-                Ended::Mutated(MutationOutcome::Indeterminate) => {
+                // A copy without a vote has taken it, or survivors disagree on what may
+                // be on its way by their clocks: it looks until its deadline.
+                Ended::Mutated(MutationOutcome::Indeterminate | MutationOutcome::Failed { .. }) => {
                     want == Want::Add && world.counts.iter().any(|count| *count > 1)
                 }
                 _ => false,
@@ -497,10 +498,11 @@ impl World {
                 self.net.stats.add(Count::Healed);
             }
             let is_stored = matches!(ended, Ended::Mutated(MutationOutcome::Stored { .. }));
-            let is_right = |_: &World, ended: Ended| match want {
+            // What a full replica has evicted meanwhile is no quorum any more.
+            let is_right = |world: &World, ended: Ended| match want {
                 _ if !is_stored => true,
                 Want::Erase => ended == Ended::Miss(MissReason::Absent),
-                _ => ended == Ended::Hit,
+                _ => ended == Ended::Hit || !world.is_held(key),
             };
             for client in 0..self.clients.len() {
                 let ended = self.carry_out_until(client, Want::Get, key, &is_right)?;
@@ -514,6 +516,28 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether a quorum of one epoch holds a value of the key, the same one.
+    fn is_held(&self, key: usize) -> bool {
+        let name = super::client::key_name(key);
+        let topology = Arc::clone(&self.net.published.borrow());
+        let cohort = topology.cohort(topology.hash(&name));
+        let processes = self.net.processes.borrow();
+        let held = cohort.as_slice().iter().filter_map(|number| {
+            let process = &processes[*number as usize];
+            let mut bytes = WordBuffer::default();
+            let now = process.now(&self.net);
+            let answer = process.store.lookup(now, &name, &mut bytes);
+            match answer.found {
+                Found::Present { version, .. } => Some((answer.epoch, version)),
+                _ => None,
+            }
+        });
+        let held: Vec<_> = held.collect();
+        let needed = topology.mode().quorum();
+        let alike = |one| held.iter().filter(|other| *other == one).count() >= needed;
+        held.iter().any(alike)
     }
 
     /// What the backends hold of a key, and how a client reaches them.
