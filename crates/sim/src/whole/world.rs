@@ -479,13 +479,13 @@ impl World {
             let healer = self.net.rng.index(self.clients.len());
             let want = self.net.rng.pick(&[Want::Set, Want::Add, Want::Erase]);
             let before = self.carry_out(healer, Want::Get, key)?;
-            let is_done = |world: &World, ended: Ended| match ended {
+            let is_done = |_: &World, ended: Ended| match ended {
                 Ended::Mutated(MutationOutcome::Stored { .. }) => true,
                 Ended::Mutated(MutationOutcome::Exists { .. }) => want == Want::Add,
-                // A copy without a vote has taken it, or survivors disagree on what may
-                // be on its way by their clocks: it looks until its deadline.
+                // A copy without a vote has taken it; or three that live disagree, and
+                // it looks at them until its deadline. SET and ERASE end that.
                 Ended::Mutated(MutationOutcome::Indeterminate | MutationOutcome::Failed { .. }) => {
-                    want == Want::Add && world.counts.iter().any(|count| *count > 1)
+                    want == Want::Add
                 }
                 _ => false,
             };
