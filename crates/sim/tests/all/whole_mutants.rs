@@ -48,8 +48,7 @@ fn what_was_abandoned_keeps_no_place() {
 #[test]
 fn a_poisoned_bucket_is_not_believed() {
     let rule = Rule::Client(Core::ConfigIgnored);
-    let properties = [Property::Kept, Property::Healed, Property::FormerLife];
-    shows(0, 2_000, rule, &properties);
+    shows(1_700, 1_000, rule, &[Property::Fresh, Property::Monotone]);
 }
 
 #[test]
