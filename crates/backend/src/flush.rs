@@ -8,10 +8,12 @@
 //! acknowledged
 //! ```
 
+use crate::clock;
 use crate::state::State;
 use std::sync::Arc;
 use trefoil_cell::{CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
+use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 
 /// Why a flush did not happen here. It may be in force at other backends.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +21,16 @@ pub enum FlushError {
     /// A corpus that is loaded from a file has nothing to flush.
     #[error("an immutable cell is not flushed: load another file with `trefoil cell reload`")]
     Immutable,
+    /// Everything stored from now on would be invisible, too.
+    #[error(
+        "the flush is of a time {ahead_s} s in the future by this backend's clock, at most {max_s} s are taken: compare the hosts' clocks"
+    )]
+    Ahead {
+        /// Seconds ahead.
+        ahead_s: u64,
+        /// Most that is taken.
+        max_s: u64,
+    },
     /// The configuration cannot be read or changed.
     #[error(transparent)]
     ConfigStore(#[from] ConfigStoreError),
@@ -45,6 +57,23 @@ pub enum FlushError {
     NoConfigId,
 }
 
+/// A floor lies at most this far ahead of a backend's clock: as far as versions
+/// may, and a second.
+const FLOOR_AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX + 1_000_000_000;
+
+/// Whether a floor of this moment could be so high. Stored once, a higher one
+/// would make every key a miss until that time has come.
+fn check_floor(floor: Version, now_ns: u64) -> Result<(), FlushError> {
+    let ahead_ns = floor.time_ns.saturating_sub(now_ns);
+    if ahead_ns <= FLOOR_AHEAD_NS_MAX {
+        return Ok(());
+    }
+    Err(FlushError::Ahead {
+        ahead_s: ahead_ns / 1_000_000_000,
+        max_s: FLOOR_AHEAD_NS_MAX / 1_000_000_000,
+    })
+}
+
 impl State {
     /// Serves a configuration whose floor is at least `floor`, making one if
     /// need be; that configuration.
@@ -52,6 +81,7 @@ impl State {
         if self.config().mode.is_immutable() {
             return Err(FlushError::Immutable);
         }
+        check_floor(floor, clock::now().unix_ns)?;
         loop {
             let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
             if stored.flush_floor >= floor {
@@ -111,5 +141,32 @@ impl State {
         }
         tracing::info!(config_id = id, "flushed");
         Ok(self.config())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_far_in_the_future_is_refused() {
+        const SECOND: u64 = 1_000_000_000;
+        let now = 1_000 * SECOND;
+        let floor = |seconds| Version::new(seconds * SECOND, 1, 0);
+        for fine in [0, 900, 1_000, 1_011] {
+            assert!(check_floor(floor(fine), now).is_ok(), "{fine}");
+        }
+        let error = check_floor(floor(5_000), now).unwrap_err().to_string();
+        assert!(error.contains("4000 s in the future"), "{error}");
+        assert!(
+            check_floor(
+                Version {
+                    time_ns: u64::MAX,
+                    origin: u64::MAX
+                },
+                now
+            )
+            .is_err()
+        );
     }
 }

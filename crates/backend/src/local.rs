@@ -76,7 +76,8 @@ impl LocalStore {
     /// epoch) invisible; the floor that is in force now.
     pub fn flush(&self, at_ms: u64) -> Result<Version, FlushError> {
         let newest = self.store().newest();
-        let floor = trefoil_cell::flush_floor(at_ms, self.now().unix_ms(), newest);
+        // By the clock that the caller has: what this process knows may be ahead.
+        let floor = trefoil_cell::flush_floor(at_ms, clock::host().unix_ms(), newest);
         let config = self.state.raise_flush_floor(floor)?;
         Ok(config.flush_floor)
     }
