@@ -56,6 +56,8 @@ struct Life {
 /// See the module.
 pub(super) struct Book {
     key_count: usize,
+    /// A call's message may arrive twice.
+    has_copies: bool,
     lives: Vec<Life>,
     writes: Vec<Write>,
 }
@@ -66,9 +68,10 @@ fn stand_in(number: usize) -> Version {
 }
 
 impl Book {
-    pub(super) fn new(key_count: usize) -> Self {
+    pub(super) fn new(key_count: usize, has_copies: bool) -> Self {
         Book {
             key_count,
+            has_copies,
             lives: Vec::new(),
             writes: Vec::new(),
         }
@@ -180,10 +183,13 @@ impl Book {
             write.ended_in = match outcome {
                 // It may still arrive.
                 MutationOutcome::Indeterminate => None,
+                MutationOutcome::Rejected(_) if self.has_copies => None,
                 _ => Some(life),
             };
             write.fate = match outcome {
                 MutationOutcome::Exists { .. } => Fate::Failed,
+                // A refusal of the moment does not bind a copy of the message.
+                MutationOutcome::Rejected(_) if self.has_copies => Fate::Open,
                 MutationOutcome::Rejected(_) | MutationOutcome::Failed { .. } => Fate::Undone,
                 _ => Fate::Open,
             };

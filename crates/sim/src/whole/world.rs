@@ -106,7 +106,7 @@ impl World {
         let net = Rc::new(Net::new(profile, rng, log, first));
         net.trace(None, || format!("{:?}", net.profile));
         let mut world = World {
-            book: Book::new(net.profile.keys),
+            book: Book::new(net.profile.keys, net.profile.twice > 0),
             clients: Vec::new(),
             faults: Vec::new(),
             operations_left: net.profile.operations,
