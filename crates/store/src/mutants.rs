@@ -35,7 +35,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 10] = [
+    pub const ALL: [Mutant; 11] = [
         Mutant::BoundIgnored,
         Mutant::TombstoneForgottenSilently,
         Mutant::EvictionForgotten,
