@@ -69,6 +69,9 @@ pub struct Cas {
     heals_left: u8,
     /// The replicas that were sent an `Install`, as a bit set.
     installed: u8,
+    /// The replica that has lost an earlier version's message, as a bit set: it is
+    /// passed over, and gets what is stored in the end.
+    passed_over: u8,
     /// An attempt under another cohort may have left something there.
     uncertain: bool,
     retry: Retry,
@@ -94,6 +97,7 @@ impl Cas {
             anew: Anew::No,
             heals_left: HEALS_MAX,
             installed: 0,
+            passed_over: 0,
             uncertain: false,
             retry: Retry::new(limits),
             outcome: (mode == Mode::R2Immutable)
@@ -129,6 +133,7 @@ impl Cas {
         self.look = Look::Ahead;
         self.anew = Anew::No;
         self.installed = 0;
+        self.passed_over = 0;
         if self.uncertain {
             self.outcome = Some(MutationOutcome::Indeterminate);
         } else if mode == Mode::R2Immutable {
@@ -268,6 +273,11 @@ impl Cas {
         self.look = look;
         self.version = version;
         self.states = [CasState::Unsent; REPLICAS_MAX];
+        for (replica, state) in self.states.iter_mut().enumerate() {
+            if self.passed_over & 1 << replica != 0 {
+                *state = CasState::Down;
+            }
+        }
         self.advance();
     }
 
@@ -316,6 +326,17 @@ impl Cas {
         self.advance();
     }
 
+    /// The replica that has not answered, where its copy, if there is one, is the
+    /// only one.
+    fn lost_alone(&self) -> Option<usize> {
+        let states = &self.states[..self.replica_count];
+        let is_lost = |state: &CasState| *state == CasState::Lost;
+        let is_alone = self.passed_over == 0
+            && states.iter().filter(|state| is_lost(state)).count() == 1
+            && !states.iter().any(CasState::is_applied);
+        is_alone.then(|| states.iter().position(is_lost)).flatten()
+    }
+
     /// The version under which it is being installed; another one when it begins
     /// anew.
     pub fn version(&self) -> Version {
@@ -354,7 +375,15 @@ impl Cas {
                 None
             }
             CasDecision::Ask(replica) => {
-                self.next = Some(replica);
+                match self.lost_alone() {
+                    None => self.next = Some(replica),
+                    // By the old version's age, what the others get now would look
+                    // at rest as soon as it is there.
+                    Some(lost) => {
+                        self.passed_over = 1 << lost;
+                        self.anew = Anew::Due(self.look);
+                    }
+                }
                 None
             }
             CasDecision::Stored => Some(MutationOutcome::Stored {
@@ -450,8 +479,10 @@ impl Cas {
                 CasState::Unsent | CasState::Refused { .. } | CasState::Lost
             )
         };
-        (0..self.replica_count)
-            .find(|replica| self.installed & 1 << replica == 0 && lacks(&self.states[*replica]))
+        (0..self.replica_count).find(|replica| {
+            let was_passed_over = self.passed_over & 1 << replica != 0;
+            self.installed & 1 << replica == 0 && (was_passed_over || lacks(&self.states[*replica]))
+        })
     }
 
     /// Whether no replica can have received it.

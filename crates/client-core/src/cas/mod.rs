@@ -82,6 +82,12 @@
 //!   was refused by so many that no quorum holds it, now or later. Left there,
 //!   it would be one of three different votes as soon as a mutation is late at
 //!   another replica, or that replica dies.
+//! * **A message that is lost costs the version, too**: the replicas that follow
+//!   get the CAS at a new one, and the lost one's is passed over. A contender that
+//!   had waited for a replica that died would else leave a copy at the next one
+//!   that is at rest by its version, though it is just on its way; whoever looks
+//!   then would evict it, and the acknowledged value beside it. One lost copy is
+//!   no quorum, so nobody has seen it.
 //! * It begins anew only if it certainly was not seen: refused, unsent or down
 //!   at so many that its copies never were a quorum. So it takes effect once.
 
@@ -94,9 +100,9 @@ use crate::outcome::MutationOutcome;
 use trefoil_layout::Version;
 use trefoil_layout::op::Expected;
 
-/// From this age on what a replica holds is no mutation on its way: some hundred
+/// From this age on what a replica holds is no mutation on its way: hundreds of
 /// times what one takes from its first replica to its last on a busy machine.
-pub const AT_REST_NS: u64 = 100_000_000;
+pub const AT_REST_NS: u64 = 500_000_000;
 
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,9 +50,9 @@ const WAITING_READS_MAX: usize = 8;
 /// Bytes of values that one operation brings, but for the last ones: a session's
 /// output takes no more at a time.
 const VALUES_LEN_MAX: usize = 256 << 10;
-/// How long a mutation on its way is waited for: whoever is at it is through, or
-/// given up, within a tenth of a second.
-const UNSETTLED_PATIENCE: Duration = Duration::from_millis(400);
+/// How long a mutation on its way is waited for: by then whoever was at it is
+/// through, or what it has left is at rest.
+const UNSETTLED_PATIENCE: Duration = Duration::from_millis(1000);
 /// How long a read waits for what replicas know of an item's use.
 const USES_PATIENCE: Duration = Duration::from_millis(100);
 /// Looks for an answer between two yields, while it is waited for on the spot.
