@@ -107,9 +107,9 @@ impl Drop for Admitted {
 #[derive(Clone, Debug)]
 pub(crate) struct LongAnswer {
     pub(crate) head: Bytes,
+    /// Owns its [`Admitted`]: the connection may hold the end of it, and with it
+    /// all of it, when the call has long ended.
     pub(crate) data: Bytes,
-    /// Kept until all is sent.
-    pub(crate) _admitted: Arc<Admitted>,
 }
 
 /// Waits until `len` bytes may be held, and charges them. What a message that

@@ -8,7 +8,7 @@ mod stats;
 pub(crate) use stats::statistics;
 use stats::top_keys;
 
-use crate::admission::{self, LEN_MIN, LongAnswer};
+use crate::admission::{self, Admitted, LEN_MIN, LongAnswer};
 use crate::flush::FlushError;
 use crate::member::{Member, found_len};
 use crate::state::State;
@@ -87,12 +87,11 @@ impl RpcService {
             let mut response = Response::new(response);
             if let Some(head) = head {
                 admitted.count(len as i64);
-                let data = Bytes::from_owner(Copied(buffer));
-                response.extensions_mut().insert(LongAnswer {
-                    head,
-                    data,
+                let data = Bytes::from_owner(Copied {
+                    buffer,
                     _admitted: admitted,
                 });
+                response.extensions_mut().insert(LongAnswer { head, data });
             }
             return Ok(response);
         }
@@ -103,12 +102,16 @@ impl RpcService {
     }
 }
 
-/// A copy of a data entry, to be sent.
-struct Copied(WordBuffer);
+/// A copy of a data entry, to be sent, and its place on the accounts, given back
+/// when it is freed.
+struct Copied {
+    buffer: WordBuffer,
+    _admitted: Arc<Admitted>,
+}
 
 impl AsRef<[u8]> for Copied {
     fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
+        self.buffer.bytes()
     }
 }
 
