@@ -7,6 +7,9 @@ use trefoil_gateway_core::keyspace::{Fault, Totals};
 /// How long totals wait for backends that do not answer, what they have waited
 /// before included.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long they wait once more if nobody has answered: on a busy machine all
+/// may be late, and totals of nobody are zeros.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Totals of all backends that answer; they were asked for at `begun`.
 pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
@@ -14,7 +17,11 @@ pub(super) fn totals(cell: &Cell, begun: Instant) -> Result<Totals, Fault> {
     let mut processes = Vec::new();
     let mut answered = 0;
     let mut reason = None;
-    for backend in cell.stats_soon(PATIENCE.saturating_sub(begun.elapsed())) {
+    let mut answers = cell.stats_soon(PATIENCE.saturating_sub(begun.elapsed()));
+    if answers.iter().all(|backend| backend.stats.is_err()) {
+        answers = cell.stats_soon(LAST_PATIENCE);
+    }
+    for backend in answers {
         let stats = match backend.stats {
             Ok(stats) => stats,
             Err(error) => {
