@@ -2,7 +2,7 @@
 //! has to be able to find something.
 
 use crate::check::{Rule, check};
-use crate::event::{Event, Kind, Mark, Outcome};
+use crate::event::{Event, Kind, Mark, NEVER, Outcome};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -90,11 +90,14 @@ impl Damage {
 const EVENTS_MAX: usize = 2_000;
 
 /// Breaks a history without violations in up to `count` places, one at a time,
-/// and checks each. Flushes are left out.
+/// and checks each. Flushes are left out, and what came after
+/// a loss: what is damaged across one need not be noticed.
 pub fn damage(events: &[Event], count: usize, seed: u64) -> Damage {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut sorted: Vec<Event> = events.to_vec();
-    sorted.retain(|event| event.kind != Kind::Flush);
+    let losses = sorted.iter().filter(|event| event.kind == Kind::Loss);
+    let lost_ns = losses.map(|loss| loss.begin_ns).min().unwrap_or(NEVER);
+    sorted.retain(|event| !event.kind.is_of_all() && event.begin_ns < lost_ns);
     sorted.sort_unstable_by_key(|event| (event.key, event.begin_ns));
     let keys: Vec<&[Event]> = sorted.chunk_by(|a, b| a.key == b.key).collect();
     let mut report = Damage::default();

@@ -61,11 +61,13 @@ pub enum Kind {
     Increment = 6,
     /// Make everything invisible, of every key.
     Flush = 7,
+    /// Not asked for: the only copy of everything is gone.
+    Loss = 8,
 }
 
 impl Kind {
     /// Every kind, for decoding and for tables.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Get,
         Kind::Set,
         Kind::Fill,
@@ -73,7 +75,13 @@ impl Kind {
         Kind::Erase,
         Kind::Increment,
         Kind::Flush,
+        Kind::Loss,
     ];
+
+    /// Whether it concerns all keys.
+    pub const fn is_of_all(self) -> bool {
+        matches!(self, Kind::Flush | Kind::Loss)
+    }
 
     /// Its name in histories.
     pub const fn name(self) -> &'static str {
@@ -85,6 +93,7 @@ impl Kind {
             Kind::Erase => "erase",
             Kind::Increment => "increment",
             Kind::Flush => "flush",
+            Kind::Loss => "loss",
         }
     }
 }
@@ -159,7 +168,7 @@ pub struct Event {
     /// Its number among the client's operations; those of one `get_many` have
     /// numbers of their own.
     pub number: u32,
-    /// On what. A flush concerns all.
+    /// On what; see [`Kind::is_of_all`].
     pub key: u32,
     /// What.
     pub kind: Kind,

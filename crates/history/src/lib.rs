@@ -28,11 +28,14 @@
 //!
 //! * if both versions are known and A's is lower: versions are Trefoil's order
 //!   of a key's mutations (native clients are told them, users of the gateway
-//!   are not); or
+//!   are not), and nothing was lost between them; or
 //! * if A certainly ended before B began. A SET, ERASE or CAS takes effect
 //!   between its call and its acknowledgement; one that was never acknowledged
 //!   may take effect at any later time. A fill counts as having happened at the
 //!   miss that its value was computed after, however late it is stored.
+//!
+//! Where there is one copy only, killing its backend is a *loss*: the order by
+//! versions begins anew, the order by time does not.
 //!
 //! The check knows no order through a third write: it may overlook a violation,
 //! and reports none that is none.

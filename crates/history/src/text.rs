@@ -56,9 +56,9 @@ fn parse_event(line: &str) -> Option<Event> {
     let kind = Kind::ALL
         .into_iter()
         .find(|kind| kind.name() == kind_name)?;
-    let key = match kind {
-        Kind::Flush => 0,
-        _ => words.next()?.strip_prefix('k')?.parse().ok()?,
+    let key = match kind.is_of_all() {
+        true => 0,
+        false => words.next()?.strip_prefix('k')?.parse().ok()?,
     };
     let mut event = Event {
         end_ns,
@@ -66,7 +66,7 @@ fn parse_event(line: &str) -> Option<Event> {
             Kind::Set | Kind::Fill | Kind::Cas => own,
             _ => Mark::NONE,
         },
-        len: if kind == Kind::Erase || kind == Kind::Flush {
+        len: if kind == Kind::Erase || kind.is_of_all() {
             0
         } else {
             LEN_DEFAULT
@@ -139,7 +139,7 @@ pub fn show_event(event: &Event, origin_ns: u64) -> String {
         event.number,
         event.kind.name()
     );
-    if event.kind != Kind::Flush {
+    if !event.kind.is_of_all() {
         let _ = write!(line, " k{}", event.key);
     }
     match event.kind {

@@ -1,6 +1,7 @@
 //! What an operation must not fall below: the newest of all that had ended
 //! before it began, by version and by time.
 
+use super::lives::Lives;
 use super::writes::Writes;
 use crate::event::{Event, Kind, Outcome};
 use trefoil_layout::Version;
@@ -10,14 +11,16 @@ use trefoil_layout::Version;
 struct Ended<'a> {
     event: &'a Event,
     version: Version,
+    /// In which the version counts, if that is certain.
+    life: Option<usize>,
     order_begin_ns: u64,
 }
 
 /// The floor at a time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Floor<'a> {
-    version: Version,
-    by_version: Option<&'a Event>,
+    /// Of each life.
+    by_version: Vec<Option<(Version, &'a Event)>>,
     order_begin_ns: u64,
     by_time: Option<&'a Event>,
     flush_begin_ns: u64,
@@ -25,11 +28,10 @@ pub(super) struct Floor<'a> {
 }
 
 impl<'a> Floor<'a> {
-    /// What is newer than a value of this version.
-    pub(super) fn above_version(&self, version: Version) -> Option<&'a Event> {
-        (!version.is_zero() && version < self.version)
-            .then_some(self.by_version)
-            .flatten()
+    /// What is newer than a value of this version that was stored in this life.
+    pub(super) fn above_version(&self, life: Option<usize>, version: Version) -> Option<&'a Event> {
+        let (newest, event) = self.by_version[life?]?;
+        (!version.is_zero() && version < newest).then_some(event)
     }
 
     /// What began after a write that had ended at this time.
@@ -47,7 +49,9 @@ impl<'a> Floor<'a> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.by_version.is_none() && self.by_time.is_none() && self.by_flush.is_none()
+        self.by_version.iter().all(Option::is_none)
+            && self.by_time.is_none()
+            && self.by_flush.is_none()
     }
 
     fn raise(&mut self, one: &Ended<'a>) {
@@ -58,9 +62,11 @@ impl<'a> Floor<'a> {
             }
             return;
         }
-        if one.version > self.version {
-            self.version = one.version;
-            self.by_version = Some(one.event);
+        if let Some(life) = one.life
+            && !one.version.is_zero()
+            && self.by_version[life].is_none_or(|(newest, _)| one.version > newest)
+        {
+            self.by_version[life] = Some((one.version, one.event));
         }
         if self.by_time.is_none() || one.order_begin_ns > self.order_begin_ns {
             self.order_begin_ns = one.order_begin_ns;
@@ -78,20 +84,30 @@ pub(super) struct Floors<'a> {
 }
 
 impl<'a> Floors<'a> {
-    pub(super) fn of(events: &[&'a Event], writes: &Writes<'a>, flushes: &[&'a Event]) -> Self {
+    pub(super) fn of(
+        events: &[&'a Event],
+        writes: &Writes<'a>,
+        flushes: &[&'a Event],
+        lives: &Lives,
+    ) -> Self {
         let ended_as = |event: &'a Event| {
-            let (version, order_begin_ns) = match (event.kind, event.outcome) {
+            let (version, life, order_begin_ns) = match (event.kind, event.outcome) {
                 (Kind::Get, Outcome::Hit) => {
                     let write = writes.get(event.mark)?;
-                    (event.version, write.order_begin_ns)
+                    let life = lives.of_seen(&write, event);
+                    (event.version, life, write.order_begin_ns)
                 }
                 (Kind::Get, _) => return None,
-                (_, Outcome::Stored) => (event.version, event.order_begin_ns()),
+                (_, Outcome::Stored) => {
+                    let life = lives.of_mutation(event);
+                    (event.version, life, event.order_begin_ns())
+                }
                 _ => return None,
             };
             Some(Ended {
                 event,
                 version,
+                life,
                 order_begin_ns,
             })
         };
@@ -101,18 +117,24 @@ impl<'a> Floors<'a> {
         Floors {
             ended,
             at: 0,
-            floor: Floor::default(),
+            floor: Floor {
+                by_version: vec![None; lives.count()],
+                order_begin_ns: 0,
+                by_time: None,
+                flush_begin_ns: 0,
+                by_flush: None,
+            },
         }
     }
 
     /// The floor for what begins now; times may not fall from call to call.
-    pub(super) fn at(&mut self, begin_ns: u64) -> Floor<'a> {
+    pub(super) fn at(&mut self, begin_ns: u64) -> &Floor<'a> {
         while let Some(one) = self.ended.get(self.at)
             && one.event.end_ns < begin_ns
         {
             self.floor.raise(one);
             self.at += 1;
         }
-        self.floor
+        &self.floor
     }
 }

@@ -2,6 +2,7 @@
 
 use super::counters::check_counters;
 use super::floors::{Floor, Floors};
+use super::lives::Lives;
 use super::writes::Writes;
 use super::{Findings, Rule, Violation};
 use crate::event::{Event, Kind, Mark, Outcome};
@@ -9,16 +10,29 @@ use std::collections::HashMap;
 use trefoil_layout::Version;
 
 /// Checks all events of one key, which come in the order of their beginning.
-pub(super) fn check_key<'a>(events: &[&'a Event], flushes: &[&'a Event], findings: &mut Findings) {
+pub(super) fn check_key<'a>(
+    events: &[&'a Event],
+    flushes: &[&'a Event],
+    lives: &Lives,
+    findings: &mut Findings,
+) {
     let writes = Writes::of(events);
-    let mut floors = Floors::of(events, &writes, flushes);
+    let mut floors = Floors::of(events, &writes, flushes, lives);
     let mut versions = HashMap::new();
     for event in events {
         let floor = floors.at(event.begin_ns);
         match (event.kind, event.outcome) {
             (Kind::Get, Outcome::Hit) => {
                 check_hit(event, &writes, findings);
-                check_age(event, event.mark, event.version, &writes, floor, findings);
+                check_age(
+                    event,
+                    event.mark,
+                    event.version,
+                    &writes,
+                    floor,
+                    lives,
+                    findings,
+                );
                 check_version(event, &mut versions, findings);
             }
             (_, Outcome::Corrupt) => findings.violations.push(Violation {
@@ -29,18 +43,18 @@ pub(super) fn check_key<'a>(events: &[&'a Event], flushes: &[&'a Event], finding
             }),
             (Kind::Get, _) => {}
             (_, Outcome::Stored) => {
-                check_order(event, floor, findings);
+                check_order(event, floor, lives, findings);
                 check_version(event, &mut versions, findings);
                 if event.kind == Kind::Cas && event.expected != Mark::NONE {
                     // A CAS that was stored has read what it replaced.
                     let (mark, version) = (event.expected, event.expected_version);
-                    check_age(event, mark, version, &writes, floor, findings);
+                    check_age(event, mark, version, &writes, floor, lives, findings);
                 }
             }
             _ => {}
         }
     }
-    check_exact(events, &writes, findings);
+    check_exact(events, &writes, lives, findings);
     check_counters(events, &writes, findings);
 }
 
@@ -102,7 +116,8 @@ fn check_age(
     mark: Mark,
     version: Version,
     writes: &Writes<'_>,
-    floor: Floor<'_>,
+    floor: &Floor<'_>,
+    lives: &Lives,
     findings: &mut Findings,
 ) {
     let Some(write) = writes.get(mark) else {
@@ -116,7 +131,8 @@ fn check_age(
         true => write.version,
         false => version,
     };
-    let by_version = floor.above_version(version);
+    let seen = Event { mark, ..*reader };
+    let by_version = floor.above_version(lives.of_seen(&write, &seen), version);
     let newer = by_version
         .or_else(|| floor.after(write.order_end_ns))
         // A fill that is stored after a flush was not there to be flushed.
@@ -152,11 +168,11 @@ fn check_age(
 
 /// What is acknowledged lies above all that had been acknowledged or hit. A fill
 /// is as old as its miss.
-fn check_order(event: &Event, floor: Floor<'_>, findings: &mut Findings) {
+fn check_order(event: &Event, floor: &Floor<'_>, lives: &Lives, findings: &mut Findings) {
     if event.kind == Kind::Fill {
         return;
     }
-    if let Some(newer) = floor.above_version(event.version) {
+    if let Some(newer) = floor.above_version(lives.of_mutation(event), event.version) {
         findings.violations.push(Violation {
             rule: Rule::Order,
             seen: *event,
@@ -170,7 +186,7 @@ fn check_order(event: &Event, floor: Floor<'_>, findings: &mut Findings) {
 
 /// Nothing that was acknowledged or seen stands between a CAS and what it
 /// replaced, and nothing is replaced twice.
-fn check_exact(events: &[&Event], writes: &Writes<'_>, findings: &mut Findings) {
+fn check_exact(events: &[&Event], writes: &Writes<'_>, lives: &Lives, findings: &mut Findings) {
     let cas = |event: &&&Event| {
         event.kind == Kind::Cas && event.is_acknowledged() && event.expected != Mark::NONE
     };
@@ -184,8 +200,15 @@ fn check_exact(events: &[&Event], writes: &Writes<'_>, findings: &mut Findings) 
         );
         shows && !event.version.is_zero()
     };
-    let mut held: Vec<&Event> = events.iter().filter(holds).copied().collect();
-    held.sort_unstable_by_key(|event| event.version);
+    let mut held: Vec<(usize, Version, &Event)> = Vec::new();
+    for event in events.iter().filter(holds) {
+        let life = match event.outcome {
+            Outcome::Stored => lives.of_mutation(event),
+            _ => (writes.get(event.mark)).and_then(|write| lives.of_seen(&write, event)),
+        };
+        held.extend(life.map(|life| (life, event.version, *event)));
+    }
+    held.sort_unstable_by_key(|(life, version, _)| (*life, *version));
     let mut replaced: HashMap<Mark, &Event> = HashMap::new();
     for event in events.iter().filter(cas) {
         let mut broken = |other: &Event, what: &str| {
@@ -197,10 +220,16 @@ fn check_exact(events: &[&Event], writes: &Writes<'_>, findings: &mut Findings) 
             });
         };
         let expected = event.expected_version;
-        if !expected.is_zero() && !event.version.is_zero() {
-            let below = held.partition_point(|other| other.version < event.version);
-            if let Some(between) = below.checked_sub(1).map(|at| held[at])
-                && between.version > expected
+        if let Some(own_life) = lives.of_mutation(event)
+            && !expected.is_zero()
+            && !event.version.is_zero()
+        {
+            let below = held.partition_point(|(life, version, _)| {
+                (*life, *version) < (own_life, event.version)
+            });
+            if let Some((life, version, between)) = below.checked_sub(1).map(|at| held[at])
+                && life == own_life
+                && version > expected
             {
                 let what = "a CAS replaced a value although a newer one was acknowledged or hit";
                 broken(between, what);

@@ -1,12 +1,13 @@
 //! Checks a history against the promise that the crate's first page states.
 //!
-//! Keys are independent, but for flushes. For each key the writes are listed by
+//! Keys are independent, but for flushes and losses. For each key the writes are listed by
 //! their marks, then time is swept once: what ended before an operation began is
 //! the *floor* that it must not fall below. Sorting is what costs most.
 
 mod counters;
 mod floors;
 mod key;
+mod lives;
 mod writes;
 
 use crate::event::{Event, Kind, Outcome};
@@ -116,6 +117,7 @@ pub fn check(events: &[Event]) -> Findings {
     };
     let mut by_key: Vec<&Event> = Vec::with_capacity(events.len());
     let mut flushes: Vec<&Event> = Vec::new();
+    let mut losses: Vec<&Event> = Vec::new();
     for event in events {
         *findings
             .counts
@@ -123,14 +125,16 @@ pub fn check(events: &[Event]) -> Findings {
             .or_default() += 1;
         match event.kind {
             Kind::Flush => flushes.push(event),
+            Kind::Loss => losses.push(event),
             _ => by_key.push(event),
         }
     }
     by_key.sort_unstable_by_key(|event| (event.key, event.begin_ns, event.client, event.number));
     flushes.retain(|flush| flush.is_acknowledged());
+    let lives = lives::Lives::of(&losses);
     for group in by_key.chunk_by(|a, b| a.key == b.key) {
         findings.keys += 1;
-        key::check_key(group, &flushes, &mut findings);
+        key::check_key(group, &flushes, &lives, &mut findings);
     }
     findings
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const PAUSE_MS: std::ops::Range<u64> = 20..400;
 /// How long a backend stands still: shorter and longer than its lease.
 const STOP_MS: std::ops::Range<u64> = 50..1_500;
-/// A killed backend's client number among the events: nobody's.
-const FLUSHER: u32 = 0;
+/// Who flushes and loses, among the events: no client.
+const NOBODY: u32 = 0;
 /// No backend works with less.
 const MEMORY_MIN: u64 = 32 << 20;
 /// Share of the round after which a backend may be killed: memory is full by then.
@@ -30,6 +30,8 @@ pub(super) struct Faults {
     /// The backend that stands still, and until when.
     stopped: Option<(u32, Instant)>,
     killed: Option<usize>,
+    /// The loss that the kill was, if there is no other copy.
+    loss: Option<Event>,
     /// The one started in its place.
     successor: Option<Child>,
     counts: BTreeMap<Fault, u64>,
@@ -49,6 +51,7 @@ impl Faults {
             next: Instant::now() + Duration::from_millis(200),
             stopped: None,
             killed: None,
+            loss: None,
             successor: None,
             counts,
             events: Vec::new(),
@@ -59,9 +62,9 @@ impl Faults {
         self.counts.clone()
     }
 
-    /// The flushes.
+    /// The flushes and losses.
     pub(super) fn events(&self) -> Vec<Event> {
-        self.events.clone()
+        self.events.iter().chain(&self.loss).copied().collect()
     }
 
     pub(super) fn killed(&self) -> Option<usize> {
@@ -106,6 +109,10 @@ impl Faults {
             }
             Fault::Kill if all_work && done > KILL_AFTER => {
                 let number = round.rng.random_range(0..round.server.pids.len());
+                if round.plan.mode == "R=1" {
+                    let event = Event::begun(NOBODY, 0, 0, Kind::Loss, now_ns());
+                    self.loss = Some(event);
+                }
                 round.server.kill(number);
                 self.killed = Some(number);
                 Ok(true)
@@ -130,6 +137,11 @@ impl Faults {
         let Some(number) = self.killed else {
             return Ok(false);
         };
+        // The killed one has gone by now: it does not answer after this.
+        if let Some(loss) = &mut self.loss {
+            loss.end_ns = now_ns();
+            loss.outcome = Outcome::Stored;
+        }
         let child = Command::new(round.program())
             .args(["cell", "backend", "--dir"])
             .arg(round.cell_dir())
@@ -146,7 +158,7 @@ impl Faults {
 
     fn flush(&mut self, round: &Round<'_>) -> bool {
         let number = self.events.len() as u32 + 1;
-        let mut event = Event::begun(FLUSHER, number, 0, Kind::Flush, now_ns());
+        let mut event = Event::begun(NOBODY, number, 0, Kind::Flush, now_ns());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let flushed = round
             .cell

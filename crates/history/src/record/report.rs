@@ -187,7 +187,7 @@ fn show(violation: &Violation, events: &[Event], plan: &RoundPlan) -> String {
     });
     let is_part = |event: &Event| {
         let of_write = event.mark.origin() == seen.mark.origin() && event.kind != Kind::Get;
-        event.kind == Kind::Flush && event.end_ns >= from_ns
+        event.kind.is_of_all() && event.end_ns >= from_ns
             || event.key == seen.key
                 && event.begin_ns <= seen.end_ns
                 && (event.end_ns >= from_ns || of_write)
