@@ -76,6 +76,12 @@ impl Budget {
         self.goal().saturating_sub(self.used())
     }
 
+    /// Bytes that pages have or could have, whoever holds them.
+    pub(crate) fn for_pages(&self) -> u64 {
+        let others = self.used() - self.used_for(Kind::Pages).min(self.used());
+        self.goal().saturating_sub(others)
+    }
+
     /// Bytes that data could have if every item were evicted.
     pub(crate) fn evictable(&self) -> u64 {
         let fixed = self.used_for(Kind::Index) + self.used_for(Kind::Private);

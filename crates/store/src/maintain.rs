@@ -4,7 +4,7 @@
 
 use crate::budget::Kind;
 use crate::config::Now;
-use crate::partition::{NoRoom, Stepped};
+use crate::partition::{Giver, NoRoom, Stepped};
 use crate::shared::lock;
 use crate::store::Store;
 
@@ -126,7 +126,10 @@ impl Store {
                     Stepped::Idle => break,
                     Stepped::Blocked(bytes) => {
                         // The partition could not make room by itself.
-                        let wanted = NoRoom { bytes, poor: true };
+                        let wanted = NoRoom {
+                            bytes,
+                            from: Giver::Richer,
+                        };
                         let cap = self.shared.budget.cap();
                         if !self.take_room_elsewhere(number, wanted, cap) {
                             break;

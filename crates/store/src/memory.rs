@@ -2,7 +2,7 @@
 //! that one partition gives to another.
 
 use crate::budget::Kind;
-use crate::partition::NoRoom;
+use crate::partition::{Giver, NoRoom};
 use crate::shared::lock;
 use crate::store::{EVICTIONS_MAX, ROOM_ATTEMPTS_MAX, Store};
 use std::sync::atomic::Ordering;
@@ -10,6 +10,8 @@ use trefoil_layout::limits::PARTITION_COUNT_MAX;
 
 /// Bytes that a store needs beyond an entry to take it in for certain.
 const FIT_MARGIN: u64 = 256 << 10;
+/// Items that a partition evicts at once so that another one gets a page of it.
+const PAGE_EVICTIONS_MAX: usize = 512;
 /// Bytes for items that a store keeps whatever others ask for.
 const GIVE_KEEP: u64 = (1 << 20) + FIT_MARGIN;
 
@@ -77,7 +79,10 @@ impl Store {
     /// them if need be. `false` if they do not fit.
     pub fn charge(&self, bytes: u64) -> bool {
         let nobody = usize::MAX;
-        let wanted = NoRoom { bytes, poor: false };
+        let wanted = NoRoom {
+            bytes,
+            from: Giver::Any,
+        };
         let cap = self.shared.budget.cap();
         for _ in 0..ROOM_ATTEMPTS_MAX {
             if self
@@ -101,22 +106,25 @@ impl Store {
 
     /// Has other partitions make room, the richest first; one lock at a time.
     pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
+        if wanted.from == Giver::AboveQuota {
+            return self.free_page_elsewhere(number);
+        }
         if self.give_back_unit() {
             return true;
         }
-        let lens = &self.shared.data_lens;
+        let holds = &self.shared.holds;
         let mut others: [(u64, usize); PARTITION_COUNT_MAX] = [(0, 0); PARTITION_COUNT_MAX];
-        let others = &mut others[..lens.len()];
+        let others = &mut others[..holds.len()];
         for (at, other) in others.iter_mut().enumerate() {
-            *other = (lens[at].load(Ordering::Relaxed), at);
+            *other = (holds[at].data_len.load(Ordering::Relaxed), at);
         }
         others.sort_unstable_by(|a, b| b.cmp(a));
-        let own = lens
+        let own = holds
             .get(number)
-            .map_or(0, |len| len.load(Ordering::Relaxed));
+            .map_or(0, |hold| hold.data_len.load(Ordering::Relaxed));
         for &(len, at) in others.iter() {
             // A poor partition that is as rich as the richest evicts itself.
-            if at == number || len == 0 || (wanted.poor && len <= own) {
+            if at == number || len == 0 || (wanted.from == Giver::Richer && len <= own) {
                 continue;
             }
             let mut slot = self.partitions[at].enter();
@@ -130,5 +138,18 @@ impl Store {
             }
         }
         false
+    }
+}
+impl Store {
+    /// Has the partition that is farthest above its quota free a page for partition
+    /// `number`.
+    fn free_page_elsewhere(&self, number: usize) -> bool {
+        let Some(giver) = self.shared.page_giver(number) else {
+            return false;
+        };
+        let mut slot = self.partitions[giver].enter();
+        let gave = slot.live.free_page(&self.shared, PAGE_EVICTIONS_MAX);
+        slot.live.settle_private(&self.shared);
+        gave
     }
 }

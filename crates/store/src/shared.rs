@@ -79,9 +79,18 @@ pub(crate) struct Shared {
     /// Windows that the system did not take back: resident and charged, and
     /// nobody's. It is asked again.
     pub(crate) stuck_windows: Mutex<Vec<StuckWindow>>,
-    /// Bytes of pages and runs that each partition holds, so that a poor one
-    /// can find a rich one without its lock.
-    pub(crate) data_lens: Box<[AtomicU64]>,
+    /// What each partition holds, so that a poor one can find a rich one without
+    /// its lock.
+    pub(crate) holds: Box<[Hold]>,
+}
+
+/// What a partition holds.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    /// Bytes of pages and runs.
+    pub(crate) data_len: AtomicU64,
+    /// Pages.
+    pub(crate) pages: AtomicU64,
 }
 
 /// Offset, length, and how much of it is resident.
@@ -139,15 +148,34 @@ impl Shared {
     /// that hold more than this give, and what they hold more is enough.
     pub(crate) fn kept_len(&self) -> u64 {
         let sum: u64 = self
-            .data_lens
+            .holds
             .iter()
-            .map(|len| len.load(Ordering::Relaxed))
+            .map(|hold| hold.data_len.load(Ordering::Relaxed))
             .sum();
-        sum.saturating_sub(self.budget.excess()) / self.data_lens.len() as u64
+        sum.saturating_sub(self.budget.excess()) / self.holds.len() as u64
+    }
+
+    /// Pages that a partition should have: an equal part of what there is for
+    /// pages, and of what remains one for each of the first partitions.
+    pub(crate) fn page_quota(&self, number: usize) -> u64 {
+        let pages = self.budget.for_pages() / self.page_len();
+        let count = self.holds.len() as u64;
+        pages / count + u64::from((number as u64) < pages % count)
+    }
+
+    /// The partition that is farthest above its quota, other than `number`.
+    pub(crate) fn page_giver(&self, number: usize) -> Option<usize> {
+        let above = |at: usize| {
+            let pages = self.holds[at].pages.load(Ordering::Relaxed);
+            pages.saturating_sub(self.page_quota(at))
+        };
+        let others = (0..self.holds.len()).filter(|at| *at != number);
+        let (above, giver) = others.map(|at| (above(at), at)).max()?;
+        (above > 0).then_some(giver)
     }
 
     /// What a partition would hold if all held the same.
     pub(crate) fn fair_len(&self) -> u64 {
-        self.budget.limit() / self.data_lens.len() as u64
+        self.budget.limit() / self.holds.len() as u64
     }
 }

@@ -4,7 +4,7 @@ use crate::budget::Budget;
 use crate::classes::Classes;
 use crate::config::{Now, StoreConfig, StoreError};
 use crate::evictions::Evictions;
-use crate::partition::{Effort, Found as FoundHere, Partition, Stamp};
+use crate::partition::{Effort, Found as FoundHere, Giver, Partition, Stamp};
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
@@ -138,7 +138,7 @@ impl Store {
             runs: Mutex::new(RunPool::new(regions.runs_range(), data_frame)),
             windows: Mutex::new(RangeAllocator::new(0..regions.index.len())),
             stuck_windows: Mutex::default(),
-            data_lens: (0..count).map(|_| Default::default()).collect(),
+            holds: (0..count).map(|_| Default::default()).collect(),
             config,
             regions,
         };
@@ -323,7 +323,7 @@ impl Store {
                 break;
             }
             if !gave && !self.take_room_elsewhere(number, no_room, effort.cap) {
-                if effort.own || !no_room.poor {
+                if effort.own || no_room.from == Giver::Any {
                     break;
                 }
                 effort.own = true;

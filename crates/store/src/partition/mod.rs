@@ -69,7 +69,7 @@ pub use check::CheckError;
 pub(crate) use mutate::Found;
 pub use read::StoredItem;
 pub(crate) use reshape::Stepped;
-pub(crate) use room::{Effort, NoRoom};
+pub(crate) use room::{Effort, Giver, NoRoom};
 
 /// Longest scratch buffer that is kept between mutations, in bytes, and the
 /// same as a share of a partition's memory.
@@ -130,6 +130,8 @@ pub(crate) struct Partition {
     entry_len: u64,
     /// Bytes of pages and runs held.
     data_len: u64,
+    /// Pages that it holds.
+    pages: u64,
     objects_max: Option<u64>,
     /// Grows whenever an entry may have moved or gone: what was found before
     /// an allocation is looked up again if this moved.
@@ -189,6 +191,7 @@ impl Partition {
             flushed_count: 0,
             entry_len: 0,
             data_len: 0,
+            pages: 0,
             objects_max,
             changes: 0,
             crawl: expire::Crawl::default(),
@@ -440,7 +443,18 @@ impl Partition {
     fn set_data_len(&mut self, shared: &Shared, len: u64) {
         self.data_len = len;
         if self.advertised {
-            shared.data_lens[self.number].store(len, Ordering::Relaxed);
+            shared.holds[self.number]
+                .data_len
+                .store(len, Ordering::Relaxed);
+        }
+    }
+
+    fn count_pages(&mut self, shared: &Shared, more: i64) {
+        self.pages = self.pages.wrapping_add_signed(more);
+        if self.advertised {
+            shared.holds[self.number]
+                .pages
+                .store(self.pages, Ordering::Relaxed);
         }
     }
 }

@@ -722,6 +722,7 @@ impl Partition {
         old.advertised = false;
         self.advertise(shared, old.window_id());
         self.set_data_len(shared, self.data_len);
+        self.count_pages(shared, 0);
         old.poison(shared);
         old.release_all(shared);
         self.counts.add(&old.counts);

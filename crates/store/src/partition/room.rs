@@ -6,12 +6,19 @@
 //! can gather a page of them for the class that needs it. So the work of one
 //! mutation is bounded by what frees one page (or the bytes of a large entry),
 //! and the pages follow the sizes of what is written.
+//!
+//! Of a full store's pages each partition has its [`Shared::page_quota`]. A
+//! partition that has fewer takes one from a partition that has more, before it
+//! evicts anything itself. Which partition is the first to ask for the last free
+//! pages is chance, and differs between replicas: without quotas, each replica's
+//! partitions would be full at other sizes, and hold other items.
 
 use super::{Cause, Partition};
 use crate::budget::Kind;
 use crate::policy::Policy;
 use crate::runs::run_len;
 use crate::shared::{Shared, lock};
+use std::sync::atomic::Ordering;
 use trefoil_layout::Pointer;
 
 /// A partition could not make room; others may.
@@ -19,9 +26,20 @@ use trefoil_layout::Pointer;
 pub(crate) struct NoRoom {
     /// Bytes wanted.
     pub(crate) bytes: u64,
-    /// Whether the partition could still evict, but another one should give
-    /// first, for it holds much more, or pages should move first.
-    pub(crate) poor: bool,
+    /// Who should give first.
+    pub(crate) from: Giver,
+}
+
+/// Who should give room to a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Giver {
+    /// Any other: this one has nothing left to evict.
+    Any,
+    /// One that holds more, or huge pages should be emptied by moving; else this
+    /// one evicts.
+    Richer,
+    /// One that has more pages than its quota; else this one evicts.
+    AboveQuota,
 }
 
 /// What a mutation may do for room.
@@ -89,8 +107,44 @@ impl Partition {
                 return Ok(offset);
             }
             let unit_len = shared.page_len().max(shared.regions.data.frame_len());
+            if !effort.own && self.should_be_given_a_page(shared) {
+                let from = Giver::AboveQuota;
+                return Err(NoRoom {
+                    bytes: shared.page_len(),
+                    from,
+                });
+            }
             self.give_way(shared, unit_len, effort)?;
         }
+    }
+
+    /// Whether this partition has fewer pages than it should, and another one more.
+    fn should_be_given_a_page(&self, shared: &Shared) -> bool {
+        self.advertised
+            && self.page_count(shared) < shared.page_quota(self.number)
+            && shared.page_giver(self.number).is_some()
+    }
+
+    fn page_count(&self, shared: &Shared) -> u64 {
+        shared.holds[self.number].pages.load(Ordering::Relaxed)
+    }
+
+    /// Frees a page for others, evicting at most `evictions_max` items. `false` if
+    /// there is nothing to free.
+    pub(crate) fn free_page(&mut self, shared: &Shared, evictions_max: usize) -> bool {
+        let before = self.slab.page_count();
+        for _ in 0..evictions_max {
+            if let Some(page) = self.empty_some_page(shared) {
+                self.give_page(shared, page);
+            }
+            if self.slab.page_count() < before {
+                break;
+            }
+            if !self.evict(shared) {
+                return false;
+            }
+        }
+        true
     }
 
     /// A page from the common pool.
@@ -106,12 +160,14 @@ impl Partition {
         })?;
         drop(pool);
         self.set_data_len(shared, self.data_len + shared.page_len());
+        self.count_pages(shared, 1);
         Some(page)
     }
 
     pub(super) fn give_page(&mut self, shared: &Shared, page: u32) {
         lock(&shared.pool).give(page);
         self.set_data_len(shared, self.data_len - shared.page_len());
+        self.count_pages(shared, -1);
     }
 
     fn allocate_run(&mut self, shared: &Shared, len: usize, effort: Effort) -> Result<u64, NoRoom> {
@@ -129,7 +185,7 @@ impl Partition {
             if wanted > shared.budget.evictable() {
                 return Err(NoRoom {
                     bytes: wanted,
-                    poor: false,
+                    from: Giver::Any,
                 });
             }
             if !self.release_free(shared, wanted) {
@@ -156,18 +212,16 @@ impl Partition {
 
     /// Evicts one item, if this is the partition that should.
     fn give_way(&mut self, shared: &Shared, bytes: u64, effort: Effort) -> Result<(), NoRoom> {
-        let poor = !effort.own
-            && shared.data_lens.len() > 1
-            && self.data_len + bytes < shared.fair_len() / 2;
+        let poor =
+            !effort.own && shared.holds.len() > 1 && self.data_len + bytes < shared.fair_len() / 2;
         // Pages enough are free, but no huge page: moving helps, evicting would not.
         let fragmented = !effort.own && lock(&shared.pool).is_fragmented();
-        if poor || fragmented || !self.evict(shared) {
-            return Err(NoRoom {
-                bytes,
-                poor: poor || fragmented,
-            });
-        }
-        Ok(())
+        let from = match poor || fragmented {
+            true => Giver::Richer,
+            false if self.evict(shared) => return Ok(()),
+            false => Giver::Any,
+        };
+        Err(NoRoom { bytes, from })
     }
 
     /// Evicts the policy's choice. `false` if there is nothing left.

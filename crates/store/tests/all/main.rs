@@ -1,5 +1,6 @@
 //! The tests of `trefoil-store` from outside, as one program: a module for each subject.
 
+mod alike;
 mod common;
 mod concurrent;
 mod flush;
