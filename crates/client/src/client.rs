@@ -154,11 +154,15 @@ impl Client {
         }
     }
 
-    /// Before an operation: takes the topology that others have learned.
+    /// Before an operation: takes the topology that others have learned, and the
+    /// connections that were made anew. Who only reads may never turn.
     #[inline(always)]
     pub(crate) fn settle_topology(&mut self) {
         if self.shared.changes() != self.seen_changes {
             self.take_topology();
+        }
+        if self.driver.host_ref().has_event() {
+            self.driver.take_events();
         }
     }
 

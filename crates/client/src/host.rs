@@ -81,7 +81,7 @@ impl ClientHost {
     }
 
     #[inline]
-    fn has_event(&self) -> bool {
+    pub(crate) fn has_event(&self) -> bool {
         self.mailbox.count.load(Ordering::SeqCst) > 0
     }
 

@@ -38,9 +38,7 @@ impl<H: Host> Driver<H> {
 
     #[inline]
     fn go_on(&mut self, waited_for: Option<u32>) {
-        while let Some(event) = self.host.next_event() {
-            self.take_event(event);
-        }
+        self.take_events();
         let mut now = self.host.monotonic_ns();
         self.poll_ports(now);
         self.look_at_links(now);
@@ -56,6 +54,14 @@ impl<H: Host> Driver<H> {
             if self.slab.has_ready() {
                 now = self.host.monotonic_ns();
             }
+        }
+    }
+
+    /// Takes what the host has brought: connections, a topology. Part of each turn;
+    /// lookups that end in place make none.
+    pub fn take_events(&mut self) {
+        while let Some(event) = self.host.next_event() {
+            self.take_event(event);
         }
     }
 

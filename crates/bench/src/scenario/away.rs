@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde::Serialize;
-use trefoil_client::{Cell, Client, Lookup, MissReason, Options, SetOptions};
+use trefoil_client::{
+    CarrierInUse, Cell, Client, LinkStatus, Lookup, MissReason, Options, SetOptions,
+};
 
 use super::{Progress, ScenarioError, ScenarioOptions};
 use crate::server::{Server, ServerOptions};
@@ -21,6 +23,10 @@ const OTHER: usize = 0;
 const AWAY_FOR: Duration = Duration::from_secs(3);
 /// Until a lease of 500 ms has ended, and a client believes that it has.
 const LEASE_OVER: Duration = Duration::from_millis(700);
+
+/// Until a client has connected anew to a backend that is back. It tries once a
+/// second.
+const REACH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What must be shown of an inquorate GET, in milliseconds.
 const INQUORATE_GET_MS_MAX: f64 = 1.0;
@@ -45,7 +51,9 @@ pub struct AwayReport {
     pub lost_after_set: u64,
     /// Of those that were then filled, those that were not found.
     pub lost_after_fill: u64,
-    /// Keys without a quorum at their second GET after all are back.
+    /// From then on until the client, which only reads, reaches all of them.
+    pub reached_after_ms: f64,
+    /// Keys without a quorum at their second GET after that.
     pub inquorate_for_good: u64,
     /// Values older than what had been acknowledged.
     pub stale: u64,
@@ -149,7 +157,9 @@ pub fn away(
     }
     progress("away: all are back");
     server.signal(OTHER, Signal::CONT);
-    std::thread::sleep(LEASE_OVER);
+    let begin = Instant::now();
+    run.reach_all()?;
+    run.report.reached_after_ms = begin.elapsed().as_secs_f64() * 1e3;
     for key in 0..KEYS {
         run.get(key);
     }
@@ -175,6 +185,24 @@ struct Run {
 }
 
 impl Run {
+    /// Reads until every backend is reached as before.
+    fn reach_all(&mut self) -> Result<(), ScenarioError> {
+        let begin = Instant::now();
+        let is_away = |link: &LinkStatus| link.carrier != CarrierInUse::Shared;
+        while self.client.carriers().iter().any(is_away) {
+            if begin.elapsed() > REACH_PATIENCE {
+                let carriers = self.client.carriers();
+                let why = format!("a client that reads does not reach all: {carriers:?}");
+                return Err(ScenarioError::Course(why));
+            }
+            for key in 0..KEYS {
+                self.get(key);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     fn get(&mut self, key: u64) -> Seen {
         let acked = self.acked[key as usize];
         match self.client.get(&key.to_le_bytes()) {

@@ -4,7 +4,7 @@ use crate::support;
 use crate::support::{Cell, Hanging, PROGRAM, parse, text};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use trefoil_client::{Expected, Lookup, Mutated, Options, SetOptions};
+use trefoil_client::{CarrierInUse, Client, Expected, Lookup, Mutated, Options, SetOptions};
 
 /// Keys that a load fills in before it measures.
 const KEYS: &str = "20000";
@@ -109,6 +109,49 @@ fn one_of_three_that_hangs_costs_no_operation_and_comes_back() {
         }
         client.flush_touches();
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Reads that end in place wait for nothing, so no turn of theirs takes what the
+/// thread that connects has brought.
+#[test]
+fn who_only_reads_finds_a_backend_that_came_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "128MiB"]);
+    let mut client = trefoil_client::Cell::connect(&cell.address)
+        .unwrap()
+        .client(Options::default());
+    let keys: Vec<_> = (0..30).map(|number| format!("key-{number}")).collect();
+    for key in &keys {
+        let set = client.set(key.as_bytes(), b"a", SetOptions::default());
+        assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+    }
+    client.settle(Duration::from_secs(60));
+    let one_by_one = |client: &mut Client| {
+        for key in &keys {
+            let get = client.get(key.as_bytes());
+            assert!(matches!(get, Ok(Lookup::Hit(_))), "{get:?}");
+        }
+    };
+    let together = |client: &mut Client| {
+        client.get_many(&keys, |_, get| {
+            assert!(matches!(get, Ok(Lookup::Hit(_))), "{get:?}");
+        });
+    };
+    for read in [&one_by_one as &dyn Fn(&mut Client), &together] {
+        let until = |client: &mut Client, carrier: CarrierInUse| {
+            let begin = Instant::now();
+            while client.carriers()[1].carrier != carrier {
+                let patience = Duration::from_secs(60);
+                assert!(begin.elapsed() < patience, "{:?}", client.carriers());
+                read(client);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let hanging = Hanging::new(cell.pids[1]);
+        until(&mut client, CarrierInUse::Down);
+        drop(hanging);
+        until(&mut client, CarrierInUse::Shared);
     }
 }
 
