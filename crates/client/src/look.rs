@@ -18,7 +18,8 @@ pub enum Basis<'a> {
     Nothing,
     /// Survivors of a dead replica disagree, and nothing is on its way. To a CAS
     /// this is nothing, too; but a replica that comes back may agree with one of
-    /// them, so whoever says that the key is gone has to erase it.
+    /// them, so whoever says that the key is gone has to make it so: by a CAS that
+    /// expects nothing. An ERASE would take what was stored since this look.
     Disagreeing,
     /// The replicas disagree, and what they hold is recent: most likely a
     /// mutation is on its way. Look again.

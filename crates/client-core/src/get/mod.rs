@@ -47,7 +47,8 @@
 //! evict by themselves. So a GET beside a SET of the same key that has reached
 //! one survivor and not yet the other may say `inquorate`, with one replica
 //! down: a loss of quorum turns hits into misses. Who writes on the strength of
-//! it asks carefully ([`Plan::careful`]).
+//! it asks carefully ([`Plan::careful`]): the survivors have to say the same by
+//! message, and one that is alone says nothing at all.
 
 mod machine;
 mod rounds;

@@ -277,6 +277,11 @@ impl<const N: usize> Get<N> {
         }
     }
 
+    /// Whether something is written on the strength of what is found.
+    fn is_careful(&self) -> bool {
+        self.at_rest_ns != u64::MAX
+    }
+
     /// Whether none of those who disagree holds what may be on its way.
     pub(super) fn is_at_rest(&self) -> bool {
         let is_old = |vote: &Vote| match vote {
@@ -291,14 +296,20 @@ impl<const N: usize> Get<N> {
     /// Another round, or the end.
     ///
     /// Where a replica gives no vote, waiting would bring no third one: one more
-    /// look. Where a replica without the value goes on disagreeing with one that
-    /// has it, it is most likely no mutation on its way, which ends within
-    /// microseconds, and to the caller it is a miss either way.
+    /// look, and for who writes on the strength of it, what the survivors answer:
+    /// one of them may have a message in its ring that it has not got round to.
+    /// Where a replica without the value goes on disagreeing with one that has it,
+    /// it is most likely no mutation on its way, which ends within microseconds,
+    /// and to the caller it is a miss either way.
     fn no_two_agree(&mut self) {
         self.note_votes();
         let is_absent = |vote: &Vote| matches!(vote, Vote::Absent { .. });
         let any_absent = self.votes.iter().any(is_absent);
-        let is_still = if self.votes.contains(&Vote::None) {
+        let is_short = self.votes.contains(&Vote::None);
+        let asks_survivors = is_short && self.is_careful() && self.is_at_rest();
+        let is_still = if asks_survivors {
+            self.still_count > STILL_ROUND_COUNT_SURVIVORS
+        } else if is_short {
             self.still_count >= STILL_ROUND_COUNT_SURVIVORS
         } else {
             any_absent && self.still_count > STILL_ROUND_COUNT
@@ -306,7 +317,9 @@ impl<const N: usize> Get<N> {
         if is_still && self.is_at_rest() {
             self.retry.count(RetryCause::Inquorate);
             self.finish_miss(MissReason::Inquorate);
-        } else if any_absent && self.still_count == STILL_ROUND_COUNT {
+        } else if asks_survivors && self.still_count == STILL_ROUND_COUNT_SURVIVORS
+            || any_absent && self.still_count == STILL_ROUND_COUNT
+        {
             self.ask_voters();
         } else if self.spend(RetryCause::Inquorate) {
             self.new_round();
@@ -466,12 +479,12 @@ impl<const N: usize> Get<N> {
         }
         // With a quorum, only its data was still missing.
         let agreed = matches!(self.decide(), VoteDecision::Present { .. });
-        let heard = self
-            .votes
-            .iter()
-            .any(|vote| matches!(vote, Vote::Present { .. } | Vote::Absent { .. }));
-        // Who asks carefully must not take what is on its way for a miss.
-        let is_miss = heard && !agreed && self.is_at_rest();
+        let is_heard = |vote: &&Vote| matches!(vote, Vote::Present { .. } | Vote::Absent { .. });
+        let heard = self.votes.iter().filter(is_heard).count();
+        // Who asks carefully must not take what is on its way for a miss, nor what one
+        // replica says while the others are silent for a disagreement.
+        let enough = if self.is_careful() { Self::quorum() } else { 1 };
+        let is_miss = heard >= enough && !agreed && self.is_at_rest();
         self.outcome = Some(if Self::quorum() > 1 && is_miss {
             GetOutcome::Miss {
                 reason: MissReason::Inquorate,

@@ -103,6 +103,23 @@ impl<const N: usize> Script<N> {
     fn absent(&mut self, replica: usize) -> &mut Self {
         self.index(replica, IndexVote::Absent { epoch: 1 })
     }
+    /// A message is answered with version `time_ns`.
+    fn answers(&mut self, replica: usize, time_ns: u64) -> &mut Self {
+        let data = bytes_of(KEY, time_ns, 0);
+        let found = Found::Present {
+            version: v(time_ns),
+            data: &data,
+        };
+        let answer = LookupAnswer { epoch: 1, found };
+        self.0.handle_answer(replica, &answer, &check());
+        self
+    }
+    fn answers_absent(&mut self, replica: usize) -> &mut Self {
+        let found = Found::Absent;
+        let answer = LookupAnswer { epoch: 1, found };
+        self.0.handle_answer(replica, &answer, &check());
+        self
+    }
     fn data(&mut self, replica: usize, time_ns: u64) -> &mut Self {
         self.bytes(replica, &bytes_of(KEY, time_ns, 0))
     }
@@ -527,11 +544,14 @@ fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
         without_1().careful(now + 1, Version::ZERO),
         without_1().careful(now, v(5)),
     ] {
-        let mut get = Script::<3>::with(&plan, limits);
-        for _ in 0..2 {
-            survivors_disagree(&mut get);
-        }
+        let mut get = survivors_are_asked(&plan, limits);
+        get.answers(0, 5).answers_absent(2);
         get.miss(MissReason::Inquorate);
+        let present = [Some(v(5)), None, None];
+        assert_eq!(get.0.looked(), Looked::Disagree { present });
+        // One of them had not got round to it.
+        let mut get = survivors_are_asked(&plan, limits);
+        get.answers(0, 5).answers(2, 5).hit(0, 5);
     }
     // Three that disagree: as patient as for everybody.
     let mut get = the_same_until_it_asks(Plan::frugal(0).careful(now, Version::ZERO));
@@ -539,31 +559,67 @@ fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
     get.miss(MissReason::Absent);
 }
 
+/// Survivors that disagree, up to the question what they answer.
+#[track_caller]
+fn survivors_are_asked(plan: &Plan<3>, limits: Limits) -> Script<3> {
+    let mut get = Script::<3>::with(plan, limits);
+    for _ in 0..2 {
+        survivors_disagree(&mut get);
+    }
+    for replica in [0, 2] {
+        let by_rpc = false;
+        get.asks(GetStep::Ask { replica, by_rpc });
+    }
+    get.waits();
+    get
+}
+
+#[test]
+fn one_that_is_left_alone_disagrees_with_nobody() {
+    let careful = without_1().careful(AT_REST_NS + 6, Version::ZERO);
+    let limits = Limits {
+        retries_max: 0,
+        ..Limits::until(u64::MAX)
+    };
+    // To a reader it is a miss.
+    for plan in [without_1(), careful] {
+        let mut get = Script::<3>::with(&plan, limits);
+        get.asks_index(0).asks_index(2).votes(0, 5, 1);
+        get.asks_data(0).data(0, 5).fails(2, Failure::Lease);
+        match plan.at_rest_ns {
+            u64::MAX => {
+                get.miss(MissReason::Inquorate);
+            }
+            _ => {
+                let last = RetryCause::Connection;
+                let cause = GetFailure::GaveUp(GiveUp::Budget { last });
+                get.asks(GetStep::Done(GetOutcome::Failed { cause }));
+            }
+        }
+        assert_eq!(get.0.looked(), Looked::Unknown);
+    }
+    // It falls silent when it is asked.
+    let one_more_look = Limits {
+        retries_max: 1,
+        ..limits
+    };
+    let mut get = survivors_are_asked(&careful, one_more_look);
+    get.answers(0, 5).fails(2, Failure::Lease);
+    let step = get.0.poll(0);
+    assert!(
+        matches!(step, GetStep::Done(GetOutcome::Failed { .. })),
+        "{step:?}"
+    );
+}
+
 #[test]
 fn replicas_that_go_on_disagreeing_are_asked_before_it_is_a_miss() {
-    let answer = |get: &mut Script<3>, replica: usize, time_ns: u64| {
-        let data = bytes_of(KEY, time_ns, 0);
-        let found = Found::Present {
-            version: v(time_ns),
-            data: &data,
-        };
-        let answer = LookupAnswer { epoch: 1, found };
-        get.0.handle_answer(replica, &answer, &check());
-    };
-    let absent = LookupAnswer {
-        epoch: 1,
-        found: Found::Absent,
-    };
     // One had not got round to the mutation that another one holds.
     let mut get = the_same_until_it_asks(Plan::frugal(0));
-    answer(&mut get, 0, 6);
-    answer(&mut get, 1, 6);
-    get.hit(0, 6);
+    get.answers(0, 6).answers(1, 6).hit(0, 6);
     // They say what they said: one of two that live has evicted it, say.
     let mut get = the_same_until_it_asks(Plan::frugal(0));
-    answer(&mut get, 0, 5);
-    answer(&mut get, 1, 6);
-    get.0.handle_answer(2, &absent, &check());
+    get.answers(0, 5).answers(1, 6).answers_absent(2);
     get.miss(MissReason::Inquorate);
 }
 

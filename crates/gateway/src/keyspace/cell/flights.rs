@@ -6,7 +6,7 @@
 //! | operation | begins as | goes on as |
 //! |---|---|---|
 //! | read | get | |
-//! | read that somebody may write by | look | another look while a mutation is on its way; an erase where survivors disagree |
+//! | read that somebody may write by | look | another look while a mutation is on its way; a clearing where survivors disagree |
 //! | read that tells of use | item uses | get or peek |
 //! | reads | gets, up to a few that wait | |
 //! | set | set | |
@@ -18,6 +18,16 @@
 //! stopped, and another one that has missed what the erase expects, nobody can know
 //! whether it is stored; but that the item is gone can be seen, and made so where
 //! survivors disagree.
+//!
+//! A *clearing* makes survivors that disagree agree that nothing is there: a CAS
+//! that expects nothing, to an item that has expired already. It evicts from each
+//! replica what that replica was seen to hold, and nothing else
+//! (`client_core::cas`). If somebody has stored a value since, it fails, and the
+//! read looks again. An erase at a version of its own would take that value away.
+//!
+//! Nobody is told that a key is gone while a replica that comes back could bring
+//! it back: a read that finds a mutation on its way to the end of its patience is
+//! a fault.
 //!
 //! What is under way is bounded, in operations and in bytes; what comes on top
 //! waits for its turn with what it holds, which `--buffers` bounds.
@@ -88,7 +98,10 @@ enum Stage {
         key: Vec<u8>,
         began: Instant,
     },
-    Clearing,
+    Clearing {
+        key: Vec<u8>,
+        began: Instant,
+    },
     Uses {
         key: Vec<u8>,
         access: Access,
@@ -103,7 +116,11 @@ enum Stage {
         cas: Cas,
         began: Instant,
     },
-    Erasing,
+    /// It is made so.
+    Erasing {
+        cas: Cas,
+        began: Instant,
+    },
 }
 
 /// A conditional change.
@@ -233,7 +250,7 @@ impl Flights {
             return self.outcomes.retain(|(of, _)| *of != ticket);
         };
         let tokens = match &flight.stage {
-            Stage::Set | Stage::Cas(_) | Stage::Clearing | Stage::Erasing => return,
+            Stage::Set | Stage::Cas(_) | Stage::Clearing { .. } | Stage::Erasing { .. } => return,
             Stage::Many(gathered) => gathered.items.len(),
             _ => 1,
         };
@@ -431,22 +448,33 @@ impl Flight {
             (Stage::Look { key, began }, Came::Basis(found)) => match found {
                 Ok(Ground::Item(item)) => Outcome::Item(Ok(item)),
                 Ok(Ground::Disagreeing) => {
-                    // Nobody is told that it is gone while a replica that comes back
-                    // could bring it back: "not found" is what a delete may answer.
-                    client.submit_erase(key, token);
-                    self.stage = Stage::Clearing;
+                    submit_clearing(client, key, token);
+                    self.stage = Stage::Clearing {
+                        key: std::mem::take(key),
+                        began: *began,
+                    };
                     return Step::GoesOn;
                 }
                 Ok(Ground::Unsettled) if began.elapsed() <= UNSETTLED_PATIENCE => {
                     client.submit_look(key, token);
                     return Step::GoesOn;
                 }
-                Ok(Ground::Unsettled) => Outcome::Item(Ok(None)),
+                Ok(Ground::Unsettled) => Outcome::Item(Err(Fault::Inquorate)),
                 Err(fault) => Outcome::Item(Err(fault)),
             },
-            (Stage::Clearing, Came::Mutated(erased)) => {
-                Outcome::Item(erased.map(|_| None).map_err(fault))
-            }
+            (Stage::Clearing { key, began }, Came::Mutated(result)) => match cleared(result) {
+                Ok(Cleared::Yes) => Outcome::Item(Ok(None)),
+                Ok(Cleared::LookAgain) if began.elapsed() <= UNSETTLED_PATIENCE => {
+                    client.submit_look(key, token);
+                    self.stage = Stage::Look {
+                        key: std::mem::take(key),
+                        began: *began,
+                    };
+                    return Step::GoesOn;
+                }
+                Ok(Cleared::LookAgain) => Outcome::Item(Err(Fault::Contended)),
+                Err(fault) => Outcome::Item(Err(fault)),
+            },
             (Stage::Uses { key, access }, Came::Uses(uses)) => match uses {
                 Ok(uses) => {
                     match access {
@@ -492,10 +520,7 @@ impl Flight {
                 Err(OpError::Indeterminate(_)) => {
                     client.submit_look(&cas.key, token);
                     self.stage = Stage::Gone {
-                        cas: Cas {
-                            key: std::mem::take(&mut cas.key),
-                            ..*cas
-                        },
+                        cas: cas.take(),
                         began: Instant::now(),
                     };
                     return Step::GoesOn;
@@ -511,8 +536,11 @@ impl Flight {
                     Ok(Changed::Lost)
                 }
                 Ok(Ground::Disagreeing) => {
-                    client.submit_erase(&cas.key, token);
-                    self.stage = Stage::Erasing;
+                    submit_clearing(client, &cas.key, token);
+                    self.stage = Stage::Erasing {
+                        cas: cas.take(),
+                        began: *began,
+                    };
                     return Step::GoesOn;
                 }
                 Ok(Ground::Unsettled) if began.elapsed() <= UNSETTLED_PATIENCE => {
@@ -522,10 +550,20 @@ impl Flight {
                 // Also what was written after the erase, or instead of it.
                 _ => Err(Fault::Indeterminate),
             }),
-            (Stage::Erasing, Came::Mutated(erased)) => Outcome::Changed(match erased {
-                Ok(Mutated::Stored { .. }) => Ok(Changed::Erased),
-                _ => Err(Fault::Indeterminate),
-            }),
+            (Stage::Erasing { cas, began }, Came::Mutated(result)) => {
+                Outcome::Changed(match cleared(result) {
+                    Ok(Cleared::Yes) => Ok(Changed::Erased),
+                    Ok(Cleared::LookAgain) if began.elapsed() <= UNSETTLED_PATIENCE => {
+                        client.submit_look(&cas.key, token);
+                        self.stage = Stage::Gone {
+                            cas: cas.take(),
+                            began: *began,
+                        };
+                        return Step::GoesOn;
+                    }
+                    _ => Err(Fault::Indeterminate),
+                })
+            }
             (Stage::Confirm(cas), Came::Item(found)) => Outcome::Changed(match found {
                 Ok(Some(item)) if item.item().version == cas.version => {
                     Ok(cas.changed(cas.version))
@@ -545,7 +583,7 @@ impl Stage {
     fn lost(&self) -> Outcome {
         match self {
             Stage::Set => Outcome::Stored(Err(Fault::Indeterminate)),
-            Stage::Cas(_) | Stage::Confirm(_) | Stage::Gone { .. } | Stage::Erasing => {
+            Stage::Cas(_) | Stage::Confirm(_) | Stage::Gone { .. } | Stage::Erasing { .. } => {
                 Outcome::Changed(Err(Fault::Indeterminate))
             }
             Stage::Many(_) => Outcome::Items(vec![Err(Fault::Indeterminate)]),
@@ -554,7 +592,41 @@ impl Stage {
     }
 }
 
+/// What a clearing came to.
+enum Cleared {
+    Yes,
+    /// Somebody was faster, or nobody knows.
+    LookAgain,
+}
+
+/// See the module.
+fn submit_clearing(client: &mut Client, key: &[u8], token: u64) {
+    let nothing = NewItem {
+        expiry_ms: EXPIRED_MS,
+        ..NewItem::default()
+    };
+    client.submit_cas(key, Expected::Absent, b"", options(&nothing), token);
+}
+
+fn cleared(result: Result<Mutated, OpError>) -> Result<Cleared, Fault> {
+    match result {
+        Ok(Mutated::Stored { .. }) => Ok(Cleared::Yes),
+        Ok(Mutated::Exists { .. } | Mutated::Superseded { .. })
+        | Err(OpError::Indeterminate(_)) => Ok(Cleared::LookAgain),
+        Err(OpError::Rejected(rejection)) if rejection.is_transient() => Ok(Cleared::LookAgain),
+        Err(error) => Err(fault(error)),
+    }
+}
+
 impl Cas {
+    /// The same, with the key.
+    fn take(&mut self) -> Cas {
+        Cas {
+            key: std::mem::take(&mut self.key),
+            ..*self
+        }
+    }
+
     fn changed(&self, version: Version) -> Changed {
         match self.is_erase {
             true => Changed::Erased,
