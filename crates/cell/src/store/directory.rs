@@ -2,18 +2,20 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `cell.json` | the configuration in force, replaced whole |
+//! | `cell.json` | the configuration in force, and how many incarnations each backend has had in the cell's life; replaced whole |
 //! | `cell.lock` | held while it is replaced |
-//! | `backend-N.lock` | held by the process that is backend N; says which, and how many incarnations N has had in the cell's life |
+//! | `backend-N.lock` | held by the process that is backend N; says which |
 //! | `backend-N.sock` | its RPC service |
 //! | `backend-N.fabric` | where it hands its shared memory over |
 
 use super::ending::is_ending;
-use super::file::{FileError, FileLock, Note, fail, replace};
+use super::file::{FileError, FileLock, fail, holder, replace};
 use super::{ConfigStore, ConfigStoreError, check_swap};
 use crate::address::RpcAddress;
 use crate::config::CellConfig;
 use crate::owner::check_owner;
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,8 +44,21 @@ pub struct DirectoryStore {
 #[derive(Debug)]
 pub struct BackendLock {
     number: u32,
-    path: PathBuf,
-    lock: FileLock,
+    store: DirectoryStore,
+    _lock: FileLock,
+}
+
+/// Incarnations of each backend, by its number, in the life of the configuration
+/// beside which they stand. There and not in a file of their own: if that were
+/// deleted, a backend that has lost its memory would take itself for one that has
+/// nothing to forget, and its votes would count.
+type Incarnations = BTreeMap<u32, u32>;
+
+/// What `cell.json` says beside the configuration.
+#[derive(Deserialize)]
+struct Beside {
+    #[serde(default)]
+    incarnations: Incarnations,
 }
 
 impl BackendLock {
@@ -56,20 +71,19 @@ impl BackendLock {
     /// its number, from 1. Only the first begins with nothing lost: a later one
     /// has forgotten what its predecessor acknowledged.
     pub fn begin_incarnation(&self, life: u64) -> Result<u32, ConfigStoreError> {
-        let before = self.lock.read().unwrap_or_default();
-        let incarnations = match before.life == life {
-            true => before.incarnations.saturating_add(1),
-            false => 1,
+        let _lock = self.store.lock_config()?;
+        let Some((config, mut incarnations)) = self.store.read()? else {
+            return Err(ConfigStoreError::NoCell(self.store.directory.clone()));
         };
-        let note = Note {
-            pid: std::process::id(),
-            life,
-            incarnations,
-        };
-        self.lock
-            .write(note)
-            .map_err(|e| fail("write", &self.path, e))?;
-        Ok(incarnations)
+        if config.life != life {
+            let number = self.number;
+            return Err(ConfigStoreError::StartedAnew { number });
+        }
+        let count = incarnations.entry(self.number).or_default();
+        *count = count.saturating_add(1);
+        let count = *count;
+        self.store.write(&config, &incarnations)?;
+        Ok(count)
     }
 }
 
@@ -128,7 +142,7 @@ impl DirectoryStore {
             if let Some(lock) = FileLock::try_acquire(&path)? {
                 break lock;
             }
-            let pid = Note::of(&path).map(|note| note.pid);
+            let pid = holder(&path);
             let patience = if pid.is_some_and(is_ending) {
                 ENDING_WAIT
             } else {
@@ -139,13 +153,13 @@ impl DirectoryStore {
             }
             std::thread::sleep(POLL);
         };
-        let note = Note {
-            pid: std::process::id(),
-            ..lock.read().unwrap_or_default()
-        };
         // For the errors of others only: a full disk is noticed later.
-        let _ = lock.write(note);
-        Ok(BackendLock { number, path, lock })
+        let _ = lock.sign();
+        Ok(BackendLock {
+            number,
+            store: self.clone(),
+            _lock: lock,
+        })
     }
 
     fn config_path(&self) -> PathBuf {
@@ -179,8 +193,8 @@ impl DirectoryStore {
     }
 }
 
-impl ConfigStore for DirectoryStore {
-    fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
+impl DirectoryStore {
+    fn read(&self) -> Result<Option<(CellConfig, Incarnations)>, ConfigStoreError> {
         let path = self.config_path();
         let corrupt = |reason: String| ConfigStoreError::Corrupt {
             path: path.clone(),
@@ -198,7 +212,33 @@ impl ConfigStore for DirectoryStore {
         let config: CellConfig =
             serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
         config.validate().map_err(|e| corrupt(e.to_string()))?;
-        Ok(Some(config))
+        let beside: Beside = serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
+        Ok(Some((config, beside.incarnations)))
+    }
+
+    /// Replaces the file. The caller holds the lock on it.
+    fn write(
+        &self,
+        config: &CellConfig,
+        incarnations: &Incarnations,
+    ) -> Result<(), ConfigStoreError> {
+        let path = self.config_path();
+        let text = || -> serde_json::Result<Vec<u8>> {
+            let mut value = serde_json::to_value(config)?;
+            if !incarnations.is_empty() {
+                value["incarnations"] = serde_json::to_value(incarnations)?;
+            }
+            serde_json::to_vec_pretty(&value)
+        };
+        let mut bytes = text().map_err(|e| fail("write", &path, e))?;
+        bytes.push(b'\n');
+        Ok(replace(&path, &bytes)?)
+    }
+}
+
+impl ConfigStore for DirectoryStore {
+    fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
+        Ok(self.read()?.map(|(config, _)| config))
     }
 
     fn compare_and_swap(
@@ -207,11 +247,14 @@ impl ConfigStore for DirectoryStore {
         next: &CellConfig,
     ) -> Result<(), ConfigStoreError> {
         let _lock = self.lock_config()?;
-        check_swap(self.load()?.as_ref(), expected, next)?;
-        let path = self.config_path();
-        let mut bytes = serde_json::to_vec_pretty(next).map_err(|e| fail("write", &path, e))?;
-        bytes.push(b'\n');
-        Ok(replace(&path, &bytes)?)
+        let current = self.read()?;
+        check_swap(current.as_ref().map(|(config, _)| config), expected, next)?;
+        // In another life nobody has anything to forget.
+        let incarnations = match current {
+            Some((config, incarnations)) if config.life == next.life => incarnations,
+            _ => Incarnations::new(),
+        };
+        self.write(next, &incarnations)
     }
 
     fn wait_for_change(

@@ -84,56 +84,21 @@ impl FileLock {
         }
     }
 
-    /// What the holder before wrote, or nothing.
-    pub(super) fn read(&self) -> Option<Note> {
-        let mut bytes = [0; Note::LEN];
-        self.file.read_exact_at(&mut bytes, 0).ok()?;
-        Note::parse(&bytes)
-    }
-
-    /// Leaves a note for the next holder, in one write of fixed length: a crash
-    /// leaves the old one or the new one.
-    pub(super) fn write(&self, note: Note) -> io::Result<()> {
-        self.file.write_all_at(note.text().as_bytes(), 0)
+    /// Leaves this process's number for whoever finds the lock taken, in one write
+    /// of fixed length.
+    pub(super) fn sign(&self) -> io::Result<()> {
+        let text = format!("{:>PID_LEN$}\n", std::process::id());
+        self.file.write_all_at(text.as_bytes(), 0)
     }
 }
 
-/// What a backend lock's file says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Note {
-    /// Process that holds or held the lock.
-    pub(super) pid: u32,
-    /// Life of the cell that it served, 0 if none yet.
-    pub(super) life: u64,
-    /// Incarnations that the backend has had in that life.
-    pub(super) incarnations: u32,
-}
+/// Digits of a process's number in the file of its lock.
+const PID_LEN: usize = 10;
 
-impl Note {
-    const LEN: usize = 39;
-
-    fn text(self) -> String {
-        format!(
-            "{:>10} {:016x} {:>10}\n",
-            self.pid, self.life, self.incarnations
-        )
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let mut fields = text.split_ascii_whitespace();
-        Some(Note {
-            pid: fields.next()?.parse().ok()?,
-            life: u64::from_str_radix(fields.next()?, 16).ok()?,
-            incarnations: fields.next()?.parse().ok()?,
-        })
-    }
-
-    /// The note of whoever holds the lock on `path`.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let mut bytes = [0; Self::LEN];
-        let file = File::open(path).ok()?;
-        file.read_exact_at(&mut bytes, 0).ok()?;
-        Self::parse(&bytes)
-    }
+/// The process that holds the lock on `path`, or held it last.
+pub(super) fn holder(path: &Path) -> Option<u32> {
+    let mut bytes = [0; PID_LEN];
+    let file = File::open(path).ok()?;
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
 }

@@ -91,6 +91,12 @@ pub enum ConfigStoreError {
         /// How long was waited.
         waited: Duration,
     },
+    /// Another life of the cell has begun.
+    #[error("the cell was started anew while backend {number} was starting: start it again")]
+    StartedAnew {
+        /// Which backend.
+        number: u32,
+    },
     /// Another process is this backend.
     #[error("backend {number} is already running{} (lock {path}): stop it first", pid_text(*pid))]
     BackendLocked {

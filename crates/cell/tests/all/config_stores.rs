@@ -174,20 +174,41 @@ fn a_backend_waits_for_its_predecessors_last_moments() {
 fn incarnations_are_counted_in_each_life() {
     let home = tempfile::tempdir().unwrap();
     let store = DirectoryStore::create(home.path()).unwrap();
-    let live = |life| {
-        store
-            .lock_backend(0)
-            .unwrap()
-            .begin_incarnation(life)
-            .unwrap()
+    let put = |life| {
+        let current = store.load().unwrap().as_ref().map(CellConfig::topology_id);
+        let next = CellConfig {
+            life,
+            ..config(current.map_or(1, |current| current.config_id + 1))
+        };
+        store.compare_and_swap(current, &next).unwrap();
     };
-    assert_eq!([live(1), live(1), live(1)], [1, 2, 3]);
-    assert_eq!([live(2), live(2)], [1, 2]);
+    let live = |number, life| {
+        let lock = store.lock_backend(number).unwrap();
+        lock.begin_incarnation(life)
+    };
+    let count = |number, life| live(number, life).unwrap();
+    let missing = live(0, 1).unwrap_err().to_string();
+    assert!(missing.contains("holds no cell"), "{missing}");
+    put(1);
+    assert_eq!([count(0, 1), count(0, 1), count(0, 1)], [1, 2, 3]);
+    assert_eq!(count(2, 1), 1);
+    // Another configuration of the same life.
+    put(1);
+    assert_eq!([count(0, 1), count(2, 1)], [4, 2]);
+    put(2);
+    assert_eq!([count(0, 2), count(0, 2)], [1, 2]);
+    let anew = live(0, 1).unwrap_err().to_string();
+    assert!(anew.contains("started anew"), "{anew}");
     // A process that took the lock and never served does not count.
     drop(store.lock_backend(0).unwrap());
-    assert_eq!(live(2), 3);
-    std::fs::write(home.path().join("backend-0.lock"), "nonsense").unwrap();
-    assert_eq!(live(2), 1);
+    assert_eq!(count(0, 2), 3);
+    // Whoever cleans up behind a dead process forgets nothing.
+    let lock = home.path().join("backend-0.lock");
+    std::fs::write(&lock, "nonsense").unwrap();
+    assert_eq!(count(0, 2), 4);
+    std::fs::remove_file(&lock).unwrap();
+    assert_eq!(count(0, 2), 5);
+    assert_eq!(store.load().unwrap().unwrap().life, 2);
 }
 
 #[test]
