@@ -138,7 +138,7 @@ fn a_fill_counts_only_where_its_miss_has_read_the_stamp() {
 #[test]
 fn a_fill_takes_nobodys_place() {
     let rule = Rule::Client(Core::FillAnywhere);
-    shows_near(86_000, rule, &[Property::Quorum, Property::Kept]);
+    shows_near(14_000, rule, &[Property::Quorum, Property::Kept]);
 }
 
 #[test]
