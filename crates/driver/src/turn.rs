@@ -6,6 +6,7 @@ use crate::host::{Event, Host, NotConnected};
 use crate::link::{FULL_LOOK_NS, FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Outcome, Owed, Owner};
 use crate::reads::ItemRead;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::mutants::{self, Mutant};
@@ -13,6 +14,11 @@ use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_fabric::port::{Port, SendError};
 use trefoil_layout::data::DataEntry;
 use trefoil_region::WordBuffer;
+
+/// Bytes of operations whose third copy waits for a ring that does not move; and
+/// what each of them counts beside its value.
+const LATE_LEN_MAX: usize = 16 << 20;
+const LATE_OP_LEN: usize = 1024;
 
 /// An operation that has ended, as it is handed out. Bytes are lent.
 #[derive(Clone, Copy, Debug)]
@@ -130,10 +136,13 @@ impl<H: Host> Driver<H> {
             if !self.links[number].blocked.is_empty() {
                 self.send_blocked(number);
                 let link = &self.links[number];
-                if !link.blocked.is_empty() && now > link.full_since_ns + FULL_PATIENCE_NS {
-                    self.drop_undecided(number);
+                if !link.blocked.is_empty()
+                    && now > link.full_since_ns + FULL_PATIENCE_NS
+                    && now >= link.full_look_ns
+                {
+                    self.decide_without(number);
+                    self.links[number].full_look_ns = now + FULL_LOOK_NS;
                 }
-                self.links[number].full_look_ns = now + FULL_LOOK_NS;
             }
             let link = &mut self.links[number];
             if link.greeting_ends_ns() <= now {
@@ -192,15 +201,37 @@ impl<H: Host> Driver<H> {
     }
 
     /// The ring has not moved for long: whoever has no outcome yet goes on without
-    /// it. What only has this message left to send goes on waiting: a third copy is
-    /// not cancelled while its backend lives.
+    /// it. Its message goes on waiting where the others are enough, as those do whose
+    /// operation has ended: a third copy is not cancelled while its backend lives, up
+    /// to a bound on what waits.
     #[cold]
-    fn drop_undecided(&mut self, number: usize) {
+    fn decide_without(&mut self, number: usize) {
         let waiting = std::mem::take(&mut self.links[number].blocked);
-        let (kept, given_up) = waiting.into_iter().partition(|(at, replica)| {
-            self.waits_for_room_at(*at, usize::from(*replica), number)
-                && self.slab.get(*at).is_some_and(|op| op.outcome.is_some())
-        });
+        let (mut kept, mut given_up) = (VecDeque::new(), VecDeque::new());
+        let mut late_len = 0;
+        let why = format!("backend {number} does not keep up");
+        for (at, place) in waiting {
+            let replica = usize::from(place);
+            if !self.waits_for_room_at(at, replica, number) {
+                continue;
+            }
+            let Some(op) = self.slab.get_mut(at) else {
+                continue;
+            };
+            late_len += op.value.len() + LATE_OP_LEN;
+            if op.outcome.is_some() {
+                kept.push_back((at, place));
+            } else if op.can_do_without(replica) && late_len <= LATE_LEN_MAX {
+                kept.push_back((at, place));
+                if !op.is_late {
+                    op.is_late = true;
+                    op.no_answer(replica, SendFailure::Lost, &why);
+                    self.slab.make_ready(at);
+                }
+            } else {
+                given_up.push_back((at, place));
+            }
+        }
         self.links[number].blocked = given_up;
         self.drop_blocked(number);
         self.links[number].blocked = kept;
@@ -417,6 +448,10 @@ impl<H: Host> Driver<H> {
                     .observe_sanely(machine.bound(), || host.unix_ns());
             }
             _ => {}
+        }
+        // What is not stored needs no third copy.
+        if op.is_late && !matches!(outcome, Outcome::Mutated(MutationOutcome::Stored { .. })) {
+            op.forget_room();
         }
         count(&mut self.counters, &outcome);
         self.slab.finish(at, &op);

@@ -146,6 +146,9 @@ pub(crate) struct Op {
     pub(crate) stamps: [Option<u64>; REPLICAS_MAX],
     /// Replicas whose answer did not fit a message, as a bit set: they are called.
     pub(crate) too_large: u8,
+    /// A ring did not move for so long that it was decided without one message, which
+    /// still waits for it.
+    pub(crate) is_late: bool,
     /// A backend is reached by other means than the plan says.
     pub(crate) needs_plan: bool,
     /// When it is stepped at the latest.
@@ -184,6 +187,7 @@ impl Op {
             messages: [Message::Lookup; REPLICAS_MAX],
             stamps: [None; REPLICAS_MAX],
             too_large: 0,
+            is_late: false,
             needs_plan: false,
             wake_ns: u64::MAX,
             pause_until_ns: 0,
@@ -214,6 +218,7 @@ impl Op {
         self.owed = [Owed::Nothing; REPLICAS_MAX];
         self.stamps = [None; REPLICAS_MAX];
         self.too_large = 0;
+        self.is_late = false;
         self.needs_plan = false;
         self.passing_pause_ns = 0;
         self.wake_ns = u64::MAX;
@@ -256,6 +261,23 @@ impl Op {
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
         self.owed.contains(&Owed::Room)
+    }
+
+    /// Whether the other replicas are enough for this mutation, as far as is known.
+    pub(crate) fn can_do_without(&self, replica: usize) -> bool {
+        let is_other_room = |(place, owed): (usize, &Owed)| place != replica && *owed == Owed::Room;
+        matches!(self.machine, Machine::Mutate(_))
+            && self.cohort.as_slice().len() == REPLICAS_MAX
+            && !self.owed.iter().enumerate().any(is_other_room)
+    }
+
+    /// What waits for room is not sent.
+    pub(crate) fn forget_room(&mut self) {
+        for owed in &mut self.owed {
+            if *owed == Owed::Room {
+                *owed = Owed::Nothing;
+            }
+        }
     }
 
     /// The place in the cohort that this token was given for.
