@@ -129,6 +129,11 @@ impl Shared {
         self.regions.page_len()
     }
 
+    /// Bytes in which memory for pages comes and goes.
+    pub(crate) fn unit_len(&self) -> u64 {
+        self.page_len().max(self.regions.data.frame_len())
+    }
+
     #[inline(always)]
     pub(crate) fn data(&self) -> SharedWords<'_> {
         self.regions.data.words()

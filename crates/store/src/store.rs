@@ -25,6 +25,8 @@ use trefoil_region::WordBuffer;
 /// How often a mutation asks other partitions for room before it is refused.
 /// Each time one of them gave, so only a crowd of other writers can use it up.
 pub(crate) const ROOM_ATTEMPTS_MAX: usize = 64;
+/// How often it asks for a page of another partition before it evicts at home.
+const PAGE_ATTEMPTS_MAX: usize = 8;
 /// Items that one partition evicts at most to give room to another.
 pub(crate) const EVICTIONS_MAX: usize = 1 << 22;
 
@@ -276,6 +278,7 @@ impl Store {
             own: false,
             cap: self.shared.budget.cap(),
         };
+        let mut pages_asked_for = 0;
         for _ in 0..ROOM_ATTEMPTS_MAX {
             let (no_room, gave) = {
                 let mut slot = self.partitions[number].enter();
@@ -319,6 +322,9 @@ impl Store {
                     ),
                 }
             };
+            // Where others take each page that is given, rather one too few.
+            pages_asked_for += usize::from(no_room.from == Giver::AboveQuota);
+            effort.own |= pages_asked_for == PAGE_ATTEMPTS_MAX;
             if no_room.bytes > self.shared.budget.evictable() {
                 break;
             }

@@ -106,7 +106,6 @@ impl Partition {
             if let Some(offset) = self.slab.borrow(&shared.classes, class, shared.page_len()) {
                 return Ok(offset);
             }
-            let unit_len = shared.page_len().max(shared.regions.data.frame_len());
             if !effort.own && self.should_be_given_a_page(shared) {
                 let from = Giver::AboveQuota;
                 return Err(NoRoom {
@@ -114,7 +113,7 @@ impl Partition {
                     from,
                 });
             }
-            self.give_way(shared, unit_len, effort)?;
+            self.give_way(shared, shared.unit_len(), effort)?;
         }
     }
 
@@ -129,16 +128,19 @@ impl Partition {
         shared.holds[self.number].pages.load(Ordering::Relaxed)
     }
 
-    /// Frees a page for others, evicting at most `evictions_max` items. `false` if
-    /// there is nothing to free.
+    /// Frees a page for others, or memory for one, evicting at most `evictions_max`
+    /// items. `false` if there is nothing to free.
     pub(crate) fn free_page(&mut self, shared: &Shared, evictions_max: usize) -> bool {
         let before = self.slab.page_count();
         for _ in 0..evictions_max {
             if let Some(page) = self.empty_some_page(shared) {
                 self.give_page(shared, page);
             }
-            if self.slab.page_count() < before {
-                break;
+            // Large entries that were evicted leave no pages.
+            lock(&shared.runs).drop_spare(&shared.regions.data, &shared.budget);
+            let has_room = shared.budget.available() >= shared.unit_len();
+            if self.slab.page_count() < before || has_room {
+                return true;
             }
             if !self.evict(shared) {
                 return false;
