@@ -117,6 +117,7 @@ pub struct Link<P> {
     pub(crate) full_since_ns: u64,
     /// When it is to be looked whether it has moved.
     pub(crate) full_look_ns: u64,
+    /// When its lease is looked at.
     pub(crate) look_at_ns: u64,
     was_lapsed: bool,
 }
@@ -143,7 +144,7 @@ impl<P: Port> Link<P> {
             blocked: VecDeque::new(),
             full_since_ns: 0,
             full_look_ns: 0,
-            look_at_ns: u64::MAX,
+            look_at_ns: 0,
             was_lapsed: false,
         }
     }

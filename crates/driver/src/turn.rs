@@ -11,7 +11,7 @@ use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
-use trefoil_fabric::port::{Port, SendError};
+use trefoil_fabric::port::{Completion, Port, SendError};
 use trefoil_layout::data::DataEntry;
 use trefoil_region::WordBuffer;
 
@@ -99,12 +99,21 @@ impl<H: Host> Driver<H> {
             }
             let link = &mut self.links[number];
             let slab = &mut self.slab;
+            let mut is_unreached = false;
             if link.far_owes > 0
                 && let Some(far) = &mut link.far
                 && far.is_ready()
-                && let Ok(count) = far.poll(|completion| slab.complete(completion))
+                && let Ok(count) = far.poll(|completion| {
+                    is_unreached |=
+                        matches!(completion, Completion::NoAnswer(_, SendFailure::NotSent, _));
+                    slab.complete(completion);
+                })
             {
                 link.far_has_answered(count as u32, now);
+            }
+            if is_unreached {
+                // Nobody is there: the cell may have been started anew elsewhere.
+                self.learn_now_and_then(now);
             }
         }
     }
