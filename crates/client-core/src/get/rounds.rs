@@ -300,11 +300,12 @@ impl<const N: usize> Get<N> {
     /// one of them may have a message in its ring that it has not got round to.
     /// Where a replica without the value goes on disagreeing with one that has it,
     /// it is most likely no mutation on its way, which ends within microseconds,
-    /// and to the caller it is a miss either way.
+    /// and to the caller it is a miss either way. Three different values may be three
+    /// mutations on their way: who is careful tells by their age.
     fn no_two_agree(&mut self) {
         self.note_votes();
         let is_absent = |vote: &Vote| matches!(vote, Vote::Absent { .. });
-        let any_absent = self.votes.iter().any(is_absent);
+        let may_stay = self.is_careful() || self.votes.iter().any(is_absent);
         let is_short = self.votes.contains(&Vote::None);
         let asks_survivors = is_short && self.is_careful() && self.is_at_rest();
         let is_still = if asks_survivors {
@@ -312,13 +313,13 @@ impl<const N: usize> Get<N> {
         } else if is_short {
             self.still_count >= STILL_ROUND_COUNT_SURVIVORS
         } else {
-            any_absent && self.still_count > STILL_ROUND_COUNT
+            may_stay && self.still_count > STILL_ROUND_COUNT
         };
         if is_still && self.is_at_rest() {
             self.retry.count(RetryCause::Inquorate);
             self.finish_miss(MissReason::Inquorate);
         } else if asks_survivors && self.still_count == STILL_ROUND_COUNT_SURVIVORS
-            || any_absent && self.still_count == STILL_ROUND_COUNT
+            || may_stay && self.still_count == STILL_ROUND_COUNT
         {
             self.ask_voters();
         } else if self.spend(RetryCause::Inquorate) {

@@ -624,6 +624,43 @@ fn replicas_that_go_on_disagreeing_are_asked_before_it_is_a_miss() {
 }
 
 #[test]
+fn three_values_at_rest_are_a_disagreement_for_who_asks_carefully() {
+    // Nobody has evicted: each holds a version that the others do not.
+    let plan = Plan::frugal(0).careful(AT_REST_NS + 100, Version::ZERO);
+    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+    let mut rounds = 0;
+    let by_rpc = false;
+    loop {
+        match get.0.poll(0) {
+            GetStep::ReadIndex { replica } => {
+                rounds += u32::from(replica == 2);
+                get.votes(replica, 5 + replica as u64, 1)
+            }
+            GetStep::ReadData { replica, .. } => get.data(replica, 5 + replica as u64),
+            GetStep::Pause { .. } => continue,
+            step => {
+                assert_eq!(step, GetStep::Ask { replica: 0, by_rpc });
+                break;
+            }
+        };
+    }
+    assert_eq!(rounds, 10, "far fewer than the budget allows");
+    get.asks(GetStep::Ask { replica: 1, by_rpc });
+    get.asks(GetStep::Ask { replica: 2, by_rpc }).waits();
+    for replica in 0..3 {
+        get.votes(replica, 5 + replica as u64, 1);
+    }
+    for _ in 0..3 {
+        if let GetStep::ReadData { replica, .. } = get.0.poll(0) {
+            get.data(replica, 5 + replica as u64);
+        }
+    }
+    get.miss(MissReason::Inquorate);
+    let present = [Some(v(5)), Some(v(6)), Some(v(7))];
+    assert_eq!(get.0.looked(), Looked::Disagree { present });
+}
+
+#[test]
 fn votes_that_still_change_are_waited_for() {
     let mut get = Script::<3>::new();
     get.asks_index(0)
