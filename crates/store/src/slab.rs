@@ -286,14 +286,21 @@ impl Slab {
     /// near neighbours, can take what it holds. It is taken off its class's list,
     /// so that nothing is allocated from it.
     pub(crate) fn begin_emptying(&mut self, classes: &Classes) -> Option<Emptying> {
-        let own = |class: usize| self.classes[class].free_slots as usize;
-        let class = (0..self.classes.len())
-            .filter(|class| self.classes[*class].first != NONE)
-            .filter(|class| self.free_near(classes, *class) >= classes.slots(*class))
-            .max_by_key(|class| {
-                let enough = own(*class) >= classes.slots(*class);
-                (enough, own(*class) as u64 * classes.slot_len(*class))
-            })?;
+        let mut found = None;
+        // Those that have the room themselves go before all others.
+        let mut most = 0;
+        for (class, state) in self.classes.iter().enumerate() {
+            if state.first == NONE {
+                continue;
+            }
+            let (own, slots) = (state.free_slots as usize, classes.slots(class));
+            let enough = own >= slots;
+            let free = u64::from(enough) << 63 | own as u64 * classes.slot_len(class);
+            if free >= most && (enough || self.free_near(classes, class) >= slots) {
+                (found, most) = (Some(class), free);
+            }
+        }
+        let class = found?;
         let mut at = self.classes[class].first;
         let mut emptiest = at;
         while at != NONE {

@@ -206,12 +206,20 @@ impl Regions {
     /// Ordinary memory for a store of at most `memory_max` bytes: about five
     /// times that is allocated, so keep it small.
     pub fn heap(memory_max: u64) -> Self {
+        let mut regions = Self::heap_of_pages(memory_max);
+        regions.data = Space::heap(3 * regions.memory_max);
+        regions
+    }
+
+    /// The same without room for entries of more than half a page, which get runs: less
+    /// to clear, where stores are made by the thousand.
+    pub fn heap_of_pages(memory_max: u64) -> Self {
         let page_len = page_len(memory_max);
         let pages = memory_max.next_multiple_of(page_len);
         Regions {
             control: Space::heap(CONTROL_LEN as u64),
             index: Space::heap(2 * pages),
-            data: Space::heap(3 * pages),
+            data: Space::heap(pages),
             memory_max: pages,
             page_len,
         }
