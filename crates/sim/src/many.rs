@@ -19,6 +19,8 @@ const HISTORY_LINES_MAX: usize = 80;
 const VIOLATIONS_MAX: usize = 4;
 /// Seeds that a thread takes at once.
 const CHUNK: u64 = 32;
+/// Longer than all that a run frees at once.
+const BLOCK_LEN: usize = 30 << 20;
 /// How often progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -183,6 +185,9 @@ impl Batch {
         run: &(dyn Fn(u64) -> Result<S, Violation> + Sync),
         tell: &(dyn Fn(u64) -> Result<S, Violation> + Sync),
     ) -> Report<S> {
+        // Once a large block was freed, the C library's allocator keeps smaller ones for
+        // the next run, which else is given fresh pages, cleared by the kernel, each time.
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(BLOCK_LEN)));
         let next = AtomicU64::new(0);
         let done = AtomicU64::new(0);
         let enough = AtomicBool::new(false);

@@ -1,8 +1,8 @@
 //! Runs with one safety rule broken: a simulator that does not notice would
 //! prove nothing.
 
-use crate::many::{Report, run_many_with};
-use crate::whole::{self, WholeStats};
+use crate::many::{Batch, Report, run_many_with};
+use crate::whole::{self, Scene, WholeStats};
 
 /// A rule that is broken on purpose, by the clients or by the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,14 @@ pub fn hunt(rule: Rule, first: u64, count: u64, threads: usize) -> Report {
     run_many_with(first, count, threads, &|_| {}, &|| rule.break_here())
 }
 
-/// As [`hunt`], in runs of the client's own driver.
-pub fn hunt_whole(rule: Rule, first: u64, count: u64, threads: usize) -> Report<WholeStats> {
-    whole::run_many_with(first, count, threads, &|_| {}, &|| rule.break_here())
+/// As [`hunt`], in runs of the client's own driver: usual ones, or in one scene.
+pub fn hunt_whole(
+    rule: Rule,
+    scene: Option<Scene>,
+    first: u64,
+    count: u64,
+    threads: usize,
+) -> Report<WholeStats> {
+    let batch = Batch::of(first, count, threads);
+    whole::run_batch(&batch, scene, &|_| {}, &|| rule.break_here())
 }

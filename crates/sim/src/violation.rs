@@ -1,5 +1,6 @@
 //! What a run found wrong.
 
+use crate::whole::Scene;
 use std::fmt;
 
 /// Which part of the promise was broken.
@@ -82,8 +83,8 @@ impl fmt::Display for Property {
 pub enum Form {
     /// The machines of `trefoil-client-core`, each message by itself.
     Protocol,
-    /// The client's driver ([`crate::whole`]).
-    Whole,
+    /// The client's driver ([`crate::whole`]); in a scene of a test.
+    Whole(Option<Scene>),
 }
 
 /// A history that breaks the promise.
@@ -107,7 +108,13 @@ impl Violation {
     pub fn replay(&self) -> String {
         match self.form {
             Form::Protocol => format!("trefoil sim --seed {}", self.seed),
-            Form::Whole => format!("trefoil sim --whole --seed {}", self.seed),
+            Form::Whole(None) => format!("trefoil sim --whole --seed {}", self.seed),
+            Form::Whole(Some(scene)) => {
+                format!(
+                    "trefoil_sim::whole::run_scene({scene:?}, {}, 1, 1)",
+                    self.seed
+                )
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ mod profile;
 mod stats;
 mod world;
 
+pub use profile::Scene;
 pub use stats::{Count, WholeStats};
 
 use crate::many::{Batch, Report};
@@ -44,8 +45,21 @@ const SALT: u64 = 0x7769_7468_6472_7672;
 
 /// Runs one seed; `trace` receives a line for every event, at the end.
 pub fn run_seed(seed: u64, trace: &mut dyn FnMut(&str)) -> Result<WholeStats, Violation> {
+    tell(seed, None, trace)
+}
+
+/// Runs one seed without a trace: fast.
+pub fn run(seed: u64) -> Result<WholeStats, Violation> {
+    attempt(seed, None, &Rc::new(Log::new(false)))
+}
+
+fn tell(
+    seed: u64,
+    scene: Option<Scene>,
+    trace: &mut dyn FnMut(&str),
+) -> Result<WholeStats, Violation> {
     let log = Rc::new(Log::new(true));
-    let result = attempt(seed, &log);
+    let result = attempt(seed, scene, &log);
     let history = log.take();
     for (_, line) in &history {
         trace(line);
@@ -56,16 +70,14 @@ pub fn run_seed(seed: u64, trace: &mut dyn FnMut(&str)) -> Result<WholeStats, Vi
     })
 }
 
-/// Runs one seed without a trace: fast.
-pub fn run(seed: u64) -> Result<WholeStats, Violation> {
-    attempt(seed, &Rc::new(Log::new(false)))
-}
-
-fn attempt(seed: u64, log: &Rc<Log>) -> Result<WholeStats, Violation> {
+fn attempt(seed: u64, scene: Option<Scene>, log: &Rc<Log>) -> Result<WholeStats, Violation> {
     let rng = Rng::new(seed ^ SALT);
-    let profile = Profile::draw(&rng);
+    let mut profile = Profile::draw(&rng);
+    if let Some(scene) = scene {
+        scene.apply(&mut profile);
+    }
     let log = Rc::clone(log);
-    crate::many::guard(seed, Form::Whole, || world::run(profile, rng, log))
+    crate::many::guard(seed, Form::Whole(scene), || world::run(profile, rng, log))
 }
 
 /// Runs `count` seeds from `first` on `threads` threads. `progress` is called
@@ -76,17 +88,25 @@ pub fn run_many(
     threads: usize,
     progress: &dyn Fn(u64),
 ) -> Report<WholeStats> {
-    run_many_with(first, count, threads, progress, &|| {})
+    let batch = Batch::of(first, count, threads);
+    run_batch(&batch, None, progress, &|| {})
 }
 
-/// As [`run_many`]; every thread calls `prepare` first.
-pub(crate) fn run_many_with(
-    first: u64,
-    count: u64,
-    threads: usize,
+/// As [`run_many`], in one scene.
+pub fn run_scene(scene: Scene, first: u64, count: u64, threads: usize) -> Report<WholeStats> {
+    let batch = Batch::of(first, count, threads);
+    run_batch(&batch, Some(scene), &|_| {}, &|| {})
+}
+
+/// Every thread calls `prepare` first.
+pub(crate) fn run_batch(
+    batch: &Batch,
+    scene: Option<Scene>,
     progress: &dyn Fn(u64),
     prepare: &(dyn Fn() + Sync),
 ) -> Report<WholeStats> {
-    Batch::of(first, count, threads)
-        .run(progress, prepare, &run, &|seed| run_seed(seed, &mut |_| {}))
+    let run = |seed| attempt(seed, scene, &Rc::new(Log::new(false)));
+    batch.run(progress, prepare, &run, &|seed| {
+        tell(seed, scene, &mut |_| {})
+    })
 }

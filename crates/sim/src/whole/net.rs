@@ -92,26 +92,40 @@ pub(super) struct Call {
     pub(super) is_copy: bool,
 }
 
-struct Due {
-    at_ns: u64,
-    number: u64,
-    errand: Errand,
+/// Errands by the time at which they are due, those of one time in the order in which
+/// they were sent. What is ordered is small: errands are long.
+#[derive(Default)]
+struct Queue {
+    /// Time, number, and place of the errand.
+    due: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    errands: Vec<Option<Errand>>,
+    free: Vec<u32>,
+    sent: u64,
 }
 
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
+impl Queue {
+    fn push(&mut self, at_ns: u64, errand: Errand) {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.errands.push(None);
+            self.errands.len() as u32 - 1
+        });
+        self.errands[place as usize] = Some(errand);
+        self.due.push(Reverse((at_ns, self.sent, place)));
+        self.sent += 1;
     }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
+
+    fn next_ns(&self) -> u64 {
+        self.due.peek().map_or(u64::MAX, |due| due.0.0)
     }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+
+    /// The next errand, if it is due by then.
+    fn pop(&mut self, now_ns: u64) -> Option<Errand> {
+        if self.next_ns() > now_ns {
+            return None;
+        }
+        let Reverse((_, _, place)) = self.due.pop()?;
+        self.free.push(place);
+        self.errands[place as usize].take()
     }
 }
 
@@ -121,8 +135,7 @@ pub(super) struct Net {
     pub(super) rng: Rng,
     pub(super) log: Rc<Log>,
     pub(super) now_ns: Cell<u64>,
-    queue: RefCell<BinaryHeap<Reverse<Due>>>,
-    next_number: Cell<u64>,
+    queue: RefCell<Queue>,
     /// The latest process of each backend's number.
     pub(super) processes: RefCell<Vec<Rc<Process>>>,
     /// The configuration in force.
@@ -131,6 +144,8 @@ pub(super) struct Net {
     pub(super) wakes: Vec<Cell<u64>>,
     /// No new faults: the run is coming to its end.
     pub(super) is_calm: Cell<bool>,
+    /// Every operation has been begun and has ended: backends are waited for.
+    pub(super) is_idle: Cell<bool>,
     /// Something goes on at a backend beside a read.
     is_interleaving: Cell<bool>,
     /// Incarnations so far.
@@ -144,11 +159,11 @@ impl Net {
             log,
             now_ns: Cell::new(1_000_000_000),
             queue: RefCell::default(),
-            next_number: Cell::new(0),
             processes: RefCell::default(),
             published: RefCell::new(first),
             wakes: (0..profile.clients).map(|_| Cell::new(0)).collect(),
             is_calm: Cell::new(false),
+            is_idle: Cell::new(false),
             is_interleaving: Cell::new(false),
             incarnations: Cell::new(0),
             stats: Default::default(),
@@ -185,19 +200,13 @@ impl Net {
     }
 
     pub(super) fn send(&self, after_ns: u64, errand: Errand) {
-        let number = self.next_number.get();
-        self.next_number.set(number + 1);
-        self.queue.borrow_mut().push(Reverse(Due {
-            at_ns: self.now_ns.get() + after_ns,
-            number,
-            errand,
-        }));
+        let at_ns = self.now_ns.get() + after_ns;
+        self.queue.borrow_mut().push(at_ns, errand);
     }
 
     /// When the next errand is due.
     pub(super) fn next_due_ns(&self) -> u64 {
-        let queue = self.queue.borrow();
-        queue.peek().map_or(u64::MAX, |due| due.0.at_ns)
+        self.queue.borrow().next_ns()
     }
 
     /// A look at the monotonic clock: some time passes, and others go on.
@@ -223,16 +232,11 @@ impl Net {
     /// Carries out what is due.
     pub(super) fn run_due(&self) {
         loop {
-            let errand = {
-                let mut queue = self.queue.borrow_mut();
-                match queue.peek() {
-                    Some(due) if due.0.at_ns <= self.now_ns.get() => {
-                        queue.pop().expect("it was there").0.errand
-                    }
-                    _ => return,
-                }
-            };
-            self.run(errand);
+            let errand = self.queue.borrow_mut().pop(self.now_ns.get());
+            match errand {
+                Some(errand) => self.run(errand),
+                None => return,
+            }
         }
     }
 
@@ -272,7 +276,7 @@ impl Net {
 
     /// Ends the run: what is on its way refers to this.
     pub(super) fn clear(&self) {
-        self.queue.borrow_mut().clear();
+        self.queue.take();
         self.processes.borrow_mut().clear();
     }
 

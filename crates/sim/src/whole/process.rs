@@ -80,7 +80,7 @@ impl Process {
             flush_floor: config.flush_floor,
             ..StoreConfig::default()
         };
-        let regions = Regions::heap(profile.memory_max);
+        let regions = Regions::heap_of_pages(profile.memory_max);
         let store = Store::new(store_config, regions).expect("memory for an empty store");
         let agreement = Agreement {
             backend: number,
@@ -375,13 +375,18 @@ impl Process {
         }
         if self.is_running() {
             self.maintain(net);
-            if net.is_struck(net.profile.filler) {
+            if !net.is_idle.get() && net.is_struck(net.profile.filler) {
                 for _ in 0..net.profile.burst {
                     self.fill_one(net);
                 }
             }
         }
-        let after = TEND_NS / 2 + net.rng.below(TEND_NS);
+        // Where nothing is written any more there is hardly anything to tend.
+        let interval = match net.is_calm.get() {
+            true => 4 * TEND_NS,
+            false => TEND_NS,
+        };
+        let after = interval / 2 + net.rng.below(interval);
         net.send(after, Errand::Tend(Rc::clone(self)));
     }
 
@@ -408,13 +413,13 @@ impl Process {
         if net.is_calm.get() {
             return;
         }
-        let number = net.rng.below(1_000);
+        let number = net.rng.below(net.profile.filler_keys);
         let len = net.rng.index(net.profile.filler_len + 1);
         self.write_filler(net, number, len);
     }
 
     fn write_filler(&self, net: &Net, number: u64, len: usize) {
-        let value = [0u8; 1_500];
+        static VALUE: [u8; 1_500] = [0; 1_500];
         let now = self.now(net);
         let mut clock = self.filler_clock.borrow_mut();
         let version = clock.next(now.unix_ns).expect("few fillers");
@@ -424,16 +429,23 @@ impl Process {
             version,
             entry: DataEntry {
                 key: key.as_bytes(),
-                value: &value[..len],
+                value: &VALUE[..len],
                 ..DataEntry::default()
             },
         };
         self.store.mutate(now, &mutation);
     }
 
-    /// Fills the memory: as a cell is found that has served for a while.
+    /// Fills the memory, or puts so much there: as a cell is found that has served
+    /// for a while.
     pub(super) fn fill(&self, net: &Net) {
         let len = net.profile.filler_len;
+        for number in 0..net.profile.fillers_first {
+            self.write_filler(net, number, len);
+        }
+        if !net.profile.is_full {
+            return;
+        }
         for number in 0.. {
             self.write_filler(net, number, len);
             if number % 16 == 0 && self.store.stats().counts.evicted_capacity > 0 {

@@ -85,6 +85,10 @@ pub(super) struct Profile {
     pub(super) memory_max: u64,
     /// Begins with full memory.
     pub(super) is_full: bool,
+    /// Begins with so many keys that nobody watches.
+    pub(super) fillers_first: u64,
+    /// Those of which some are written later on.
+    pub(super) filler_keys: u64,
     /// Something is written at a backend by nobody that is watched, while it tends.
     pub(super) filler: u32,
     /// So often at a time.
@@ -94,6 +98,106 @@ pub(super) struct Profile {
     pub(super) value_len: usize,
     pub(super) filler_len: usize,
     pub(super) tombstones: usize,
+}
+
+/// A mixture of one trouble, many times in each run: what some rule exists for, and
+/// what the usual mixtures meet once in many thousand runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scene {
+    /// The cell is started anew, perhaps with fewer backends, and its clients reach
+    /// backends by calls.
+    SmallerCell,
+    /// Rings are short and often full, callers abandon what waits for room, and keys
+    /// have different cohorts.
+    FullRings,
+    /// Indexes so large that to take one out of service is many steps grow while few
+    /// keys are written and read all the time.
+    GrowingIndexes,
+}
+
+impl Scene {
+    /// Bends a drawn profile.
+    pub(super) fn apply(self, profile: &mut Profile) {
+        let drawn = profile.clone();
+        let quiet = Profile {
+            kills: 0,
+            stops: 0,
+            restarts: 0,
+            flushes: 0,
+            client_deaths: 0,
+            disconnects: 0,
+            skew_ns: 0,
+            expiry: 0,
+            ..drawn.clone()
+        };
+        *profile = match self {
+            Scene::SmallerCell => Profile {
+                replicas: 1,
+                backends: 5,
+                restarts: 1,
+                reach: match drawn.reach {
+                    Reach::Rings | Reach::Reads => Reach::Reads,
+                    Reach::Engine | Reach::Calls => Reach::Calls,
+                },
+                other_reach: 0,
+                carrier: match drawn.carrier {
+                    Carrier::Auto => Carrier::Rpc,
+                    carrier => carrier,
+                },
+                ..quiet
+            },
+            Scene::FullRings => Profile {
+                replicas: 3,
+                backends: 4,
+                clients: 3,
+                keys: 4,
+                operations: 200,
+                weights: [8, 0, 8, 0, 0, 0, 0, 0],
+                window: 12,
+                blocking: 0,
+                abandon: 400,
+                pause: 100,
+                pause_ns: 200 * US,
+                reach: Reach::Rings,
+                other_reach: 0,
+                carrier: Carrier::Message,
+                ring_len: 2,
+                message_len_max: 68 << 10,
+                full: 600,
+                stops: 2,
+                stop_ns: 100 * MS,
+                span_ns: 50 * MS,
+                is_full: false,
+                filler: 0,
+                value_len: 40,
+                ..quiet
+            },
+            Scene::GrowingIndexes => Profile {
+                replicas: 1,
+                backends: 1,
+                partitions: 1,
+                keys: 4,
+                operations: 400,
+                weights: [8, 0, 8, 0, 0, 0, 0, 0],
+                pause: 1_024,
+                pause_ns: 30 * MS,
+                reach: Reach::Rings,
+                other_reach: 0,
+                carrier: Carrier::Auto,
+                full: 0,
+                torn: 0,
+                memory_max: 8 << 20,
+                is_full: false,
+                fillers_first: 18_000,
+                filler_keys: 1 << 40,
+                filler: 512,
+                burst: 800,
+                value_len: 40,
+                filler_len: 40,
+                ..quiet
+            },
+        };
+    }
 }
 
 impl Profile {
@@ -165,6 +269,8 @@ impl Profile {
             span_ns: rng.pick(&[2 * MS, 50 * MS, 1_000 * MS]),
             memory_max: rng.pick(&[96 << 10, 160 << 10]),
             is_full: rng.chance(700),
+            fillers_first: 0,
+            filler_keys: 1_000,
             filler: rng.pick(&[0, 300, 900]),
             burst: rng.pick(&[2, 40]),
             expiry: rng.pick(&[0, 0, 100]),

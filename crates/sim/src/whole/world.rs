@@ -13,6 +13,7 @@ use crate::violation::Property;
 use std::rc::Rc;
 use std::sync::Arc;
 use trefoil_cell::{BackendConfig, CellConfig, Mode, RpcAddress};
+use trefoil_client_core::cas::AT_REST_NS;
 use trefoil_client_core::get::MissReason;
 use trefoil_client_core::outcome::MutationOutcome;
 use trefoil_driver::Topology;
@@ -22,7 +23,7 @@ use trefoil_layout::{KeyHasher, Version, epoch};
 use trefoil_region::WordBuffer;
 
 /// Turns of clients in one run, at most.
-const TURNS_MAX: u64 = 100_000;
+const TURNS_MAX: u64 = 1_000_000;
 /// How long a run may take to come to rest, in nanoseconds of its own time.
 const REST_NS: u64 = 20_000_000_000;
 /// How often an operation is tried at rest, and what is between two attempts.
@@ -156,10 +157,8 @@ impl World {
         let processes: Vec<_> = (0..backends as u32)
             .map(|number| Process::start(net, &topology, number, 1))
             .collect();
-        if net.profile.is_full {
-            for process in &processes {
-                process.fill(net);
-            }
+        for process in &processes {
+            process.fill(net);
         }
         *net.processes.borrow_mut() = processes;
         self.is_down = false;
@@ -240,6 +239,8 @@ impl World {
         }
         let wants_more = self.operations_left > 0;
         self.clients[number].set_wake(wants_more);
+        let is_idle = !wants_more && self.clients.iter().all(Client::is_idle);
+        self.net.is_idle.set(is_idle);
         Ok(())
     }
 
@@ -479,13 +480,15 @@ impl World {
             let healer = self.net.rng.index(self.clients.len());
             let want = self.net.rng.pick(&[Want::Set, Want::Add, Want::Erase]);
             let before = self.carry_out(healer, Want::Get, key)?;
-            let is_done = |_: &World, ended: Ended| match ended {
+            let is_done = |world: &World, ended: Ended| match ended {
                 Ended::Mutated(MutationOutcome::Stored { .. }) => true,
                 Ended::Mutated(MutationOutcome::Exists { .. }) => want == Want::Add,
-                // A copy without a vote has taken it; or three that live disagree, and
-                // it looks at them until its deadline. SET and ERASE end that.
+                // A copy without a vote has taken it; or what they disagree on may be on
+                // its way by the clocks, and it looks until its deadline.
                 Ended::Mutated(MutationOutcome::Indeterminate | MutationOutcome::Failed { .. }) => {
                     want == Want::Add
+                        && (world.counts.iter().any(|count| *count > 1)
+                            || 2 * world.net.profile.skew_ns >= AT_REST_NS)
                 }
                 _ => false,
             };

@@ -2,5 +2,6 @@
 
 mod mutants;
 mod promise;
+mod stability;
 mod whole;
 mod whole_mutants;

@@ -1,6 +1,6 @@
 //! The client's own driver keeps the promise on many histories, and leaks nothing.
 
-use trefoil_sim::whole::{Count, run, run_many, run_seed};
+use trefoil_sim::whole::{Count, Scene, run, run_many, run_scene, run_seed};
 
 /// Seeds of one test run; `trefoil sim --whole` and `make soak` run more.
 const SEEDS: u64 = 10_000;
@@ -33,5 +33,13 @@ fn a_seed_replays_event_by_event() {
         assert!(traces[0].len() > 20);
         // Listening changes nothing.
         assert_eq!(run(seed).expect("a clean seed"), stats[0]);
+    }
+}
+
+#[test]
+fn a_cell_that_was_started_anew_is_found_whatever_carries_its_clients() {
+    let report = run_scene(Scene::SmallerCell, 0, 400, 2);
+    if let Some(violation) = report.violations.first() {
+        panic!("{violation}");
     }
 }

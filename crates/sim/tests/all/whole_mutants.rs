@@ -5,11 +5,17 @@
 use trefoil_client_core::mutants::Mutant as Core;
 use trefoil_sim::Property;
 use trefoil_sim::mutants::{Rule, hunt_whole};
+use trefoil_sim::whole::{Scene, run_many, run_scene};
 use trefoil_store::mutants::Mutant as Stored;
 
 #[track_caller]
 fn shows(first: u64, count: u64, rule: Rule, properties: &[Property]) {
-    let report = hunt_whole(rule, first, count, 2);
+    shows_in(None, first, count, rule, properties);
+}
+
+#[track_caller]
+fn shows_in(scene: Option<Scene>, first: u64, count: u64, rule: Rule, properties: &[Property]) {
+    let report = hunt_whole(rule, scene, first, count, 2);
     let found = report
         .violations
         .iter()
@@ -65,7 +71,25 @@ fn one_vote_and_one_acknowledgement_are_no_quorum() {
 }
 
 #[test]
+fn what_waits_for_room_is_sent_to_its_own_backend_only() {
+    let rule = Rule::Client(Core::StaleBlocked);
+    let stale = [Property::Fresh, Property::Monotone];
+    shows_in(Some(Scene::FullRings), 0, 1_000, rule, &stale);
+}
+
+#[test]
+fn the_old_index_is_not_believed_for_a_key_that_changes() {
+    let rule = Rule::Store(Stored::OldHomeBelieved);
+    let stale = [Property::Fresh, Property::Monotone];
+    shows_in(Some(Scene::GrowingIndexes), 100, 200, rule, &stale);
+}
+
+#[test]
 fn with_every_rule_in_force_the_same_seeds_are_clean() {
-    let report = trefoil_sim::whole::run_many(0, 500, 2, &|_| {});
+    let report = run_many(0, 500, 2, &|_| {});
     assert!(report.is_clean(), "{:?}", report.violations);
+    for (scene, count) in [(Scene::FullRings, 200), (Scene::GrowingIndexes, 20)] {
+        let report = run_scene(scene, 0, count, 2);
+        assert!(report.is_clean(), "{:?}", report.violations);
+    }
 }
