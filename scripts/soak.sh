@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
-# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_LINKED_SEEDS and SOAK_OPERATIONS can be
-# set from outside.
+# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_LINKED_SEEDS and
+# SOAK_OPERATIONS can be set from outside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
 fuzz_seconds=${FUZZ_SECONDS:-120}
 seeds=${SOAK_SEEDS:-5000000}
+whole_seeds=${SOAK_WHOLE_SEEDS:-5000000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 
@@ -81,10 +82,12 @@ stage "linked store, a mutant for each safety rule" \
 stage "loom" loom
 stage "Miri" miri
 stage "fuzzing, $fuzz_seconds s a target" fuzz
-stage "simulator, $((seeds / 2)) seeds" \
-  cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$((seeds / 2))"
-stage "simulator, whole client, $((seeds - seeds / 2)) seeds" \
-  cargo run --release --locked --quiet -p trefoil --features full -- sim --whole --seed 1000000 --seeds "$((seeds - seeds / 2))"
+stage "simulator, $seeds seeds" \
+  cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$seeds"
+stage "simulator, whole client, $whole_seeds seeds" \
+  cargo run --release --locked --quiet -p trefoil --features full -- sim --whole --seed 1000000 --seeds "$whole_seeds"
+stage "quorum rules, by the model checker" \
+  cargo run --release --locked --quiet --manifest-path spec/quorum/Cargo.toml --target-dir target/quorum
 stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
 stage "metrics and alert rules, by Prometheus' own tool" promtool
