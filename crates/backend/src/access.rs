@@ -8,6 +8,7 @@
 //! Whoever is not let in gets a reason, and nothing else: the request's body is
 //! not even read.
 
+use crate::guests::Guest;
 use std::sync::Arc;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
@@ -21,8 +22,8 @@ pub(crate) enum Access {
     Granted,
     /// The kernel says that it is somebody else's.
     Refused,
-    /// Each call has to show this.
-    Token(Arc<Token>),
+    /// Each call has to show this; the first that does introduces the guest.
+    Token(Arc<Token>, Arc<Guest>),
 }
 
 impl Interceptor for Access {
@@ -32,9 +33,10 @@ impl Interceptor for Access {
             Access::Refused => Err(Status::permission_denied(format!(
                 "{OWN_USER_ONLY}: it lets others in by --allow-user"
             ))),
-            Access::Token(token) => {
+            Access::Token(token, guest) => {
                 let shown = trefoil_rpc::shown_token(&request);
                 if shown.is_some_and(|shown| token.is(shown)) {
+                    guest.is_introduced();
                     return Ok(request);
                 }
                 let what = match shown {

@@ -39,6 +39,7 @@ pub mod corpus;
 mod error;
 mod exposition;
 mod flush;
+mod guests;
 mod hot;
 mod lease;
 mod lending;

@@ -3,6 +3,7 @@
 use crate::access::Access;
 use crate::admission::{AdmittedAnswer, AdmittedBody, Kind, LongAnswer};
 use crate::exposition::exposition;
+use crate::guests::{Guests, Place};
 use crate::metrics;
 use crate::service::RpcService;
 use crate::state::State;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::codegen::Service as _;
 use tonic::service::interceptor::InterceptedService;
 use trefoil_cell::Token;
@@ -32,6 +33,13 @@ const STREAM_COUNT_MAX: u32 = 128;
 /// Flow control of a connection: those who wait never keep the others from
 /// getting on.
 const CONNECTION_WINDOW_LEN: u32 = STREAM_COUNT_MAX * STREAM_WINDOW_LEN;
+/// Connections at a time, of clients that are known, by each socket.
+const CONNECTION_COUNT_MAX: usize = 4096;
+/// The same for those who scrape metrics, whoever they are.
+const SCRAPE_COUNT_MAX: usize = 64;
+/// How long a call may take that is one message and one answer: longer than all
+/// that it may wait for together. (A stream's messages have their own patience.)
+const CALL_PATIENCE: Duration = Duration::from_secs(120);
 /// Pause after the system refused to accept (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long calls in flight may take once the server stops.
@@ -58,9 +66,17 @@ pub(crate) async fn rpc_over_tcp(
         stream.set_nodelay(true)?;
         Ok(stream)
     };
-    accept_each(accept, &stopping, |stream| {
-        let access = Access::Token(Arc::clone(&token));
-        rpc(stream, access, Arc::clone(&state), stopping.clone())
+    let guests = Guests::default();
+    accept_each(accept, CONNECTION_COUNT_MAX, &stopping, |stream| {
+        let place = guests.come_in();
+        let access = Access::Token(Arc::clone(&token), place.guest());
+        rpc(
+            stream,
+            access,
+            Some(place),
+            Arc::clone(&state),
+            stopping.clone(),
+        )
     })
     .await;
 }
@@ -73,12 +89,14 @@ pub(crate) async fn rpc_over_unix(
     stopping: Stopping,
 ) {
     let accept = || async { Ok(listener.accept().await?.0) };
-    accept_each(accept, &stopping, |stream| {
-        let access = match users.allows_client(&stream) {
-            true => Access::Granted,
-            false => Access::Refused,
+    let guests = Guests::default();
+    accept_each(accept, CONNECTION_COUNT_MAX, &stopping, |stream| {
+        let (access, place) = match users.allows_client(&stream) {
+            true => (Access::Granted, None),
+            // Until it has read why.
+            false => (Access::Refused, Some(guests.come_in())),
         };
-        rpc(stream, access, Arc::clone(&state), stopping.clone())
+        rpc(stream, access, place, Arc::clone(&state), stopping.clone())
     })
     .await;
 }
@@ -86,26 +104,39 @@ pub(crate) async fn rpc_over_unix(
 /// Serves metrics over HTTP.
 pub(crate) async fn metrics_over_tcp(listener: TcpListener, state: Arc<State>, stopping: Stopping) {
     let accept = || async { Ok(listener.accept().await?.0) };
-    accept_each(accept, &stopping, |stream| {
+    accept_each(accept, SCRAPE_COUNT_MAX, &stopping, |stream| {
         scrape(stream, Arc::clone(&state), stopping.clone())
     })
     .await;
 }
 
-/// Spawns `serve` for every connection until the server stops.
-async fn accept_each<A, S, T>(accept: impl Fn() -> A, stopping: &Stopping, serve: impl Fn(T) -> S)
-where
+/// Spawns `serve` for every connection until the server stops; what comes on top of
+/// `count_max` is hung up on.
+async fn accept_each<A, S, T>(
+    accept: impl Fn() -> A,
+    count_max: usize,
+    stopping: &Stopping,
+    serve: impl Fn(T) -> S,
+) where
     A: Future<Output = io::Result<T>>,
     S: Future<Output = ()> + Send + 'static,
 {
+    let room = Arc::new(Semaphore::new(count_max));
     let mut stopped = pin!(stopped(stopping.clone()));
     loop {
         tokio::select! {
             () = &mut stopped => return,
             accepted = accept() => match accepted {
-                Ok(stream) => {
-                    tokio::spawn(serve(stream));
-                }
+                Ok(stream) => match Arc::clone(&room).try_acquire_owned() {
+                    Ok(permit) => {
+                        let served = serve(stream);
+                        tokio::spawn(async move {
+                            served.await;
+                            drop(permit);
+                        });
+                    }
+                    Err(_) => tracing::debug!(count_max, "a connection too many"),
+                },
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -115,8 +146,13 @@ where
     }
 }
 
-async fn rpc<T>(stream: T, access: Access, state: Arc<State>, stopping: Stopping)
-where
+async fn rpc<T>(
+    stream: T,
+    access: Access,
+    place: Option<Place>,
+    state: Arc<State>,
+    stopping: Stopping,
+) where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = trefoil_rpc::service(RpcService::new(Arc::clone(&state)));
@@ -125,17 +161,21 @@ where
         let (state, mut service) = (Arc::clone(&state), service.clone());
         async move {
             let (head, body) = request.into_parts();
-            let kind = match head.uri.path() {
-                trefoil_rpc::RELOAD_PATH => Kind::Streamed,
-                _ => Kind::Unary,
-            };
+            let kind = Kind::of(head.uri.path());
             let (body, arrived) = AdmittedBody::new(body, kind, state);
-            let answer = service.call(hyper::Request::from_parts(head, body)).await;
+            let call = service.call(hyper::Request::from_parts(head, body));
+            let answer = match kind {
+                Kind::Streamed => call.await,
+                // A client whose call is reset knows as much as by a late answer.
+                Kind::Unary | Kind::Short => tokio::time::timeout(CALL_PATIENCE, call)
+                    .await
+                    .map_err(io::Error::from)?,
+            };
             drop(arrived);
-            answer.map(|mut answer| {
-                let admitted = answer.extensions_mut().remove::<LongAnswer>();
-                answer.map(|body| AdmittedAnswer::new(body, admitted))
-            })
+            let mut answer = answer.map_err(io::Error::other)?;
+            let admitted = answer.extensions_mut().remove::<LongAnswer>();
+            let answer = answer.map(|body| AdmittedAnswer::new(body, admitted));
+            Ok::<_, io::Error>(answer)
         }
     });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
@@ -148,10 +188,19 @@ where
     let mut connection = pin!(connection);
     tokio::select! {
         result = &mut connection => note(result),
+        () = ends(place.as_ref()) => tracing::debug!("a client has not shown whose it is"),
         () = stopped(stopping) => {
             connection.as_mut().graceful_shutdown();
             let _ = tokio::time::timeout(FAREWELL, connection).await;
         }
+    }
+}
+
+/// Ends when a guest has to go.
+async fn ends(place: Option<&Place>) {
+    match place {
+        Some(place) => place.ends().await,
+        None => std::future::pending().await,
     }
 }
 

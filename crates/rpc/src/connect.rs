@@ -82,6 +82,9 @@ pub fn shown_token(request: &Request<()>) -> Option<&[u8]> {
 /// The one call whose request is a stream, with pauses between its messages.
 pub const RELOAD_PATH: &str = "/trefoil.v1.Trefoil/Reload";
 
+/// The one other call whose request holds a value.
+pub const MUTATE_PATH: &str = "/trefoil.v1.Trefoil/Mutate";
+
 /// A server's side of the contract.
 pub type Service<T> = TrefoilServer<T>;
 

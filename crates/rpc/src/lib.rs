@@ -11,8 +11,8 @@ mod convert;
 mod generated;
 
 pub use connect::{
-    Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, OWN_USER_ONLY, RELOAD_PATH,
-    Service, client, endpoint_tcp, endpoint_unix, service, shown_token,
+    Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, MUTATE_PATH, OWN_USER_ONLY,
+    RELOAD_PATH, Service, client, endpoint_tcp, endpoint_unix, service, shown_token,
 };
 pub use convert::{
     ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_hash, decode_lookup_answer,

@@ -20,13 +20,38 @@ const ARRIVAL_PATIENCE: Duration = Duration::from_secs(10);
 /// that waits, one that is being read.
 const STREAMED_COUNT: u64 = 3;
 
+/// Longest message that holds no value: touches are the longest.
+const SHORT_LEN_MAX: usize = 1 << 20;
+const _: () = assert!(trefoil_rpc::TOUCH_COUNT_MAX * 10 < SHORT_LEN_MAX);
+
 /// What kind of call a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One message, without delay.
+    /// One message that may hold a value, without delay.
     Unary,
+    /// One message that holds none.
+    Short,
     /// Several, with pauses between them.
     Streamed,
+}
+
+impl Kind {
+    /// Of the call with this path.
+    pub(crate) fn of(path: &str) -> Self {
+        match path {
+            trefoil_rpc::RELOAD_PATH => Kind::Streamed,
+            trefoil_rpc::MUTATE_PATH => Kind::Unary,
+            _ => Kind::Short,
+        }
+    }
+
+    /// Longest message, in bytes.
+    const fn len_max(self) -> usize {
+        match self {
+            Kind::Unary | Kind::Streamed => trefoil_rpc::MESSAGE_LEN_MAX,
+            Kind::Short => SHORT_LEN_MAX,
+        }
+    }
 }
 
 /// What a call's messages hold, to be kept until it has been answered.
@@ -125,23 +150,27 @@ impl<B> AdmittedBody<B> {
     }
 
     /// What to wait for before a frame with these bytes may be read, if anything.
-    fn judge(&mut self, data: &[u8]) -> Option<Turn> {
-        let len = self.framing.pass(data);
-        // One that is too long is refused before it is read.
-        let is_long = (LEN_MIN..=trefoil_rpc::MESSAGE_LEN_MAX).contains(&len);
-        if !is_long || len <= self.room_len {
-            return None;
+    fn judge(&mut self, data: &[u8]) -> Result<Option<Turn>, Status> {
+        let (len, len_max) = (self.framing.pass(data), self.kind.len_max());
+        // Before any of it is read.
+        if len > len_max {
+            return Err(Status::out_of_range(format!(
+                "a message of {len} bytes: this call takes {len_max} at most"
+            )));
+        }
+        if len < LEN_MIN || len <= self.room_len {
+            return Ok(None);
         }
         // What was taken for a shorter one before goes first: nobody waits with
         // room in its hands.
         self.arrived.put(None);
         self.room_len = len;
         let count = match self.kind {
-            Kind::Unary => 1,
+            Kind::Unary | Kind::Short => 1,
             Kind::Streamed => STREAMED_COUNT,
         };
         let turn = admit(Arc::clone(&self.state), len as u64 * count, None);
-        Some(Box::pin(turn))
+        Ok(Some(Box::pin(turn)))
     }
 
     /// Whether the client has kept others waiting for too long.
@@ -203,8 +232,9 @@ where
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             };
             match this.judge(&data) {
-                Some(turn) => this.waiting = Some((turn, data)),
-                None => {
+                Err(status) => return Poll::Ready(Some(Err(status))),
+                Ok(Some(turn)) => this.waiting = Some((turn, data)),
+                Ok(None) => {
                     this.arrived.count(data.len());
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }

@@ -2,7 +2,7 @@
 
 use crate::support::{CONFIG_ID, LIFE, Setup, next_version, request};
 use std::io::{Read as _, Write as _};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tonic::Code;
 use trefoil_backend::{LEASE, METRICS};
 use trefoil_cell::Mode;
@@ -172,6 +172,68 @@ fn noise_on_the_sockets_is_survived() {
         idle.push(stream);
     }
     let mut caller = cell.client();
+    assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
+}
+
+fn hangs_up(stream: &mut std::net::TcpStream, patience: Duration) -> bool {
+    stream.set_read_timeout(Some(patience)).unwrap();
+    let mut said = [0; 64];
+    loop {
+        match stream.read(&mut said) {
+            Ok(0) => return true,
+            // HTTP/2 settings.
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// Nobody is kept outside by those who connect and do not show whose they are.
+#[test]
+fn a_connection_that_shows_no_token_does_not_last() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    caller.client = cell.client_over(1);
+    assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
+    let address = cell.server.tcp_address().unwrap();
+    let connect = |_| std::net::TcpStream::connect(address).unwrap();
+    let mut silent: Vec<_> = (0..400).map(connect).collect();
+    // One that speaks, and shows another token.
+    let endpoint = trefoil_cell::endpoint(&cell.config.backends[0].addresses[1]).unwrap();
+    let channel = cell.runtime.block_on(endpoint.connect()).unwrap();
+    let mut stranger = trefoil_rpc::client(channel, trefoil_rpc::Credentials::none());
+    let ping = stranger.ping(v1::PingRequest {});
+    let refused = cell.runtime.block_on(ping).unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    // Those that came first make room for the others.
+    for stream in &mut silent[..100] {
+        assert!(hangs_up(stream, PATIENCE));
+    }
+    let mut other = cell.client();
+    other.client = cell.client_over(1);
+    assert_eq!(other.get(0, CONFIG_ID, b"k").unwrap(), b"v");
+    // The time of all of them ends, but of those that are known.
+    for stream in &mut silent {
+        assert!(hangs_up(stream, PATIENCE));
+    }
+    assert_eq!(caller.get(0, CONFIG_ID, b"k").unwrap(), b"v");
+    assert_eq!(other.get(0, CONFIG_ID, b"k").unwrap(), b"v");
+}
+
+#[test]
+fn a_call_without_a_value_is_short() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    let request = v1::LookupRequest {
+        backend: 0,
+        life: LIFE,
+        config_id: CONFIG_ID,
+        key: vec![b'k'; 2 << 20].into(),
+    };
+    let lookup = caller.client.lookup(request);
+    let refused = cell.runtime.block_on(lookup).unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
     assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
 }
 

@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use trefoil_layout::message::{ErrorCode, MESSAGE_LEN_MAX, Request, parse_request, request_id};
 use trefoil_layout::ring::{self, Consumer, Geometry, Producer, RingBroken};
 use trefoil_layout::words::Words;
@@ -153,6 +154,8 @@ pub(super) struct Client {
     answers: Producer,
     /// The client's sleep that was ended by a bell.
     rung: u64,
+    /// Since when it has its rings, until it first uses them.
+    silent_since: Option<Instant>,
     counters: Arc<Counters>,
     _open: Open,
 }
@@ -172,6 +175,7 @@ impl Client {
             requests: Consumer::requests(geometry),
             answers: Producer::answers(geometry),
             rung: 0,
+            silent_since: Some(Instant::now()),
             _open: Open::new(Arc::clone(&counters)),
             counters,
         }
@@ -196,7 +200,13 @@ impl Client {
         self.busy_turn(buffers)
     }
 
+    /// How long it has had its rings, if it has never used them.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        self.silent_since.map(|since| since.elapsed())
+    }
+
     fn busy_turn(&mut self, buffers: &mut Buffers) -> Result<Turn, RingBroken> {
+        self.silent_since = None;
         let words = self.rings.mapping.words();
         let mut turn = Turn::default();
         let mut bytes = 0;

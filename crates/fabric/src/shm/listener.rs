@@ -2,7 +2,8 @@
 //!
 //! A client that connects and says nothing, or half of a hello, has a place
 //! until its time is over or somebody newer needs the place; nobody waits for
-//! it. Replies are shorter than any socket buffer, so sending never waits.
+//! it. Replies are shorter than any socket buffer, so sending never waits. One that
+//! has its rings and never uses them loses them to one that finds none.
 
 use super::client::{Client, Rings};
 use super::export::Export;
@@ -27,6 +28,11 @@ use trefoil_layout::ring::Geometry;
 const HALF_OPEN_COUNT_MAX: usize = 16;
 /// Pause after the system refused to accept (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long one who wants rings, when none are left, waits for those of somebody who
+/// does not use them; how often it is looked whether they are there.
+const TAKE_BACK_PATIENCE: Duration = Duration::from_millis(10);
+const TAKE_BACK_LOOK: Duration = Duration::from_micros(200);
 
 pub(super) struct Listener {
     pub(super) socket: UnixListener,
@@ -191,8 +197,16 @@ impl Listener {
     /// Rings for one more client; `None` makes it read only and mutate by RPC.
     fn rings(&self, export: &Export) -> Option<Rings> {
         let counters = &self.shared.counters;
-        let open = counters.rings_open.load(Ordering::Relaxed);
-        let rings = (open < self.client_count_max as u64)
+        let has_place =
+            || counters.rings_open.load(Ordering::Acquire) < self.client_count_max as u64;
+        if !has_place() {
+            self.shared.ask_for_rings();
+            let end = Instant::now() + TAKE_BACK_PATIENCE;
+            while !has_place() && Instant::now() < end {
+                std::thread::sleep(TAKE_BACK_LOOK);
+            }
+        }
+        let rings = has_place()
             .then(|| Rings::create(self.geometry, &export.service).ok())
             .flatten();
         if rings.is_none() {

@@ -38,6 +38,7 @@ pub(super) struct Poller {
     buffers: Buffers,
     spin: Duration,
     sleep_max: Timespec,
+    silence_max: Duration,
     sleep_number: u64,
 }
 
@@ -46,6 +47,7 @@ impl Poller {
         shared: Arc<Shared>,
         spin: Duration,
         sleep_max: Duration,
+        silence_max: Duration,
     ) -> rustix::io::Result<Self> {
         // Longer than the system can count is for ever.
         let sleep_max = Timespec::try_from(sleep_max).unwrap_or(Timespec {
@@ -62,6 +64,7 @@ impl Poller {
             buffers: Buffers::new(),
             spin,
             sleep_max,
+            silence_max,
             sleep_number: 0,
         })
     }
@@ -132,6 +135,19 @@ impl Poller {
             if epoll::add(&self.epoll, client.socket(), data, flags).is_ok() {
                 self.clients.push(client);
             }
+        }
+        if self.shared.is_short_of_rings() {
+            self.take_back();
+        }
+    }
+
+    /// Hangs up on the one that has held its rings for longest without ever using
+    /// them. It may connect again.
+    fn take_back(&mut self) {
+        let silent = |client: &&Client| client.silence() >= Some(self.silence_max);
+        let oldest = self.clients.iter().filter(silent).map(Client::id).min();
+        if let Some(at) = self.clients.iter().position(|c| Some(c.id()) == oldest) {
+            self.clients.swap_remove(at).finish(&mut self.buffers);
         }
     }
 

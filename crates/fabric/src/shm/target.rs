@@ -36,6 +36,9 @@ pub struct TargetOptions {
     pub cpu: Option<usize>,
     /// How long a client may take for its hello.
     pub hello_timeout: Duration,
+    /// A client that was given rings so long ago and has put nothing into them
+    /// loses them to one for whom none are left.
+    pub silence_max: Duration,
 }
 
 impl TargetOptions {
@@ -50,6 +53,7 @@ impl TargetOptions {
             sleep_max: Duration::from_millis(100),
             cpu: None,
             hello_timeout: Duration::from_secs(2),
+            silence_max: Duration::from_secs(10),
         }
     }
 }
@@ -166,6 +170,8 @@ pub(super) struct Shared {
     stopped: AtomicBool,
     inbox_full: AtomicBool,
     inbox: Mutex<Vec<Client>>,
+    /// Somebody wants rings, and there are none left. Looked at with the inbox.
+    is_short: AtomicBool,
     pub(super) poller_bell: OwnedFd,
     pub(super) listener_bell: OwnedFd,
     pub(super) counters: Arc<Counters>,
@@ -178,6 +184,7 @@ impl Shared {
             stopped: AtomicBool::new(false),
             inbox_full: AtomicBool::new(false),
             inbox: Mutex::default(),
+            is_short: AtomicBool::new(false),
             poller_bell: bell()?,
             listener_bell: bell()?,
             counters: Arc::default(),
@@ -207,6 +214,22 @@ impl Shared {
             self.inbox_full.store(true, Ordering::Relaxed);
         }
         ring_event(&self.poller_bell);
+    }
+
+    /// Has the poller take rings back from somebody who does not use them.
+    pub(super) fn ask_for_rings(&self) {
+        self.is_short.store(true, Ordering::Relaxed);
+        {
+            // Looked at under the lock, so that no adoption overlooks the flag.
+            let _inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            self.inbox_full.store(true, Ordering::Relaxed);
+        }
+        ring_event(&self.poller_bell);
+    }
+
+    /// Whether that was asked for since the last call.
+    pub(super) fn is_short_of_rings(&self) -> bool {
+        self.is_short.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn silence_poller_bell(&self) {
@@ -239,7 +262,8 @@ impl Target {
     pub fn start(options: TargetOptions, exports: Vec<Export>) -> Result<Self, TargetError> {
         let (socket, file) = SocketFile::bind(&options.path, options.users.socket_mode())?;
         let shared = Arc::new(Shared::new().map_err(io::Error::from)?);
-        let poller = Poller::new(Arc::clone(&shared), options.spin, options.sleep_max)
+        let shares = Arc::clone(&shared);
+        let poller = Poller::new(shares, options.spin, options.sleep_max, options.silence_max)
             .map_err(io::Error::from)?;
         let listener = Listener {
             socket,

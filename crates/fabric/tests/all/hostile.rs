@@ -180,3 +180,33 @@ fn a_client_that_floods_its_ring_does_not_keep_others_out() {
         done.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn rings_that_nobody_uses_go_to_who_wants_some() {
+    let server = Server::with(|options| {
+        options.client_count_max = 3;
+        options.silence_max = Duration::from_millis(50);
+    });
+    // One that works, and two that only greet.
+    let mut first = server.connect();
+    must_set(&mut first, b"key", b"value");
+    let _silent = [server.connect(), server.connect()];
+    eventually("all are known", || server.statistics().rings_open == 3);
+    std::thread::sleep(Duration::from_millis(60));
+    let mut others = Vec::new();
+    eventually("both have gone", || {
+        let mut other = server.connect();
+        if other.channel().is_some() {
+            must_set(&mut other, b"other", b"value");
+            others.push(other);
+        }
+        others.len() == 2
+    });
+    // Those who have used theirs keep them.
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(server.connect().channel().is_none());
+    assert_eq!(must_get(&mut first, b"key").unwrap(), b"value");
+    for other in &mut others {
+        assert_eq!(must_get(other, b"other").unwrap(), b"value");
+    }
+}
