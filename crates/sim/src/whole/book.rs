@@ -154,9 +154,15 @@ impl Book {
             }
             Fate::Open => {}
         }
-        if life < basis.life || write.ended_in.is_some_and(|ended| ended < life) {
+        if life < basis.life || write.ended_in.is_some_and(|ended| ended < basis.life) {
             return Err((Property::FormerLife, message("of a former life")));
         }
+        // A lookup that has ended may be handed out when its client follows another life
+        // already (of a get_many, the first is waited for): it is of its value's life.
+        let life = match write.ended_in {
+            None if life > basis.life => return Ok(()),
+            ended => ended.map_or(life, |ended| ended.min(life)),
+        };
         if life > basis.life {
             return self.lives[life].keys[key].hit(Snapshot::default(), version);
         }
