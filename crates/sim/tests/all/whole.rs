@@ -3,7 +3,7 @@
 use trefoil_sim::whole::{Count, Scene, run, run_many, run_scene, run_seed};
 
 /// Seeds of one test run; `trefoil sim --whole` and `make soak` run more.
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 100_000;
 
 #[test]
 fn the_driver_keeps_the_promise_and_the_rare_events_are_reached() {
