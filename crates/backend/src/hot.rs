@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 use trefoil_hot::{HotKey, HotKeys, Sample, Sampler};
-use trefoil_layout::message::TOUCH_SLOT_COUNT_MAX;
+use trefoil_layout::message::TOUCH_COUNT_MAX;
 use trefoil_store::Store;
 
 /// Sketch and sampler of one backend.
@@ -52,7 +52,7 @@ impl Hot {
     /// A report of touches. Their sizes are not known yet, so they are sampled
     /// as operations, and each brings its bytes along.
     pub(crate) fn touched(&self, store: &Store, partition: usize, window_id: u64, slots: &[u32]) {
-        for slots in slots.chunks(TOUCH_SLOT_COUNT_MAX) {
+        for slots in slots.chunks(TOUCH_COUNT_MAX) {
             self.touched_few(store, partition, window_id, slots);
         }
     }
@@ -61,8 +61,8 @@ impl Hot {
         let Ok(mut inner) = self.inner.try_lock() else {
             return;
         };
-        let mut chosen = [0; TOUCH_SLOT_COUNT_MAX];
-        let mut weights = [0.0; TOUCH_SLOT_COUNT_MAX];
+        let mut chosen = [0; TOUCH_COUNT_MAX];
+        let mut weights = [0.0; TOUCH_COUNT_MAX];
         let mut count = 0;
         for &slot in slots {
             if let Some(sample) = inner.sampler.tick(0, || self.now_s()) {

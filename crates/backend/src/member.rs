@@ -15,7 +15,7 @@ use trefoil_fabric::{AnswerSink, ClientId, Service};
 use trefoil_layout::TopologyId;
 use trefoil_layout::control::{self, ControlShape};
 use trefoil_layout::epoch;
-use trefoil_layout::message::{Request, TOUCH_SLOT_COUNT_MAX};
+use trefoil_layout::message::{Request, TOUCH_COUNT_MAX};
 use trefoil_layout::op::{Ack, Found, ItemUse, LookupAnswer, Mutation, Outcome, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_store::{Access, ReloadError, Store, StoredItem};
@@ -155,6 +155,15 @@ impl Member {
         self.hot.touched(&self.store, partition, window_id, slots);
     }
 
+    /// The same of items whose slots the reader has not seen: looked up here.
+    pub(crate) fn touch_by_name(&self, partition: usize, window_id: u64, names: &[u32]) {
+        for names in names.chunks(TOUCH_COUNT_MAX) {
+            let mut room = [0; TOUCH_COUNT_MAX];
+            let slots = self.store.slots_of(partition, window_id, names, &mut room);
+            self.touch(partition, window_id, slots);
+        }
+    }
+
     /// Whether a request that was made under `topology` is executed here; whether
     /// its key belongs here, the store knows. It is compared before anything is
     /// done: what is refused left no trace.
@@ -254,10 +263,14 @@ impl Service for Member {
                 partition,
                 window_id,
                 slots,
+                names,
             } => {
-                let mut numbers = [0; TOUCH_SLOT_COUNT_MAX];
-                let numbers = slots.copy_to(&mut numbers);
-                self.touch(usize::from(partition), window_id, numbers);
+                let partition = usize::from(partition);
+                let mut numbers = [0; TOUCH_COUNT_MAX];
+                self.touch(partition, window_id, slots.copy_to(&mut numbers));
+                if names.count() > 0 {
+                    self.touch_by_name(partition, window_id, names.copy_to(&mut numbers));
+                }
             }
             Request::Use { key } => answer.item_use(self.item_use(topology, key)),
             Request::Ping => answer.pong(),

@@ -1,5 +1,11 @@
 //! Collecting touches: which items a client has read, for the backends'
 //! eviction. A client has one [`TouchBuffer`] for each replica and partition.
+//!
+//! A lookup of three copies reads two and is reported to all three. Where the item
+//! stands at the third it has not seen, and to look would cost it cache misses: there
+//! the key's name is reported ([`trefoil_layout::KeyHash::name`]), and the backend
+//! looks. Reads are counted alike in both forms, so that all replicas hear of the
+//! same reads at the same time.
 
 /// Touches of one message.
 pub const TOUCH_BATCH_MAX: usize = 64;
@@ -11,12 +17,14 @@ pub const TOUCH_BATCH_MAX: usize = 64;
 /// nothing.
 pub const MUTATIONS_MAX: u32 = 8;
 
-/// Slot numbers touched in one partition's index.
+/// Items touched in one partition's index.
 #[derive(Clone, Debug)]
 pub struct TouchBuffer {
     window_id: u64,
-    count: usize,
-    slots: [u32; TOUCH_BATCH_MAX],
+    slot_count: usize,
+    name_count: usize,
+    /// Slots from the front, names from the back.
+    numbers: [u32; TOUCH_BATCH_MAX],
     /// Mutations since the latest batch.
     mutation_count: u32,
     /// One touch in `sample` is kept; the rest is not reported.
@@ -28,11 +36,13 @@ pub struct TouchBuffer {
 /// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TouchBatch<'a> {
-    /// The index window whose slot numbers these are. The backend ignores the
-    /// batch if it has another index by now.
+    /// The index window whose slot numbers and names these are. The backend
+    /// ignores the batch if it has another index by now.
     pub window_id: u64,
     /// See [`crate::vote::IndexVote::Present`].
     pub slots: &'a [u32],
+    /// Of items whose slots are not known.
+    pub names: &'a [u32],
 }
 
 impl TouchBuffer {
@@ -41,8 +51,9 @@ impl TouchBuffer {
     pub const fn new(sample: u32) -> Self {
         TouchBuffer {
             window_id: 0,
-            count: 0,
-            slots: [0; TOUCH_BATCH_MAX],
+            slot_count: 0,
+            name_count: 0,
+            numbers: [0; TOUCH_BATCH_MAX],
             mutation_count: 0,
             sample: if sample == 0 { 1 } else { sample },
             state: 0x9e37_79b9,
@@ -54,16 +65,41 @@ impl TouchBuffer {
     /// numbers mean nothing any more.
     #[inline(always)]
     pub fn touch(&mut self, window_id: u64, slot: u32) -> Option<TouchBatch<'_>> {
-        if self.sample > 1 && !self.is_sampled() {
+        if !self.is_wanted(window_id) {
             return None;
+        }
+        self.numbers[self.slot_count] = slot;
+        self.slot_count += 1;
+        (self.count() == TOUCH_BATCH_MAX).then(|| self.take())
+    }
+
+    /// The same of an item that was read at other replicas.
+    #[inline(always)]
+    pub fn touch_by_name(&mut self, window_id: u64, name: u32) -> Option<TouchBatch<'_>> {
+        if !self.is_wanted(window_id) {
+            return None;
+        }
+        self.name_count += 1;
+        self.numbers[TOUCH_BATCH_MAX - self.name_count] = name;
+        (self.count() == TOUCH_BATCH_MAX).then(|| self.take())
+    }
+
+    /// Whether a touch is kept; those of another window are not.
+    #[inline(always)]
+    fn is_wanted(&mut self, window_id: u64) -> bool {
+        if self.sample > 1 && !self.is_sampled() {
+            return false;
         }
         if window_id != self.window_id {
             self.window_id = window_id;
-            self.count = 0;
+            (self.slot_count, self.name_count) = (0, 0);
         }
-        self.slots[self.count] = slot;
-        self.count += 1;
-        (self.count == TOUCH_BATCH_MAX).then(|| self.take())
+        true
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.slot_count + self.name_count
     }
 
     /// Notes that the partition is about to be sent a mutation; returns what
@@ -71,21 +107,23 @@ impl TouchBuffer {
     #[inline]
     pub fn mutated(&mut self) -> Option<TouchBatch<'_>> {
         self.mutation_count += 1;
-        (self.mutation_count >= MUTATIONS_MAX && self.count > 0).then(|| self.take())
+        (self.mutation_count >= MUTATIONS_MAX && self.count() > 0).then(|| self.take())
     }
 
     /// What has been collected so far, if anything: to be sent when a client
     /// goes idle or ends.
     pub fn flush(&mut self) -> Option<TouchBatch<'_>> {
-        (self.count > 0).then(|| self.take())
+        (self.count() > 0).then(|| self.take())
     }
 
     fn take(&mut self) -> TouchBatch<'_> {
-        let count = std::mem::take(&mut self.count);
+        let slot_count = std::mem::take(&mut self.slot_count);
+        let name_count = std::mem::take(&mut self.name_count);
         self.mutation_count = 0;
         TouchBatch {
             window_id: self.window_id,
-            slots: &self.slots[..count],
+            slots: &self.numbers[..slot_count],
+            names: &self.numbers[TOUCH_BATCH_MAX - name_count..],
         }
     }
 
@@ -138,6 +176,28 @@ mod tests {
         buffer.touch(6, 2);
         let batch = buffer.flush().unwrap();
         assert_eq!((batch.window_id, batch.slots), (6, &[2][..]));
+    }
+
+    #[test]
+    fn slots_and_names_fill_a_batch_together() {
+        let mut buffer = TouchBuffer::new(1);
+        for n in 0..TOUCH_BATCH_MAX as u32 / 2 - 1 {
+            assert_eq!(buffer.touch(4, n), None);
+            assert_eq!(buffer.touch_by_name(4, 1000 + n), None);
+        }
+        assert_eq!(buffer.touch(4, 31), None);
+        let batch = buffer.touch_by_name(4, 1031).unwrap();
+        assert!(batch.slots.iter().copied().eq(0..32));
+        assert!(batch.names.iter().rev().copied().eq(1000..1032));
+        assert_eq!(buffer.flush(), None);
+        for n in 1..TOUCH_BATCH_MAX as u32 {
+            assert_eq!(buffer.touch_by_name(4, n), None);
+        }
+        assert!(buffer.touch_by_name(4, 64).unwrap().slots.is_empty());
+        buffer.touch_by_name(4, 3);
+        buffer.touch(6, 2);
+        let batch = buffer.flush().unwrap();
+        assert_eq!((batch.slots, batch.names), (&[2][..], &[][..]));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | place | hashes the key | the lines of its bucket that will most likely do |
 //! | glance | looks for it in these | its data, or the rest of the bucket |
-//! | settle | looks through the rest for the few keys that need it | their data |
+//! | settle | looks through the rest for the few keys that need it | their data, or what a miss leaves for a fill |
 //! | hand out | copies the data, judges it, calls back | |
 //!
 //! In groups and not key by key, because most of a random read's time here is
@@ -303,6 +303,9 @@ impl Client {
                 for item in &mut under_way[at][..len] {
                     if item.state == State::Far {
                         item.settle(&backends);
+                        if item.state == State::Absent {
+                            self.driver.prefetch_stamps(item.hash, &item.backends);
+                        }
                     }
                 }
             }

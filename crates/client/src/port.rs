@@ -4,6 +4,7 @@
 use crate::rpc::RpcPort;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{
@@ -75,8 +76,8 @@ impl Port for ClientPort {
         each!(self, port => port.send(token, under, request))
     }
 
-    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
-        each!(self, port => port.touch(partition, window_id, slots));
+    fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
+        each!(self, port => port.touch(partition, batch));
     }
 
     fn flush_touches(&mut self) {

@@ -17,7 +17,6 @@ use crate::inline::{self, OneSided};
 use crate::link::Link;
 use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner};
 use crate::options::Options;
-use crate::reads::{ItemRead, Reads};
 use crate::slab::Slab;
 use crate::step::Flow;
 use crate::topology::Topology;
@@ -32,7 +31,6 @@ use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::mutate::Mutate;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::retry::{Limits, RetryCounts};
-use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{Port, SendError};
 use trefoil_layout::op::Action;
@@ -108,7 +106,6 @@ pub struct Driver<H: Host> {
     pub(crate) versions: Versions,
     pub(crate) counters: Counters,
     pub(crate) turns: Turns,
-    pub(crate) reads: Reads,
     pub(crate) slab: Slab,
     pub(crate) is_learning: bool,
     pub(crate) learn_again_ns: u64,
@@ -122,14 +119,15 @@ pub struct Driver<H: Host> {
     pub(crate) idle_look_ns: u64,
 }
 
-/// Each read at each replica.
-fn at_all_places<'a>(
-    reads: impl Iterator<Item = &'a ItemRead>,
-) -> impl Iterator<Item = (&'a ItemRead, usize, u32)> {
-    reads.flat_map(|read| {
-        let numbers = read.cohort.as_slice().iter().enumerate();
-        numbers.map(move |(place, number)| (read, place, *number))
-    })
+/// An item that a lookup has found.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemRead {
+    /// Of its key.
+    pub hash: KeyHash,
+    /// Who holds it.
+    pub cohort: Cohort,
+    /// Where it stands, by place in the cohort; `None` where nobody looked.
+    pub slots: [Option<u32>; REPLICAS_MAX],
 }
 
 /// What a lookup is for.
@@ -178,7 +176,6 @@ impl<H: Host> Driver<H> {
             versions,
             counters: Counters::default(),
             turns: Turns::new(options.preferred, number),
-            reads: Reads::new(),
             slab: Slab::default(),
             is_learning: false,
             learn_again_ns: 0,
@@ -196,7 +193,6 @@ impl<H: Host> Driver<H> {
         self.links = (0..count)
             .map(|number| Link::new(number, self.options.touch_sample))
             .collect();
-        self.reads.clear();
         for link in &mut self.links {
             link.begin_connecting(&mut self.host, &self.topology);
         }
@@ -327,17 +323,34 @@ impl<H: Host> Driver<H> {
         link.touch(partition, slot);
     }
 
-    /// Reports to every replica that a hit has read this item.
+    /// Reports to every replica that a hit has read this item: whoever was not asked
+    /// is told the key's name. If only two of three learned of a read, each would know
+    /// two reads in three, and not the same ones: each would evict other items, and a
+    /// key that two of three have evicted is a miss. Where one replica's word is
+    /// enough, it alone is told.
     #[inline(always)]
     pub fn item_read(&mut self, read: ItemRead) {
-        if read.cohort.as_slice().len() < REPLICAS_MAX {
-            self.touch_known(&read);
-        } else if self.reads.add(read, self.view_count) {
-            self.report_reads();
+        let all = read.cohort.as_slice().len() == REPLICAS_MAX;
+        for (place, number) in read.cohort.as_slice().iter().enumerate() {
+            let Some(link) = self.links.get_mut(*number as usize) else {
+                continue;
+            };
+            let Some(partition) = link.view().map(|view| view.partition(place, read.hash)) else {
+                continue;
+            };
+            if link.touch_needs_caller() {
+                let _ = link.far(&mut self.host, &self.topology);
+            }
+            match read.slots[place] {
+                Some(slot) => link.touch(partition, slot),
+                None if all => link.touch_by_name(partition, read.hash),
+                None => {}
+            }
         }
     }
 
-    /// The same for a read through other views than the present ones.
+    /// The same for a read through other views than the present ones: a slot number
+    /// means something in one window only.
     pub fn item_read_before(&mut self, read: ItemRead) {
         if self.topology.cohort(read.hash) == read.cohort {
             self.item_read(ItemRead {
@@ -347,51 +360,8 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    /// Where one replica's word is enough, it alone is told.
-    #[inline(always)]
-    fn touch_known(&mut self, read: &ItemRead) {
-        for (place, number) in read.cohort.as_slice().iter().enumerate() {
-            if let Some(slot) = read.slots[place]
-                && let Some(view) = self.links.get(*number as usize).and_then(Link::view)
-            {
-                let partition = view.partition(place, read.hash);
-                self.touch(*number, partition, slot);
-            }
-        }
-    }
-
-    /// Touches what was read lately, at all replicas in the same order.
-    pub(crate) fn report_reads(&mut self) {
-        let (reads, count) = self.reads.take(self.view_count);
-        let reads = reads[..count].iter().flatten();
-        for (read, place, number) in at_all_places(reads.clone()) {
-            if read.slots[place].is_none()
-                && let Some(view) = self.links.get(number as usize).and_then(Link::view)
-            {
-                view.prefetch_bucket(place, read.hash);
-            }
-        }
-        for (read, place, number) in at_all_places(reads) {
-            let Some(view) = self.links.get(number as usize).and_then(Link::view) else {
-                continue;
-            };
-            let partition = view.partition(place, read.hash);
-            let slot = read.slots[place].or_else(|| {
-                match view.index_vote_in(partition, read.hash) {
-                    IndexVote::Present { slot_number, .. } => Some(slot_number),
-                    // Not there, not for readers, or not to be had now.
-                    _ => None,
-                }
-            });
-            if let Some(slot) = slot {
-                self.touch(number, partition, slot);
-            }
-        }
-    }
-
     /// Reports the touches that are still being collected.
     pub fn flush_touches(&mut self) {
-        self.report_reads();
         for link in &mut self.links {
             if link.touch_needs_caller() {
                 let _ = link.far(&mut self.host, &self.topology);
@@ -892,6 +862,19 @@ impl<H: Host> Driver<H> {
     /// What a miss that ended in place leaves for a fill.
     pub fn missed(&self, inline: &Inline) -> Stamps {
         self.stamps(inline.hash, inline.dead, |_| None)
+    }
+
+    /// Fetches what [`Driver::stamps`] will read, but for buckets that were `read`
+    /// just now.
+    pub fn prefetch_stamps(&self, hash: KeyHash, read: &[u32]) {
+        let cohort = self.topology.cohort(hash);
+        for (place, number) in cohort.as_slice().iter().enumerate() {
+            match self.links.get(*number as usize).and_then(Link::view) {
+                Some(view) if read.contains(number) => view.prefetch_stamp(place, hash),
+                Some(view) => view.prefetch_absence(place, hash),
+                None => {}
+            }
+        }
     }
 
     /// What a miss of the key with this hash leaves for a fill: the stamps that this

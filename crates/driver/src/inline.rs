@@ -8,6 +8,7 @@ use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::fill::{Stamps, index_leaves_room};
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep};
 use trefoil_client_core::mode::REPLICAS_MAX;
+use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_layout::{KeyHash, Version};
 use trefoil_region::WordBuffer;
@@ -41,6 +42,8 @@ pub fn run<const N: usize>(
     check: &DataCheck<'_>,
     mut now: u64,
 ) -> Result<GetOutcome, GetStep> {
+    // Probably a miss: it will ask all replicas ([`stamps`]).
+    let mut is_absent = false;
     loop {
         match get.poll(now) {
             GetStep::ReadIndex { replica } => {
@@ -49,6 +52,14 @@ pub fn run<const N: usize>(
                     continue;
                 };
                 let vote = view.index_vote(replica, hash);
+                if N > 1 && !is_absent && matches!(vote, IndexVote::Absent { .. }) {
+                    is_absent = true;
+                    for other in (0..N).filter(|other| *other != replica) {
+                        if let Some((view, _)) = source.read(other) {
+                            view.prefetch_absence(other, hash);
+                        }
+                    }
+                }
                 now = source.coarse_ns();
                 if is_alive(source, replica, now) {
                     get.handle_index(replica, vote);
@@ -121,9 +132,10 @@ pub fn stamp_of(
     dead: Version,
     now_unix_ns: impl FnOnce() -> u64,
 ) -> Option<u64> {
-    let stamp = view.stamp(place, hash);
+    let partition = view.partition(place, hash);
+    let stamp = view.stamp_in(partition, hash);
     // After the stamp: what comes later than this changes it.
-    let vote = view.index_vote(place, hash);
+    let vote = view.index_vote_in(partition, hash);
     index_leaves_room(vote, dead, now_unix_ns).then_some(stamp)
 }
 

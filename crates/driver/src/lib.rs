@@ -20,7 +20,6 @@
 //! | `inline` | a lookup by one-sided reads, carried out in place |
 //! | `op` | one operation: machine, message, what it waits for |
 //! | `slab` | all of them, and their timers |
-//! | `reads` | what hits have read, to be reported to every replica |
 //! | `driver` | begins operations, sends messages, swaps topologies |
 //! | `turn` | takes in what has come |
 //! | `step` | goes on with one operation |
@@ -42,19 +41,17 @@ pub mod inline;
 mod link;
 mod op;
 mod options;
-mod reads;
 mod slab;
 mod step;
 mod topology;
 mod turn;
 mod versions;
 
-pub use driver::{Counters, Driver, Inline, Purpose, Turns};
+pub use driver::{Counters, Driver, Inline, ItemRead, Purpose, Turns};
 pub use host::{Clock, Event, Host, NotConnected};
 pub use link::{CarrierInUse, Link, LinkStatus};
 pub use op::{Item, Outcome, Owner};
 pub use options::{Carrier, Options};
-pub use reads::ItemRead;
 pub use topology::Topology;
 pub use turn::Ended;
 pub use versions::Versions;

@@ -8,9 +8,10 @@ use crate::topology::Topology;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::get::Strategy;
-use trefoil_client_core::touch::TouchBuffer;
+use trefoil_client_core::touch::{TouchBatch, TouchBuffer};
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::Port;
+use trefoil_layout::KeyHash;
 use trefoil_region::WordBuffer;
 
 /// First pause before a backend that was found down is tried again; it doubles
@@ -412,10 +413,20 @@ impl<P: Port> Link<P> {
             return;
         };
         let window_id = view.window_id(partition);
-        if let Some(batch) = self.touches[partition].touch(window_id, slot)
-            && let Some(port) = touch_port(&mut self.near, &mut self.far)
-        {
-            port.touch(partition, batch.window_id, batch.slots);
+        if let Some(batch) = self.touches[partition].touch(window_id, slot) {
+            report(&mut self.near, &mut self.far, partition, batch);
+        }
+    }
+
+    /// The same where the slot is not known.
+    #[inline(always)]
+    pub(crate) fn touch_by_name(&mut self, partition: usize, hash: KeyHash) {
+        let Some(view) = self.view() else {
+            return;
+        };
+        let (window_id, name) = (view.window_id(partition), view.name(partition, hash));
+        if let Some(batch) = self.touches[partition].touch_by_name(window_id, name) {
+            report(&mut self.near, &mut self.far, partition, batch);
         }
     }
 
@@ -423,11 +434,8 @@ impl<P: Port> Link<P> {
     /// longer.
     #[inline]
     pub(crate) fn mutated(&mut self, partition: usize) {
-        let Some(batch) = self.touches.get_mut(partition).and_then(|t| t.mutated()) else {
-            return;
-        };
-        if let Some(port) = touch_port(&mut self.near, &mut self.far) {
-            port.touch(partition, batch.window_id, batch.slots);
+        if let Some(batch) = self.touches.get_mut(partition).and_then(|t| t.mutated()) {
+            report(&mut self.near, &mut self.far, partition, batch);
         }
     }
 
@@ -437,10 +445,8 @@ impl<P: Port> Link<P> {
             return;
         }
         for (partition, touches) in self.touches.iter_mut().enumerate() {
-            if let Some(batch) = touches.flush()
-                && let Some(port) = touch_port(&mut self.near, &mut self.far)
-            {
-                port.touch(partition, batch.window_id, batch.slots);
+            if let Some(batch) = touches.flush() {
+                report(&mut self.near, &mut self.far, partition, batch);
             }
         }
         if let Some(far) = &mut self.far {
@@ -450,9 +456,17 @@ impl<P: Port> Link<P> {
 }
 
 /// Touches go by messages, or where there are none by calls.
-fn touch_port<'a, P: Port>(near: &'a mut Option<P>, far: &'a mut Option<P>) -> Option<&'a mut P> {
-    match near {
+fn report<P: Port>(
+    near: &mut Option<P>,
+    far: &mut Option<P>,
+    partition: usize,
+    batch: TouchBatch<'_>,
+) {
+    let port = match near {
         Some(near) if near.has_messages() => Some(near),
         _ => far.as_mut(),
+    };
+    if let Some(port) = port {
+        port.touch(partition, batch);
     }
 }

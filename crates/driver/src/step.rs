@@ -430,9 +430,6 @@ impl<H: Host> Driver<H> {
             );
             return;
         }
-        if !self.reads.is_empty() {
-            self.report_reads();
-        }
         if let Some(link) = self.link_of(op, replica)
             && let Some(view) = link.view()
         {

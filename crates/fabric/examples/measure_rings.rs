@@ -13,6 +13,7 @@ use support::CONFIG;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Server, set};
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::shm::{ConnectOptions, Connection, wait_any};
 use trefoil_layout::message::Request;
@@ -81,10 +82,15 @@ fn main() {
     }
 
     let slots: Vec<u32> = (0..128).collect();
+    let batch = TouchBatch {
+        window_id: 2,
+        slots: &slots,
+        names: &[],
+    };
     let count = 100_000;
     let start = Instant::now();
     for _ in 0..count {
-        connection.touch(1, 2, &slots);
+        connection.touch(1, batch);
     }
     throughput(
         "touched slots sent, most of them dropped",

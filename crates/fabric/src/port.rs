@@ -30,6 +30,7 @@ use crate::region_view::RegionView;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
@@ -184,8 +185,9 @@ pub trait Port {
         request: &Request<'_>,
     ) -> Result<(), SendError>;
 
-    /// Reports items that were read; lost without notice if there is no room.
-    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]);
+    /// Reports items that were read, at most
+    /// [`trefoil_layout::message::TOUCH_COUNT_MAX`]; lost without notice if there is no room.
+    fn touch(&mut self, partition: usize, batch: TouchBatch<'_>);
 
     /// Sends what was reported and still waits for company.
     fn flush_touches(&mut self) {}

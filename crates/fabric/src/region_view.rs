@@ -107,6 +107,32 @@ impl RegionView {
         control::stamp(&self.control.words(), partition, count, hash)
     }
 
+    /// Names a key of this partition to who has its index.
+    #[inline(always)]
+    pub fn name(&self, partition: usize, hash: KeyHash) -> u32 {
+        hash.name(self.windows[partition].bucket_count)
+    }
+
+    /// Fetches what tells later whether a fill may replace what is there.
+    #[inline]
+    pub fn prefetch_stamp(&self, place: usize, hash: KeyHash) {
+        let partition = self.partition(place, hash);
+        let stamp = control::stamp_word(partition, self.windows.len(), hash);
+        self.control.words().prefetch_word(stamp);
+    }
+
+    /// The same and the whole home bucket: what a miss needs of a replica that was
+    /// not read yet.
+    #[inline]
+    pub fn prefetch_absence(&self, place: usize, hash: KeyHash) {
+        self.prefetch_stamp(place, hash);
+        let window = &self.windows[self.partition(place, hash)];
+        if window.bucket_count > 0 {
+            let home = self.bucket(window, hash.bucket(window.bucket_count));
+            home.words().prefetch(BUCKET_LEN);
+        }
+    }
+
     /// Id of the index window in use for a partition; 0 if there is none.
     #[inline(always)]
     pub fn window_id(&self, partition: usize) -> u64 {

@@ -113,12 +113,33 @@ impl KeyHash {
         (((self.place >> 16) as u128 * count as u128) >> 48) as u64
     }
 
+    /// 32 bits that name the key within an index of `count` buckets: its home
+    /// bucket, and as many of the tag's upper bits as there is room for
+    /// ([`name_tag_bits`]). Another key of that bucket may have the same name: good
+    /// for statistics only.
+    #[inline]
+    pub const fn name(self, count: u64) -> u32 {
+        let bits = name_tag_bits(count);
+        (self.bucket(count) << bits | self.tag >> (u64::BITS - bits)) as u32
+    }
+
     /// The slot where the scan of a bucket begins. Starting at a hashed slot
     /// lets a reader of shared memory find most entries in one cache line
     /// beside the header.
     #[inline]
     pub const fn home_slot(self) -> usize {
         (((self.tag >> 32) * crate::bucket::SLOT_COUNT as u64) >> 32) as usize
+    }
+}
+
+/// Bits of the tag in the names of an index of `count` buckets: 1 to 32.
+#[inline]
+pub const fn name_tag_bits(count: u64) -> u32 {
+    let bucket_bits = u64::BITS - count.saturating_sub(1).leading_zeros();
+    if bucket_bits < u32::BITS {
+        u32::BITS - bucket_bits
+    } else {
+        1
     }
 }
 
@@ -173,6 +194,31 @@ mod tests {
             }
             .hash(b"k")
         );
+    }
+
+    #[test]
+    fn names_lead_to_their_buckets_and_tell_their_keys_apart() {
+        let hash = KeyHash {
+            place: u64::MAX / 5 * 3,
+            tag: 0xfedc_ba98_7654_3210,
+        };
+        for (count, bits) in [
+            (1, 32),
+            (2, 31),
+            (5, 29),
+            (1 << 20, 12),
+            ((1 << 20) + 1, 11),
+        ] {
+            assert_eq!(name_tag_bits(count), bits);
+            let name = u64::from(hash.name(count));
+            assert_eq!(name >> bits, hash.bucket(count));
+            assert_eq!(name & ((1 << bits) - 1), hash.tag >> (64 - bits));
+        }
+        // No index is so large; nothing overflows.
+        for count in [0, 1 << 31, 1 << 32, u64::MAX] {
+            assert_eq!(name_tag_bits(count), if count == 0 { 32 } else { 1 });
+            hash.name(count);
+        }
     }
 
     #[test]

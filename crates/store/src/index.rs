@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 use trefoil_layout::bucket::{self, BUCKET_LEN, BucketHeader, SLOT_COUNT};
 use trefoil_layout::control::IndexWindow;
+use trefoil_layout::hash::name_tag_bits;
 use trefoil_layout::limits::SPILL_MAX;
 use trefoil_layout::words::Words;
 use trefoil_layout::{IndexEntry, KeyHash};
@@ -136,6 +137,44 @@ impl Index {
             let scan = bucket::scan(&self.bucket(space, number), hash.tag, hash.home_slot());
             if let Some((slot, entry)) = scan.found {
                 return Some((self.number(number, slot), entry));
+            }
+        }
+        None
+    }
+
+    /// Bucket, tag bits and home slot of a name; `None` if it is of another index.
+    fn named(&self, name: u32) -> Option<(u64, u64, usize)> {
+        let bits = name_tag_bits(self.bucket_count());
+        let home = u64::from(name) >> bits;
+        let tag = u64::from(name) << (u64::BITS - bits);
+        let home_slot = KeyHash { place: 0, tag }.home_slot();
+        (home < self.bucket_count()).then_some((home, tag >> (u64::BITS - bits), home_slot))
+    }
+
+    /// Fetches the lines where a named entry most likely stands.
+    pub(crate) fn prefetch_named(&self, space: &Space, name: u32) {
+        if let Some((home, _, home_slot)) = self.named(name) {
+            let bucket = self.bucket(space, home);
+            bucket.prefetch_word(0);
+            bucket.prefetch_word(bucket::slot_word(home_slot));
+        }
+    }
+
+    /// The slot, without the bit of its space, of an entry that a client has named
+    /// ([`KeyHash::name`]).
+    pub(crate) fn find_named(&self, space: &Space, name: u32) -> Option<u32> {
+        let (home, wanted, home_slot) = self.named(name)?;
+        let shift = u64::BITS - name_tag_bits(self.bucket_count());
+        let spill = bucket::header(&self.bucket(space, home)).spill;
+        for number in home..=home + u64::from(spill) {
+            let words = self.bucket(space, number);
+            let is_it = |slot: &usize| {
+                let tag = words.load(bucket::slot_word(*slot));
+                tag != 0 && tag >> shift == wanted
+            };
+            let mut probes = (0..SLOT_COUNT).map(|probe| bucket::probe_slot(home_slot, probe));
+            if let Some(slot) = probes.find(is_it) {
+                return Some(self.number(number, slot) & !SPACE);
             }
         }
         None

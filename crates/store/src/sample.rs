@@ -19,14 +19,36 @@ impl Store {
             slot.live.keys_at(&self.shared, window_id, slots, each);
         }
     }
+
+    /// Where the items with these names ([`trefoil_layout::KeyHash::name`]) stand in
+    /// a partition's window: puts slot numbers into the front of `into` and returns
+    /// them. For reports of who has read them at other replicas: [`Store::touch`]
+    /// takes what is returned. Names of another window, of nothing, and of items that
+    /// one-sided readers do not see are passed over, as are those that `into` has no
+    /// room for. Takes the partition's lock once.
+    pub fn slots_of<'a>(
+        &self,
+        partition: usize,
+        window_id: u64,
+        names: &[u32],
+        into: &'a mut [u32],
+    ) -> &'a [u32] {
+        match self.partitions.get(partition) {
+            Some(cell) => cell
+                .enter()
+                .live
+                .slots_of(&self.shared, window_id, names, into),
+            None => &[],
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::{Now, Regions, Store, StoreConfig};
-    use trefoil_layout::Version;
     use trefoil_layout::data::DataEntry;
     use trefoil_layout::op::Outcome;
+    use trefoil_layout::{Version, control};
 
     #[test]
     fn slots_name_their_keys_and_nonsense_names_nothing() {
@@ -60,6 +82,26 @@ mod tests {
         store.keys_at(0, 2, &all, &mut collect);
         store.keys_at(0, 3, &all, &mut collect);
         store.keys_at(9, 2, &all, &mut collect);
+        // Names lead to the same slots, of this window, as far as there is room.
+        let buckets = control::index_window(&store.regions().control.words(), 0)
+            .unwrap()
+            .bucket_count;
+        let name = |n: u64| {
+            let (hash, _) = store.place(format!("key-{n}").as_bytes()).unwrap();
+            hash.name(buckets)
+        };
+        let names: Vec<u32> = (0..60).map(name).chain([0, u32::MAX]).collect();
+        let mut room = [0; 64];
+        let slots = store.slots_of(0, 2, &names, &mut room);
+        assert_eq!(slots.len(), 50);
+        let mut named = Vec::new();
+        store.keys_at(0, 2, slots, &mut |_, key, _| named.push(key.to_vec()));
+        let expected: Vec<Vec<u8>> = (0..50).map(|n| format!("key-{n}").into()).collect();
+        assert_eq!(named, expected);
+        assert_eq!(store.slots_of(0, 2, &names, &mut [0; 3]).len(), 3);
+        assert!(store.slots_of(0, 3, &names, &mut room).is_empty());
+        assert!(store.slots_of(9, 2, &names, &mut room).is_empty());
+
         keys.sort_unstable();
         let mut expected: Vec<String> = (0..50).map(|n| format!("key-{n}")).collect();
         expected.sort_unstable();

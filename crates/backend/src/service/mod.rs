@@ -263,6 +263,7 @@ impl Trefoil for RpcService {
         }
         for touches in trefoil_rpc::decode_touches(request).map_err(malformed)? {
             member.touch(touches.partition, touches.window_id, touches.slots);
+            member.touch_by_name(touches.partition, touches.window_id, touches.names);
         }
         Ok(Response::new(v1::TouchResponse {}))
     }

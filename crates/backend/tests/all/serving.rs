@@ -137,6 +137,7 @@ fn bad_requests_get_helpful_answers() {
         let partitions = vec![v1::PartitionTouches {
             partition,
             window_id: 2,
+            names: slots.clone(),
             slots,
         }];
         let request = v1::TouchRequest {

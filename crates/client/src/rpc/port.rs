@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trefoil_cell::CellConfig;
 use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, SendError, Token};
@@ -17,7 +18,7 @@ use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::v1;
 
-/// Touched slots of one call: so many reads share its cost, some 0.1 us each.
+/// Touched items of one call: so many reads share its cost, some 0.1 us each.
 const TOUCH_COUNT: usize = 512;
 
 /// Answers that have come and were not polled yet.
@@ -188,12 +189,13 @@ impl Port for RpcPort {
 
     /// Collected; a call takes many.
     #[cold]
-    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
-        self.touch_count += slots.len();
+    fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
+        self.touch_count += batch.slots.len() + batch.names.len();
         self.touches.push(v1::PartitionTouches {
             partition: partition as u32,
-            window_id,
-            slots: slots.to_vec(),
+            window_id: batch.window_id,
+            slots: batch.slots.to_vec(),
+            names: batch.names.to_vec(),
         });
         if self.touch_count >= TOUCH_COUNT {
             self.flush_touches();

@@ -8,9 +8,8 @@ use crate::port::{Closed, SendError, Token};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use trefoil_layout::message::{
-    Answer, MESSAGE_LEN_MAX, Request, RequestHead, Slots, TOUCH_SLOT_COUNT_MAX, parse_answer,
-};
+use trefoil_client_core::touch::TouchBatch;
+use trefoil_layout::message::{Answer, MESSAGE_LEN_MAX, Request, RequestHead, Slots, parse_answer};
 use trefoil_layout::ring::{self, Consumer, Geometry, Producer};
 use trefoil_layout::words::Words;
 use trefoil_region::{Mapping, WordBuffer};
@@ -100,28 +99,20 @@ impl Channel {
         self.answered >= self.awaited || self.is_closed()
     }
 
-    /// Reports items that were read, in messages of a few hundred. What does
-    /// not fit is dropped. A server that sleeps is left asleep until the ring
+    /// Reports items that were read. What does not fit is dropped. A server that sleeps is left asleep until the ring
     /// is half full; it looks by itself ten times a second.
-    pub fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+    pub fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
         let Ok(partition) = u16::try_from(partition) else {
             return;
         };
-        for slots in slots.chunks(TOUCH_SLOT_COUNT_MAX) {
-            let request = Request::Touch {
-                partition,
-                window_id,
-                slots: Slots::from(slots),
-            };
-            // The window id says all about them.
-            let unanswered = Token(0);
-            if self
-                .push(unanswered, 0, &request, Wake::WhenHalfFull)
-                .is_err()
-            {
-                return;
-            }
-        }
+        let request = Request::Touch {
+            partition,
+            window_id: batch.window_id,
+            slots: Slots::from(batch.slots),
+            names: Slots::from(batch.names),
+        };
+        // The window id says all about them, and nobody answers.
+        let _ = self.push(Token(0), 0, &request, Wake::WhenHalfFull);
     }
 
     #[inline]

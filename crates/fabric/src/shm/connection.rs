@@ -9,6 +9,7 @@ use crate::region_view::RegionView;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
@@ -115,9 +116,9 @@ impl Connection {
 
     /// See [`Channel::touch`].
     #[inline]
-    pub fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+    pub fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
         if let Some(channel) = &mut self.channel {
-            channel.touch(partition, window_id, slots);
+            channel.touch(partition, batch);
         }
     }
 
@@ -190,8 +191,8 @@ impl Port for Connection {
         }
     }
 
-    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
-        Connection::touch(self, partition, window_id, slots);
+    fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
+        Connection::touch(self, partition, batch);
     }
 
     #[inline]

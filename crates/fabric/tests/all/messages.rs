@@ -1,12 +1,13 @@
 //! Requests and answers through the rings of a running target.
 
 use crate::support::{
-    CONFIG, PANIC_KEY, Server, answer_of, ask, eventually, must_get, must_set, set,
+    CONFIG, PANIC_KEY, Server, answer_of, ask, eventually, must_get, must_set, report, set,
 };
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_fabric::port::Waited;
 use trefoil_fabric::shm::{ConnectOptions, wait_any};
 use trefoil_fabric::{Closed, SendError};
@@ -149,23 +150,39 @@ fn touches_do_not_wake_the_backend_until_there_are_many() {
     let sleeps = server.statistics().sleeps;
     eventually("the poller sleeps", || server.statistics().sleeps > sleeps);
     let before = server.statistics();
-    let slots: Vec<u32> = (0..1000).collect();
-    connection.touch(1, 2, &slots);
+    let slots: Vec<u32> = (0..200).collect();
+    connection.touch(1, report(&slots));
     assert_eq!(server.statistics().bells_heard, before.bells_heard);
     // Taken in at the poller's own pace.
-    eventually("touches are taken in", || touched() == 1000);
-    assert_eq!(server.backend.touched_sum.load(Ordering::Relaxed), 499_500);
+    eventually("touches are taken in", || touched() == 200);
+    assert_eq!(server.backend.touched_sum.load(Ordering::Relaxed), 19_900);
     assert_eq!(server.statistics().bells_heard, before.bells_heard);
     // Half a ring of them wakes it at once.
     let start = Instant::now();
-    let mut total = 1000;
+    let mut total = 200;
     while server.statistics().bells_heard == before.bells_heard {
         assert!(start.elapsed() < Duration::from_secs(10));
-        connection.touch(1, 2, &slots);
+        connection.touch(1, report(&slots));
         total += slots.len();
     }
     assert!(touched() <= total);
-    connection.touch(usize::MAX, 2, &slots);
+    connection.touch(usize::MAX, report(&slots));
+}
+
+#[test]
+fn items_whose_slots_are_not_known_are_touched_by_their_names() {
+    let server = Server::start();
+    let mut connection = server.connect();
+    let batch = TouchBatch {
+        names: &[7, u32::MAX],
+        ..report(&[5])
+    };
+    connection.touch(1, batch);
+    eventually("touches are taken in", || {
+        server.backend.touched.load(Ordering::Relaxed) == 3
+    });
+    let sum = server.backend.touched_sum.load(Ordering::Relaxed);
+    assert_eq!(sum, 5 + 7 + u64::from(u32::MAX));
 }
 
 #[test]
@@ -174,12 +191,12 @@ fn what_a_client_has_sent_before_it_left_is_executed() {
         // Nothing but a bell or a hang-up ends a sleep.
         options.sleep_max = Duration::from_secs(3600);
     });
-    let slots: Vec<u32> = (0..1000).collect();
+    let slots: Vec<u32> = (0..200).collect();
     for round in 1..=20 {
         let mut connection = server.connect();
         must_set(&mut connection, b"key", b"value");
         eventually("the poller sleeps", || server.is_asleep());
-        connection.touch(1, 2, &slots);
+        connection.touch(1, report(&slots));
         drop(connection);
         eventually("its touches are taken in", || {
             server.backend.touched.load(Ordering::Relaxed) == round * slots.len()

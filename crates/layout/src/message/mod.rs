@@ -26,8 +26,7 @@ pub use answer::{
     ACK_LEN, Answer, ErrorCode, LOOKUP_ANSWER_HEAD_LEN, USE_ANSWER_LEN, parse_answer,
 };
 pub use request::{
-    MUTATE_HEAD_LEN, Request, RequestHead, Slots, TOUCH_HEAD_LEN, TOUCH_SLOT_COUNT_MAX,
-    parse_request,
+    MUTATE_HEAD_LEN, Request, RequestHead, Slots, TOUCH_COUNT_MAX, TOUCH_HEAD_LEN, parse_request,
 };
 
 use crate::op::Rejection;
@@ -102,6 +101,10 @@ impl<'a> Fields<'a> {
         let mut out = [0; N];
         out.copy_from_slice(&self.0[at..at + N]);
         out
+    }
+
+    fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
     }
 
     fn u32(&self, at: usize) -> u32 {

@@ -24,9 +24,11 @@
 //! | offset | bytes | touch | never answered |
 //! |---|---|---|---|
 //! | 10 | 2 | partition | |
-//! | 16 | 8 | window id | slot numbers mean something within one index only |
-//! | 24 | 4 | slot count | at most [`TOUCH_SLOT_COUNT_MAX`] |
+//! | 16 | 8 | window id | slot numbers and names mean something within one index only |
+//! | 24 | 2 | slot count | |
+//! | 26 | 2 | name count | both together at most [`TOUCH_COUNT_MAX`] |
 //! | 28 | 4 each | slots | |
+//! | | 4 each | names | of keys whose slots the client has not seen: [`KeyHash::name`](crate::KeyHash::name) |
 //!
 //! Offset 12 of each is the head's config id.
 
@@ -42,10 +44,10 @@ use crate::version::Version;
 pub const MUTATE_HEAD_LEN: usize = 80;
 /// Bytes of a lookup, or of a question for an item's use, before the key.
 const KEY_HEAD_LEN: usize = 24;
-/// Bytes of a touch before its slots.
+/// Bytes of a touch before its slots and names.
 pub const TOUCH_HEAD_LEN: usize = 28;
-/// Slots that one touch names at most.
-pub const TOUCH_SLOT_COUNT_MAX: usize = 256;
+/// Items that one touch reports at most.
+pub const TOUCH_COUNT_MAX: usize = 256;
 
 const AT_MUTATE_ITEM_FLAGS: usize = 10;
 const AT_MUTATE_OPTIONS: usize = 11;
@@ -61,7 +63,8 @@ const AT_KEY_LEN: usize = 16;
 const AT_KEY_RESERVED: usize = 20;
 const AT_TOUCH_PARTITION: usize = 10;
 const AT_TOUCH_WINDOW: usize = 16;
-const AT_TOUCH_COUNT: usize = 24;
+const AT_TOUCH_SLOTS: usize = 24;
+const AT_TOUCH_NAMES: usize = 26;
 
 const OPTION_UNIQUE: u8 = 1;
 
@@ -80,10 +83,11 @@ const _: () = {
     assert!(AT_KEY_LEN == HEAD_LEN && AT_KEY_RESERVED == AT_KEY_LEN + 4);
     assert!(AT_KEY_RESERVED + 4 == KEY_HEAD_LEN);
     assert!(AT_TOUCH_PARTITION + 2 == AT_CONFIG_ID && AT_TOUCH_WINDOW == HEAD_LEN);
-    assert!(AT_TOUCH_COUNT == AT_TOUCH_WINDOW + 8 && AT_TOUCH_COUNT + 4 == TOUCH_HEAD_LEN);
+    assert!(AT_TOUCH_SLOTS == AT_TOUCH_WINDOW + 8 && AT_TOUCH_NAMES == AT_TOUCH_SLOTS + 2);
+    assert!(AT_TOUCH_NAMES + 2 == TOUCH_HEAD_LEN && TOUCH_COUNT_MAX <= u16::MAX as usize);
     // A value of 64 KiB and a key of 1 KiB fit; touches stay far below.
     assert!(MUTATE_HEAD_LEN + 64 * 1024 + 1024 < MESSAGE_LEN_MAX);
-    assert!(TOUCH_HEAD_LEN + 4 * TOUCH_SLOT_COUNT_MAX <= 2048);
+    assert!(TOUCH_HEAD_LEN + 4 * TOUCH_COUNT_MAX <= 2048);
 };
 
 /// What every request begins with.
@@ -95,7 +99,7 @@ pub struct RequestHead {
     pub config_id: u32,
 }
 
-/// Slot numbers of a touch: borrowed numbers to send, or borrowed bytes of a
+/// Slot numbers or names of a touch: borrowed numbers to send, or borrowed bytes of a
 /// message that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots<'a>(SlotsRepr<'a>);
@@ -126,7 +130,7 @@ impl<'a> Slots<'a> {
     }
 
     /// Copies them into `out` and returns the part that was filled.
-    pub fn copy_to<'b>(&self, out: &'b mut [u32; TOUCH_SLOT_COUNT_MAX]) -> &'b [u32] {
+    pub fn copy_to<'b>(&self, out: &'b mut [u32; TOUCH_COUNT_MAX]) -> &'b [u32] {
         let mut count = 0;
         for (to, from) in out.iter_mut().zip(self.iter()) {
             *to = from;
@@ -167,10 +171,12 @@ pub enum Request<'a> {
     Touch {
         /// Partition of the backend.
         partition: u16,
-        /// Index window that the slot numbers belong to.
+        /// Index window that slot numbers and names belong to.
         window_id: u64,
-        /// At most [`TOUCH_SLOT_COUNT_MAX`].
+        /// Where items stand. With the names at most [`TOUCH_COUNT_MAX`].
         slots: Slots<'a>,
+        /// Of items of which that is not known ([`crate::KeyHash::name`]).
+        names: Slots<'a>,
     },
     /// Answered by [`Answer::Pong`].
     Ping,
@@ -182,7 +188,9 @@ impl Request<'_> {
         match self {
             Request::Mutate(m) => MUTATE_HEAD_LEN + m.entry.key.len() + m.entry.value.len(),
             Request::Lookup { key } | Request::Use { key } => KEY_HEAD_LEN + key.len(),
-            Request::Touch { slots, .. } => TOUCH_HEAD_LEN + 4 * slots.count(),
+            Request::Touch { slots, names, .. } => {
+                TOUCH_HEAD_LEN + 4 * (slots.count() + names.count())
+            }
             Request::Ping => HEAD_LEN,
         }
     }
@@ -202,19 +210,26 @@ impl Request<'_> {
                 partition,
                 window_id,
                 slots,
+                names,
             } => {
                 put_head(out, TOUCH_HEAD_LEN, id, kind::TOUCH);
                 out[AT_TOUCH_PARTITION..][..2].copy_from_slice(&partition.to_le_bytes());
-                put_u32(out, AT_TOUCH_COUNT, slots.count() as u32);
+                out[AT_TOUCH_SLOTS..][..2].copy_from_slice(&(slots.count() as u16).to_le_bytes());
+                out[AT_TOUCH_NAMES..][..2].copy_from_slice(&(names.count() as u16).to_le_bytes());
                 put_u64(out, AT_TOUCH_WINDOW, *window_id);
-                let to = out[TOUCH_HEAD_LEN..].chunks_exact_mut(4);
-                for (to, slot) in to.zip(slots.iter()) {
-                    to.copy_from_slice(&slot.to_le_bytes());
-                }
+                let (to_slots, to_names) = out[TOUCH_HEAD_LEN..].split_at_mut(4 * slots.count());
+                put_numbers(to_slots, *slots);
+                put_numbers(to_names, *names);
             }
             Request::Ping => put_head(out, HEAD_LEN, id, kind::PING),
         }
         put_u32(out, AT_CONFIG_ID, head.config_id);
+    }
+}
+
+fn put_numbers(to: &mut [u8], numbers: Slots<'_>) {
+    for (to, number) in to.chunks_exact_mut(4).zip(numbers.iter()) {
+        to.copy_from_slice(&number.to_le_bytes());
     }
 }
 
@@ -281,18 +296,21 @@ pub fn parse_request(bytes: &[u8]) -> Result<(RequestHead, Request<'_>), Message
         kind::TOUCH => {
             let fields = Fields::new(bytes, TOUCH_HEAD_LEN)?;
             fields.zero(AT_DETAIL, 1)?;
-            let (slots, rest) = bytes[TOUCH_HEAD_LEN..].as_chunks::<4>();
-            exact(slots.len(), fields.u32(AT_TOUCH_COUNT))?;
-            if !rest.is_empty() || slots.len() > TOUCH_SLOT_COUNT_MAX {
+            let (numbers, rest) = bytes[TOUCH_HEAD_LEN..].as_chunks::<4>();
+            let slot_count = usize::from(fields.u16(AT_TOUCH_SLOTS));
+            let name_count = fields.u16(AT_TOUCH_NAMES).into();
+            let (slots, names) = numbers
+                .split_at_checked(slot_count)
+                .filter(|(_, names)| names.len() == name_count)
+                .ok_or(MessageError::Length)?;
+            if !rest.is_empty() || numbers.len() > TOUCH_COUNT_MAX {
                 return Err(MessageError::Length);
             }
             Request::Touch {
-                partition: u16::from_le_bytes([
-                    bytes[AT_TOUCH_PARTITION],
-                    bytes[AT_TOUCH_PARTITION + 1],
-                ]),
+                partition: fields.u16(AT_TOUCH_PARTITION),
                 window_id: fields.u64(AT_TOUCH_WINDOW),
                 slots: Slots(SlotsRepr::Bytes(slots)),
+                names: Slots(SlotsRepr::Bytes(names)),
             }
         }
         kind::PING => {

@@ -76,17 +76,19 @@ proptest! {
         id: u64,
         partition: u16,
         window_id: u64,
-        numbers in proptest::collection::vec(any::<u32>(), 0..TOUCH_SLOT_COUNT_MAX),
+        numbers in proptest::collection::vec(any::<u32>(), 0..=TOUCH_COUNT_MAX),
+        share in 0..=TOUCH_COUNT_MAX,
         key in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
-        let slots = Slots::from(&numbers[..]);
-        let bytes = encoded(&Request::Touch { partition, window_id, slots }, head(id));
-        let Ok((_, Request::Touch { partition: p, window_id: w, slots: s })) =
+        let (first, second) = numbers.split_at(share.min(numbers.len()));
+        let (slots, names) = (Slots::from(first), Slots::from(second));
+        let bytes = encoded(&Request::Touch { partition, window_id, slots, names }, head(id));
+        let Ok((_, Request::Touch { partition: p, window_id: w, slots: s, names: n })) =
             parse_request(&bytes) else { panic!() };
-        prop_assert_eq!((p, w, s.count()), (partition, window_id, numbers.len()));
-        prop_assert_eq!(s, slots);
-        let mut room = [0; TOUCH_SLOT_COUNT_MAX];
-        prop_assert_eq!(s.copy_to(&mut room), &numbers[..]);
+        prop_assert_eq!((p, w, s.count(), n.count()), (partition, window_id, first.len(), second.len()));
+        prop_assert_eq!((s, n), (slots, names));
+        let mut room = [0; TOUCH_COUNT_MAX];
+        prop_assert_eq!(s.copy_to(&mut room), first);
 
         let bytes = encoded(&Request::Lookup { key: &key }, head(id));
         let Ok((_, Request::Lookup { key: parsed })) = parse_request(&bytes) else { panic!() };
@@ -159,6 +161,7 @@ fn corpus() -> Vec<Vec<u8>> {
             partition: 3,
             window_id: 4,
             slots: Slots::from(&slots[..]),
+            names: Slots::from(&slots[2..]),
         },
         Request::Ping,
     ];
@@ -249,14 +252,18 @@ fn truncations_and_long_touches_are_refused() {
             assert!(parse_answer(&message[..len]).is_err());
         }
     }
-    let many = vec![0; TOUCH_SLOT_COUNT_MAX + 1];
-    let touch = Request::Touch {
-        partition: 0,
-        window_id: 2,
-        slots: Slots::from(&many[..]),
-    };
-    assert_eq!(
-        parse_request(&encoded(&touch, head(1))).err(),
-        Some(MessageError::Length)
-    );
+    let many = [0; TOUCH_COUNT_MAX + 1];
+    for slot_count in [0, 1, TOUCH_COUNT_MAX, many.len()] {
+        let (slots, names) = many.split_at(slot_count);
+        let touch = Request::Touch {
+            partition: 0,
+            window_id: 2,
+            slots: Slots::from(slots),
+            names: Slots::from(names),
+        };
+        assert_eq!(
+            parse_request(&encoded(&touch, head(1))).err(),
+            Some(MessageError::Length)
+        );
+    }
 }

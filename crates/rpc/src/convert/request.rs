@@ -8,19 +8,22 @@ use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::op::{Action, Expected, Mutation};
 use trefoil_layout::{TopologyId, Version};
 
-/// Slots in one touch request, all partitions together: bounded work per call.
+/// Slots and names in one touch request, all partitions together: bounded work per
+/// call.
 pub const TOUCH_COUNT_MAX: usize = 65_536;
 
-/// Touched slots of one partition, as they arrived.
+/// Touched items of one partition, as they arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touches<'a> {
     /// Which partition; below [`PARTITION_COUNT_MAX`], not necessarily one
     /// that the backend has.
     pub partition: usize,
-    /// The index window in which the slots were counted.
+    /// The index window that slots and names belong to.
     pub window_id: u64,
     /// Slot numbers, unchecked.
     pub slots: &'a [u32],
+    /// Of keys whose slots are not known; unchecked.
+    pub names: &'a [u32],
 }
 
 /// A mutation as a request to backend number `backend` under `topology`. Key
@@ -127,7 +130,7 @@ fn decode_action(request: &v1::MutateRequest) -> Result<Action, ContractError> {
     }
 }
 
-/// Touched slots as a request to backend number `backend` of this life.
+/// Touched items as a request to backend number `backend` of this life.
 pub fn encode_touches(backend: u32, life: u64, touches: &[Touches<'_>]) -> v1::TouchRequest {
     let partitions = touches
         .iter()
@@ -135,6 +138,7 @@ pub fn encode_touches(backend: u32, life: u64, touches: &[Touches<'_>]) -> v1::T
             partition: touches.partition as u32,
             window_id: touches.window_id,
             slots: touches.slots.to_vec(),
+            names: touches.names.to_vec(),
         })
         .collect();
     v1::TouchRequest {
@@ -144,7 +148,7 @@ pub fn encode_touches(backend: u32, life: u64, touches: &[Touches<'_>]) -> v1::T
     }
 }
 
-/// A request as touched slots; at most [`TOUCH_COUNT_MAX`] of them.
+/// A request as touched items; at most [`TOUCH_COUNT_MAX`] of them.
 pub fn decode_touches(request: &v1::TouchRequest) -> Result<Vec<Touches<'_>>, ContractError> {
     let mut left = TOUCH_COUNT_MAX;
     let decode = |touches| decode_partition(touches, &mut left);
@@ -155,7 +159,7 @@ fn decode_partition<'a>(
     touches: &'a v1::PartitionTouches,
     left: &mut usize,
 ) -> Result<Touches<'a>, ContractError> {
-    let count = touches.slots.len();
+    let count = touches.slots.len() + touches.names.len();
     *left = left.checked_sub(count).ok_or(ContractError::OutOfRange {
         field: "slots",
         found: count as u64,
@@ -173,5 +177,6 @@ fn decode_partition<'a>(
         partition,
         window_id: touches.window_id,
         slots: &touches.slots,
+        names: &touches.names,
     })
 }

@@ -197,11 +197,13 @@ fn touches_survive_the_wire_and_are_bounded() {
             partition: 0,
             window_id: 2,
             slots: &slots,
+            names: &[7, u32::MAX],
         },
         Touches {
             partition: 63,
             window_id: u64::MAX,
             slots: &[],
+            names: &[],
         },
     ];
     let mut request = encode_touches(1, TOPOLOGY.life, &touches);
@@ -217,6 +219,10 @@ fn touches_survive_the_wire_and_are_bounded() {
         decode_touches(&request).is_err(),
         "both together are too many"
     );
+    request.partitions[0].slots.clear();
+    assert!(decode_touches(&request).is_ok());
+    request.partitions[0].names = vec![0; TOUCH_COUNT_MAX];
+    assert!(decode_touches(&request).is_err(), "names count, too");
 }
 
 #[test]

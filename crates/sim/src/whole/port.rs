@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{
@@ -167,14 +168,15 @@ impl Near {
         Ok(())
     }
 
-    fn touch(&self, partition: usize, window_id: u64, slots: &[u32]) {
+    fn touch(&self, partition: usize, batch: TouchBatch<'_>) {
         if let Some(ring) = &self.ring
             && !self.is_full(ring)
         {
             let request = Request::Touch {
                 partition: partition as u16,
-                window_id,
-                slots: Slots::from(slots),
+                window_id: batch.window_id,
+                slots: Slots::from(batch.slots),
+                names: Slots::from(batch.names),
             };
             self.push(ring, encode(Token(0), 0, &request));
         }
@@ -296,9 +298,9 @@ impl Port for SimPort {
         }
     }
 
-    fn touch(&mut self, partition: usize, window_id: u64, slots: &[u32]) {
+    fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
         if let SimPort::Near(near) = self {
-            near.touch(partition, window_id, slots);
+            near.touch(partition, batch);
         }
     }
 

@@ -15,7 +15,7 @@ use trefoil_driver::Topology;
 use trefoil_fabric::{Agreement, AnswerSink, RegionView};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::message::{
-    Answer, ErrorCode, Request, TOUCH_SLOT_COUNT_MAX, parse_answer, parse_request,
+    Answer, ErrorCode, Request, TOUCH_COUNT_MAX, parse_answer, parse_request,
 };
 use trefoil_layout::op::{Ack, Action, Found, LookupAnswer, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, ShardMap, TopologyId, control, epoch};
@@ -257,10 +257,16 @@ impl Process {
                 partition,
                 window_id,
                 slots,
+                names,
             } => {
-                let mut numbers = [0; TOUCH_SLOT_COUNT_MAX];
-                let numbers = slots.copy_to(&mut numbers);
-                self.store.touch(usize::from(partition), window_id, numbers);
+                let mut numbers = [0; TOUCH_COUNT_MAX];
+                let partition = usize::from(partition);
+                let slots = slots.copy_to(&mut numbers);
+                self.store.touch(partition, window_id, slots);
+                let mut room = [0; TOUCH_COUNT_MAX];
+                let names = names.copy_to(&mut numbers);
+                let slots = self.store.slots_of(partition, window_id, names, &mut room);
+                self.store.touch(partition, window_id, slots);
             }
             Request::Use { key } => {
                 let found = match refusal {

@@ -5,6 +5,33 @@ use super::Partition;
 use crate::shared::Shared;
 
 impl Partition {
+    /// The slots of this window in which the items with these names stand.
+    pub(crate) fn slots_of<'a>(
+        &self,
+        shared: &Shared,
+        window_id: u64,
+        names: &[u32],
+        into: &'a mut [u32],
+    ) -> &'a [u32] {
+        let index = &self.table.index;
+        if window_id != index.window.window_id {
+            return &[];
+        }
+        let space = &shared.regions.index;
+        for name in names {
+            index.prefetch_named(space, *name);
+        }
+        let found = names
+            .iter()
+            .filter_map(|name| index.find_named(space, *name));
+        let mut count = 0;
+        for (to, slot) in into.iter_mut().zip(found) {
+            *to = slot;
+            count += 1;
+        }
+        &into[..count]
+    }
+
     /// Gives key and value length of the items in `slots`; numbers of another
     /// window, or that name nothing, are passed over.
     pub(crate) fn keys_at(

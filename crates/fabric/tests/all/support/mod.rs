@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use trefoil_client_core::touch::TouchBatch;
 use trefoil_fabric::port::Waited;
 use trefoil_fabric::shm::{
     ConnectError, ConnectOptions, Connection, Export, Statistics, Target, TargetOptions,
@@ -22,7 +23,7 @@ use trefoil_layout::bucket::{self, BUCKET_LEN, BucketHeader};
 use trefoil_layout::control::{self, CONTROL_LEN, ControlShape, IndexWindow};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::hello::{Hello, REPLY_LEN, Reply};
-use trefoil_layout::message::{Answer, Request, TOUCH_SLOT_COUNT_MAX};
+use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::op::{Ack, Action, Found, LookupAnswer, Mutation, Outcome};
 use trefoil_layout::ring::Geometry;
 use trefoil_layout::{HashKind, IndexEntry, KeyHash, KeyHasher, Pointer, TopologyId, Version};
@@ -39,6 +40,15 @@ pub(crate) const DATA_LEN: u64 = 1 << 20;
 
 /// A key that makes the service panic.
 pub(crate) const PANIC_KEY: &[u8] = b"panic";
+
+/// A report of these slots.
+pub(crate) fn report(slots: &[u32]) -> TouchBatch<'_> {
+    TouchBatch {
+        window_id: 2,
+        slots,
+        names: &[],
+    }
+}
 
 /// Keeps what is set, counts what is touched.
 #[derive(Default)]
@@ -92,12 +102,11 @@ impl Service for Backend {
                 }
             }),
             Request::Use { .. } => answer.item_use(None),
-            Request::Touch { slots, .. } => {
-                let mut room = [0; TOUCH_SLOT_COUNT_MAX];
-                let slots = slots.copy_to(&mut room);
-                self.touched.fetch_add(slots.len(), Ordering::Relaxed);
-                let sum: u64 = slots.iter().map(|s| u64::from(*s)).sum();
+            Request::Touch { slots, names, .. } => {
+                let sum: u64 = slots.iter().chain(names.iter()).map(u64::from).sum();
                 self.touched_sum.fetch_add(sum, Ordering::Relaxed);
+                let count = slots.count() + names.count();
+                self.touched.fetch_add(count, Ordering::Relaxed);
             }
             Request::Ping => unreachable!("pings are answered by the fabric"),
         }
