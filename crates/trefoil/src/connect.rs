@@ -9,6 +9,8 @@ use trefoil_client::{Cell, Client, ConnectError, Options};
 const TOKEN_PATIENCE: Duration = Duration::from_millis(800);
 /// How long a command waits for a cell that is starting.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a cell that was waited for may take to be complete.
+const STARTING: Duration = Duration::from_secs(2);
 /// After so long it says what it is waiting for.
 const SILENCE: Duration = Duration::from_millis(300);
 /// Between two attempts.
@@ -17,6 +19,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// One wait, and what was said of it.
 struct Waiting {
     begin: Instant,
+    has_waited: bool,
     has_spoken: bool,
 }
 
@@ -24,6 +27,7 @@ impl Waiting {
     fn new() -> Self {
         Waiting {
             begin: Instant::now(),
+            has_waited: false,
             has_spoken: false,
         }
     }
@@ -39,6 +43,7 @@ impl Waiting {
             let seconds = PATIENCE.as_secs();
             eprintln!("trefoil: {}; waiting up to {seconds} s for it", what());
         }
+        self.has_waited = true;
         std::thread::sleep(PAUSE);
         true
     }
@@ -46,7 +51,10 @@ impl Waiting {
 
 /// The cell at `address`, whose configuration somebody has.
 pub(crate) fn cell(address: &CellAddress) -> Result<Cell, Failure> {
-    let mut waiting = Waiting::new();
+    wait_for(address, &mut Waiting::new())
+}
+
+fn wait_for(address: &CellAddress, waiting: &mut Waiting) -> Result<Cell, Failure> {
     loop {
         let error = match Cell::connect(&address.cell) {
             Ok(cell) => return Ok(cell),
@@ -74,13 +82,21 @@ fn is_malformed(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Address { source, .. } if source.is_malformed())
 }
 
-/// A client of it, once enough backends answer for an operation.
+/// A client of it, once enough backends answer for an operation. Where the command
+/// had to wait for the cell, the cell is being started, and all of its backends are
+/// waited for: what is written before that lacks a copy.
 pub(crate) fn client(address: &CellAddress) -> Result<Client, Failure> {
-    let cell = cell(address)?;
     let mut waiting = Waiting::new();
+    let cell = wait_for(address, &mut waiting)?;
     loop {
         let config = cell.config();
-        let needed = config.mode.quorum();
+        let all = config.backends.len();
+        let is_starting = waiting.has_waited && waiting.begin.elapsed() < STARTING;
+        let needed = if is_starting {
+            all
+        } else {
+            config.mode.quorum()
+        };
         let up = config
             .backends
             .iter()
