@@ -53,8 +53,9 @@ fn what_was_abandoned_keeps_no_place() {
 
 #[test]
 fn a_poisoned_bucket_is_not_believed() {
+    // About one seed in a thousand shows it.
     let rule = Rule::Client(Core::ConfigIgnored);
-    shows(1_700, 1_000, rule, &[Property::Fresh, Property::Monotone]);
+    shows(1_500, 20_000, rule, &[Property::Fresh, Property::Monotone]);
 }
 
 #[test]
