@@ -17,16 +17,13 @@ pub(crate) enum Kind {
     Runs,
     /// Index windows.
     Index,
-    /// Index windows that nobody uses any more ([`crate::leaving`]): as good as
-    /// free, for whoever needs room has them go first.
-    Leaving,
     /// Private metadata: policy, bitmaps, side tables, tombstones.
     Private,
     /// Charged by callers: message rings.
     Extra,
 }
 
-const KIND_COUNT: usize = 6;
+const KIND_COUNT: usize = 5;
 
 /// Headroom: this share of the limit, but not less than a length, but not more
 /// than another share.
@@ -125,23 +122,6 @@ impl Budget {
         fits
     }
 
-    /// Charges as much of `bytes` as fits below `cap`; how much.
-    pub(crate) fn charge_some(&self, kind: Kind, bytes: u64, cap: u64) -> u64 {
-        let fits = |used: u64| cap.saturating_sub(used).min(bytes);
-        let update = |used| Some(used + fits(used));
-        let relaxed = Ordering::Relaxed;
-        let before = self.used.fetch_update(relaxed, relaxed, update);
-        let charged = fits(before.unwrap_or(u64::MAX));
-        self.by_kind[kind as usize].fetch_add(charged, Ordering::Relaxed);
-        charged
-    }
-
-    /// What was charged for one kind is for another from now on.
-    pub(crate) fn convert(&self, from: Kind, to: Kind, bytes: u64) {
-        self.by_kind[to as usize].fetch_add(bytes, Ordering::Relaxed);
-        self.by_kind[from as usize].fetch_sub(bytes, Ordering::Relaxed);
-    }
-
     /// Charges what is resident already.
     pub(crate) fn charge(&self, kind: Kind, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
@@ -173,11 +153,5 @@ mod tests {
         budget.release(Kind::Pages, 60);
         assert_eq!((budget.used(), budget.available()), (45, 55));
         assert_eq!(budget.used_for(Kind::Runs), 40);
-        assert_eq!(budget.charge_some(Kind::Runs, 50, 100), 50);
-        assert_eq!(budget.charge_some(Kind::Runs, 50, 100), 5);
-        assert_eq!(budget.charge_some(Kind::Runs, 50, 99), 0);
-        budget.convert(Kind::Runs, Kind::Extra, 55);
-        assert_eq!(budget.used_for(Kind::Extra), 55);
-        assert_eq!((budget.used(), budget.used_for(Kind::Runs)), (100, 40));
     }
 }

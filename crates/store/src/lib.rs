@@ -22,7 +22,6 @@ mod config;
 mod evictions;
 mod index;
 mod inspect;
-mod leaving;
 mod list;
 mod maintain;
 mod memory;

@@ -11,7 +11,7 @@ use crate::store::Store;
 /// Slots of each partition that one step examines for expired items.
 const CRAWL_SLOTS: u32 = 1024;
 /// Items that one step evicts from one partition to shrink the store.
-const SHRINK_EVICTIONS: u64 = 512;
+const SHRINK_EVICTIONS: usize = 1024;
 /// Bytes that one step takes from one partition to shrink the store.
 const SHRINK_LEN: u64 = 4 << 20;
 /// Steps that one call takes for one partition's index.
@@ -45,7 +45,6 @@ impl Store {
         self.expire_step(now, &mut done);
         self.shrink_step(true);
         self.reshape_step(&mut done);
-        while self.shared.leaving.release_step(&self.shared) {}
         let used = self.shared.budget.used();
         done.released = used_before.saturating_sub(used);
         done.more |= self.shared.budget.excess() > 0 && used < used_before;
@@ -132,7 +131,7 @@ impl Store {
                             from: Giver::Richer,
                         };
                         let cap = self.shared.budget.cap();
-                        if !self.take_room_elsewhere(number, wanted, cap, None) {
+                        if !self.take_room_elsewhere(number, wanted, cap) {
                             break;
                         }
                     }
@@ -189,13 +188,11 @@ impl Store {
                 runs.punch_holes(data);
             }
         }
-        shared.leaving.retry_stuck();
-        while shared.leaving.release_step(shared) {}
+        shared.retry_stuck_windows();
         lock(&shared.runs).retry_stuck(data, &shared.budget);
         if let Some(object) = index.object() {
             let windows = lock(&shared.windows);
-            let budget = &shared.budget;
-            let known = budget.used_for(Kind::Index) + budget.used_for(Kind::Leaving);
+            let known = shared.budget.used_for(Kind::Index);
             if object.resident_len().is_ok_and(|resident| resident > known) {
                 for hole in windows.free_ranges() {
                     let _ = index.punch(hole);

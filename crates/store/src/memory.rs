@@ -2,9 +2,9 @@
 //! that one partition gives to another.
 
 use crate::budget::Kind;
-use crate::partition::{Giver, NoRoom, ROOM_WORK_MAX, Room};
+use crate::partition::{Giver, NoRoom};
 use crate::shared::lock;
-use crate::store::{ROOM_ATTEMPTS_MAX, Store};
+use crate::store::{EVICTIONS_MAX, ROOM_ATTEMPTS_MAX, Store};
 use std::sync::atomic::Ordering;
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 
@@ -79,28 +79,23 @@ impl Store {
     /// them if need be. `false` if they do not fit.
     pub fn charge(&self, bytes: u64) -> bool {
         let nobody = usize::MAX;
-        let budget = &self.shared.budget;
-        if budget.try_charge_within(Kind::Extra, bytes, budget.cap()) {
-            return true;
-        }
-        let _turn = lock(&self.shared.room_turn);
-        let cap = budget.cap();
-        let mut paid = 0;
+        let wanted = NoRoom {
+            bytes,
+            from: Giver::Any,
+        };
+        let cap = self.shared.budget.cap();
         for _ in 0..ROOM_ATTEMPTS_MAX {
-            paid += budget.charge_some(Kind::Runs, bytes - paid, cap);
-            if paid == bytes {
-                budget.convert(Kind::Runs, Kind::Extra, bytes);
+            if self
+                .shared
+                .budget
+                .try_charge_within(Kind::Extra, bytes, cap)
+            {
                 return true;
             }
-            let wanted = NoRoom {
-                bytes: bytes - paid,
-                from: Giver::Any,
-            };
-            if !self.take_room_elsewhere(nobody, wanted, cap, Some(&mut paid)) {
+            if !self.take_room_elsewhere(nobody, wanted, cap) {
                 break;
             }
         }
-        budget.release(Kind::Runs, paid);
         false
     }
 
@@ -109,15 +104,8 @@ impl Store {
         self.shared.budget.release(Kind::Extra, bytes);
     }
 
-    /// Has other partitions make room, the richest first; one lock at a time. What
-    /// they give is for `paid` at once, if given: nobody else takes it.
-    pub(crate) fn take_room_elsewhere(
-        &self,
-        number: usize,
-        wanted: NoRoom,
-        cap: u64,
-        mut paid: Option<&mut u64>,
-    ) -> bool {
+    /// Has other partitions make room, the richest first; one lock at a time.
+    pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
         if wanted.from == Giver::AboveQuota {
             return self.free_page_elsewhere(number);
         }
@@ -131,55 +119,25 @@ impl Store {
             *other = (holds[at].data_len.load(Ordering::Relaxed), at);
         }
         others.sort_unstable_by(|a, b| b.cmp(a));
-        let mut missing = wanted.bytes;
         let own = holds
             .get(number)
             .map_or(0, |hold| hold.data_len.load(Ordering::Relaxed));
         for &(len, at) in others.iter() {
             // A poor partition that is as rich as the richest evicts itself.
-            // One that waits for room looks into the empty ones, too: somebody may
-            // be storing something there.
-            let is_empty = len == 0 && paid.is_none();
-            if at == number || is_empty || (wanted.from == Giver::Richer && len <= own) {
+            if at == number || len == 0 || (wanted.from == Giver::Richer && len <= own) {
                 continue;
             }
-            if self.make_room_in(at, &mut missing, cap, paid.as_deref_mut())
-                || self.give_back_unit()
-            {
+            let mut slot = self.partitions[at].enter();
+            let gave = slot
+                .live
+                .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);
+            slot.live.settle_private(&self.shared);
+            drop(slot);
+            if gave || self.give_back_unit() {
                 return true;
             }
         }
         false
-    }
-
-    /// Has one partition make room, a bounded hold of its lock at a time. What
-    /// `paid` gets is `missing` no more.
-    fn make_room_in(
-        &self,
-        number: usize,
-        missing: &mut u64,
-        cap: u64,
-        mut paid: Option<&mut u64>,
-    ) -> bool {
-        let (cell, budget) = (&self.partitions[number], &self.shared.budget);
-        loop {
-            let mut slot = cell.enter();
-            let live = &mut slot.live;
-            let room = live.make_room(&self.shared, *missing, cap, ROOM_WORK_MAX);
-            live.settle_private(&self.shared);
-            if let Some(paid) = paid.as_deref_mut() {
-                let more = budget.charge_some(Kind::Runs, *missing, cap);
-                *paid += more;
-                *missing -= more;
-            }
-            drop(slot);
-            match room {
-                _ if *missing == 0 => return true,
-                Room::Made => return true,
-                Room::Lacking => return false,
-                Room::Again => cell.give_way(),
-            }
-        }
     }
 }
 impl Store {

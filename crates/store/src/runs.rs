@@ -64,19 +64,17 @@ impl RunPool {
         }
     }
 
-    /// A resident run for `len` bytes, of which `paid` are on the account, which
-    /// takes from them what it needs. If there is no room below `cap`, the bytes
-    /// that are missing on the account.
+    /// A resident run for `len` bytes. If there is no room below `cap`, the
+    /// bytes that the budget would have been charged.
     pub(crate) fn allocate(
         &mut self,
         space: &Space,
         budget: &Budget,
         cap: u64,
         len: usize,
-        paid: &mut u64,
     ) -> Result<u64, u64> {
         let len = run_len(len);
-        let allocated = self.allocate_len(space, budget, cap, len, paid);
+        let allocated = self.allocate_len(space, budget, cap, len);
         if allocated.is_ok() {
             self.count += 1;
             if len >= LONG_LEN {
@@ -92,7 +90,6 @@ impl RunPool {
         budget: &Budget,
         cap: u64,
         len: u64,
-        paid: &mut u64,
     ) -> Result<u64, u64> {
         if let Some(at) = self.spare.iter().position(|spare| spare.1 == len) {
             let (offset, _) = self.spare.swap_remove(at);
@@ -103,7 +100,7 @@ impl RunPool {
             return Ok(self.stuck.swap_remove(at).0);
         }
         let offset = self.ranges.allocate(len).ok_or(len + RUN_PRIVATE_LEN)?;
-        let made = self.make_resident(space, budget, cap, offset, len, paid);
+        let made = self.make_resident(space, budget, cap, offset, len);
         if made.is_err() {
             self.ranges.release(offset, len);
         }
@@ -117,7 +114,6 @@ impl RunPool {
         cap: u64,
         offset: u64,
         len: u64,
-        paid: &mut u64,
     ) -> Result<(), u64> {
         let shares = self.frame_len != PAGE_LEN;
         let (range, fresh) = if shares {
@@ -130,16 +126,13 @@ impl RunPool {
             (offset..offset + len, len)
         };
         let cost = fresh + RUN_PRIVATE_LEN;
-        let missing = cost.saturating_sub(*paid);
-        if missing > 0 && !budget.try_charge_within(Kind::Runs, missing, cap) {
-            return Err(missing);
+        if !budget.try_charge_within(Kind::Runs, cost, cap) {
+            return Err(cost);
         }
         if fresh > 0 && space.populate(range).is_err() {
-            budget.release(Kind::Runs, missing);
-            // The system has less than the account says.
-            return Err(missing.max(self.frame_len));
+            budget.release(Kind::Runs, cost);
+            return Err(cost);
         }
-        *paid -= cost - missing;
         self.resident_len += fresh;
         if shares {
             for (frame, bytes) in self.frames(offset, len) {
@@ -274,11 +267,11 @@ mod tests {
         let budget = Budget::new(1 << 20);
         let mut runs = RunPool::new(65536..1 << 20, PAGE_LEN);
         let a = runs
-            .allocate(&space, &budget, budget.limit(), 16385, &mut 0)
+            .allocate(&space, &budget, budget.limit(), 16385)
             .unwrap();
         assert_eq!(budget.used(), 20480 + RUN_PRIVATE_LEN);
         let b = runs
-            .allocate(&space, &budget, budget.limit(), 30000, &mut 0)
+            .allocate(&space, &budget, budget.limit(), 30000)
             .unwrap();
         assert!(a >= 65536 && b >= a + 20480);
         runs.free(&space, &budget, a, 16385);
@@ -286,12 +279,12 @@ mod tests {
         assert_eq!(budget.used(), 0, "too long to be kept");
         budget.set_limit(64 << 20);
         let a = runs
-            .allocate(&space, &budget, budget.limit(), 16385, &mut 0)
+            .allocate(&space, &budget, budget.limit(), 16385)
             .unwrap();
         runs.free(&space, &budget, a, 16385);
         assert_eq!(runs.resident_len(), 20480);
         assert_eq!(
-            runs.allocate(&space, &budget, budget.limit(), 17000, &mut 0),
+            runs.allocate(&space, &budget, budget.limit(), 17000),
             Ok(a),
             "kept"
         );
@@ -306,8 +299,7 @@ mod tests {
         let budget = Budget::new(8 << 20);
         let mut runs = RunPool::new(0..8 << 20, PAGE_LEN);
         let cap = budget.limit();
-        let allocate =
-            |runs: &mut RunPool, len| runs.allocate(&space, &budget, cap, len, &mut 0).unwrap();
+        let allocate = |runs: &mut RunPool, len| runs.allocate(&space, &budget, cap, len).unwrap();
         allocate(&mut runs, 20_000);
         assert_eq!(runs.longest(), None, "there is no long one");
         let long = [1 << 20, 2 << 20, 2 << 20].map(|len| (allocate(&mut runs, len), len));
@@ -323,11 +315,9 @@ mod tests {
         let space = Space::heap(1 << 20);
         let budget = Budget::new((256 << 10) + 10 * RUN_PRIVATE_LEN);
         let mut runs = RunPool::new(0..1 << 20, 256 << 10);
-        let all: Vec<_> = std::iter::from_fn(|| {
-            runs.allocate(&space, &budget, budget.limit(), 60_000, &mut 0)
-                .ok()
-        })
-        .collect();
+        let all: Vec<_> =
+            std::iter::from_fn(|| runs.allocate(&space, &budget, budget.limit(), 60_000).ok())
+                .collect();
         assert_eq!(all.len(), 4);
         for offset in &all[1..] {
             runs.free(&space, &budget, *offset, 60_000);

@@ -88,7 +88,6 @@ impl Partition {
                 .vacate(&shared.classes, &shared.page_table, page_len, offset);
         }
         self.counts.entries_moved += moves.len() as u64;
-        self.room_work += moves.len() as u64;
         self.moves = moves;
     }
 

@@ -8,8 +8,7 @@
 //!
 //! A mutation that needs room evicts *after* it was decided: in the order that
 //! counts it happened first, so the floor that its own evictions raise does not
-//! concern it. One that needs more room than one hold of the lock makes is decided
-//! anew under the next, as if it came only then.
+//! concern it.
 
 use super::room::Effort;
 use super::{Cause, NoRoom, Partition};
@@ -55,7 +54,7 @@ impl Partition {
         now: Now,
         hash: KeyHash,
         mutation: &Mutation<'_>,
-        effort: &mut Effort,
+        effort: Effort,
     ) -> Result<Outcome, NoRoom> {
         self.write_what_is_unwritten(shared);
         // The key most likely stands near its home slot: its eviction metadata
@@ -178,7 +177,7 @@ impl Partition {
         hash: KeyHash,
         found: Option<(u32, IndexEntry)>,
         mutation: &Mutation<'_>,
-        effort: &mut Effort,
+        effort: Effort,
     ) -> Result<(), NoRoom> {
         if found.is_none() {
             self.policy.prepare(hash.tag);
