@@ -8,6 +8,7 @@
 //!    client   Get, Mutate, Cas ── steps ──► reads, messages
 //!    reads    word by word over the live regions; between two words anything
 //!             may happen at that backend
+//!    words    live memory, and what happens between two loads of it
 //!    env      stores, messages on their way, crashes, fillers, maintenance
 //!    recovery a crashed member comes back (rules 6 to 10), so that epochs count
 //!    history  the promise, checked on every event
@@ -40,6 +41,7 @@ mod trace;
 mod value;
 mod violation;
 pub mod whole;
+pub mod words;
 mod world;
 
 pub use many::{Counts, Report, run, run_many, run_seed};

@@ -3,6 +3,7 @@
 
 use crate::env::{Env, Instance, Life};
 use crate::stats::Mark;
+use crate::words::Interrupted;
 use trefoil_client_core::data::pointer_in_window;
 use trefoil_client_core::get::Failure;
 use trefoil_client_core::vote::{IndexVote, index_vote};
@@ -49,55 +50,6 @@ pub(crate) enum NoData {
     Failure(Failure),
 }
 
-/// Words of a live region: each load may be followed by an event.
-struct Interleaved<'a, 't> {
-    env: &'a Env<'t>,
-    instance: &'a Instance,
-    words: SharedWords<'a>,
-}
-
-impl Interleaved<'_, '_> {
-    #[inline(always)]
-    fn tick(&self) {
-        let left = self.env.countdown.get();
-        if left != u32::MAX {
-            self.count_down(left);
-        }
-    }
-
-    #[cold]
-    fn count_down(&self, left: u32) {
-        let env = self.env;
-        if left > 0 {
-            env.countdown.set(left - 1);
-            return;
-        }
-        // What happens now may itself read words, but not through this hook.
-        env.countdown.set(u32::MAX);
-        env.interleave(self.instance);
-        if env.rng.chance(512) {
-            env.countdown.set(env.rng.below(8) as u32);
-        }
-    }
-}
-
-impl Words for Interleaved<'_, '_> {
-    #[inline(always)]
-    fn load(&self, index: usize) -> u64 {
-        self.tick();
-        self.words.load(index)
-    }
-    #[inline(always)]
-    fn load_acquire(&self, index: usize) -> u64 {
-        self.tick();
-        self.words.load_acquire(index)
-    }
-    #[inline(always)]
-    fn fence_acquire(&self) {
-        self.words.fence_acquire();
-    }
-}
-
 impl Env<'_> {
     /// What a fill at this replica must find again, if its memory may be believed.
     pub(crate) fn read_stamp(&self, view: &View, place: usize, hash: KeyHash) -> Option<u64> {
@@ -111,6 +63,36 @@ impl Env<'_> {
         let count = self.profile.partitions * self.profile.replicas;
         let stamp = control::stamp(&control, partition, count, hash);
         self.check_lease(instance).ok().map(|()| stamp)
+    }
+
+    /// Words of a live region: each load may come after an event at its backend.
+    #[inline(always)]
+    fn interleaved<'a>(
+        &'a self,
+        instance: &'a Instance,
+        words: SharedWords<'a>,
+    ) -> Interrupted<'a, impl Fn() + 'a> {
+        let before_load = move || {
+            let left = self.countdown.get();
+            if left != u32::MAX {
+                self.count_down(left, instance);
+            }
+        };
+        Interrupted { words, before_load }
+    }
+
+    #[cold]
+    fn count_down(&self, left: u32, instance: &Instance) {
+        if left > 0 {
+            self.countdown.set(left - 1);
+            return;
+        }
+        // What happens now may itself read words, but not through this hook.
+        self.countdown.set(u32::MAX);
+        self.interleave(instance);
+        if self.rng.chance(512) {
+            self.countdown.set(self.rng.below(8) as u32);
+        }
     }
 
     /// Decides whether and when the read that begins now is interrupted.
@@ -141,13 +123,10 @@ impl Env<'_> {
         self.arm(40);
         let vote = index_vote(hash, view.config_id, window.bucket_count, |bucket| {
             let at = window.offset + bucket * BUCKET_LEN as u64;
-            Interleaved {
-                env: self,
-                instance,
-                words: words
-                    .slice(at, BUCKET_LEN)
-                    .expect("the store advertises windows inside its region"),
-            }
+            let bucket = words
+                .slice(at, BUCKET_LEN)
+                .expect("the store advertises windows inside its region");
+            self.interleaved(instance, bucket)
         });
         self.countdown.set(u32::MAX);
         self.check_lease(instance)?;
@@ -178,11 +157,7 @@ impl Env<'_> {
         let Some(words) = words.slice(pointer.offset(), pointer.len()) else {
             return Err(NoData::OutOfWindow);
         };
-        let source = Interleaved {
-            env: self,
-            instance,
-            words,
-        };
+        let source = self.interleaved(instance, words);
         let out = into.prepare(pointer.len());
         self.arm(out.len() as u64);
         for (index, word) in out.iter_mut().enumerate() {

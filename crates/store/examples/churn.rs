@@ -7,6 +7,10 @@
 //! With `shift` for VALUES: the hit ratio where lengths shift from 100 B to 4 KiB
 //! and back, beside that of a fresh store.
 
+#[path = "../tests/all/common/random.rs"]
+mod random;
+
+use random::Random;
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Found, Mutation, Outcome, Rejection};
@@ -19,22 +23,6 @@ const CORPUS_FACTOR: f64 = 2.5;
 /// Requests, as a multiple of the keys.
 const TURNS: u64 = 3;
 const START_NS: u64 = 1_700_000_000_000_000_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// From 0 to below 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Lengths of values, always the same one for a key.
 #[derive(Clone, Copy)]

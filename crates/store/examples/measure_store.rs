@@ -3,6 +3,10 @@
 //!
 //! `cargo run --release -p trefoil-store --example measure_store [mutations|items|sizes]`
 
+#[path = "../tests/all/common/random.rs"]
+mod random;
+
+use random::Random;
 use std::time::{Duration, Instant};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
@@ -14,17 +18,6 @@ const MIB: u64 = 1 << 20;
 const NOW: Now = Now {
     unix_ns: 1_700_000_000_000_000_000,
 };
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
-    }
-}
 
 fn store(limit: u64, policy: PolicyKind) -> Store {
     let config = StoreConfig {

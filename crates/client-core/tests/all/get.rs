@@ -15,6 +15,7 @@ use trefoil_layout::{IndexEntry, KeyHash, Pointer, Version};
 const KEY: &[u8] = b"key";
 const HASH: KeyHash = KeyHash { place: 5, tag: 9 };
 const NOW_MS: u64 = 1_000;
+const ABSENT: IndexVote = IndexVote::Absent { epoch: 1 };
 
 fn v(time_ns: u64) -> Version {
     Version::new(time_ns, 1, 0)
@@ -101,7 +102,7 @@ impl<const N: usize> Script<N> {
         self.index(replica, present(replica, time_ns, epoch))
     }
     fn absent(&mut self, replica: usize) -> &mut Self {
-        self.index(replica, IndexVote::Absent { epoch: 1 })
+        self.index(replica, ABSENT)
     }
     /// A message is answered with version `time_ns`.
     fn answers(&mut self, replica: usize, time_ns: u64) -> &mut Self {
@@ -462,17 +463,17 @@ fn an_expired_entry_is_looked_at_even_if_another_vote_came_first() {
 }
 
 /// Rounds in which replica 0 has version 5, replica 1 version 6, and replica 2
-/// nothing, until the machine asks by message.
+/// what `third` says, until the machine asks by message.
 #[track_caller]
-fn the_same_until_it_asks(plan: Plan<3>) -> Script<3> {
-    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
+fn the_same_until_it_asks(plan: &Plan<3>, third: IndexVote) -> Script<3> {
+    let mut get = Script::<3>::with(plan, Limits::until(u64::MAX));
     let by_rpc = false;
     let mut rounds = 0;
     loop {
         match get.0.poll(0) {
             GetStep::ReadIndex { replica: 2 } => {
                 rounds += 1;
-                get.absent(2)
+                get.index(2, third)
             }
             GetStep::ReadIndex { replica } => get.votes(replica, 5 + replica as u64, 1),
             GetStep::ReadData { replica, .. } => get.data(replica, 5 + replica as u64),
@@ -554,7 +555,7 @@ fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
         get.answers(0, 5).answers(2, 5).hit(0, 5);
     }
     // Three that disagree: as patient as for everybody.
-    let mut get = the_same_until_it_asks(Plan::frugal(0).careful(now, Version::ZERO));
+    let mut get = the_same_until_it_asks(&Plan::frugal(0).careful(now, Version::ZERO), ABSENT);
     get.absent(0).absent(2);
     get.miss(MissReason::Absent);
 }
@@ -615,10 +616,10 @@ fn one_that_is_left_alone_disagrees_with_nobody() {
 #[test]
 fn replicas_that_go_on_disagreeing_are_asked_before_it_is_a_miss() {
     // One had not got round to the mutation that another one holds.
-    let mut get = the_same_until_it_asks(Plan::frugal(0));
+    let mut get = the_same_until_it_asks(&Plan::frugal(0), ABSENT);
     get.answers(0, 6).answers(1, 6).hit(0, 6);
     // They say what they said: one of two that live has evicted it, say.
-    let mut get = the_same_until_it_asks(Plan::frugal(0));
+    let mut get = the_same_until_it_asks(&Plan::frugal(0), ABSENT);
     get.answers(0, 5).answers(1, 6).answers_absent(2);
     get.miss(MissReason::Inquorate);
 }
@@ -627,26 +628,7 @@ fn replicas_that_go_on_disagreeing_are_asked_before_it_is_a_miss() {
 fn three_values_at_rest_are_a_disagreement_for_who_asks_carefully() {
     // Nobody has evicted: each holds a version that the others do not.
     let plan = Plan::frugal(0).careful(AT_REST_NS + 100, Version::ZERO);
-    let mut get = Script::<3>::with(&plan, Limits::until(u64::MAX));
-    let mut rounds = 0;
-    let by_rpc = false;
-    loop {
-        match get.0.poll(0) {
-            GetStep::ReadIndex { replica } => {
-                rounds += u32::from(replica == 2);
-                get.votes(replica, 5 + replica as u64, 1)
-            }
-            GetStep::ReadData { replica, .. } => get.data(replica, 5 + replica as u64),
-            GetStep::Pause { .. } => continue,
-            step => {
-                assert_eq!(step, GetStep::Ask { replica: 0, by_rpc });
-                break;
-            }
-        };
-    }
-    assert_eq!(rounds, 10, "far fewer than the budget allows");
-    get.asks(GetStep::Ask { replica: 1, by_rpc });
-    get.asks(GetStep::Ask { replica: 2, by_rpc }).waits();
+    let mut get = the_same_until_it_asks(&plan, present(2, 7, 1));
     for replica in 0..3 {
         get.votes(replica, 5 + replica as u64, 1);
     }

@@ -377,28 +377,35 @@ impl Executor for OneSlowKey {
     }
 }
 
-#[test]
-fn one_slow_key_holds_nobody_else_up() {
-    let is_over = Arc::new(AtomicBool::new(false));
-    let wake = Arc::new(Mutex::new(None));
+/// A door for memcached's protocol over what `executor` executes.
+fn start_over<E: Executor + Send + 'static>(executor: impl Fn() -> E) -> Gateway {
     let options = options();
     let doors = Doors::open(&options).unwrap();
-    let gateway = Gateway::start_with(
-        options,
-        doors,
-        |_| {
-            let executor = OneSlowKey {
-                memory: MemoryKeyspace::new(0),
-                waiting: Vec::new(),
-                is_over: Arc::clone(&is_over),
-                wake: Arc::clone(&wake),
-            };
-            DeferredKeyspace::new(executor, Duration::from_secs(1), 1)
-        },
-        |_| support::Nobody,
-        |_, _| MemcacheSession::new(),
-    )
-    .unwrap();
+    let keyspace = |_| DeferredKeyspace::new(executor(), Duration::from_secs(1), 1);
+    let session = |_: Protocol, _: &_| MemcacheSession::new();
+    Gateway::start_with(options, doors, keyspace, |_| support::Nobody, session).unwrap()
+}
+
+/// The door, and what ends the waiting for `slow`.
+fn start_with_one_slow_key() -> (Gateway, impl Fn()) {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let wake = Arc::new(Mutex::new(None::<Wake>));
+    let gateway = start_over(|| OneSlowKey {
+        memory: MemoryKeyspace::new(0),
+        waiting: Vec::new(),
+        is_over: Arc::clone(&is_over),
+        wake: Arc::clone(&wake),
+    });
+    let end = move || {
+        is_over.store(true, Ordering::SeqCst);
+        wake.lock().unwrap().as_ref().unwrap()();
+    };
+    (gateway, end)
+}
+
+#[test]
+fn one_slow_key_holds_nobody_else_up() {
+    let (gateway, end) = start_with_one_slow_key();
     let mut slow = connect(&gateway);
     slow.send("get a\r\nget slow\r\nget b\r\n");
     assert_eq!(slow.line(), "END\r");
@@ -415,8 +422,7 @@ fn one_slow_key_holds_nobody_else_up() {
     let socket = gone.stream.into_inner();
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
     drop(socket);
-    is_over.store(true, Ordering::SeqCst);
-    wake.lock().unwrap().as_ref().unwrap()();
+    end();
     assert_eq!([slow.line(), slow.line()], ["END\r", "END\r"]);
     slow.send("get slow\r\nquit\r\n");
     assert_eq!(slow.line(), "END\r");
@@ -462,19 +468,9 @@ impl Executor for FailsOnce {
 #[test]
 fn a_flush_that_was_put_off_and_fails_is_tried_again() {
     let flushes = Arc::new(AtomicUsize::new(0));
-    let options = options();
-    let doors = Doors::open(&options).unwrap();
-    let gateway = Gateway::start_with(
-        options,
-        doors,
-        |_| {
-            let flushes = Arc::clone(&flushes);
-            DeferredKeyspace::new(FailsOnce { flushes }, Duration::from_secs(1), 1)
-        },
-        |_| support::Nobody,
-        |_, _| MemcacheSession::new(),
-    )
-    .unwrap();
+    let gateway = start_over(|| FailsOnce {
+        flushes: Arc::clone(&flushes),
+    });
     assert_eq!(connect(&gateway).ask("flush_all 1\r"), "OK\r");
     wait_until(|| flushes.load(Ordering::SeqCst) == 2);
     std::thread::sleep(Duration::from_millis(1500));
@@ -508,34 +504,14 @@ fn limits_are_replaced_while_connections_go_on() {
 
 #[test]
 fn answers_that_have_just_come_leave_before_the_door_closes() {
-    let is_over = Arc::new(AtomicBool::new(false));
-    let wake = Arc::new(Mutex::new(None));
-    let options = options();
-    let doors = Doors::open(&options).unwrap();
-    let gateway = Gateway::start_with(
-        options,
-        doors,
-        |_| {
-            let executor = OneSlowKey {
-                memory: MemoryKeyspace::new(0),
-                waiting: Vec::new(),
-                is_over: Arc::clone(&is_over),
-                wake: Arc::clone(&wake),
-            };
-            DeferredKeyspace::new(executor, Duration::from_secs(1), 1)
-        },
-        |_| support::Nobody,
-        |_, _| MemcacheSession::new(),
-    )
-    .unwrap();
+    let (gateway, end) = start_with_one_slow_key();
     // More than one round serves.
     let mut clients: Vec<_> = (0..300).map(|_| connect(&gateway)).collect();
     for client in &mut clients {
         client.send("get a\r\nget slow\r\n");
         assert_eq!(client.line(), "END\r", "its next request has begun");
     }
-    is_over.store(true, Ordering::SeqCst);
-    wake.lock().unwrap().as_ref().unwrap()();
+    end();
     gateway.shutdown();
     for client in &mut clients {
         assert_eq!([client.line(), client.line()], ["END\r", ""]);

@@ -29,7 +29,7 @@ struct Front {
 
 impl Front {
     fn open(change: impl FnOnce(&mut ObserveOptions)) -> Front {
-        Front::with(2, change, |_| Shaky(memory(), None))
+        Front::with(2, change, |_| shaky())
     }
 
     /// With one event loop.
@@ -91,7 +91,23 @@ fn memory() -> MemoryKeyspace {
 
 /// A keyspace where keys named `inquorate` have no quorum and `slow` takes
 /// long.
-struct Shaky(MemoryKeyspace, Option<Totals>);
+struct Shaky {
+    memory: MemoryKeyspace,
+    /// What it says that it holds, instead of what it does hold.
+    totals: Option<Totals>,
+    /// It evicts an item whenever it is asked, while that is watched.
+    evicts: bool,
+    is_watched: bool,
+}
+
+fn shaky() -> Shaky {
+    Shaky {
+        memory: memory(),
+        totals: None,
+        evicts: false,
+        is_watched: false,
+    }
+}
 
 impl Keyspace for Shaky {
     fn get(
@@ -105,19 +121,19 @@ impl Keyspace for Shaky {
             key if key.starts_with(b"slow") => std::thread::sleep(Duration::from_millis(30)),
             _ => {}
         }
-        self.0.get(key, access, with)
+        self.memory.get(key, access, with)
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
-        self.0.set(key, item)
+        self.memory.set(key, item)
     }
 
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
-        self.0.update(key, decide)
+        self.memory.update(key, decide)
     }
 
     fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
-        self.0.flush(at_ms)
+        self.memory.flush(at_ms)
     }
 
     fn list(
@@ -126,77 +142,30 @@ impl Keyspace for Shaky {
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
     ) -> Result<u64, Halt> {
-        self.0.list(cursor, count, each)
+        self.memory.list(cursor, count, each)
     }
 
     fn totals(&mut self) -> Result<Totals, Halt> {
-        if let Some(totals) = self.1 {
+        if let Some(totals) = self.totals {
             return Ok(totals);
         }
-        self.0.totals()
+        self.memory.totals()
     }
 
     fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
-        self.0.set_memory_limit(bytes)
+        self.memory.set_memory_limit(bytes)
     }
 
     fn value_len_max(&self) -> usize {
-        self.0.value_len_max()
-    }
-}
-
-/// A keyspace that evicts an item whenever it is asked, while that is watched.
-struct Evicting(MemoryKeyspace, bool);
-
-impl Keyspace for Evicting {
-    fn get(
-        &mut self,
-        key: &[u8],
-        access: Access,
-        with: &mut dyn FnMut(Option<&Item<'_>>),
-    ) -> Result<(), Halt> {
-        self.0.get(key, access, with)
-    }
-
-    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
-        self.0.set(key, item)
-    }
-
-    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
-        self.0.update(key, decide)
-    }
-
-    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
-        self.0.flush(at_ms)
-    }
-
-    fn list(
-        &mut self,
-        cursor: u64,
-        count: usize,
-        each: &mut dyn FnMut(&ListedItem<'_>),
-    ) -> Result<u64, Halt> {
-        self.0.list(cursor, count, each)
-    }
-
-    fn totals(&mut self) -> Result<Totals, Halt> {
-        self.0.totals()
-    }
-
-    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
-        self.0.set_memory_limit(bytes)
-    }
-
-    fn value_len_max(&self) -> usize {
-        self.0.value_len_max()
+        self.memory.value_len_max()
     }
 
     fn watch_evictions(&mut self, wanted: bool) {
-        self.1 = wanted;
+        self.is_watched = wanted;
     }
 
     fn take_evicted(&mut self, each: &mut dyn FnMut(&Evicted<'_>)) -> u64 {
-        if self.1 {
+        if self.evicts && self.is_watched {
             each(&Evicted {
                 key: b"a key",
                 key_len: 5,
@@ -214,7 +183,11 @@ impl Keyspace for Evicting {
 
 #[test]
 fn evictions_are_logged_for_those_who_watch() {
-    let front = Front::over(|_| {}, |_| Evicting(memory(), false));
+    let evicting = |_| Shaky {
+        evicts: true,
+        ..shaky()
+    };
+    let front = Front::over(|_| {}, evicting);
     let (mut watcher, mut other) = (front.client(), front.client());
     let ask = watcher.0.get_mut();
     ask.write_all(b"watch evictions\r\n").unwrap();
@@ -394,7 +367,11 @@ fn every_name_that_memcached_has_is_there_in_its_order() {
         limit_bytes: 1 << 20,
         ..Totals::default()
     };
-    let front = Front::over(|_| {}, |_| Shaky(memory(), Some(totals)));
+    let filled = |_| Shaky {
+        totals: Some(totals),
+        ..shaky()
+    };
+    let front = Front::over(|_| {}, filled);
     let (mut theirs, mut ours) = (Client::connect(memcached.address()), front.client());
     theirs.ask("set a 0 0 1\r\n1");
     let names = |stats: Vec<(String, String)>| -> Vec<String> {

@@ -4,6 +4,7 @@
 
 use super::net::{Errand, Net};
 use super::process::Process;
+use crate::words::Interrupted;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -62,44 +63,6 @@ pub(super) struct Scan {
     pub(super) token: Token,
     pub(super) place: usize,
     pub(super) hash: KeyHash,
-}
-
-/// Words of live memory: each load may be followed by an event.
-struct Torn<'a> {
-    net: &'a Net,
-    process: &'a Rc<Process>,
-    words: SharedWords<'a>,
-    loads_left: &'a Cell<u64>,
-}
-
-impl Torn<'_> {
-    fn tick(&self) {
-        match self.loads_left.get() {
-            u64::MAX => {}
-            0 => {
-                self.loads_left.set(match self.net.rng.chance(512) {
-                    true => self.net.rng.below(8),
-                    false => u64::MAX,
-                });
-                self.process.disturb(self.net);
-            }
-            left => self.loads_left.set(left - 1),
-        }
-    }
-}
-
-impl Words for Torn<'_> {
-    fn load(&self, index: usize) -> u64 {
-        self.tick();
-        self.words.load(index)
-    }
-    fn load_acquire(&self, index: usize) -> u64 {
-        self.tick();
-        self.words.load_acquire(index)
-    }
-    fn fence_acquire(&self) {
-        self.words.fence_acquire();
-    }
 }
 
 impl Scans {
@@ -168,6 +131,27 @@ impl Scan {
         net.wake(self.scans.client, net.takes(WAY_NS));
     }
 
+    /// Words of live memory: each load may come after an event at its backend.
+    fn torn<'a>(
+        &'a self,
+        net: &'a Net,
+        words: SharedWords<'a>,
+        loads_left: &'a Cell<u64>,
+    ) -> Interrupted<'a, impl Fn() + 'a> {
+        let before_load = move || match loads_left.get() {
+            u64::MAX => {}
+            0 => {
+                loads_left.set(match net.rng.chance(512) {
+                    true => net.rng.below(8),
+                    false => u64::MAX,
+                });
+                self.process.disturb(net);
+            }
+            left => loads_left.set(left - 1),
+        };
+        Interrupted { words, before_load }
+    }
+
     fn vote(&self, net: &Net, loads_left: &Cell<u64>) -> IndexVote {
         let regions = self.process.store.regions();
         let partition = self.process.partition(self.place, self.hash);
@@ -179,12 +163,8 @@ impl Scan {
             window.bucket_count,
             |bucket| {
                 let at = window.offset + bucket * BUCKET_LEN as u64;
-                Torn {
-                    net,
-                    process: &self.process,
-                    words: index.slice(at, BUCKET_LEN).expect("inside the region"),
-                    loads_left,
-                }
+                let bucket = index.slice(at, BUCKET_LEN).expect("inside the region");
+                self.torn(net, bucket, loads_left)
             },
         );
         // The range may hold another partition's index by now.
@@ -211,12 +191,7 @@ impl Scan {
         let Some(words) = data.slice(pointer.offset(), pointer.len()) else {
             return false;
         };
-        let source = Torn {
-            net,
-            process: &self.process,
-            words,
-            loads_left,
-        };
+        let source = self.torn(net, words, loads_left);
         for (index, word) in into.prepare(pointer.len()).iter_mut().enumerate() {
             *word = source.load(index);
         }

@@ -2,6 +2,7 @@
 
 mod mutants;
 mod promise;
+mod replay;
 mod stability;
 mod whole;
 mod whole_mutants;

@@ -1,6 +1,7 @@
 //! The promise holds on many histories, the histories reach the rare branches,
 //! and a seed replays exactly.
 
+use crate::replay::replays;
 use trefoil_client_core::get::MissReason;
 use trefoil_sim::{Mark, Property, run, run_many, run_seed};
 
@@ -31,17 +32,7 @@ fn every_history_keeps_the_promise_and_the_rare_branches_are_reached() {
 
 #[test]
 fn a_seed_replays_step_by_step() {
-    for seed in [1, 77, u64::MAX] {
-        let mut traces = [Vec::new(), Vec::new()];
-        let stats = traces.each_mut().map(|lines| {
-            run_seed(seed, &mut |line| lines.push(line.to_owned())).expect("a clean seed")
-        });
-        assert_eq!(stats[0], stats[1]);
-        assert_eq!(traces[0], traces[1]);
-        assert!(traces[0].len() > 20);
-        // Listening changes nothing.
-        assert_eq!(run(seed).expect("a clean seed"), stats[0]);
-    }
+    replays(run_seed, run);
 }
 
 #[test]

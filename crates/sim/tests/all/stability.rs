@@ -2,7 +2,7 @@
 //! moves during the scan is read again. What that is for takes a crash, a recovery
 //! and a late message between two words of one scan, so it is driven step by step.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep, Plan};
 use trefoil_client_core::mutants::{self, Mutant};
@@ -13,7 +13,8 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_layout::words::Words;
 use trefoil_layout::{KeyHash, KeyHasher, Pointer, Version, control, epoch};
-use trefoil_region::{SharedWords, WordBuffer};
+use trefoil_region::WordBuffer;
+use trefoil_sim::words::Interrupted;
 use trefoil_store::{Now, Regions, Store, StoreConfig};
 
 const KEY: &[u8] = b"key";
@@ -49,50 +50,25 @@ fn set(time_ns: u64) -> Mutation<'static> {
     }
 }
 
-/// Words of a bucket; `event` happens before one of their loads.
-struct Watched<'a> {
-    words: SharedWords<'a>,
-    loads_left: &'a Cell<u64>,
-    event: &'a RefCell<Option<&'a dyn Fn()>>,
-}
-
-impl Watched<'_> {
-    fn tick(&self) {
-        let left = self.loads_left.get();
-        self.loads_left.set(left.wrapping_sub(1));
-        if left == 0
-            && let Some(event) = self.event.take()
-        {
-            event();
-        }
-    }
-}
-
-impl Words for Watched<'_> {
-    fn load(&self, index: usize) -> u64 {
-        self.tick();
-        self.words.load(index)
-    }
-    fn load_acquire(&self, index: usize) -> u64 {
-        self.tick();
-        self.words.load_acquire(index)
-    }
-    fn fence_acquire(&self) {
-        self.words.fence_acquire();
-    }
-}
-
+/// A scan of the key's bucket; the event happens before the load of that number.
 fn vote(store: &Store, hash: KeyHash, event: Option<(u64, &dyn Fn())>) -> IndexVote {
     let regions = store.regions();
     let window = control::index_window(&regions.control.words(), 0).expect("an index");
     let loads_left = Cell::new(event.map_or(u64::MAX, |(at, _)| at));
-    let event = RefCell::new(event.map(|(_, event)| event));
+    let before_load = || {
+        let left = loads_left.get();
+        loads_left.set(left.wrapping_sub(1));
+        if left == 0
+            && let Some((_, event)) = event
+        {
+            event();
+        }
+    };
     index_vote(hash, CONFIG, window.bucket_count, |bucket| {
         let at = window.offset + bucket * BUCKET_LEN as u64;
-        Watched {
+        Interrupted {
             words: (regions.index.words().slice(at, BUCKET_LEN)).expect("inside the region"),
-            loads_left: &loads_left,
-            event: &event,
+            before_load: &before_load,
         }
     })
 }

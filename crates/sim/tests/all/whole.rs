@@ -1,5 +1,6 @@
 //! The client's own driver keeps the promise on many histories, and leaks nothing.
 
+use crate::replay::replays;
 use trefoil_sim::whole::{Count, Scene, run, run_many, run_scene, run_seed};
 
 /// Seeds of one test run; `trefoil sim --whole` and `make soak` run more.
@@ -23,17 +24,7 @@ fn the_driver_keeps_the_promise_and_the_rare_events_are_reached() {
 
 #[test]
 fn a_seed_replays_event_by_event() {
-    for seed in [1, 77, u64::MAX] {
-        let mut traces = [Vec::new(), Vec::new()];
-        let stats = traces.each_mut().map(|lines| {
-            run_seed(seed, &mut |line| lines.push(line.to_owned())).expect("a clean seed")
-        });
-        assert_eq!(stats[0], stats[1]);
-        assert_eq!(traces[0], traces[1]);
-        assert!(traces[0].len() > 20);
-        // Listening changes nothing.
-        assert_eq!(run(seed).expect("a clean seed"), stats[0]);
-    }
+    replays(run_seed, run);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Full replicas hold the same: each evicts by itself, and hears of writes and
 //! reads in an order of its own.
 
-use crate::common::{MIB, get, memfd, set};
+use crate::common::{MIB, Random, get, memfd, set};
 use std::collections::{BTreeMap, BTreeSet};
 use trefoil_layout::op::Outcome;
 use trefoil_store::{Access, Now, Store};
@@ -15,21 +15,9 @@ const STEPS: u64 = 400_000;
 const BEHIND_MAX: u64 = 200;
 const VALUE_LEN: usize = 1000;
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-
-    /// Few keys are asked for often, most of them seldom.
-    fn key(&mut self) -> u64 {
-        let share = self.below(1 << 32) as f64 / (1u64 << 32) as f64;
-        (KEYS as f64).powf(share) as u64 - 1
-    }
+/// Few keys are asked for often, most of them seldom.
+fn key(dice: &mut Random) -> u64 {
+    (KEYS as f64).powf(dice.unit()) as u64 - 1
 }
 
 #[derive(Clone, Copy)]
@@ -80,7 +68,7 @@ fn name(key: u64) -> [u8; 8] {
 
 #[test]
 fn full_replicas_hold_the_same_whatever_order_they_hear_in() {
-    let mut dice = Dice(0x2545_F491_4F6C_DD1D);
+    let mut dice = Random(0x2545_F491_4F6C_DD1D);
     let mut replicas: Vec<Replica> = (0..COPIES)
         .map(|_| Replica {
             store: memfd(MEMORY, MEMORY, PARTITIONS),
@@ -88,7 +76,7 @@ fn full_replicas_hold_the_same_whatever_order_they_hear_in() {
         })
         .collect();
     for step in 1..=STEPS {
-        let key = dice.key();
+        let key = key(&mut dice);
         // What two replicas hold is a hit; anything else is written anew.
         let copies = replicas.iter().filter(|replica| replica.holds(key)).count();
         let told = match copies {

@@ -90,18 +90,11 @@ fn a_replica_that_pauses_has_every_copy_afterwards() {
         }
         drop(hanging);
         assert!(client.finish(Duration::from_secs(10)));
-        let mut copies = 0;
         let prefix = format!("{round}-");
-        let mut cursor = 0;
-        loop {
-            let next = connected.list_copies(cursor, 1000, &mut |_, item| {
-                copies += usize::from(item.key.starts_with(prefix.as_bytes()));
-            });
-            cursor = next.unwrap();
-            if cursor == 0 {
-                break;
-            }
-        }
+        let mut copies = 0;
+        each_copy(&connected, |key| {
+            copies += usize::from(key.starts_with(prefix.as_bytes()));
+        });
         missing.push(count * 3 - copies);
         if copies == count * 3 {
             return;
@@ -110,20 +103,25 @@ fn a_replica_that_pauses_has_every_copy_afterwards() {
     panic!("copies that are missing after each round: {missing:?}");
 }
 
+/// Tells of the key of every copy that any backend holds.
+fn each_copy(cell: &trefoil_client::Cell, mut each: impl FnMut(&[u8])) {
+    let mut cursor = 0;
+    loop {
+        let next = cell.list_copies(cursor, 1000, &mut |_, item| each(&item.key));
+        cursor = next.unwrap();
+        if cursor == 0 {
+            return;
+        }
+    }
+}
+
 /// The keys that any backend holds, and that a client does not find in 20 s.
 fn keys_that_are_missed(cell: &Cell) -> Vec<String> {
     let cell = trefoil_client::Cell::connect(&cell.address).unwrap();
     let mut keys = BTreeSet::new();
-    let mut cursor = 0;
-    loop {
-        let next = cell.list_copies(cursor, 1000, &mut |_, item| {
-            keys.insert(item.key.to_vec());
-        });
-        cursor = next.unwrap();
-        if cursor == 0 {
-            break;
-        }
-    }
+    each_copy(&cell, |key| {
+        keys.insert(key.to_vec());
+    });
     let filled: usize = KEYS.parse().unwrap();
     assert!(keys.len() >= filled, "{} keys", keys.len());
     let mut client = cell.client(Options::default());

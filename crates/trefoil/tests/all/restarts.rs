@@ -177,7 +177,6 @@ fn stay(lives: &[&[&str]], mut start: impl FnMut(&[&str]) -> Cell) {
 fn a_client_follows_serve_through_its_lives() {
     let dir = tempfile::tempdir().unwrap();
     let listen = format!("127.0.0.1:{}", free_port());
-    let socket = dir.path().join("serve.sock").display().to_string();
     stay(
         &[
             &["--mode", "R=1"],
@@ -187,10 +186,8 @@ fn a_client_follows_serve_through_its_lives() {
             &["--mode", "R=1", "--hash", "sip13"],
         ],
         |options| {
-            let mut args = vec!["serve", "--listen", &listen, "--socket", &socket];
-            args.extend_from_slice(&["--metrics", "off", "--memcached", "off"]);
-            args.extend_from_slice(options);
-            Cell::start(&args)
+            let args = [&["--listen", &listen], options].concat();
+            Cell::serve(dir.path(), &args)
         },
     );
 }

@@ -97,16 +97,8 @@ fn another_user_comes_in_through_no_door() {
     };
     let listen = format!("127.0.0.1:{}", free_port());
     let socket = common.path("serve.sock");
-    let args = ["serve", "--listen", &listen, "--socket", &socket];
-    let rest = [
-        "--metrics",
-        "off",
-        "--memcached",
-        "off",
-        "--memory",
-        "64MiB",
-    ];
-    let cell = Cell::start(&[&args[..], &rest].concat());
+    let args = ["--listen", &listen, "--memory", "64MiB"];
+    let cell = Cell::serve(common.dir.path(), &args);
     assert!(cell.run(&["set", "k", "ours"]).status.success());
 
     let own_only = "answers its own user only";
@@ -169,16 +161,9 @@ fn a_user_who_is_let_in_comes_in() {
         return;
     };
     let socket = common.path("serve.sock");
-    let args = ["serve", "--listen", "off", "--socket", &socket];
-    let rest = [
-        "--metrics",
-        "off",
-        "--memcached",
-        "off",
-        "--memory",
-        "64MiB",
-    ];
-    let cell = Cell::start(&[&args[..], &rest, &["--allow-user", "65534"]].concat());
+    let args = ["--listen", "off", "--allow-user", "65534"];
+    let args = [&args[..], &["--memory", "64MiB"]].concat();
+    let cell = Cell::serve(common.dir.path(), &args);
     let unix = format!("unix:{socket}");
     let set = common.run(
         &common.program,

@@ -2,6 +2,9 @@
 //! a reader that sees the memory as a client does.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+mod random;
+
+pub(crate) use random::Random;
 use trefoil_layout::bucket;
 use trefoil_layout::control;
 use trefoil_layout::data::{DataEntry, DataError};
@@ -176,21 +179,5 @@ pub(crate) fn one_sided(
         Ok(found) => OneSided::Hit(entry.version, found.value.to_vec()),
         Err(DataError::Torn) => OneSided::Retry,
         Err(DataError::OtherKey) => OneSided::Miss,
-    }
-}
-
-/// A small generator, so that tests need no other and repeat exactly.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }

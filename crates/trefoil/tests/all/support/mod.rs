@@ -67,19 +67,14 @@ impl Cell {
         }
     }
 
-    /// `trefoil serve` on free ports.
+    /// `trefoil serve` on free ports, unless `more` says where.
     pub fn serve(dir: &Path, more: &[&str]) -> Cell {
         let listen = format!("127.0.0.1:{}", free_port());
         let socket = dir.join("serve.sock").display().to_string();
-        let mut args = vec![
-            "serve",
-            "--listen",
-            &listen,
-            "--socket",
-            &socket,
-            "--metrics",
-            "off",
-        ];
+        let mut args = vec!["serve", "--socket", &socket, "--metrics", "off"];
+        if !more.contains(&"--listen") {
+            args.extend_from_slice(&["--listen", &listen]);
+        }
         // The usual port is for one server at a time.
         if !more.contains(&"--memcached") {
             args.extend_from_slice(&["--memcached", "off"]);
