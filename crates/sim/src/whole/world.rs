@@ -272,8 +272,11 @@ impl World {
         let any = net.rng.index(self.counts.len());
         match fault {
             Fault::Kill if self.is_down => {}
-            // One copy: what it held is lost, which is no promise.
-            Fault::Kill if net.profile.replicas == 1 => self.suffer(Fault::EndCell),
+            // One copy: what it held is lost, which is no promise. The cell of now
+            // counts: it may have been started anew in another mode.
+            Fault::Kill if net.published.borrow().mode().replica_count() == 1 => {
+                self.suffer(Fault::EndCell);
+            }
             Fault::Kill => {
                 let victim = self.victim;
                 if let Some(process) = net.process(victim) {
