@@ -78,6 +78,9 @@ pub enum CompareError {
     /// Trefoil's client could not connect.
     #[error(transparent)]
     Connect(#[from] trefoil_client::ConnectError),
+    /// There is no such workload.
+    #[error(transparent)]
+    Workload(#[from] crate::workload::WorkloadError),
     /// The numbers asked for make no comparison.
     #[error("{0}")]
     Options(String),

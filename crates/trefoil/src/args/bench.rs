@@ -246,14 +246,12 @@ pub(crate) struct ChurnArgs {
     pub memory: ByteSize,
     #[arg(long, default_value_t = 16)]
     pub key_size: usize,
-    /// Bytes of a value; a run each
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "100,300,1000,2000,5000",
-        value_name = "N[,N…]"
-    )]
+    /// Bytes of a value; a run each [default: 100,300,1000,2000,5000, unless --cluster is given]
+    #[arg(long, value_delimiter = ',', value_name = "N[,N…]")]
     pub value_size: Vec<usize>,
+    /// Twitter's clusters by number, with keys and values around their mean lengths; a run each [default: 12,14,19,29,37,40, unless --value-size is given]
+    #[arg(long, value_delimiter = ',', value_name = "N[,N…]")]
+    pub cluster: Vec<u32>,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,

@@ -225,16 +225,27 @@ fn memory(args: &MemoryArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What `bench churn` runs unless told otherwise: lengths of values, and clusters with
+/// values from 101 bytes to 20 KB, many writes, many deletes, and few of both.
+const CHURN_VALUE_LENS: [usize; 5] = [100, 300, 1000, 2000, 5000];
+const CHURN_CLUSTERS: [u32; 6] = [12, 14, 19, 29, 37, 40];
+
 fn churn(args: &ChurnArgs) -> Outcome {
     if args.value_size.contains(&0) || args.memory.as_u64() < 32 << 20 {
         return Err(Failure::Usage(
             "--value-size has to be above 0, --memory at least 32MiB".into(),
         ));
     }
+    let (mut value_lens, mut clusters) = (args.value_size.clone(), args.cluster.clone());
+    if value_lens.is_empty() && clusters.is_empty() {
+        value_lens = CHURN_VALUE_LENS.to_vec();
+        clusters = CHURN_CLUSTERS.to_vec();
+    }
     let options = trefoil_bench::churn::ChurnOptions {
         memory: args.memory.as_u64(),
         key_len: args.key_size,
-        value_lens: args.value_size.clone(),
+        value_lens,
+        clusters,
     };
     let report =
         trefoil_bench::churn::churn(&program()?, &options, &mut |what| eprintln!("{what}"))
@@ -243,8 +254,11 @@ fn churn(args: &ChurnArgs) -> Outcome {
         return print_json(&report).map(|()| ExitCode::SUCCESS);
     }
     for case in &report.cases {
+        let name = case
+            .cluster
+            .map_or_else(String::new, |number| format!("cluster {number}, "));
         print_line(&format!(
-            "{:>6} B values: resident bytes per item trefoil {:.1}, {} {:.1}; items per resident byte {:.3}; hit ratio {:.2} % and {:.2} %",
+            "{name}{:>6} B values: resident bytes per item trefoil {:.1}, {} {:.1}; items per resident byte {:.3}; hit ratio {:.2} % and {:.2} %",
             case.value_size,
             case.trefoil.resident_bytes_per_item,
             report.peer,
