@@ -186,7 +186,8 @@ pub trait Port {
     ) -> Result<(), SendError>;
 
     /// Reports items that were read, at most
-    /// [`trefoil_layout::message::TOUCH_COUNT_MAX`]; lost without notice if there is no room.
+    /// [`trefoil_layout::message::TOUCH_COUNT_MAX`]; lost without notice if there is no
+    /// room.
     fn touch(&mut self, partition: usize, batch: TouchBatch<'_>);
 
     /// Sends what was reported and still waits for company.

@@ -99,8 +99,9 @@ impl Channel {
         self.answered >= self.awaited || self.is_closed()
     }
 
-    /// Reports items that were read. What does not fit is dropped. A server that sleeps is left asleep until the ring
-    /// is half full; it looks by itself ten times a second.
+    /// Reports items that were read. What does not fit is dropped. A server that sleeps
+    /// is left asleep until the ring is half full; it looks by itself ten times a
+    /// second.
     pub fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
         let Ok(partition) = u16::try_from(partition) else {
             return;
