@@ -3,7 +3,8 @@
 //! A client that connects and says nothing, or half of a hello, has a place
 //! until its time is over or somebody newer needs the place; nobody waits for
 //! it. Replies are shorter than any socket buffer, so sending never waits. One that
-//! has its rings and never uses them loses them to one that finds none.
+//! has its rings and never uses them loses them to one that finds none; that one's
+//! reply waits for them a moment, and no other's.
 
 use super::client::{Client, Rings};
 use super::export::Export;
@@ -29,9 +30,9 @@ const HALF_OPEN_COUNT_MAX: usize = 16;
 /// Pause after the system refused to accept (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long one who wants rings, when none are left, waits for those of somebody who
-/// does not use them; how often it is looked whether they are there.
-const TAKE_BACK_PATIENCE: Duration = Duration::from_millis(10);
+/// Clients that wait for rings. Others are answered at once: without.
+const SHORT_COUNT_MAX: usize = 64;
+/// How often it is looked whether there are rings for those who wait.
 const TAKE_BACK_LOOK: Duration = Duration::from_micros(200);
 
 pub(super) struct Listener {
@@ -42,6 +43,16 @@ pub(super) struct Listener {
     pub(super) geometry: Geometry,
     pub(super) client_count_max: usize,
     pub(super) hello_timeout: Duration,
+    pub(super) rings_patience: Duration,
+}
+
+/// A client that wants rings when none are left: until somebody's are taken back, or
+/// its time is over.
+struct Short {
+    socket: UnixStream,
+    backend: u32,
+    id: ClientId,
+    end: Instant,
 }
 
 /// A client that has not finished its hello.
@@ -80,13 +91,15 @@ impl Listener {
     /// Greets until the target is stopped.
     pub(super) fn run(self) {
         let mut half_open: VecDeque<HalfOpen> = VecDeque::new();
+        let mut short: VecDeque<Short> = VecDeque::new();
         let mut next_id = 1;
         loop {
-            let ready = self.wait(&half_open);
+            let ready = self.wait(&half_open, !short.is_empty());
             if self.shared.is_stopped() {
                 return;
             }
             let now = Instant::now();
+            self.serve_short(&mut short, now);
             // In the order of the descriptors: half-open ones, then the listener.
             let mut heard = ready.iter();
             half_open.retain_mut(|client| {
@@ -101,7 +114,7 @@ impl Listener {
                     Heard::Hello(hello) => {
                         // The socket moves on; its place is freed.
                         if let Ok(socket) = client.socket.try_clone() {
-                            self.greet(socket, &hello, ClientId(next_id));
+                            self.greet(socket, &hello, ClientId(next_id), &mut short);
                             next_id += 1;
                         }
                         false
@@ -115,8 +128,8 @@ impl Listener {
     }
 
     /// Waits for something to read; tells for each half-open client, then for
-    /// the listening socket.
-    fn wait(&self, half_open: &VecDeque<HalfOpen>) -> Vec<bool> {
+    /// the listening socket. Not for long where somebody waits for rings.
+    fn wait(&self, half_open: &VecDeque<HalfOpen>, is_short: bool) -> Vec<bool> {
         let mut sockets: Vec<PollFd<'_>> = half_open
             .iter()
             .map(|c| c.socket.as_fd())
@@ -125,8 +138,13 @@ impl Listener {
             .collect();
         let timeout = half_open.iter().map(|c| c.end).min().map(|end| {
             let left = end.saturating_duration_since(Instant::now());
-            Timespec::try_from(left + Duration::from_millis(1)).unwrap_or_default()
+            left + Duration::from_millis(1)
         });
+        let timeout = match is_short {
+            true => Some(timeout.map_or(TAKE_BACK_LOOK, |left| left.min(TAKE_BACK_LOOK))),
+            false => timeout,
+        };
+        let timeout = timeout.map(|left| Timespec::try_from(left).unwrap_or_default());
         // An interrupted wait finds nothing ready.
         let _ = rustix::event::poll(&mut sockets, timeout.as_ref());
         sockets.iter().map(|s| !s.revents().is_empty()).collect()
@@ -165,8 +183,14 @@ impl Listener {
         let _ = socket::send_with(socket, &Reply::Refused(status).encode(), &[]);
     }
 
-    /// Answers a complete hello, and hands a client with rings to the poller.
-    fn greet(&self, socket: UnixStream, hello: &[u8; HELLO_LEN], id: ClientId) {
+    /// Answers a complete hello, or has it wait for rings.
+    fn greet(
+        &self,
+        socket: UnixStream,
+        hello: &[u8; HELLO_LEN],
+        id: ClientId,
+        short: &mut VecDeque<Short>,
+    ) {
         let hello = match Hello::parse(hello) {
             Ok(hello) => hello,
             Err(HelloError::Malformed) => return self.refuse(&socket, Status::Malformed),
@@ -175,10 +199,39 @@ impl Listener {
         let Some(export) = self.exports.iter().find(|e| e.backend == hello.backend) else {
             return self.refuse(&socket, Status::NoSuchBackend);
         };
-        let rings = if hello.wants_rings {
-            self.rings(export)
-        } else {
-            None
+        let finds_none = !short.is_empty() || !self.has_place();
+        if !hello.wants_rings || !finds_none || short.len() >= SHORT_COUNT_MAX {
+            return self.grant(socket, export, hello.wants_rings, id);
+        }
+        if short.is_empty() {
+            self.shared.ask_for_rings();
+        }
+        short.push_back(Short {
+            socket,
+            backend: hello.backend,
+            id,
+            end: Instant::now() + self.rings_patience,
+        });
+    }
+
+    /// Answers those who wait for rings and need not wait any longer, in order.
+    fn serve_short(&self, short: &mut VecDeque<Short>, now: Instant) {
+        while let Some(client) = short.pop_front_if(|c| self.has_place() || c.end <= now) {
+            if let Some(export) = self.exports.iter().find(|e| e.backend == client.backend) {
+                self.grant(client.socket, export, true, client.id);
+            }
+            if !short.is_empty() && !self.has_place() {
+                self.shared.ask_for_rings();
+            }
+        }
+    }
+
+    /// Gives a client regions, and rings if it wants some and there are any: then it
+    /// goes to the poller.
+    fn grant(&self, socket: UnixStream, export: &Export, wants_rings: bool, id: ClientId) {
+        let rings = match wants_rings {
+            true => self.rings(export),
+            false => None,
         };
         let reply = Reply::Granted(export.granted(rings.is_some().then_some(self.geometry)));
         let mut descriptors = export.descriptors().to_vec();
@@ -194,23 +247,21 @@ impl Listener {
         }
     }
 
+    /// Whether one more client may have rings.
+    fn has_place(&self) -> bool {
+        let open = self.shared.counters.rings_open.load(Ordering::Acquire);
+        open < self.client_count_max as u64
+    }
+
     /// Rings for one more client; `None` makes it read only and mutate by RPC.
     fn rings(&self, export: &Export) -> Option<Rings> {
-        let counters = &self.shared.counters;
-        let has_place =
-            || counters.rings_open.load(Ordering::Acquire) < self.client_count_max as u64;
-        if !has_place() {
-            self.shared.ask_for_rings();
-            let end = Instant::now() + TAKE_BACK_PATIENCE;
-            while !has_place() && Instant::now() < end {
-                std::thread::sleep(TAKE_BACK_LOOK);
-            }
-        }
-        let rings = has_place()
+        let rings = self
+            .has_place()
             .then(|| Rings::create(self.geometry, &export.service).ok())
             .flatten();
         if rings.is_none() {
-            counters.rings_refused.fetch_add(1, Ordering::Relaxed);
+            let refused = &self.shared.counters.rings_refused;
+            refused.fetch_add(1, Ordering::Relaxed);
         }
         rings
     }

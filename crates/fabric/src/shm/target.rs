@@ -39,6 +39,8 @@ pub struct TargetOptions {
     /// A client that was given rings so long ago and has put nothing into them
     /// loses them to one for whom none are left.
     pub silence_max: Duration,
+    /// How long the reply to one for whom no rings are left waits for some.
+    pub rings_patience: Duration,
 }
 
 impl TargetOptions {
@@ -54,6 +56,7 @@ impl TargetOptions {
             cpu: None,
             hello_timeout: Duration::from_secs(2),
             silence_max: Duration::from_secs(10),
+            rings_patience: Duration::from_millis(10),
         }
     }
 }
@@ -273,6 +276,7 @@ impl Target {
             geometry: options.geometry,
             client_count_max: options.client_count_max,
             hello_timeout: options.hello_timeout,
+            rings_patience: options.rings_patience,
         };
         let mut target = Target {
             shared,

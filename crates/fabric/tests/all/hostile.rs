@@ -1,10 +1,16 @@
 //! Clients that write nonsense, die, or both, beside one that works.
 
-use crate::support::{CONFIG, Rogue, Server, eventually, must_get, must_set, set};
+use crate::support::{BACKEND, CONFIG, Rogue, Server, eventually, must_get, must_set, set};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use trefoil_fabric::shm::ConnectOptions;
+use trefoil_layout::hello::{Hello, REPLY_LEN, Reply};
 use trefoil_layout::message::{Request, RequestHead};
 use trefoil_layout::ring::Producer;
 use trefoil_layout::words::{Words, WordsMut};
@@ -209,4 +215,40 @@ fn rings_that_nobody_uses_go_to_who_wants_some() {
     for other in &mut others {
         assert_eq!(must_get(other, b"other").unwrap(), b"value");
     }
+}
+
+#[test]
+fn nobody_waits_behind_one_who_waits_for_rings() {
+    let patience = Duration::from_secs(600);
+    let server = Server::with(|options| {
+        options.client_count_max = 1;
+        options.rings_patience = patience;
+    });
+    let mut first = server.connect();
+    must_set(&mut first, b"key", b"value");
+    // All of its hello is there before anybody else comes.
+    let mut waiting = UnixStream::connect(server.path()).unwrap();
+    let hello = Hello {
+        backend: BACKEND,
+        wants_rings: true,
+    };
+    waiting.write_all(&hello.encode()).unwrap();
+    let mut reply = [0; REPLY_LEN];
+    let mut answered = || recv(&waiting, &mut reply, RecvFlags::DONTWAIT).map(|(_, count)| count);
+    let reader = ConnectOptions {
+        rings: false,
+        timeout: patience,
+        ..ConnectOptions::default()
+    };
+    for _ in 0..20 {
+        server.try_connect(&reader).unwrap();
+    }
+    assert_eq!(answered(), Err(Errno::AGAIN));
+    drop(first);
+    eventually("it has its rings", || answered() == Ok(REPLY_LEN));
+    let Ok(Reply::Granted(granted)) = Reply::parse(&reply) else {
+        panic!("{reply:?}");
+    };
+    assert!(granted.rings.is_some());
+    assert_eq!(server.statistics().rings_refused, 0);
 }
