@@ -31,7 +31,11 @@
 //! * **A fill takes nobody's place.** Where a replica holds a value all the same
 //!   ([`leaves_room`]), its count does not go into the ticket: it is most likely a
 //!   mutation between its first replica and its second, and with another replica down
-//!   this copy is needed. So the count is read first, then the index once more.
+//!   this copy is needed. So the count is read first, then the index once more: at
+//!   the miss, if it has found something (dead, or no quorum); where it has found
+//!   nothing, only when the fill comes ([`Stamps::is_unseen`]). Later is as good, for
+//!   what was applied meanwhile has changed the count; and most misses read no index
+//!   of a third replica, nor two others twice.
 //!
 //! A ticket is for one key, one topology and one fill: under another configuration
 //! (a flush makes one, too) its fill gives way. Written down and used twice (it can
@@ -49,7 +53,8 @@ use trefoil_layout::{KeyHash, TopologyId, Version};
 /// |---|---|---|
 /// | 0 | 1 | format, 1 |
 /// | 1 | 1 | replicas whose stamp is known, as a bit set |
-/// | 2 | 2 | reserved, zero |
+/// | 2 | 1 | 1 if the replicas' indexes are still to be looked at, else 0 |
+/// | 3 | 1 | reserved, zero |
 /// | 4 | 4 | config id |
 /// | 8 | 8 | life |
 /// | 16 | 16 | the key's hash |
@@ -91,6 +96,17 @@ pub fn index_leaves_room(
     }
 }
 
+/// Whether a replica's stamp, read at a miss that had found nothing, counts for the
+/// fill that comes now: its index, too, says that nothing is there. Nobody asks
+/// whether a value is at rest: at the miss it may not have been.
+pub fn index_is_vacant(vote: IndexVote) -> bool {
+    match vote {
+        IndexVote::Absent { .. } | IndexVote::AskByMessage { .. } => true,
+        IndexVote::Present { .. } => mutants::is_on(Mutant::FillAnywhere),
+        IndexVote::Unstable | IndexVote::Recovering | IndexVote::ConfigChanged { .. } => false,
+    }
+}
+
 /// What a miss has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamps {
@@ -100,6 +116,9 @@ pub struct Stamps {
     pub hash: KeyHash,
     /// By place in the cohort; `None` where the count is not known.
     pub by_place: [Option<u64>; REPLICAS_MAX],
+    /// The indexes were not looked at after the counts were read: a count is good
+    /// only where the fill finds that nothing is there.
+    pub is_unseen: bool,
 }
 
 /// See the module. Neither `Copy` nor `Clone`: it is used up by its fill.
@@ -123,15 +142,24 @@ impl FillTicket {
     }
 
     /// The stamps for a fill of the key with this hash; none under another topology
-    /// than the miss's, for there is no telling what they count there.
+    /// than the miss's, for there is no telling what they count there. `is_vacant`
+    /// looks at a replica's index, where the miss has left that to the fill.
     pub fn redeem(
         self,
         under: TopologyId,
         hash: KeyHash,
+        mut is_vacant: impl FnMut(usize) -> bool,
     ) -> Result<[Option<u64>; REPLICAS_MAX], OtherKey> {
-        let stamps = self.0;
+        let mut stamps = self.0;
         match (stamps.under == under, stamps.hash == hash) {
-            (true, true) => Ok(stamps.by_place),
+            (true, true) => {
+                for (place, stamp) in stamps.by_place.iter_mut().enumerate() {
+                    if stamps.is_unseen && stamp.is_some() && !is_vacant(place) {
+                        *stamp = None;
+                    }
+                }
+                Ok(stamps.by_place)
+            }
             (true, false) => Err(OtherKey),
             (false, _) => Ok([None; REPLICAS_MAX]),
         }
@@ -143,9 +171,11 @@ impl FillTicket {
             under,
             hash,
             by_place,
+            is_unseen,
         } = self.0;
         let mut bytes = [0; TICKET_LEN];
         bytes[0] = FORMAT;
+        bytes[2] = u8::from(is_unseen);
         bytes[4..8].copy_from_slice(&under.config_id.to_le_bytes());
         bytes[8..16].copy_from_slice(&under.life.to_le_bytes());
         bytes[16..24].copy_from_slice(&hash.place.to_le_bytes());
@@ -168,7 +198,8 @@ impl FillTicket {
             word.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let is_sound = bytes[0] == FORMAT && bytes[1] >> REPLICAS_MAX == 0 && bytes[2..4] == [0; 2];
+        let is_sound =
+            bytes[0] == FORMAT && bytes[1] >> REPLICAS_MAX == 0 && bytes[2] <= 1 && bytes[3] == 0;
         if !is_sound {
             return Err(NoTicket);
         }
@@ -183,6 +214,7 @@ impl FillTicket {
                 tag: word(24),
             },
             by_place: std::array::from_fn(|number| known(number).then(|| word(32 + 8 * number))),
+            is_unseen: bytes[2] == 1,
         }))
     }
 }
@@ -199,18 +231,27 @@ mod tests {
     const BY_PLACE: [Option<u64>; REPLICAS_MAX] = [Some(5), None, Some(u64::MAX)];
 
     fn ticket() -> FillTicket {
+        of_a_miss(false)
+    }
+
+    fn of_a_miss(is_unseen: bool) -> FillTicket {
         FillTicket::new(Stamps {
             under: UNDER,
             hash: HASH,
             by_place: BY_PLACE,
+            is_unseen,
         })
+    }
+
+    fn not_asked(_: usize) -> bool {
+        panic!("the miss has looked, or the ticket is good for nothing")
     }
 
     #[test]
     fn it_is_for_one_key_under_one_topology() {
-        assert_eq!(ticket().redeem(UNDER, HASH), Ok(BY_PLACE));
+        assert_eq!(ticket().redeem(UNDER, HASH, not_asked), Ok(BY_PLACE));
         let other = KeyHash { place: 8, tag: 9 };
-        assert_eq!(ticket().redeem(UNDER, other), Err(OtherKey));
+        assert_eq!(ticket().redeem(UNDER, other, not_asked), Err(OtherKey));
         for under in [
             TopologyId { life: 12, ..UNDER },
             TopologyId {
@@ -218,16 +259,32 @@ mod tests {
                 ..UNDER
             },
         ] {
-            assert_eq!(ticket().redeem(under, HASH), Ok([None; REPLICAS_MAX]));
-            // Another life may hash another way: no mistake of the caller's.
-            assert_eq!(ticket().redeem(under, other), Ok([None; REPLICAS_MAX]));
+            for hash in [HASH, other] {
+                // Another life may hash another way: no mistake of the caller's.
+                let redeemed = of_a_miss(true).redeem(under, hash, not_asked);
+                assert_eq!(redeemed, Ok([None; REPLICAS_MAX]));
+            }
         }
+    }
+
+    #[test]
+    fn counts_whose_index_nobody_has_seen_are_good_where_nothing_is_there() {
+        for (vacant, left) in [
+            (0, [Some(5), None, None]),
+            (2, [None, None, Some(u64::MAX)]),
+        ] {
+            let redeemed = of_a_miss(true).redeem(UNDER, HASH, |place| place == vacant);
+            assert_eq!(redeemed, Ok(left));
+        }
+        assert_eq!(of_a_miss(true).redeem(UNDER, HASH, |_| true), Ok(BY_PLACE));
     }
 
     #[test]
     fn it_can_be_written_down_and_nothing_else_is_taken_for_one() {
         let bytes = ticket().to_bytes();
         assert_eq!(FillTicket::from_bytes(&bytes), Ok(ticket()));
+        let unseen = of_a_miss(true);
+        assert_eq!(FillTicket::from_bytes(&unseen.to_bytes()), Ok(unseen));
         assert_eq!(FillTicket::from_bytes(&bytes[1..]), Err(NoTicket));
         for at in 0..4 {
             let mut other = bytes;

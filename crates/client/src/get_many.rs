@@ -291,7 +291,7 @@ impl Client {
                         }
                         State::Absent => {
                             self.driver.counters_mut().misses += 1;
-                            let stamps = self.driver.stamps(item.hash, Version::ZERO, |_| None);
+                            let stamps = self.driver.stamps_unseen(item.hash);
                             let miss = Miss::new(MissReason::Absent, stamps);
                             on(index, Ok(Lookup::Miss(miss)));
                         }
@@ -304,7 +304,7 @@ impl Client {
                     if item.state == State::Far {
                         item.settle(&backends);
                         if item.state == State::Absent {
-                            self.driver.prefetch_stamps(item.hash, &item.backends);
+                            self.driver.prefetch_stamps(item.hash);
                         }
                     }
                 }

@@ -20,12 +20,13 @@ use crate::options::Options;
 use crate::slab::Slab;
 use crate::step::Flow;
 use crate::topology::Topology;
+use crate::uses::ItemRead;
 use crate::versions::Versions;
 use std::sync::Arc;
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::Cas;
 use trefoil_client_core::data::DataCheck;
-use trefoil_client_core::fill::{FillTicket, OtherKey, Stamps};
+use trefoil_client_core::fill::{FillTicket, OtherKey};
 use trefoil_client_core::get::{Get, GetOutcome, GetStep, Plan, Strategy};
 use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::mutate::Mutate;
@@ -119,17 +120,6 @@ pub struct Driver<H: Host> {
     pub(crate) idle_look_ns: u64,
 }
 
-/// An item that a lookup has found.
-#[derive(Clone, Copy, Debug)]
-pub struct ItemRead {
-    /// Of its key.
-    pub hash: KeyHash,
-    /// Who holds it.
-    pub cohort: Cohort,
-    /// Where it stands, by place in the cohort; `None` where nobody looked.
-    pub slots: [Option<u32>; REPLICAS_MAX],
-}
-
 /// What a lookup is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -157,9 +147,9 @@ pub struct Inline {
     /// The backend whose buffer holds a hit's data.
     pub backend: u32,
     /// Of the key.
-    hash: KeyHash,
+    pub(crate) hash: KeyHash,
     /// Of a miss: what it has found expired or flushed, or zero.
-    dead: Version,
+    pub(crate) dead: Version,
 }
 
 impl<H: Host> Driver<H> {
@@ -311,63 +301,6 @@ impl<H: Host> Driver<H> {
     /// Places of operations, used and free.
     pub fn places(&self) -> usize {
         self.slab.places()
-    }
-
-    /// Reports that a hit read this slot at this backend.
-    #[inline(always)]
-    pub fn touch(&mut self, backend: u32, partition: usize, slot: u32) {
-        let link = &mut self.links[backend as usize];
-        if link.touch_needs_caller() {
-            let _ = link.far(&mut self.host, &self.topology);
-        }
-        link.touch(partition, slot);
-    }
-
-    /// Reports to every replica that a hit has read this item: whoever was not asked
-    /// is told the key's name. If only two of three learned of a read, each would know
-    /// two reads in three, and not the same ones: each would evict other items, and a
-    /// key that two of three have evicted is a miss. Where one replica's word is
-    /// enough, it alone is told.
-    #[inline(always)]
-    pub fn item_read(&mut self, read: ItemRead) {
-        let all = read.cohort.as_slice().len() == REPLICAS_MAX;
-        for (place, number) in read.cohort.as_slice().iter().enumerate() {
-            let Some(link) = self.links.get_mut(*number as usize) else {
-                continue;
-            };
-            let Some(partition) = link.view().map(|view| view.partition(place, read.hash)) else {
-                continue;
-            };
-            if link.touch_needs_caller() {
-                let _ = link.far(&mut self.host, &self.topology);
-            }
-            match read.slots[place] {
-                Some(slot) => link.touch(partition, slot),
-                None if all => link.touch_by_name(partition, read.hash),
-                None => {}
-            }
-        }
-    }
-
-    /// The same for a read through other views than the present ones: a slot number
-    /// means something in one window only.
-    pub fn item_read_before(&mut self, read: ItemRead) {
-        if self.topology.cohort(read.hash) == read.cohort {
-            self.item_read(ItemRead {
-                slots: Default::default(),
-                ..read
-            });
-        }
-    }
-
-    /// Reports the touches that are still being collected.
-    pub fn flush_touches(&mut self) {
-        for link in &mut self.links {
-            if link.touch_needs_caller() {
-                let _ = link.far(&mut self.host, &self.topology);
-            }
-            link.flush_touches();
-        }
     }
 
     /// How the replica at `place` is looked up now.
@@ -557,7 +490,9 @@ impl<H: Host> Driver<H> {
         item: Item,
         owner: Owner,
     ) -> Result<u32, OtherKey> {
-        let stamps = ticket.redeem(self.topology.id(), self.topology.hash(key))?;
+        let hash = self.topology.hash(key);
+        let is_vacant = |place| self.is_vacant(hash, place);
+        let stamps = ticket.redeem(self.topology.id(), hash, is_vacant)?;
         Ok(self.begin_mutation(Action::Set, Some(stamps), key, value, item, owner))
     }
 
@@ -857,41 +792,6 @@ impl<H: Host> Driver<H> {
         });
         self.slab.put(at, op);
         at
-    }
-
-    /// What a miss that ended in place leaves for a fill.
-    pub fn missed(&self, inline: &Inline) -> Stamps {
-        self.stamps(inline.hash, inline.dead, |_| None)
-    }
-
-    /// Fetches what [`Driver::stamps`] will read, but for buckets that were `read`
-    /// just now.
-    pub fn prefetch_stamps(&self, hash: KeyHash, read: &[u32]) {
-        let cohort = self.topology.cohort(hash);
-        for (place, number) in cohort.as_slice().iter().enumerate() {
-            match self.links.get(*number as usize).and_then(Link::view) {
-                Some(view) if read.contains(number) => view.prefetch_stamp(place, hash),
-                Some(view) => view.prefetch_absence(place, hash),
-                None => {}
-            }
-        }
-    }
-
-    /// What a miss of the key with this hash leaves for a fill: the stamps that this
-    /// side can read, else those that answers brought. `dead` is what it has found
-    /// expired or flushed, or zero.
-    pub fn stamps(
-        &self,
-        hash: KeyHash,
-        dead: Version,
-        heard: impl Fn(usize) -> Option<u64>,
-    ) -> Stamps {
-        inline::stamps(&self.topology, hash, |place, number| {
-            match self.links.get(number as usize).and_then(Link::view) {
-                Some(view) => inline::stamp_of(view, place, hash, dead, || self.host.unix_ns()),
-                None => heard(place),
-            }
-        })
     }
 
     /// The data entry of a hit that ended in place, until the next lookup.

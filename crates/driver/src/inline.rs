@@ -42,7 +42,7 @@ pub fn run<const N: usize>(
     check: &DataCheck<'_>,
     mut now: u64,
 ) -> Result<GetOutcome, GetStep> {
-    // Probably a miss: it will ask all replicas ([`stamps`]).
+    // Probably a miss: it will ask all replicas ([`stamps_unseen`]).
     let mut is_absent = false;
     loop {
         match get.poll(now) {
@@ -54,9 +54,9 @@ pub fn run<const N: usize>(
                 let vote = view.index_vote(replica, hash);
                 if N > 1 && !is_absent && matches!(vote, IndexVote::Absent { .. }) {
                     is_absent = true;
-                    for other in (0..N).filter(|other| *other != replica) {
-                        if let Some((view, _)) = source.read(other) {
-                            view.prefetch_absence(other, hash);
+                    for place in 0..N {
+                        if let Some((view, _)) = source.read(place) {
+                            view.prefetch_stamp(place, hash);
                         }
                     }
                 }
@@ -106,6 +106,7 @@ pub fn run<const N: usize>(
 
 /// What a miss leaves for a fill: each replica's stamp as `stamp_at` knows it. To be
 /// called once the miss is known, and before its caller hears of it.
+#[inline]
 pub fn stamps(
     topology: &Topology,
     hash: KeyHash,
@@ -120,6 +121,23 @@ pub fn stamps(
         under: topology.id(),
         hash,
         by_place,
+        is_unseen: false,
+    }
+}
+
+/// The same of a miss that has found nothing at all, of the replicas whose memory is
+/// mapped: whether they still hold nothing, the fill looks.
+#[inline]
+pub fn stamps_unseen<'a>(
+    topology: &Topology,
+    hash: KeyHash,
+    view_of: impl Fn(usize, u32) -> Option<&'a RegionView>,
+) -> Stamps {
+    Stamps {
+        is_unseen: true,
+        ..stamps(topology, hash, |place, number| {
+            Some(view_of(place, number)?.stamp(place, hash))
+        })
     }
 }
 

@@ -21,6 +21,8 @@
 //! | `op` | one operation: machine, message, what it waits for |
 //! | `slab` | all of them, and their timers |
 //! | `driver` | begins operations, sends messages, swaps topologies |
+//! | `uses` | what is reported of items that were read |
+//! | `stamps` | what a miss leaves for a fill |
 //! | `turn` | takes in what has come |
 //! | `step` | goes on with one operation |
 //!
@@ -42,16 +44,19 @@ mod link;
 mod op;
 mod options;
 mod slab;
+mod stamps;
 mod step;
 mod topology;
 mod turn;
+mod uses;
 mod versions;
 
-pub use driver::{Counters, Driver, Inline, ItemRead, Purpose, Turns};
+pub use driver::{Counters, Driver, Inline, Purpose, Turns};
 pub use host::{Clock, Event, Host, NotConnected};
 pub use link::{CarrierInUse, Link, LinkStatus};
 pub use op::{Item, Outcome, Owner};
 pub use options::{Carrier, Options};
 pub use topology::Topology;
 pub use turn::Ended;
+pub use uses::ItemRead;
 pub use versions::Versions;

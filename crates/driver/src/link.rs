@@ -400,10 +400,16 @@ impl<P: Port> Link<P> {
         Ok(self.far.as_mut().expect("it was made above"))
     }
 
-    /// Whether touches go by calls, and there is no port for them yet.
-    #[inline(always)]
-    pub(crate) fn touch_needs_caller(&self) -> bool {
-        self.far.is_none() && self.near.as_ref().is_some_and(|near| !near.has_messages())
+    /// Sees to a port for touches that go by calls.
+    pub(crate) fn make_caller_for_touches<H: Host<Port = P>>(
+        &mut self,
+        host: &mut H,
+        topology: &Arc<Topology>,
+    ) {
+        if self.near.as_ref().is_some_and(|near| !near.has_messages()) {
+            // Without it they are lost, as they are on a full ring.
+            let _ = self.far(host, topology);
+        }
     }
 
     /// Reports that a hit read this slot.
@@ -418,12 +424,14 @@ impl<P: Port> Link<P> {
         }
     }
 
-    /// The same where the slot is not known.
+    /// The same where the slot is not known; this backend has place `place` in the
+    /// key's cohort.
     #[inline(always)]
-    pub(crate) fn touch_by_name(&mut self, partition: usize, hash: KeyHash) {
+    pub(crate) fn touch_by_name(&mut self, place: usize, hash: KeyHash) {
         let Some(view) = self.view() else {
             return;
         };
+        let partition = view.partition(place, hash);
         let (window_id, name) = (view.window_id(partition), view.name(partition, hash));
         if let Some(batch) = self.touches[partition].touch_by_name(window_id, name) {
             report(&mut self.near, &mut self.far, partition, batch);
@@ -455,7 +463,10 @@ impl<P: Port> Link<P> {
     }
 }
 
-/// Touches go by messages, or where there are none by calls.
+/// Touches go by messages, or where there are none by calls. Apart from the hits, of
+/// which few fill a batch.
+#[cold]
+#[inline(never)]
 fn report<P: Port>(
     near: &mut Option<P>,
     far: &mut Option<P>,

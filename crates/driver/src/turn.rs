@@ -1,11 +1,11 @@
 //! One turn: whatever has come is taken in, and every operation that can go on goes
 //! on.
 
-use crate::driver::ItemRead;
 use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
 use crate::link::{FULL_LOOK_NS, FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Outcome, Owed, Owner};
+use crate::uses::ItemRead;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
@@ -370,6 +370,7 @@ impl<H: Host> Driver<H> {
                 if expected(&port) {
                     link.connected(port, &mut self.host);
                     link.near_owes = 0;
+                    link.make_caller_for_touches(&mut self.host, &self.topology);
                     true
                 } else {
                     // Nothing is read from there under this topology.

@@ -97,11 +97,13 @@ impl RegionView {
     }
 
     /// What a fill at this backend must find again: see `layout::control::stamp`.
+    #[inline]
     pub fn stamp(&self, place: usize, hash: KeyHash) -> u64 {
         self.stamp_in(self.partition(place, hash), hash)
     }
 
     /// The same where the partition is known already.
+    #[inline]
     pub fn stamp_in(&self, partition: usize, hash: KeyHash) -> u64 {
         let count = self.windows.len();
         control::stamp(&self.control.words(), partition, count, hash)
@@ -119,18 +121,6 @@ impl RegionView {
         let partition = self.partition(place, hash);
         let stamp = control::stamp_word(partition, self.windows.len(), hash);
         self.control.words().prefetch_word(stamp);
-    }
-
-    /// The same and the whole home bucket: what a miss needs of a replica that was
-    /// not read yet.
-    #[inline]
-    pub fn prefetch_absence(&self, place: usize, hash: KeyHash) {
-        self.prefetch_stamp(place, hash);
-        let window = &self.windows[self.partition(place, hash)];
-        if window.bucket_count > 0 {
-            let home = self.bucket(window, hash.bucket(window.bucket_count));
-            home.words().prefetch(BUCKET_LEN);
-        }
     }
 
     /// Id of the index window in use for a partition; 0 if there is none.

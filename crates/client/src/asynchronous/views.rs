@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use trefoil_client_core::data::DataCheck;
-use trefoil_client_core::get::{Get, GetOutcome, Plan, Strategy};
+use trefoil_client_core::get::{Get, GetOutcome, MissReason, Plan, Strategy};
 use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::retry::Limits;
 use trefoil_driver::inline::{self, OneSided};
@@ -141,10 +141,16 @@ impl Views {
                 }
                 GetOutcome::Miss { reason } => {
                     let dead = get.dead_version();
-                    let stamps = inline::stamps(topology, hash, |place, _| {
-                        let view = (*views.get(place)?)?;
-                        inline::stamp_of(view, place, hash, dead, time::unix_ns)
-                    });
+                    let view_of = |place: usize| *views.get(place)?;
+                    let stamps = match reason {
+                        MissReason::Absent => {
+                            inline::stamps_unseen(topology, hash, |place, _| view_of(place))
+                        }
+                        _ => inline::stamps(topology, hash, |place, _| {
+                            let view = view_of(place)?;
+                            inline::stamp_of(view, place, hash, dead, time::unix_ns)
+                        }),
+                    };
                     Ok(OwnedLookup::Miss(Miss::new(reason, stamps)))
                 }
                 GetOutcome::Failed { cause } => Err(failed(cause, None)),
