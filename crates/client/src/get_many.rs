@@ -29,15 +29,13 @@ use crate::get::{Hit, Lookup, Miss};
 use crate::time;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use trefoil_cell::Cohort;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
-use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
 use trefoil_client_core::retry::Limits;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_driver::inline::COARSE_LAG_NS;
-use trefoil_driver::{Carrier, ItemRead, Owner, Purpose};
+use trefoil_driver::{Carrier, Owner, Purpose};
 use trefoil_fabric::{Home, PREFETCH_LEN_MAX, RegionView};
 use trefoil_layout::{KeyHash, Version};
 use trefoil_region::{SharedWords, WordBuffer};
@@ -86,6 +84,8 @@ struct Item<'a, const V: usize> {
     backends: [u32; V],
     homes: [Option<Home<'a>>; V],
     slots: [u32; V],
+    /// A replica that is not read, and its place in the key's cohort.
+    unread: Option<(u32, u8)>,
     state: State,
 }
 
@@ -97,6 +97,7 @@ impl<const V: usize> Item<'_, V> {
         backends: [0; V],
         homes: [None; V],
         slots: [0; V],
+        unread: None,
         state: State::Unclear,
     };
 }
@@ -235,15 +236,21 @@ impl Client {
                         continue;
                     }
                     let hash = topology.hash(key);
+                    item.unread = None;
                     let voters = if copies == 1 {
                         [(topology.placement().first(hash), 0); V]
                     } else {
                         let cohort = topology.cohort(hash);
                         let first = self.driver.turns().next(copies);
-                        std::array::from_fn(|rank| {
+                        let at_rank = |rank: usize| {
                             let place = (first + rank) % copies;
                             (cohort.as_slice()[place], place)
-                        })
+                        };
+                        if copies > V {
+                            let (number, place) = at_rank(V);
+                            item.unread = Some((number, place as u8));
+                        }
+                        std::array::from_fn(at_rank)
                     };
                     item.place(hash, voters, &backends);
                 }
@@ -278,12 +285,17 @@ impl Client {
                             else {
                                 return index;
                             };
-                            if let ([number], [Some(home)], [slot]) =
-                                (&item.backends[..], &item.homes[..], &item.slots[..])
-                            {
-                                self.driver.touch(*number, home.partition(), *slot);
-                            } else {
-                                self.driver.item_read(item.read(topology.cohort(item.hash)));
+                            // All replicas are told, as of a single lookup.
+                            for voter in 0..V {
+                                if let Some(home) = item.homes[voter] {
+                                    let number = item.backends[voter];
+                                    let slot = item.slots[voter];
+                                    self.driver.touch(number, home.partition(), slot);
+                                }
+                            }
+                            if let Some((number, place)) = item.unread {
+                                let place = usize::from(place);
+                                self.driver.touch_by_name(number, place, item.hash);
                             }
                             self.driver.counters_mut().hits += 1;
                             self.driver.observe_sanely(version);
@@ -407,20 +419,6 @@ impl<'a, const V: usize> Item<'a, V> {
             }
             IndexVote::Absent { epoch } => Vote::Absent { epoch },
             _ => Vote::None,
-        }
-    }
-
-    /// What is reported of a hit.
-    fn read(&self, cohort: Cohort) -> ItemRead {
-        let mut slots = [None; REPLICAS_MAX];
-        for (slot, number) in slots.iter_mut().zip(cohort.as_slice()) {
-            let voter = self.backends.iter().position(|backend| backend == number);
-            *slot = voter.map(|voter| self.slots[voter]);
-        }
-        ItemRead {
-            hash: self.hash,
-            cohort,
-            slots,
         }
     }
 
