@@ -211,6 +211,10 @@ fn announced_lengths_cost_nothing_until_bytes_come() {
     assert!(is_responsive(&gateway, 200));
     let grown = resident().saturating_sub(before);
     assert!(grown < 16 << 20, "{} KiB", grown >> 10);
+    // Nor do they count for what they have not sent: nobody is closed for them.
+    drop(impossible);
+    wait_until(|| gateway.connection_count() <= clients.len());
+    assert_eq!(gateway.connection_count(), clients.len());
 }
 
 #[test]
@@ -317,7 +321,10 @@ fn idle_connections_end_where_that_is_wanted() {
     }
     assert!(begin.elapsed() >= Duration::from_millis(350));
     assert_eq!(idle.line(), "", "the idle one has ended");
+    // Who watches is silent by nature, and the busy one is not idle.
+    assert!(watcher.line().contains("key=k"));
     assert_eq!(busy.ask("get k"), "none");
+    assert_eq!(gateway.connection_count(), 2);
 }
 
 #[test]

@@ -62,6 +62,8 @@ impl Fake {
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                    // What is bounded is bounded by the client.
+                    .max_concurrent_streams(None)
                     .serve_connection(TokioIo::new(stream), service.clone());
                 tokio::spawn(connection);
             }

@@ -224,7 +224,7 @@ fn bells_are_never_lost() {
                 let mut random = seed + 1;
                 let end = Instant::now() + Duration::from_millis(700);
                 let mut rounds = 0;
-                while Instant::now() < end {
+                while Instant::now() < end || rounds <= 100 {
                     random = random
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1);
@@ -235,7 +235,6 @@ fn bells_are_never_lost() {
                     ask(&mut connection, &Request::Ping, |_| ());
                     rounds += 1;
                 }
-                assert!(rounds > 100, "{rounds}");
             });
         }
     });

@@ -201,32 +201,30 @@ fn a_shutdown_that_a_client_asks_for_reaches_the_owner() {
     assert!(asked.load(Ordering::SeqCst));
 }
 
-#[test]
-fn a_stopping_door_lets_answers_leave_first() {
+/// Whether an answer that is far longer than the kernel's buffers leaves through a door
+/// that is closing, if its reader goes on once nobody else can come in.
+fn a_long_answer_leaves() -> bool {
+    const LEN: usize = 32 << 20;
     let gateway = start(options());
     let address = port(&gateway);
     let mut client = connect(&gateway);
     let idle = connect(&gateway);
-    // An answer that waits for its reader, however little of it is left.
-    let len = 8 << 20;
-    client.send(format!("fill {len}\n"));
+    client.send(format!("fill {LEN}\n"));
     assert_eq!(client.bytes(1), b"x");
-    let begin = Instant::now();
     let stopping = std::thread::spawn(move || gateway.shutdown());
-    let mut got = 1;
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match client.stream.read(&mut buffer).unwrap() {
-            0 => break,
-            len => got += len,
-        }
-    }
+    wait_until(|| std::net::TcpStream::connect(address).is_err());
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    // Also beside one that asks nothing.
     stopping.join().unwrap();
-    // What was begun ends; the rest of a long answer need not.
-    assert!(got >= 100_000, "{got}");
-    assert!(begin.elapsed() < Duration::from_secs(5));
-    assert!(std::net::TcpStream::connect(address).is_err());
     drop(idle);
+    1 + rest.len() == LEN
+}
+
+#[test]
+fn a_stopping_door_lets_answers_leave_first() {
+    // They have a second, and a busy machine may stand still for so long.
+    assert!((0..10).any(|_| a_long_answer_leaves()));
 }
 
 #[test]
@@ -301,7 +299,32 @@ fn a_loop_that_dies_sounds_the_alarm() {
 }
 
 #[test]
-fn who_does_not_say_who_it_is_has_little_and_not_for_long() {
+fn who_does_not_say_who_it_is_has_little() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann:secret\n").unwrap();
+    let mut options = options();
+    options.users = Some(Users::read(file.path()).unwrap());
+    options.item_len_max = support::VALUE_LEN_MAX;
+    options.limits.authentication_timeout = Duration::from_secs(3600);
+    let gateway = start(options);
+    let half = vec![b'x'; support::VALUE_LEN_MAX / 2];
+    let request = format!("set k {}\n", support::VALUE_LEN_MAX);
+    let mut known = connect(&gateway);
+    assert_eq!(known.ask("login ann secret"), "yes");
+    known.send(&request);
+    known.send(&half);
+    let mut stranger = connect(&gateway);
+    assert_eq!(stranger.ask("get k"), "none");
+    stranger.send(&request);
+    // It may be closed in the middle of it.
+    let _ = stranger.stream.get_mut().write_all(&half);
+    wait_until(|| gateway.connection_count() == 1);
+    known.send(&half);
+    assert_eq!(known.line(), "ok");
+}
+
+#[test]
+fn who_does_not_say_who_it_is_does_not_stay() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "ann:secret\n").unwrap();
     let mut options = options();
@@ -314,12 +337,6 @@ fn who_does_not_say_who_it_is_has_little_and_not_for_long() {
     assert_eq!(known.ask("login ann secret"), "yes");
     let mut silent = connect(&gateway);
     let mut talker = connect(&gateway);
-    let mut hoarder = connect(&gateway);
-    hoarder.send(format!("set k {}\n", support::VALUE_LEN_MAX));
-    let _ = hoarder.stream.get_mut().write_all(&vec![b'x'; 1 << 20]);
-    let mut rest = Vec::new();
-    let _ = hoarder.stream.read_to_end(&mut rest);
-    assert!(begin.elapsed() < Duration::from_secs(5));
     // To be busy does not help.
     let mut ended = false;
     while !ended {

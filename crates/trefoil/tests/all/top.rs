@@ -16,7 +16,8 @@ fn a_snapshot_of_a_whole_cell_in_one_process() {
     assert_eq!(report["memory"]["items"], 1);
     assert_eq!(report["memory"]["limit_bytes"], 64 << 20);
     let lease = report["backends"][0]["lease_age_ms"].as_u64().unwrap();
-    assert!(lease < 500, "{lease}");
+    // It is renewed ten times a second; a busy machine may stand still for a while.
+    assert!(lease < 5_000, "{lease}");
     let key = &report["keys"][0];
     assert_eq!(
         (&key["key"], &key["key_len"]),
