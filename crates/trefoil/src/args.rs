@@ -151,7 +151,7 @@ pub(crate) struct StoreArgs {
     /// Bound of all resident memory [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
-    /// What makes room when memory is full [default: lru]
+    /// What makes room when memory is full [default: slru]
     #[arg(long, value_name = "POLICY")]
     pub eviction: Option<Eviction>,
     /// Longest value that is accepted [default: 16MiB]
