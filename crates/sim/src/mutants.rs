@@ -1,8 +1,9 @@
 //! Runs with one safety rule broken: a simulator that does not notice would
 //! prove nothing.
 
-use crate::many::{Batch, Report, run_many_with};
-use crate::whole::{self, Scene, WholeStats};
+use crate::many::{Report, run_many_with};
+use crate::violation::{Property, Violation};
+use crate::whole::{self, Scene};
 
 /// A rule that is broken on purpose, by the clients or by the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +16,18 @@ pub enum Rule {
 
 impl Rule {
     fn break_here(self) {
+        mend_all();
         match self {
             Rule::Client(mutant) => trefoil_client_core::mutants::set(Some(mutant)),
             Rule::Store(mutant) => trefoil_store::mutants::set(Some(mutant)),
         }
     }
+}
+
+/// Puts every rule in force on this thread.
+fn mend_all() {
+    trefoil_client_core::mutants::set(None);
+    trefoil_store::mutants::set(None);
 }
 
 /// Runs up to `count` seeds from `first` with `rule` broken on all threads;
@@ -28,14 +36,85 @@ pub fn hunt(rule: Rule, first: u64, count: u64, threads: usize) -> Report {
     run_many_with(first, count, threads, &|_| {}, &|| rule.break_here())
 }
 
-/// As [`hunt`], in runs of the client's own driver: usual ones, or in one scene.
-pub fn hunt_whole(
-    rule: Rule,
-    scene: Option<Scene>,
-    first: u64,
-    count: u64,
-    threads: usize,
-) -> Report<WholeStats> {
-    let batch = Batch::of(first, count, threads);
-    whole::run_batch(&batch, scene, &|_| {}, &|| rule.break_here())
+/// A rule of the whole client's, and the runs that show that it is needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What is broken.
+    pub rule: Rule,
+    /// In which runs it is; usual ones, or those of a scene.
+    pub scene: Option<Scene>,
+    /// What is violated then: any of these.
+    pub properties: &'static [Property],
 }
+
+impl Case {
+    const fn of_client(
+        mutant: trefoil_client_core::mutants::Mutant,
+        scene: Option<Scene>,
+        properties: &'static [Property],
+    ) -> Self {
+        Case {
+            rule: Rule::Client(mutant),
+            scene,
+            properties,
+        }
+    }
+
+    const fn of_store(
+        mutant: trefoil_store::mutants::Mutant,
+        scene: Option<Scene>,
+        properties: &'static [Property],
+    ) -> Self {
+        Case {
+            rule: Rule::Store(mutant),
+            scene,
+            properties,
+        }
+    }
+
+    /// Runs seeds from `first` on until one shows it, at most `count`: how many, and
+    /// what it showed.
+    pub fn seeds_until_noticed(&self, first: u64, count: u64) -> Option<(u64, Violation)> {
+        self.rule.break_here();
+        let mut seeds = (1..=count).zip(first..);
+        let found = seeds.find_map(|(done, seed)| {
+            let violation = whole::run_in(self.scene, seed).err()?;
+            let is_it = self.properties.contains(&violation.property);
+            is_it.then(|| (done, whole::told(self.scene, seed).unwrap_or(violation)))
+        });
+        mend_all();
+        found
+    }
+}
+
+/// The rules of driver, readers and indexes, each with the runs in which one in a few
+/// shows it, whatever seeds they begin with: see the example `mutants`.
+pub const WHOLE: [Case; 10] = {
+    use Property::{Fresh, Ghost, Healed, Kept, Leak, Monotone};
+    use trefoil_client_core::mutants::Mutant as Core;
+    use trefoil_store::mutants::Mutant as Stored;
+    [
+        Case::of_client(Core::PlaceIgnored, None, &[Kept]),
+        Case::of_client(Core::FormerAnswerCounts, None, &[Fresh, Ghost]),
+        Case::of_client(Core::LifeIgnored, None, &[Healed]),
+        Case::of_client(Core::AbandonedKept, None, &[Leak]),
+        Case::of_client(Core::VoteOfOne, None, &[Fresh, Monotone]),
+        Case::of_client(Core::AckOfOne, None, &[Fresh, Monotone]),
+        Case::of_client(
+            Core::ConfigIgnored,
+            Some(Scene::GrowingIndexes),
+            &[Fresh, Monotone],
+        ),
+        Case::of_client(
+            Core::StaleBlocked,
+            Some(Scene::FullRings),
+            &[Fresh, Monotone],
+        ),
+        Case::of_store(Stored::OverflowUnflagged, None, &[Kept]),
+        Case::of_store(
+            Stored::OldHomeBelieved,
+            Some(Scene::GrowingIndexes),
+            &[Fresh, Monotone],
+        ),
+    ]
+};

@@ -53,6 +53,18 @@ pub fn run(seed: u64) -> Result<WholeStats, Violation> {
     attempt(seed, None, &Rc::new(Log::new(false)))
 }
 
+/// As [`run`], in a scene if one is named.
+#[cfg(feature = "mutants")]
+pub(crate) fn run_in(scene: Option<Scene>, seed: u64) -> Result<WholeStats, Violation> {
+    attempt(seed, scene, &Rc::new(Log::new(false)))
+}
+
+/// The violation of a run, with its history.
+#[cfg(feature = "mutants")]
+pub(crate) fn told(scene: Option<Scene>, seed: u64) -> Option<Violation> {
+    tell(seed, scene, &mut |_| {}).err()
+}
+
 fn tell(
     seed: u64,
     scene: Option<Scene>,
