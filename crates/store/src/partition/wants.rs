@@ -22,7 +22,7 @@ const GROWTH_FULL: u64 = 32;
 /// A store with less than this left is full.
 const FULL_LEN: u64 = 64 << 10;
 /// Load in percent under which an index is too large for a full store.
-const LOAD_MIN_FULL: u64 = 82;
+const LOAD_MIN_FULL: u64 = 85;
 /// Load in percent of an index that was made smaller in a full store.
 const LOAD_SHRUNK_FULL: u64 = 88;
 /// Load in percent above which an index that was to be smaller is pointless.
