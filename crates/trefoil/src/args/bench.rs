@@ -68,6 +68,8 @@ pub(crate) enum Scenario {
     Away,
     /// Values of 1 to 15 MiB in 64 and 256 MiB
     Large,
+    /// Ten million new items at R=3.2: the slowest SET while indexes grow
+    Load,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
     Restarts,
     /// 1000 connections that misbehave, 10000 operations at once, 200 client processes

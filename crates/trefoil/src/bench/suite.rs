@@ -43,6 +43,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         Scenario::Large => show(args, scenario::large(&options, progress), |report| {
             report.is_clean()
         }),
+        Scenario::Load => show(args, scenario::load(&options, progress), |report| {
+            report.is_clean()
+        }),
         Scenario::Restarts => show(args, scenario::restarts(&options, progress), |report| {
             report.is_clean()
         }),
