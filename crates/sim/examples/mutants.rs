@@ -1,6 +1,6 @@
 //! How soon each broken rule of the whole client shows: seeds until it is noticed, from
 //! ten beginnings far apart. `crates/sim/tests/all/whole_mutants.rs` allows each of them
-//! twenty times the most, or more.
+//! far more.
 //!
 //! `cargo run --profile tested -p trefoil-sim --example mutants [NAME]`
 
@@ -10,7 +10,7 @@ use trefoil_sim::mutants::WHOLE;
 /// Beginnings, what is between two of them, and where it is given up.
 const BEGINNINGS: u64 = 10;
 const APART: u64 = 1_000_000;
-const SEEDS_MAX: u64 = 5_000;
+const SEEDS_MAX: u64 = 20_000;
 
 fn main() {
     let only = std::env::args().nth(1).unwrap_or_default();

@@ -87,8 +87,9 @@ impl Case {
     }
 }
 
-/// The rules of driver, readers and indexes, each with the runs in which one in a few
-/// shows it, whatever seeds they begin with: see the example `mutants`.
+/// The rules of driver, readers and indexes, each with the runs that show it soonest, in
+/// seeds: the example `mutants` measures them. Most take tens; a full ring's neighbour
+/// some hundred, and an index that says nothing of what stands beside it thousands.
 pub const WHOLE: [Case; 10] = {
     use Property::{Fresh, Ghost, Healed, Kept, Leak, Monotone};
     use trefoil_client_core::mutants::Mutant as Core;
