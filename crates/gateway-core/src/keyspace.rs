@@ -300,6 +300,10 @@ pub struct Totals {
     pub classes: ClassCounts,
 }
 
+/// What a listing's look at one item, or at one place of an index that holds none,
+/// counts as: see [`Keyspace::work`].
+pub const HOME_WORK: u64 = 64;
+
 /// The cell behind a listener. One belongs to each event loop.
 pub trait Keyspace {
     /// Reads one item; `with` is called exactly once if there is a result.
@@ -405,6 +409,14 @@ pub trait Keyspace {
     /// event loop has served everybody and is about to sleep, and about once a
     /// second while it never does.
     fn tend(&mut self) {}
+
+    /// Work done so far on the thread that asked: bytes of the values that were
+    /// looked at or copied, and [`HOME_WORK`] for every place of an index that a
+    /// listing looked at. Whoever serves many counts what one of them has cost the
+    /// others. It only grows, and wraps.
+    fn work(&self) -> u64 {
+        0
+    }
 
     // What follows is for keyspaces whose operations may be pending.
 

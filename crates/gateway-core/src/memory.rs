@@ -2,7 +2,8 @@
 //! tests run protocols against and compare real cells with.
 
 use crate::keyspace::{
-    Access, Decide, Decision, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals, Updated,
+    Access, Decide, Decision, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals,
+    Updated,
 };
 use std::collections::BTreeMap;
 use trefoil_layout::Version;
@@ -27,6 +28,7 @@ pub struct MemoryKeyspace {
     sequence: u64,
     totals: Totals,
     scratch: Vec<u8>,
+    work: u64,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// Longest value; 16 MiB if not given.
@@ -114,11 +116,13 @@ impl Keyspace for MemoryKeyspace {
             with(None);
             return Ok(());
         };
+        let len = stored.value.len() as u64;
         with(Some(&as_item(stored, now_ms)));
         if access == Access::Use {
             stored.hit_before = true;
             stored.used_ms = now_ms;
         }
+        self.work += len;
         Ok(())
     }
 
@@ -131,6 +135,9 @@ impl Keyspace for MemoryKeyspace {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let before = self.live(key).cloned();
+        self.work += before
+            .as_ref()
+            .map_or(0, |stored| stored.value.len() as u64);
         let item = before.as_ref().map(|stored| as_item(stored, now_ms));
         let updated = match decide(item.as_ref(), &mut scratch) {
             Decision::Keep => Updated::Kept,
@@ -158,6 +165,7 @@ impl Keyspace for MemoryKeyspace {
     ) -> Result<u64, Halt> {
         let now_ms = self.now_ms;
         let all = self.items.len() as u64;
+        self.work += count as u64 * HOME_WORK;
         for (key, stored) in self.items.iter().skip(cursor as usize).take(count) {
             each(&ListedItem {
                 key,
@@ -186,5 +194,9 @@ impl Keyspace for MemoryKeyspace {
 
     fn value_len_max(&self) -> usize {
         self.value_len_max.unwrap_or(16 << 20)
+    }
+
+    fn work(&self) -> u64 {
+        self.work
     }
 }

@@ -3,6 +3,16 @@
 use crate::keyspace::Keyspace;
 use crate::world::World;
 
+/// Work of the keyspace ([`Keyspace::work`]) after which a drive ends, at the end
+/// of the command that it is at.
+pub const DRIVE_WORK_MAX: u64 = 256 << 10;
+
+/// Whether a drive that began when the keyspace had done so much work should end.
+#[inline]
+pub(crate) fn is_work_done<K: Keyspace>(keyspace: &K, began: u64) -> bool {
+    keyspace.work().wrapping_sub(began) >= DRIVE_WORK_MAX
+}
+
 /// What a call of [`Session::drive`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Driven {
@@ -39,7 +49,9 @@ pub enum Wants {
 ///
 /// It never keeps a copy of input it could leave unconsumed, executes whole
 /// commands in order, and appends their answers to `out` in order. It stops
-/// once `out` holds `out_len_max` bytes or more (one item may go beyond).
+/// once `out` holds `out_len_max` bytes or more (one item may go beyond), and,
+/// with [`Wants::Turn`], once the keyspace has done [`DRIVE_WORK_MAX`] of work (one
+/// command may go beyond): a short answer may come of a long value.
 /// A length or a line that no valid command has ends in an error answer and,
 /// where the protocol cannot find the next command, in `Close`; it never asks
 /// for more input than the limits of `World::settings` allow.

@@ -158,6 +158,8 @@ pub struct DeferredKeyspace<E> {
     next_ticket: Ticket,
     jitter: Jitter,
     scratch: Vec<u8>,
+    /// See [`Keyspace::work`].
+    work: u64,
 }
 
 impl<E: Executor> DeferredKeyspace<E> {
@@ -175,6 +177,7 @@ impl<E: Executor> DeferredKeyspace<E> {
             next_ticket: 1,
             jitter: Jitter::new(seed),
             scratch: Vec::new(),
+            work: 0,
         }
     }
 
@@ -223,6 +226,11 @@ impl<E: Executor> DeferredKeyspace<E> {
     }
 }
 
+/// What a look at an item counts as: see [`Keyspace::work`].
+fn len_of(item: Option<&Item<'_>>) -> u64 {
+    item.map_or(0, |item| item.value.len() as u64)
+}
+
 /// What an operation of another kind left here: the session does not do the same
 /// again. Nothing is known of what has happened then.
 fn out_of_step() -> Halt {
@@ -238,10 +246,15 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Halt> {
-        if !self.current.is_replaying()
-            && let Some(read) = self.executor.try_get(key, access, with)
-        {
-            return Ok(read?);
+        if !self.current.is_replaying() {
+            let work = &mut self.work;
+            let read = self.executor.try_get(key, access, &mut |item| {
+                *work += len_of(item);
+                with(item);
+            });
+            if let Some(read) = read {
+                return Ok(read?);
+            }
         }
         let place = self.outcome(|| Operation::Get {
             key: key.to_vec(),
@@ -299,9 +312,13 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         let Some(rest) = keys.get(done..).filter(|rest| !rest.is_empty()) else {
             return Ok(());
         };
+        let work = &mut self.work;
         let handed = self
             .executor
-            .try_get_many(rest, access, &mut |index, read| each(done + index, read));
+            .try_get_many(rest, access, &mut |index, read| {
+                *work += read.as_ref().map_or(0, |item| len_of(*item));
+                each(done + index, read)
+            });
         let Handed::Until(index) = handed else {
             return Ok(());
         };
@@ -379,6 +396,10 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
 
     fn tend(&mut self) {
         self.executor.tend();
+    }
+
+    fn work(&self) -> u64 {
+        self.work
     }
 
     #[inline]
@@ -484,7 +505,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
 
 impl<E: Executor> DeferredKeyspace<E> {
     fn hand_out_item(
-        &self,
+        &mut self,
         place: usize,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Halt> {
@@ -495,7 +516,9 @@ impl<E: Executor> DeferredKeyspace<E> {
             _ => return Err(out_of_step()),
         };
         let item = item.as_ref().map_err(Fault::clone)?;
-        with(item.as_ref().map(OwnedItem::item).as_ref());
+        let item = item.as_ref().map(OwnedItem::item);
+        self.work += len_of(item.as_ref());
+        with(item.as_ref());
         Ok(())
     }
 

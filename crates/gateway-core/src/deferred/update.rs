@@ -12,7 +12,7 @@
 
 use super::operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedNewItem};
 use super::request::Entry;
-use super::{DeferredKeyspace, Executor, out_of_step};
+use super::{DeferredKeyspace, Executor, len_of, out_of_step};
 use crate::keyspace::{Access, Decide, Decision, Fault, Halt, Item, Updated};
 use trefoil_layout::op::Expected;
 
@@ -116,9 +116,15 @@ impl Update {
     }
 }
 
-/// Shows the item to the decision.
-fn decide_over(item: Option<&Item<'_>>, decide: &mut Decide<'_>, scratch: &mut Vec<u8>) -> Next {
+/// Shows the item to the decision, and counts what that is as `work`.
+fn decide_over(
+    item: Option<&Item<'_>>,
+    decide: &mut Decide<'_>,
+    scratch: &mut Vec<u8>,
+    work: &mut u64,
+) -> Next {
     scratch.clear();
+    *work += len_of(item);
     let expected = item.map_or(Expected::Absent, |item| Expected::Version(item.version));
     match decide(item, scratch) {
         Decision::Keep => Next::Kept,
@@ -151,8 +157,9 @@ impl<E: Executor> DeferredKeyspace<E> {
             // Nothing is kept of an update that changes nothing: it was a read.
             let mut item = None;
             let mut next = None;
+            let work = &mut self.work;
             let read = self.executor.try_get(key, Access::Peek, &mut |found| {
-                let led_to = decide_over(found, decide, scratch);
+                let led_to = decide_over(found, decide, scratch, work);
                 if matches!(led_to, Next::Change(..)) {
                     item = found.map(OwnedItem::of);
                 }
@@ -186,7 +193,7 @@ impl<E: Executor> DeferredKeyspace<E> {
                     let result = result.clone();
                     let item = update.item.as_ref().map(OwnedItem::item);
                     // Once more, for what it leaves behind.
-                    decide_over(item.as_ref(), decide, scratch);
+                    decide_over(item.as_ref(), decide, scratch, &mut self.work);
                     self.current.replay()?;
                     return Ok(result?);
                 }
@@ -212,7 +219,7 @@ impl<E: Executor> DeferredKeyspace<E> {
                 }
                 State::Decide => {
                     let item = update.item.as_ref().map(OwnedItem::item);
-                    match decide_over(item.as_ref(), decide, scratch) {
+                    match decide_over(item.as_ref(), decide, scratch, &mut self.work) {
                         Next::Kept => update.state = State::Done(Ok(Updated::Kept)),
                         Next::Change(expected, change) => self.change(key, expected, change),
                     }

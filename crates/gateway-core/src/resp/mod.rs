@@ -54,7 +54,7 @@ mod table;
 mod write;
 
 use crate::keyspace::{Keyspace, Pending};
-use crate::session::{Driven, Session, Wants};
+use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
 use gather::{Gathered, Gathering};
@@ -231,6 +231,7 @@ impl Session for RespSession {
         world: &mut World<'_, K>,
     ) -> Driven {
         let mut consumed = 0;
+        let began = world.keyspace.work();
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
             if !is_inline && consumed == input.len() {
@@ -238,6 +239,9 @@ impl Session for RespSession {
             }
             if out.len() >= out_len_max {
                 break Wants::Output;
+            }
+            if is_work_done(world.keyspace, began) {
+                break Wants::Turn;
             }
             let step = if is_inline {
                 let inline = std::mem::take(&mut self.inline);

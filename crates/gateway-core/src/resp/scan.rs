@@ -19,6 +19,10 @@ const PATTERN_LEN_MAX: usize = 1024;
 /// Most comparisons of bytes, but for one step.
 const WORK_MAX: usize = 1 << 22;
 
+/// Most work of the keyspace, but for one step: an index that is almost empty has
+/// many places to look at.
+const LISTING_WORK_MAX: u64 = 1 << 20;
+
 /// What is asked for.
 struct Options<'a> {
     count: usize,
@@ -98,6 +102,7 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
     let pattern_len = options.pattern.map_or(0, <[u8]>::len);
     let reply = &mut call.reply;
     let start = reply.out.len();
+    let began = call.world.keyspace.work();
     let (mut looked_at, mut listed, mut work) = (0, 0, 0);
     while looked_at < options.count {
         let step_len = STEP_LEN.min(options.count - looked_at);
@@ -121,7 +126,12 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
                 return Ok(());
             }
         };
-        if cursor == 0 || reply.out.len() - start > ANSWER_LEN_MAX || work > WORK_MAX {
+        let listing_work = call.world.keyspace.work().wrapping_sub(began);
+        if cursor == 0
+            || reply.out.len() - start > ANSWER_LEN_MAX
+            || work > WORK_MAX
+            || listing_work > LISTING_WORK_MAX
+        {
             break;
         }
     }

@@ -11,3 +11,4 @@ mod resp;
 mod resp_differential;
 mod rig;
 mod roles;
+mod work;

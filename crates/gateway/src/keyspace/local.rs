@@ -5,8 +5,8 @@
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Decision, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending,
-    Seen, Totals, Updated, ValueSource,
+    Access, Decide, Decision, Evicted, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem,
+    Pending, Seen, Totals, Updated, ValueSource,
 };
 use trefoil_layout::Version;
 use trefoil_layout::data::DataEntry;
@@ -20,6 +20,11 @@ const ATTEMPTS_MAX: usize = 1000;
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 
+/// Places that a page of the store's listing looks at most, and length from which
+/// its keys count as several: see `Store::list`.
+const LISTED_HOMES_MAX: u64 = 4096;
+const LISTED_KEY_LEN: usize = 256;
+
 /// See the module. One belongs to each event loop; they share the store.
 #[derive(Debug)]
 pub struct LocalKeyspace {
@@ -27,6 +32,8 @@ pub struct LocalKeyspace {
     versions: Nominator,
     scratch: Vec<u8>,
     keeps_last_use: bool,
+    /// See [`Keyspace::work`].
+    work: u64,
 }
 
 impl LocalKeyspace {
@@ -37,6 +44,7 @@ impl LocalKeyspace {
             versions: Nominator::new(),
             scratch: Vec::new(),
             keeps_last_use: false,
+            work: 0,
         }
     }
 
@@ -84,7 +92,10 @@ impl LocalKeyspace {
         scratch: &mut Vec<u8>,
     ) -> Result<Updated, Fault> {
         let LocalKeyspace {
-            local, versions, ..
+            local,
+            versions,
+            work,
+            ..
         } = self;
         let _turn = local.turn(key);
         for _ in 0..ATTEMPTS_MAX {
@@ -96,6 +107,7 @@ impl LocalKeyspace {
                     let expected =
                         stored.map_or(Expected::Absent, |stored| Expected::Version(stored.version));
                     let value = stored.map(StoredValue);
+                    *work += value.as_ref().map_or(0, StoredValue::work);
                     let item = value.as_ref().map(|value| value.item(now));
                     (expected, decide(item.as_ref(), &mut *scratch))
                 });
@@ -141,8 +153,10 @@ impl Keyspace for LocalKeyspace {
     ) -> Result<(), Halt> {
         let now = self.local.now();
         let store = self.local.store();
+        let work = &mut self.work;
         let read = store.read(now, key, store_access(access), |stored| {
             let value = stored.map(StoredValue);
+            *work += value.as_ref().map_or(0, StoredValue::work);
             with(value.as_ref().map(|value| value.item(now)).as_ref());
         });
         Ok(read.map_err(fault)?)
@@ -156,6 +170,7 @@ impl Keyspace for LocalKeyspace {
     ) -> Result<(), Pending> {
         let now = self.local.now();
         let store = self.local.store();
+        let work = &mut self.work;
         store.read_many(
             now,
             keys,
@@ -163,6 +178,7 @@ impl Keyspace for LocalKeyspace {
             &mut |index, read| match read {
                 Ok(stored) => {
                     let value = stored.map(StoredValue);
+                    *work += value.as_ref().map_or(0, StoredValue::work);
                     each(
                         index,
                         Ok(value.as_ref().map(|value| value.item(now)).as_ref()),
@@ -213,10 +229,12 @@ impl Keyspace for LocalKeyspace {
     ) -> Result<u64, Halt> {
         let now = self.local.now();
         let from = Position::from_number(cursor);
+        let mut listed_count = 0;
         let next = self
             .local
             .store()
             .list(now, 0, (from, None), count, &mut |listed| {
+                listed_count += 1 + listed.key.len() / LISTED_KEY_LEN;
                 let value = StoredValue(&listed.item);
                 let item = value.item(now);
                 each(&ListedItem {
@@ -230,6 +248,12 @@ impl Keyspace for LocalKeyspace {
                     seen: item.seen,
                 });
             });
+        // A page that ends before it is full has looked at as many places as it may.
+        let looked_at = match next {
+            Some(_) if listed_count < count => LISTED_HOMES_MAX,
+            _ => listed_count as u64,
+        };
+        self.work += looked_at * HOME_WORK;
         Ok(next.map_or(0, Position::to_number))
     }
 
@@ -290,6 +314,11 @@ impl Keyspace for LocalKeyspace {
         lost
     }
 
+    #[inline]
+    fn work(&self) -> u64 {
+        self.work
+    }
+
     fn keep_last_use(&mut self) {
         // Once for each loop: it takes every partition's lock.
         if !std::mem::replace(&mut self.keeps_last_use, true) {
@@ -302,6 +331,12 @@ impl Keyspace for LocalKeyspace {
 struct StoredValue<'a>(&'a StoredItem<'a>);
 
 impl StoredValue<'_> {
+    /// See [`Keyspace::work`].
+    #[inline]
+    fn work(&self) -> u64 {
+        self.0.value_len() as u64
+    }
+
     #[inline]
     fn item(&self, now: Now) -> Item<'_> {
         let stored = self.0;

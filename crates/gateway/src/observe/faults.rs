@@ -143,6 +143,11 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.keep_last_use();
     }
 
+    #[inline]
+    fn work(&self) -> u64 {
+        self.keyspace.work()
+    }
+
     fn watch_evictions(&mut self, wanted: bool) {
         self.keyspace.watch_evictions(wanted);
     }

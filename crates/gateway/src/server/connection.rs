@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 
-/// Bytes read and written in one turn, after which others are served.
+/// Bytes read and written, or looked at by the keyspace, in one turn, after which others are served.
 const TURN_WORK_MAX: usize = 128 << 10;
 /// What a drive counts in that at least, so that no turn is endless.
 const DRIVE_WORK: usize = 512;
@@ -332,6 +332,7 @@ impl<S: Session> Connection<S> {
             if let Some(began) = self.resumed.take() {
                 desk.observer.resumed(began);
             }
+            let work_before = desk.keyspace.work();
             let driven = desk.drive(
                 &mut self.session,
                 input,
@@ -341,7 +342,10 @@ impl<S: Session> Connection<S> {
                 &mut self.under_way,
             );
             begin += driven.consumed.min(available);
-            *work += driven.consumed + desk.outbox.answer().len() + DRIVE_WORK;
+            // What goes out was looked at before: it counts once.
+            let looked_at = desk.keyspace.work().wrapping_sub(work_before);
+            let moved = driven.consumed + desk.outbox.answer().len();
+            *work += moved.max(looked_at as usize) + DRIVE_WORK;
             self.expected = 0;
             self.phase = match driven.wants {
                 Wants::Input(len) => {

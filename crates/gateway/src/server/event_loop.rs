@@ -57,6 +57,8 @@ const SPIN_UNTIL_NS: u64 = 200_000;
 const FLUSH_AGAIN_NS: u64 = 1_000_000_000;
 /// A loop that is never idle tends its keyspace so often.
 const TEND_NS: u64 = 1_000_000_000;
+/// A time that is so far is looked at again on the way.
+const SLEEP_NS_MAX: u64 = 3_600_000_000_000;
 /// While evictions are watched, those are looked for so often that no command of
 /// this loop has caused.
 const EVICTIONS_NS: u64 = 100_000_000;
@@ -217,7 +219,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         ];
         let due = due.into_iter().flatten().min()?;
         // Rounded up, or the loop would be woken a moment too early.
-        let wait_ns = due.saturating_sub(now_ns).next_multiple_of(1_000_000);
+        let wait_ns = due.saturating_sub(now_ns).min(SLEEP_NS_MAX);
+        let wait_ns = wait_ns.next_multiple_of(1_000_000);
         Some(Duration::from_nanos(wait_ns.max(1_000_000)))
     }
 
@@ -709,7 +712,8 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         }
         let now = self.desk.clock.last();
         let wait_ms = at_ms.saturating_sub(now.unix_ms);
-        let at_ns = now.monotonic_ns + wait_ms * 1_000_000;
+        let wait_ns = wait_ms.saturating_mul(1_000_000);
+        let at_ns = now.monotonic_ns.saturating_add(wait_ns);
         Some(at_ns.max(self.flush_again_at.unwrap_or(0)))
     }
 

@@ -34,7 +34,7 @@ pub use frame::REQUEST_MAGIC;
 
 use crate::keyspace::{Keyspace, Pending};
 use crate::memcache::KEY_LEN_MAX;
-use crate::session::{Driven, Session, Wants};
+use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::{Done, Ending, Role, World};
 use frame::{Frame, HEADER_LEN, Header, Status, Verb, put_error, verb_of};
 
@@ -282,6 +282,7 @@ impl Session for BinarySession {
         world: &mut World<'_, K>,
     ) -> Driven {
         let mut consumed = 0;
+        let began = world.keyspace.work();
         let wants = loop {
             let swallowed = self.swallow_len.min(input.len() - consumed);
             self.swallow_len -= swallowed;
@@ -292,6 +293,9 @@ impl Session for BinarySession {
             }
             if out.len() >= out_len_max {
                 break Wants::Output;
+            }
+            if is_work_done(world.keyspace, began) {
+                break Wants::Turn;
             }
             let mark = out.len();
             match self.front(rest, world) {

@@ -28,7 +28,7 @@ mod tuning;
 use super::meta;
 use super::mutate::Mode;
 use crate::keyspace::{Keyspace, Pending};
-use crate::session::{Driven, Session, Wants};
+use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::{Command, Done, Ending, Role, World};
 use line::{Line, Words};
 
@@ -75,8 +75,6 @@ pub(super) enum Step {
     Input(usize),
     /// This much is done with, and the output is full.
     Output(usize),
-    /// There is more to do, after others have had their turn.
-    Turn,
     /// This much is done with, and an operation is pending.
     Pending(usize),
     /// This much is done with, and the connection is to be closed.
@@ -291,6 +289,7 @@ impl Session for TextSession {
         world: &mut World<'_, K>,
     ) -> Driven {
         let mut consumed = 0;
+        let began = world.keyspace.work();
         let mut desk = Desk {
             out,
             out_len_max,
@@ -305,6 +304,9 @@ impl Session for TextSession {
             }
             if desk.out.len() >= out_len_max {
                 break Wants::Output;
+            }
+            if is_work_done(desk.world.keyspace, began) {
+                break Wants::Turn;
             }
             let step = self.step(rest, &mut desk);
             if !matches!(step, Step::Pending(_)) {
@@ -321,7 +323,6 @@ impl Session for TextSession {
                     consumed += len;
                     break Wants::Operation;
                 }
-                Step::Turn => break Wants::Turn,
                 Step::Close(len) => {
                     consumed += len;
                     break Wants::Close;

@@ -1,0 +1,200 @@
+//! What one connection's commands cost the others: a drive ends after so much work
+//! of the keyspace, however short the commands and their answers are.
+
+use crate::rig::Rig;
+use trefoil_gateway_core::keyspace::{
+    Access, Decide, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+};
+use trefoil_gateway_core::memcache::MemcacheSession;
+use trefoil_gateway_core::memory::MemoryKeyspace;
+use trefoil_gateway_core::resp::RespSession;
+use trefoil_gateway_core::session::{DRIVE_WORK_MAX, Session, Wants};
+use trefoil_gateway_core::world::{Now, Progress, World};
+use trefoil_layout::Version;
+
+const VALUE_LEN: usize = 1 << 20;
+const COMMAND_COUNT: usize = 50;
+/// Pages of an index that holds nothing, and the places that each looks at.
+const EMPTY_PAGES: u64 = 200;
+const PAGE_HOMES: u64 = 4096;
+
+/// A keyspace whose index is large and holds one item, which no listing shows.
+struct Sparse {
+    inner: MemoryKeyspace,
+    work: u64,
+}
+
+impl Sparse {
+    fn new() -> Self {
+        let mut inner = MemoryKeyspace::new(1_700_000_000_000);
+        let value = vec![b'v'; VALUE_LEN];
+        let item = NewItem {
+            value: &value,
+            ..NewItem::default()
+        };
+        inner.set(b"k", &item).unwrap();
+        Sparse { inner, work: 0 }
+    }
+}
+
+impl Keyspace for Sparse {
+    fn get(
+        &mut self,
+        key: &[u8],
+        access: Access,
+        with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Result<(), Halt> {
+        self.inner.get(key, access, with)
+    }
+
+    fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
+        self.inner.set(key, item)
+    }
+
+    fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        self.inner.update(key, decide)
+    }
+
+    fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
+        self.inner.flush(at_ms)
+    }
+
+    fn list(
+        &mut self,
+        cursor: u64,
+        _count: usize,
+        _each: &mut dyn FnMut(&ListedItem<'_>),
+    ) -> Result<u64, Halt> {
+        self.work += PAGE_HOMES * HOME_WORK;
+        Ok(Some(cursor + 1)
+            .filter(|next| *next < EMPTY_PAGES)
+            .unwrap_or(0))
+    }
+
+    fn totals(&mut self) -> Result<Totals, Halt> {
+        self.inner.totals()
+    }
+
+    fn set_memory_limit(&mut self, bytes: u64) -> Result<(), Halt> {
+        self.inner.set_memory_limit(bytes)
+    }
+
+    fn value_len_max(&self) -> usize {
+        self.inner.value_len_max()
+    }
+
+    fn work(&self) -> u64 {
+        self.work + self.inner.work()
+    }
+}
+
+/// The answers to `input`, and the work of each drive.
+fn drives(mut session: impl Session, input: &[u8]) -> (Vec<u8>, Vec<u64>) {
+    let rig = Rig::new(RespSession::new());
+    let (settings, mut notes) = (rig.settings, rig.notes);
+    let mut keyspace = Sparse::new();
+    let now = Now {
+        unix_ms: 1_700_000_000_000,
+        monotonic_ns: 1,
+    };
+    let (mut rest, mut out, mut works) = (input, Vec::new(), Vec::new());
+    loop {
+        let before = keyspace.work();
+        let mut world = World {
+            keyspace: &mut keyspace,
+            observer: &mut notes,
+            settings: &settings,
+            now,
+            next_now: now,
+            progress: Progress::Begun,
+            connection: 7,
+        };
+        let out_len_max = out.len() + (64 << 10);
+        let driven = session.drive(rest, &mut out, out_len_max, &mut world);
+        rest = &rest[driven.consumed..];
+        works.push(keyspace.work() - before);
+        match driven.wants {
+            Wants::Turn => {}
+            wants => {
+                assert_eq!((wants, rest.len()), (Wants::Input(0), 0));
+                return (out, works);
+            }
+        }
+    }
+}
+
+/// No drive does more than it should but for its last command, and all are answered.
+fn assert_bounded(session: impl Session, command: &[u8], answer: &[u8], command_work: u64) {
+    let (out, works) = drives(session, &command.repeat(COMMAND_COUNT));
+    assert_eq!(out, answer.repeat(COMMAND_COUNT));
+    let most = works.iter().max().unwrap();
+    assert!(
+        *most < DRIVE_WORK_MAX + command_work,
+        "{} did {most} in one drive",
+        String::from_utf8_lossy(command),
+    );
+}
+
+#[test]
+fn short_answers_of_long_values_leave_others_their_turn() {
+    let long = 2 * VALUE_LEN as u64;
+    let resp = [
+        ("GETRANGE k 0 0\r\n", "$1\r\nv\r\n"),
+        ("EXPIRE k 100\r\n", ":1\r\n"),
+        ("SETRANGE k 0 v\r\n", ":1048576\r\n"),
+        ("MGET none\r\nSTRLEN k\r\n", "*1\r\n$-1\r\n:1048576\r\n"),
+    ];
+    for (command, answer) in resp {
+        assert_bounded(
+            RespSession::new(),
+            command.as_bytes(),
+            answer.as_bytes(),
+            long,
+        );
+    }
+    let text = [
+        ("touch k 100\r\n", "TOUCHED\r\n"),
+        ("mg k t\r\n", "HD t-1\r\n"),
+    ];
+    for (command, answer) in text {
+        assert_bounded(
+            MemcacheSession::new(),
+            command.as_bytes(),
+            answer.as_bytes(),
+            long,
+        );
+    }
+    // Touch, of the binary protocol: header, expiry, key.
+    let mut touch = vec![0; 24];
+    touch[..6].copy_from_slice(&[0x80, 0x1c, 0, 1, 4, 0]);
+    touch[11] = 5;
+    touch.extend_from_slice(&[0, 0, 0, 100, b'k']);
+    let (out, works) = drives(MemcacheSession::new(), &touch.repeat(COMMAND_COUNT));
+    assert_eq!(
+        out.iter().filter(|byte| **byte == 0x81).count(),
+        COMMAND_COUNT
+    );
+    assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + long);
+}
+
+#[test]
+fn a_listing_that_finds_nothing_leaves_others_their_turn() {
+    let page = PAGE_HOMES * HOME_WORK;
+    for command in [
+        "lru_crawler metadump all\r\n",
+        "lru_crawler mgdump hash\r\n",
+    ] {
+        let (out, works) = drives(MemcacheSession::new(), command.as_bytes());
+        assert!(out.ends_with(b"END\r\n") || out.ends_with(b"EN\r\n"));
+        assert_eq!(works.iter().sum::<u64>(), EMPTY_PAGES * page);
+        assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + page);
+    }
+    // SCAN ends early; its client asks again.
+    let (out, works) = drives(RespSession::new(), b"SCAN 0 COUNT 10000\r\n");
+    assert!(
+        out.starts_with(b"*2\r\n$1\r\n"),
+        "{}",
+        String::from_utf8_lossy(&out)
+    );
+    assert!(works.iter().sum::<u64>() <= (1 << 20) + page, "{works:?}");
+}
