@@ -103,8 +103,8 @@ pub(crate) struct MemoryBound {
     /// What every process of this program counts, unless it holds much more.
     usual: u64,
     overhead: AtomicU64,
-    /// The most of the program that was ever resident. What is given back
-    /// ([`trefoil_region::return_program_pages`]) may be needed again at once.
+    /// The most of the program that was resident since it has started. What is given
+    /// back ([`trefoil_region::ProgramPages`]) may be needed again at once.
     program_max: AtomicU64,
     pub(crate) transient: Transient,
     /// Highest limit that the members' regions were made for.
@@ -122,7 +122,7 @@ impl MemoryBound {
         usual: u64,
         members: usize,
     ) -> Result<Self, MemoryError> {
-        let is_usual = baseline.abs_diff(usual) <= tolerance(limit);
+        let is_usual = baseline <= usual + tolerance(limit);
         let usual = if is_usual { usual } else { baseline };
         let bound = MemoryBound {
             limit: AtomicU64::new(limit),
@@ -180,9 +180,15 @@ impl MemoryBound {
         Ok(self.limit.swap(limit, Ordering::Relaxed))
     }
 
+    /// Starting is over, and what only starting needed of the program was given back.
+    pub(crate) fn has_started(&self) {
+        self.program_max.store(0, Ordering::Relaxed);
+    }
+
     /// What the stores could hold together beside what the process began with.
     pub(crate) fn stores_len_max(&self) -> u64 {
-        self.limit().saturating_sub(self.baseline + self.reserve())
+        let process = self.baseline.max(self.usual);
+        self.limit().saturating_sub(process + self.reserve())
     }
 
     /// What each member's store may hold now.
@@ -304,6 +310,12 @@ mod tests {
         let less = bound.correct(resident(8), known, share);
         assert_eq!(less, Some(share - 8 * MIB));
         assert_eq!(bound.correct(resident(2), known, share - 8 * MIB), None);
+        // Unless only starting needed it.
+        bound.has_started();
+        assert_eq!(
+            bound.correct(resident(2), known, share - 8 * MIB),
+            Some(share)
+        );
     }
 
     #[test]

@@ -54,10 +54,9 @@ fn kibibytes(field: &str) -> u64 {
     number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Shares of the program and its libraries that are in memory while it serves: near
-/// three eighths in every build.
-const PROGRAM_PARTS_USED: u64 = 3;
-const PROGRAM_PARTS: u64 = 8;
+/// Share of the program and its libraries that may be in memory while it serves: up
+/// to this part in every build.
+const PROGRAM_PARTS: u64 = 6;
 /// Heap and stacks of a process that has just begun, and are rounded up to this.
 const HEAP_STEP: u64 = 512 << 10;
 
@@ -70,7 +69,7 @@ pub(crate) fn usual_baseline() -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix("RssAnon:"))
         .map_or(0, kibibytes);
-    mapped_files(&maps) / PROGRAM_PARTS * PROGRAM_PARTS_USED + heap.next_multiple_of(HEAP_STEP)
+    mapped_files(&maps) / PROGRAM_PARTS + heap.next_multiple_of(HEAP_STEP)
 }
 
 /// Bytes of files that are mapped, shared memory objects not among them.

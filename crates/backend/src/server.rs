@@ -38,7 +38,7 @@ use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetOptions};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::{ShardMap, Version, epoch};
-use trefoil_region::HugePages;
+use trefoil_region::{HugePages, ProgramPages};
 use trefoil_rpc::v1::StatsResponse;
 use trefoil_store::policy::PolicyKind;
 use trefoil_store::{Regions, Store, StoreConfig};
@@ -78,11 +78,14 @@ impl Server {
     pub fn start(options: ServerOptions, listeners: Listeners) -> Result<Self, StartError> {
         let exclusive_since = Instant::now();
         trefoil_region::return_long_blocks();
+        trefoil_region::share_heaps();
         let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
         check(&options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;
         let machine = Machine::now();
         let plan = plan_regions(&options, &machine);
+        // What parsing the command line has touched is not what it takes to serve.
+        ProgramPages::find().give_back();
         let baseline = Resident::now().total();
         let count = options.members.len();
         let usual = usual_baseline();

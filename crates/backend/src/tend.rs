@@ -7,7 +7,7 @@ use crate::state::State;
 use crate::stop::Stop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trefoil_region::{Gathered, Gatherer};
+use trefoil_region::{Gathered, Gatherer, ProgramPages};
 
 /// Between two steps when nothing waits.
 const STEP_PERIOD: Duration = Duration::from_millis(50);
@@ -16,6 +16,8 @@ const MEMORY_PERIOD: Duration = Duration::from_millis(250);
 
 /// When starting is over: what it took is given back.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
+/// After what time the same is done again.
+const TRIM_PERIOD: Duration = Duration::from_secs(5);
 
 /// Least time between two looks at the configuration, whatever requests say.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
@@ -26,7 +28,8 @@ const GATHER_PAUSE: Duration = Duration::from_millis(2);
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut looked = Instant::now();
-    let mut starting = Some(looked);
+    let mut trim_at = looked + STARTED_AFTER;
+    let mut program = None;
     let mut complaint = String::new();
     let mut gatherers: Vec<[Gatherer; 2]> = Vec::new();
     if huge_pages {
@@ -46,10 +49,14 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         // did not answer at that moment.
         let is_behind = state.behind.is_noticed();
         if elapsed >= MEMORY_PERIOD || is_behind && elapsed >= CATCH_UP_PAUSE {
-            if starting.is_some_and(|since| since.elapsed() >= STARTED_AFTER) {
-                starting = None;
-                let bytes = trefoil_region::return_program_pages();
-                tracing::debug!(bytes, "pages that only starting needed are given back");
+            if Instant::now() >= trim_at {
+                trim_at = Instant::now() + TRIM_PERIOD;
+                let is_first = program.is_none();
+                program.get_or_insert_with(ProgramPages::find).give_back();
+                trefoil_region::return_free_blocks();
+                if is_first {
+                    state.bound.has_started();
+                }
             }
             state.correct_memory();
             state.behind.clear();

@@ -18,10 +18,10 @@ mod words;
 
 pub use fork::ForkMark;
 pub use gather::{Gathered, Gatherer};
-pub use heap::return_long_blocks;
+pub use heap::{return_free_blocks, return_long_blocks, share_heaps};
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
-pub use program::return_program_pages;
+pub use program::ProgramPages;
 pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};
 
 /// Bytes of an ordinary page.

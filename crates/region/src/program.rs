@@ -2,6 +2,7 @@
 
 use rustix::mm::{Advice, madvise};
 use std::fs;
+use std::ops::Range;
 
 /// One mapping, as `/proc/self/smaps` tells of it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -10,34 +11,44 @@ struct Mapped {
     end: usize,
     /// Of a file, and never written to.
     is_clean_file: bool,
-    resident: u64,
 }
 
-/// Has the system take the pages of program and libraries back that this process
-/// has used; bytes that were resident there.
-///
-/// Starting uses several megabytes of code and tables that serving does not: a
-/// large part of what a small server takes. What is needed again comes back from
-/// the page cache by itself, at a microsecond for each 64 KiB. Pages that were
-/// changed (relocations, a debugger's or tracer's marks) stay.
-pub fn return_program_pages() -> u64 {
-    let text = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let mut returned = 0;
-    for mapped in parse(&text) {
-        if !mapped.is_clean_file || mapped.resident == 0 {
-            continue;
-        }
-        let len = mapped.end - mapped.start;
-        let at = std::ptr::with_exposed_provenance_mut(mapped.start);
-        // SAFETY: a private mapping of a file without a page of its own reads the
-        // same before and after, whoever uses it meanwhile. If it is gone or another
-        // one since it was listed, it is still not writable memory: only the
-        // dynamic linker unmaps program text, and nothing here unloads libraries.
-        if unsafe { madvise(at, len, Advice::LinuxDontNeed) }.is_ok() {
-            returned += mapped.resident;
+/// Where program and libraries are mapped, as far as this process has changed
+/// nothing there.
+#[derive(Debug)]
+pub struct ProgramPages {
+    ranges: Vec<Range<usize>>,
+}
+
+impl ProgramPages {
+    /// Looks them up, which takes the longer the more memory the process holds.
+    /// Mappings with changed pages (relocations, a debugger's or tracer's marks) are
+    /// not among them.
+    pub fn find() -> Self {
+        let text = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let clean = parse(&text).into_iter().filter(|one| one.is_clean_file);
+        ProgramPages {
+            ranges: clean.map(|one| one.start..one.end).collect(),
         }
     }
-    returned
+
+    /// Has the system take back those that this process has used.
+    ///
+    /// Starting uses several megabytes of code and tables that serving does not, and
+    /// so does what is done once in a while: a large part of what a small server
+    /// takes. What is needed again comes back from the page cache by itself, at a
+    /// microsecond for each 64 KiB.
+    pub fn give_back(&self) {
+        for range in &self.ranges {
+            let at = std::ptr::with_exposed_provenance_mut(range.start);
+            // SAFETY: a private mapping of a file without a page of its own reads the
+            // same before and after, whoever uses it meanwhile. It is still what it
+            // was when it was found: only the dynamic linker unmaps or changes
+            // program text, and nothing here unloads libraries. It does not matter
+            // whether it succeeds.
+            let _ = unsafe { madvise(at, range.len(), Advice::LinuxDontNeed) };
+        }
+    }
 }
 
 fn parse(smaps: &str) -> Vec<Mapped> {
@@ -46,14 +57,12 @@ fn parse(smaps: &str) -> Vec<Mapped> {
         let mut words = line.split_ascii_whitespace();
         let Some(first) = words.next() else { continue };
         if let Some(name) = first.strip_suffix(':') {
-            let bytes = words.next().and_then(|word| word.parse::<u64>().ok());
-            let (Some(mapped), Some(kib)) = (all.last_mut(), bytes) else {
-                continue;
-            };
-            match name {
-                "Rss" => mapped.resident = kib * 1024,
-                "Anonymous" if kib > 0 => mapped.is_clean_file = false,
-                _ => {}
+            let kib = words.next().and_then(|word| word.parse::<u64>().ok());
+            if let Some(mapped) = all.last_mut()
+                && name == "Anonymous"
+                && kib > Some(0)
+            {
+                mapped.is_clean_file = false;
             }
         } else {
             let address = |text: &str| usize::from_str_radix(text, 16).ok();
@@ -72,7 +81,6 @@ fn parse(smaps: &str) -> Vec<Mapped> {
                     && !rights.contains('w')
                     && rights.ends_with('p')
                     && path.starts_with('/'),
-                resident: 0,
             });
         }
     }
@@ -112,7 +120,6 @@ VmFlags: rd ex mr mw me sd
             start: 0x55d0,
             end: 0x55e0,
             is_clean_file: true,
-            resident: 12 << 10,
         };
         assert_eq!(clean, [expected]);
     }
@@ -120,7 +127,11 @@ VmFlags: rd ex mr mw me sd
     #[test]
     #[cfg_attr(miri, ignore = "there is no program to give back")]
     fn the_program_goes_on_without_its_pages() {
-        assert!(return_program_pages() > 0);
+        let pages = ProgramPages::find();
+        assert!(!pages.ranges.is_empty());
+        for _ in 0..3 {
+            pages.give_back();
+        }
         assert_eq!(parse("1-2 r-xp 0 0:0 1 /x\nRss: 4 kB\n").len(), 1);
     }
 }
