@@ -50,6 +50,8 @@ pub enum Mutant {
     /// What waits for room in a ring is sent there, whatever backend the operation
     /// that has its place now waits for.
     StaleBlocked,
+    /// Operations end however much they leave waiting for a ring.
+    NeverHeld,
     /// An answer counts for its operation, whatever attempt asked.
     FormerAnswerCounts,
     /// A topology of another life of the cell is not taken.

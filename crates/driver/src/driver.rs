@@ -17,6 +17,7 @@ use crate::inline::{self, OneSided};
 use crate::link::Link;
 use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner};
 use crate::options::Options;
+use crate::room::Waiter;
 use crate::slab::Slab;
 use crate::step::Flow;
 use crate::topology::Topology;
@@ -628,10 +629,8 @@ impl<H: Host> Driver<H> {
                 Err(SendError::Full) => {
                     op.owed[replica] = Owed::Room;
                     if !was_blocked {
-                        if link.blocked.is_empty() {
-                            link.full_since_ns = now;
-                        }
-                        link.blocked.push_back((at, replica as u8));
+                        let waiter = Waiter::new(at, replica, op.value.len());
+                        link.room.push(waiter, now);
                     }
                     return;
                 }

@@ -31,7 +31,8 @@
 //! 1. An answer counts for the attempt that asked: every message has a token of its
 //!    own, and an operation knows which token each replica owes it.
 //! 2. What a mutation has to send is sent to all replicas: a message that finds a
-//!    ring full keeps its operation's place after the outcome is known.
+//!    ring full keeps its operation's place after the outcome is known. What is left
+//!    waiting so is bounded: beyond it, operations end when less is waiting.
 //! 3. An operation begun under one topology is never finished under another: it
 //!    begins again, with a new hash, cohort and mode, within its deadline.
 //! 4. Nothing waits here. Connections and configurations are begun, and end as
@@ -43,6 +44,7 @@ pub mod inline;
 mod link;
 mod op;
 mod options;
+mod room;
 mod slab;
 mod stamps;
 mod step;

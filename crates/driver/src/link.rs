@@ -4,8 +4,8 @@
 use crate::host::{Host, NotConnected};
 use crate::inline::COARSE_LAG_NS;
 use crate::options::Carrier;
+use crate::room::Room;
 use crate::topology::Topology;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::get::Strategy;
 use trefoil_client_core::touch::{TouchBatch, TouchBuffer};
@@ -34,15 +34,13 @@ pub(crate) const IDLE_LOOK_NS: u64 = 500_000_000;
 /// A backend that owes answers to calls and has been silent for so long counts as
 /// down, and so much longer for each byte of the values on their way to it: 16 MB/s.
 const SILENCE_NS: u64 = 500_000_000;
+/// So long before that it is greeted: one that answers is not silent, but busy with
+/// what it was asked for, a long value on a slow link for one.
+const GREETED_BEFORE_NS: u64 = 250_000_000;
 const SILENCE_NS_PER_BYTE: u64 = 64;
 /// How soon after a connection that could not be made an operation may have the
 /// next one begun: each takes a thread.
 const TRY_SPACING_NS: u64 = 5_000_000;
-/// How long a full request ring is waited for while it does not move at all.
-pub(crate) const FULL_PATIENCE_NS: u64 = 20_000_000;
-/// How often it is looked whether it has moved at last: third copies wait for it
-/// while its backend lives.
-pub(crate) const FULL_LOOK_NS: u64 = 5_000_000;
 
 /// What carries operations to one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +96,8 @@ pub struct Link<P> {
     connecting_since_ns: Option<u64>,
     pause_ns: u64,
     near_pause_ns: u64,
+    /// When message rings are asked for again, if the best carrier has none.
+    rings_at_ns: u64,
     why: Option<Arc<str>>,
     /// What the latest inline lookup has read here; what a hit borrows.
     pub(crate) bytes: WordBuffer,
@@ -112,12 +112,8 @@ pub struct Link<P> {
     silent_at_ns: u64,
     /// No operation has it connected to before.
     try_again_ns: u64,
-    /// Messages that found the ring full, by operation and replica, and since when
-    /// it has not moved.
-    pub(crate) blocked: VecDeque<(u32, u8)>,
-    pub(crate) full_since_ns: u64,
-    /// When it is to be looked whether it has moved.
-    pub(crate) full_look_ns: u64,
+    /// Messages that found the ring full.
+    pub(crate) room: Room,
     /// When its lease is looked at.
     pub(crate) look_at_ns: u64,
     was_lapsed: bool,
@@ -133,6 +129,7 @@ impl<P: Port> Link<P> {
             connecting_since_ns: None,
             pause_ns: RETRY_NS_MIN,
             near_pause_ns: NEAR_RETRY_NS_MIN,
+            rings_at_ns: u64::MAX,
             why: None,
             bytes: WordBuffer::default(),
             touches: Box::default(),
@@ -142,9 +139,7 @@ impl<P: Port> Link<P> {
             heard_ns: 0,
             silent_at_ns: u64::MAX,
             try_again_ns: 0,
-            blocked: VecDeque::new(),
-            full_since_ns: 0,
-            full_look_ns: 0,
+            room: Room::default(),
             look_at_ns: 0,
             was_lapsed: false,
         }
@@ -172,9 +167,11 @@ impl<P: Port> Link<P> {
         topology: &Arc<Topology>,
         now_ns: u64,
     ) -> Strategy {
-        if let State::Down { retry_at_ns } | State::Far { retry_at_ns } = self.state
-            && now_ns >= retry_at_ns
-        {
+        let try_at_ns = match self.state {
+            State::Near => self.rings_at_ns,
+            State::Down { retry_at_ns } | State::Far { retry_at_ns } => retry_at_ns,
+        };
+        if now_ns >= try_at_ns {
             self.begin_connecting(host, topology);
         }
         match (self.state, carrier) {
@@ -227,22 +224,47 @@ impl<P: Port> Link<P> {
         matches!(self.state, State::Down { .. })
     }
 
+    /// Whether mapped memory stands, of a backend that lives.
+    pub(crate) fn stands(&self, now_ns: u64) -> bool {
+        self.state == State::Near && self.view().is_some_and(|view| view.lease_alive(now_ns))
+    }
+
+    /// What was connected has no more to offer than what stands.
+    pub(crate) fn stays(&mut self, now_ns: u64) {
+        self.connecting_since_ns = None;
+        if !self.near.as_ref().is_some_and(Port::has_messages) {
+            self.ask_for_rings_later(now_ns);
+        }
+    }
+
+    fn ask_for_rings_later(&mut self, now_ns: u64) {
+        self.rings_at_ns = now_ns + self.next_near_pause();
+    }
+
+    fn next_near_pause(&mut self) -> u64 {
+        let pause_ns = self.near_pause_ns;
+        self.near_pause_ns = (pause_ns * 2).min(NEAR_RETRY_NS_MAX);
+        pause_ns
+    }
+
     /// The best carrier stands.
-    pub(crate) fn connected(&mut self, port: P, host: &mut impl Host<Port = P>) {
+    pub(crate) fn connected(&mut self, port: P, now_ns: u64, host: &mut impl Host<Port = P>) {
         let partition_count = port.view().map_or(0, |view| view.partition_count());
         self.touches = (0..partition_count)
             .map(|_| TouchBuffer::new(self.touch_sample))
             .collect();
         self.connecting_since_ns = None;
         self.pause_ns = RETRY_NS_MIN;
-        self.near_pause_ns = NEAR_RETRY_NS_MIN;
         let has_messages = port.has_messages();
         self.near = Some(port);
         self.state = State::Near;
         self.was_lapsed = false;
         if has_messages {
+            self.near_pause_ns = NEAR_RETRY_NS_MIN;
+            self.rings_at_ns = u64::MAX;
             self.why = None;
         } else {
+            self.ask_for_rings_later(now_ns);
             self.explain(
                 "the backend has no message rings left for this client",
                 host,
@@ -263,9 +285,11 @@ impl<P: Port> Link<P> {
             self.set_down(now_ns);
             return;
         }
+        if self.far_owes > 0 {
+            self.heard(now_ns);
+        }
         self.pause_ns = RETRY_NS_MIN;
-        let pause_ns = self.near_pause_ns;
-        self.near_pause_ns = (pause_ns * 2).min(NEAR_RETRY_NS_MAX);
+        let pause_ns = self.next_near_pause();
         self.near = None;
         self.state = State::Far {
             retry_at_ns: match error.is_final {
@@ -316,7 +340,7 @@ impl<P: Port> Link<P> {
 
     fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
-        self.silent_at_ns = now_ns + SILENCE_NS;
+        self.silent_at_ns = now_ns + SILENCE_NS - GREETED_BEFORE_NS;
     }
 
     /// When it is to be looked whether it is silent.
@@ -326,15 +350,29 @@ impl<P: Port> Link<P> {
     }
 
     /// Whether it is, with `len` bytes of values on their way to it. One whose lease
-    /// is alive does not hang.
-    pub(crate) fn is_silent(&mut self, len: u64, now_ns: u64) -> bool {
+    /// is alive does not hang. Shortly before, it is greeted.
+    pub(crate) fn is_silent<H: Host<Port = P>>(
+        &mut self,
+        len: u64,
+        now_ns: u64,
+        host: &mut H,
+        topology: &Arc<Topology>,
+    ) -> bool {
         if self.view().is_some_and(|view| view.lease_alive(now_ns)) {
             self.heard(now_ns);
             return false;
         }
         let patience_ns = SILENCE_NS.saturating_add(SILENCE_NS_PER_BYTE.saturating_mul(len));
         self.silent_at_ns = self.heard_ns.saturating_add(patience_ns);
-        now_ns >= self.silent_at_ns
+        if now_ns >= self.silent_at_ns {
+            return true;
+        }
+        if self.silent_at_ns - now_ns > GREETED_BEFORE_NS {
+            self.silent_at_ns -= GREETED_BEFORE_NS;
+        } else {
+            self.begin_connecting(host, topology);
+        }
+        false
     }
 
     /// It is silent: what its calls still bring belongs to nobody.

@@ -28,6 +28,11 @@ pub struct Options {
     /// The replica (place in the cohort) that is asked first; `None` rotates
     /// it from client to client, because all are equally near on one host.
     pub preferred: Option<usize>,
+    /// Bytes of messages that may wait for one backend's full ring while their
+    /// operations are over: third copies for a replica that does not keep up. Beyond
+    /// it whoever writes goes at that replica's pace, and one that has come to a halt
+    /// misses copies.
+    pub waiting_len_max: usize,
     /// For tests: milliseconds that this client's version clock is ahead of the
     /// host's (negative: behind), as if it ran on a host whose clock is wrong.
     pub clock_offset_ms: i64,
@@ -41,6 +46,7 @@ impl Default for Options {
             carrier: Carrier::Auto,
             touch_sample: 1,
             preferred: None,
+            waiting_len_max: 16 << 20,
             clock_offset_ms: 0,
         }
     }

@@ -41,6 +41,9 @@ impl<H: Host> Driver<H> {
             self.slab.put(at, op);
             return;
         }
+        if let Some(outcome) = op.held {
+            return self.hold_or_finish(at, op, outcome, now);
+        }
         if op.topology != self.topology_count {
             self.restart(&mut op, now);
         }
@@ -72,10 +75,7 @@ impl<H: Host> Driver<H> {
             }
         };
         match flow {
-            Flow::Ended(outcome) => {
-                self.slab.put(at, op);
-                self.finish(at, outcome);
-            }
+            Flow::Ended(outcome) => self.hold_or_finish(at, op, outcome, now),
             Flow::Wait(until) => {
                 op.wake_ns = until;
                 self.slab.set_timer(at, &op);

@@ -3,10 +3,10 @@
 
 use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
-use crate::link::{FULL_LOOK_NS, FULL_PATIENCE_NS, IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
-use crate::op::{Machine, Outcome, Owed, Owner};
+use crate::link::{IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
+use crate::op::{Machine, Op, Outcome, Owed, Owner};
+use crate::room::Waiter;
 use crate::uses::ItemRead;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
 use trefoil_client_core::mutants::{self, Mutant};
@@ -14,11 +14,6 @@ use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_fabric::port::{Completion, Port, SendError};
 use trefoil_layout::data::DataEntry;
 use trefoil_region::WordBuffer;
-
-/// Bytes of operations whose third copy waits for a ring that does not move; and
-/// what each of them counts beside its value.
-const LATE_LEN_MAX: usize = 16 << 20;
-const LATE_OP_LEN: usize = 1024;
 
 /// An operation that has ended, as it is handed out. Bytes are lent.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +85,7 @@ impl<H: Host> Driver<H> {
                 match near.poll(|completion| slab.complete(completion)) {
                     Ok(count) => {
                         link.near_owes = link.near_owes.saturating_sub(count as u32);
-                        if !link.blocked.is_empty() {
+                        if !link.room.is_empty() {
                             self.send_blocked(number);
                         }
                     }
@@ -142,15 +137,10 @@ impl<H: Host> Driver<H> {
                 self.lose_calls(number, "the backend does not answer");
                 continue;
             }
-            if !self.links[number].blocked.is_empty() {
+            if !self.links[number].room.is_empty() {
                 self.send_blocked(number);
-                let link = &self.links[number];
-                if !link.blocked.is_empty()
-                    && now > link.full_since_ns + FULL_PATIENCE_NS
-                    && now >= link.full_look_ns
-                {
+                if self.links[number].room.is_due(now) {
                     self.decide_without(number);
-                    self.links[number].full_look_ns = now + FULL_LOOK_NS;
                 }
             }
             let link = &mut self.links[number];
@@ -166,14 +156,15 @@ impl<H: Host> Driver<H> {
     fn send_blocked(&mut self, number: usize) {
         let under = self.topology.id();
         loop {
-            let Some((at, replica)) = self.links[number].blocked.front().copied() else {
+            self.end_held(number);
+            let Some(waiter) = self.links[number].room.front() else {
                 return;
             };
-            let replica = usize::from(replica);
+            let (at, replica) = (waiter.at, waiter.replica());
             let is_wanted = self.waits_for_room_at(at, replica, number);
             let link = &mut self.links[number];
             if !is_wanted {
-                link.blocked.pop_front();
+                link.room.pop();
                 continue;
             }
             let Some(near) = link.near.as_mut() else {
@@ -187,9 +178,12 @@ impl<H: Host> Driver<H> {
                 Ok(()) => {
                     let now = self.host.monotonic_ns();
                     link.owes_near(now);
-                    link.full_since_ns = now;
-                    link.blocked.pop_front();
+                    link.room.has_moved(now);
+                    link.room.pop();
                     op.owed[replica] = Owed::Near(token);
+                    if op.held.is_some() {
+                        self.slab.make_ready(at);
+                    }
                     self.end_of_room(at);
                 }
                 Err(SendError::Full) => return,
@@ -215,52 +209,117 @@ impl<H: Host> Driver<H> {
     /// to a bound on what waits.
     #[cold]
     fn decide_without(&mut self, number: usize) {
-        let waiting = std::mem::take(&mut self.links[number].blocked);
-        let (mut kept, mut given_up) = (VecDeque::new(), VecDeque::new());
-        let mut late_len = 0;
+        let len_max = self.options.waiting_len_max;
         let why = format!("backend {number} does not keep up");
-        for (at, place) in waiting {
-            let replica = usize::from(place);
+        let mut kept_len = 0;
+        // Each once; those that are kept queue up behind.
+        for _ in 0..self.links[number].room.count() {
+            let Some(waiter) = self.links[number].room.pop() else {
+                break;
+            };
+            let (at, replica) = (waiter.at, waiter.replica());
             if !self.waits_for_room_at(at, replica, number) {
                 continue;
             }
             let Some(op) = self.slab.get_mut(at) else {
                 continue;
             };
-            late_len += op.value.len() + LATE_OP_LEN;
-            if op.outcome.is_some() {
-                kept.push_back((at, place));
-            } else if op.can_do_without(replica) && late_len <= LATE_LEN_MAX {
-                kept.push_back((at, place));
-                if !op.is_late {
+            kept_len += waiter.len();
+            let is_over = op.outcome.is_some();
+            let is_decided = is_over || op.held.is_some();
+            let is_enough = is_decided || op.can_do_without(replica);
+            if is_over || kept_len <= len_max && is_enough {
+                if !is_decided && !op.is_late {
                     op.is_late = true;
                     op.no_answer(replica, SendFailure::Lost, &why);
                     self.slab.make_ready(at);
                 }
+                self.links[number].room.push_back(waiter);
             } else {
-                given_up.push_back((at, place));
+                self.give_up_waiting(at, replica, &why);
             }
         }
-        self.links[number].blocked = given_up;
-        self.drop_blocked(number);
-        self.links[number].blocked = kept;
+        self.end_held(number);
+    }
+
+    /// Those that were held because too much was waiting here look whether they end.
+    #[cold]
+    fn end_held(&mut self, number: usize) {
+        if !self.links[number].room.has_held() {
+            return;
+        }
+        let now = self.host.monotonic_ns();
+        let room = &mut self.links[number].room;
+        if room.len() <= self.options.waiting_len_max || room.is_stuck(now) {
+            for at in room.take_held() {
+                self.slab.make_ready(at);
+            }
+        }
+    }
+
+    /// An operation is decided. One of whose messages waits behind too many others
+    /// for a ring ends when there are fewer: whoever writes does not leave a slow
+    /// replica behind by more than that. Where the ring does not move, or the caller's
+    /// patience ends, that copy is given up.
+    pub(crate) fn hold_or_finish(&mut self, at: u32, mut op: Box<Op>, outcome: Outcome, now: u64) {
+        let mut is_held = false;
+        if op.held.is_some() && op.topology != self.topology_count {
+            // What it still has to send has nowhere to go any more.
+            op.owed = Default::default();
+        }
+        let cohort = op.cohort;
+        for (replica, number) in cohort.as_slice().iter().enumerate() {
+            if op.owed[replica] != Owed::Room {
+                continue;
+            }
+            let link = &mut self.links[*number as usize];
+            if link.room.len() <= self.options.waiting_len_max || mutants::is_on(Mutant::NeverHeld)
+            {
+                continue;
+            }
+            if now >= op.limits.deadline_ns || link.room.is_stuck(now) {
+                op.owed[replica] = Owed::Nothing;
+            } else {
+                link.room.hold(at);
+                is_held = true;
+            }
+        }
+        if is_held {
+            op.held = Some(outcome);
+            op.wake_ns = op.limits.deadline_ns;
+            self.slab.set_timer(at, &op);
+            self.slab.put(at, op);
+        } else {
+            self.slab.put(at, op);
+            self.finish(at, outcome);
+        }
     }
 
     /// The backend is gone, or does not keep up: what waits for room is not sent.
     #[cold]
     fn drop_blocked(&mut self, number: usize) {
         let why = format!("backend {number} does not keep up");
-        while let Some((at, replica)) = self.links[number].blocked.pop_front() {
-            let replica = usize::from(replica);
-            if self.waits_for_room_at(at, replica, number)
-                && let Some(op) = self.slab.get_mut(at)
-            {
-                op.owed[replica] = Owed::Nothing;
-                op.no_answer(replica, SendFailure::NotSent, &why);
-                self.slab.make_ready(at);
-                self.end_of_room(at);
+        while let Some(waiter) = self.links[number].room.pop() {
+            let (at, replica) = (waiter.at, waiter.replica());
+            if self.waits_for_room_at(at, replica, number) {
+                self.give_up_waiting(at, replica, &why);
             }
         }
+        self.end_held(number);
+    }
+
+    /// A message that waits for room is not sent.
+    #[cold]
+    fn give_up_waiting(&mut self, at: u32, replica: usize, why: &str) {
+        let Some(op) = self.slab.get_mut(at) else {
+            return;
+        };
+        op.owed[replica] = Owed::Nothing;
+        if op.held.is_none() {
+            op.no_answer(replica, SendFailure::NotSent, why);
+        }
+        self.slab.make_ready(at);
+        self.end_of_room(at);
     }
 
     /// An operation that is over stays for its last message only.
@@ -295,7 +354,7 @@ impl<H: Host> Driver<H> {
             op.cohort.as_slice().iter().zip(&op.owed).any(of_it)
         });
         let len = owed.map(|(_, op)| op.value.len() as u64).sum();
-        self.links[number].is_silent(len, now)
+        self.links[number].is_silent(len, now, &mut self.host, &self.topology)
     }
 
     /// A backend that is reached by calls has been silent for long, with calls under
@@ -367,19 +426,40 @@ impl<H: Host> Driver<H> {
                             && agreement.hasher == self.topology.hasher()
                     })
                 };
-                if expected(&port) {
-                    link.connected(port, &mut self.host);
-                    link.near_owes = 0;
-                    link.make_caller_for_touches(&mut self.host, &self.topology);
-                    true
-                } else {
+                if !expected(&port) {
                     // Nothing is read from there under this topology.
-                    link.not_connected(&NotConnected::down("another life"), now, &mut self.host);
+                    let why = "another life";
+                    if link.near.is_some() {
+                        self.lose(backend as usize, why);
+                    }
+                    let link = &mut self.links[backend as usize];
+                    link.not_connected(&NotConnected::down(why), now, &mut self.host);
                     self.begin_learning();
                     false
+                } else if link.stands(now) && !port.has_messages() {
+                    link.stays(now);
+                    true
+                } else {
+                    let was_owed = std::mem::take(&mut link.near_owes) > 0;
+                    link.connected(port, now, &mut self.host);
+                    link.make_caller_for_touches(&mut self.host, &self.topology);
+                    if was_owed {
+                        let why = "another connection has taken this one's place";
+                        let is_near = |owed: &Owed| matches!(owed, Owed::Near(_));
+                        self.lose_owed(backend as usize, why, is_near);
+                    }
+                    true
                 }
             }
+            Err(_) if link.stands(now) => {
+                link.stays(now);
+                true
+            }
             Err(error) => {
+                if link.near.is_some() {
+                    self.lose(backend as usize, &error.why);
+                }
+                let link = &mut self.links[backend as usize];
                 link.not_connected(&error, now, &mut self.host);
                 let is_down = link.is_down();
                 if is_down {
@@ -585,10 +665,7 @@ impl<H: Host> Driver<H> {
                 next = next.min(link.look_at_ns);
             }
             next = next.min(link.silent_at_ns());
-            if !link.blocked.is_empty() {
-                let patience_ends = link.full_since_ns + FULL_PATIENCE_NS;
-                next = next.min(patience_ends.max(link.full_look_ns));
-            }
+            next = next.min(link.room.look_at_ns());
             next = next.min(link.greeting_ends_ns());
         }
         next
@@ -642,6 +719,19 @@ impl<H: Host> Driver<H> {
     /// How each backend is reached.
     pub fn carriers(&self) -> Vec<LinkStatus> {
         self.links.iter().map(Link::status).collect()
+    }
+
+    /// Bytes of what has ended and still waits for room in one backend's ring: at most
+    /// [`waiting_len_max`](crate::Options::waiting_len_max) at each.
+    pub fn left_waiting_len(&self, number: u32) -> usize {
+        let Some(link) = self.links.get(number as usize) else {
+            return 0;
+        };
+        let has_ended = |waiter: &&Waiter| {
+            self.waits_for_room_at(waiter.at, waiter.replica(), number as usize)
+                && self.has_ended(waiter.at)
+        };
+        link.room.waiters().filter(has_ended).map(Waiter::len).sum()
     }
 
     /// Whether every answer to what was sent near has come.

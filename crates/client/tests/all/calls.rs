@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use trefoil_cell::Mode;
-use trefoil_client::{Cell, Mutated, Options, SetOptions, Version};
+use trefoil_client::{Cell, Lookup, Mutated, Options, SetOptions, Version};
 use trefoil_layout::op::{Ack, Outcome};
 use trefoil_rpc::v1;
 
@@ -148,4 +148,34 @@ fn a_replica_that_hangs_costs_a_bounded_number_of_calls() {
     let count = hanging.load(Ordering::Relaxed);
     assert!((1..=512).contains(&count), "{count}");
     assert!(!client.finish(Duration::ZERO));
+}
+
+/// As a long value on a slow link does: the backend answers greetings meanwhile, so it
+/// is not silent, and the one call is enough.
+#[test]
+fn an_answer_that_takes_long_is_waited_for_while_its_backend_is_there() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut script = Script::new(Mode::R1, |_| unreachable!("nothing is written"));
+    script.on_lookup = Box::new({
+        let asked = Arc::clone(&asked);
+        move |_| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async {
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                Ok(v1::LookupResponse {
+                    epoch: 1,
+                    found: Some(v1::lookup_response::Found::Absent(v1::Absent {})),
+                    stamp: 0,
+                })
+            })
+        }
+    });
+    let fake = Fake::start(script);
+    let mut client = Cell::connect(&fake.address).unwrap().client(Options {
+        deadline: Duration::from_secs(60),
+        ..Options::default()
+    });
+    let get = client.get(b"key");
+    assert!(matches!(get, Ok(Lookup::Miss(_))), "{get:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
 }

@@ -86,3 +86,24 @@ fn a_link_that_fell_back_to_rpc_tries_shared_memory_again() {
     });
     assert_eq!(client.carriers()[0].why, None);
 }
+
+#[test]
+fn who_found_no_rings_left_gets_some_when_another_client_has_gone() {
+    let real = Real::start_for(Mode::R1, 1);
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut first = cell.client(Options::default());
+    let mut second = cell.client(Options::default());
+    let set = |client: &mut Client| {
+        let set = client.set(b"key-0", b"value", SetOptions::default());
+        set.unwrap();
+        client.carriers()[0].carrier
+    };
+    assert_eq!(set(&mut first), CarrierInUse::Shared);
+    assert_eq!(set(&mut second), CarrierInUse::SharedReads);
+    drop(first);
+    wait_until(|| {
+        read(&mut second, 1, 1);
+        set(&mut second) == CarrierInUse::Shared
+    });
+    assert_eq!(second.carriers()[0].why, None);
+}

@@ -13,12 +13,14 @@ use trefoil_rpc::v1;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 type OnMutate = dyn Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync;
+type OnLookup = dyn Fn(v1::LookupRequest) -> Answer<v1::LookupResponse> + Send + Sync;
 type OnTouch = dyn Fn(v1::TouchRequest) + Send + Sync;
 
 /// What the backends answer. All of them are this one server.
 pub(crate) struct Script {
     pub(crate) mode: Mode,
     pub(crate) on_mutate: Box<OnMutate>,
+    pub(crate) on_lookup: Box<OnLookup>,
     pub(crate) on_touch: Box<OnTouch>,
 }
 
@@ -30,6 +32,7 @@ impl Script {
         Script {
             mode,
             on_mutate: Box::new(on_mutate),
+            on_lookup: Box::new(|_| Box::pin(async { Err(Status::unimplemented("not asked")) })),
             on_touch: Box::new(|_| {}),
         }
     }
@@ -139,9 +142,10 @@ impl v1::trefoil_server::Trefoil for Service {
 
     async fn lookup(
         &self,
-        _: Request<v1::LookupRequest>,
+        request: Request<v1::LookupRequest>,
     ) -> Result<Response<v1::LookupResponse>, Status> {
-        no()
+        let answer = (self.script.on_lookup)(request.into_inner()).await?;
+        Ok(Response::new(answer))
     }
 
     async fn r#use(&self, _: Request<v1::UseRequest>) -> Result<Response<v1::UseResponse>, Status> {

@@ -159,6 +159,9 @@ pub(crate) struct Op {
     /// Why a message did not get through, for people.
     pub(crate) reason: Option<String>,
     pub(crate) outcome: Option<Outcome>,
+    /// It ends so, as soon as less is waiting for the ring that its last message waits
+    /// for.
+    pub(crate) held: Option<Outcome>,
     /// The replica whose buffer holds a hit's data.
     pub(crate) hit_replica: usize,
 }
@@ -194,6 +197,7 @@ impl Op {
             is_queued: false,
             reason: None,
             outcome: None,
+            held: None,
             hit_replica: 0,
         }
     }
@@ -225,6 +229,7 @@ impl Op {
         self.pause_until_ns = 0;
         self.reason = None;
         self.outcome = None;
+        self.held = None;
     }
 
     /// The message to a replica.

@@ -116,6 +116,7 @@ impl Client {
             deadline: Duration::from_nanos(profile.deadline_ns),
             retries_max: profile.retries_max,
             carrier: profile.carrier,
+            waiting_len_max: profile.waiting_len_max(),
             ..Options::default()
         };
         let topology = Arc::clone(&net.published.borrow());
@@ -140,6 +141,20 @@ impl Client {
     /// Nothing that it has begun is under way for a caller.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty()
+    }
+
+    /// What operations that are over have left waiting for a ring is bounded.
+    pub(super) fn check_left_waiting(&self, net: &Net) -> Result<(), Broken> {
+        let most = (0..net.processes.borrow().len() as u32)
+            .map(|number| self.driver.left_waiting_len(number))
+            .max();
+        match most {
+            Some(len) if len > net.profile.waiting_len_max() => {
+                let message = format!("client {} leaves {len} bytes waiting", self.number);
+                Err((Property::Leak, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Operations that hold a place, and answers that are owed.

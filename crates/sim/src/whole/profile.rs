@@ -201,6 +201,15 @@ impl Scene {
 }
 
 impl Profile {
+    /// Bytes that a client leaves waiting for a ring: where rings are smallest, so
+    /// little that it is often too much.
+    pub(super) fn waiting_len_max(&self) -> usize {
+        match self.ring_len {
+            2 => 2 << 10,
+            _ => 16 << 20,
+        }
+    }
+
     pub(super) fn draw(rng: &Rng) -> Self {
         let replicas = if rng.chance(100) { 1 } else { 3 };
         let backends = match replicas {

@@ -231,6 +231,7 @@ impl World {
         }
         self.net.wakes[number].set(u64::MAX);
         self.clients[number].act(&mut self.book)?;
+        self.clients[number].check_left_waiting(&self.net)?;
         while self.operations_left > 0 && self.clients[number].can_begin() {
             self.operations_left -= 1;
             let want = self.choose();
