@@ -34,8 +34,8 @@ pub(crate) const IDLE_LOOK_NS: u64 = 500_000_000;
 /// A backend that owes answers to calls and has been silent for so long counts as
 /// down, and so much longer for each byte of the values on their way to it: 16 MB/s.
 const SILENCE_NS: u64 = 500_000_000;
-/// So long before that it is greeted: one that answers is not silent, but busy with
-/// what it was asked for, a long value on a slow link for one.
+/// So long before that one that owes reads only is greeted: if it answers, it is not
+/// silent but busy with what it was asked for, a long value on a slow link for one.
 const GREETED_BEFORE_NS: u64 = 250_000_000;
 const SILENCE_NS_PER_BYTE: u64 = 64;
 /// How soon after a connection that could not be made an operation may have the
@@ -110,6 +110,8 @@ pub struct Link<P> {
     /// looked whether it has gone silent.
     heard_ns: u64,
     silent_at_ns: u64,
+    /// The connection that is being made shows whether it is there at all.
+    is_greeted: bool,
     /// No operation has it connected to before.
     try_again_ns: u64,
     /// Messages that found the ring full.
@@ -138,6 +140,7 @@ impl<P: Port> Link<P> {
             far_owes: 0,
             heard_ns: 0,
             silent_at_ns: u64::MAX,
+            is_greeted: false,
             try_again_ns: 0,
             room: Room::default(),
             look_at_ns: 0,
@@ -285,7 +288,7 @@ impl<P: Port> Link<P> {
             self.set_down(now_ns);
             return;
         }
-        if self.far_owes > 0 {
+        if std::mem::take(&mut self.is_greeted) && self.far_owes > 0 {
             self.heard(now_ns);
         }
         self.pause_ns = RETRY_NS_MIN;
@@ -350,10 +353,12 @@ impl<P: Port> Link<P> {
     }
 
     /// Whether it is, with `len` bytes of values on their way to it. One whose lease
-    /// is alive does not hang. Shortly before, it is greeted.
+    /// is alive does not hang. One that owes nothing but what it was asked to read is
+    /// greeted shortly before.
     pub(crate) fn is_silent<H: Host<Port = P>>(
         &mut self,
         len: u64,
+        owes_reads_only: bool,
         now_ns: u64,
         host: &mut H,
         topology: &Arc<Topology>,
@@ -369,7 +374,8 @@ impl<P: Port> Link<P> {
         }
         if self.silent_at_ns - now_ns > GREETED_BEFORE_NS {
             self.silent_at_ns -= GREETED_BEFORE_NS;
-        } else {
+        } else if owes_reads_only {
+            self.is_greeted = true;
             self.begin_connecting(host, topology);
         }
         false

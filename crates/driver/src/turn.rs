@@ -353,8 +353,13 @@ impl<H: Host> Driver<H> {
                 |(at, owed): (&u32, &Owed)| *at as usize == number && matches!(owed, Owed::Far(_));
             op.cohort.as_slice().iter().zip(&op.owed).any(of_it)
         });
-        let len = owed.map(|(_, op)| op.value.len() as u64).sum();
-        self.links[number].is_silent(len, now, &mut self.host, &self.topology)
+        let (mut len, mut owes_reads_only) = (0, true);
+        for (_, op) in owed {
+            len += op.value.len() as u64;
+            owes_reads_only &= matches!(op.machine, Machine::Get(_));
+        }
+        let link = &mut self.links[number];
+        link.is_silent(len, owes_reads_only, now, &mut self.host, &self.topology)
     }
 
     /// A backend that is reached by calls has been silent for long, with calls under
