@@ -166,9 +166,7 @@ impl LookAside {
     }
 
     fn now(&self) -> Now {
-        Now {
-            unix_ns: START_NS + self.requests * REQUEST_NS,
-        }
+        Now::at(START_NS + self.requests * REQUEST_NS)
     }
 
     fn get(&mut self, key: &[u8]) -> Result<bool, LookAsideError> {

@@ -303,9 +303,7 @@ impl<'t> Env<'t> {
 
     /// The wall clock of all backends.
     pub(crate) fn now(&self) -> Now {
-        Now {
-            unix_ns: BEGIN_UNIX_NS + self.time_ns.get(),
-        }
+        Now::at(BEGIN_UNIX_NS + self.time_ns.get())
     }
 
     pub(crate) fn pass_time(&self) {

@@ -115,7 +115,7 @@ fn run(limit: u64, lens: Lens, policy: PolicyKind) {
     let mut into = WordBuffer::default();
     let value = vec![7u8; 4 << 20];
     let (mut hits, mut lookups, mut refused, mut payload) = (0u64, 0u64, 0u64, 0u64);
-    let mut now = Now { unix_ns: START_NS };
+    let mut now = Now::at(START_NS);
     let requests = keys * TURNS;
     for at in 0..requests {
         now.unix_ns += 1000;
@@ -226,9 +226,7 @@ fn shift_phase(store: &Store, phase: u64, len: usize) -> f64 {
     let mut hits = 0;
     let most = (SHIFT_KEYS as f64).powf(1.0 - SHIFT_THETA) - 1.0;
     for at in 0..SHIFT_REQUESTS {
-        let now = Now {
-            unix_ns: START_NS + (phase * SHIFT_REQUESTS + at) * 1000,
-        };
+        let now = Now::at(START_NS + (phase * SHIFT_REQUESTS + at) * 1000);
         if at % 256 == 0 {
             let _ = (0..16).find(|_| !store.maintain(now).more);
         }

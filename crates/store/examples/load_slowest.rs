@@ -23,9 +23,7 @@ const MEMORY_OF_ITEM: u64 = 200;
 
 fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now {
-        unix_ns: since.unwrap_or_default().as_nanos() as u64,
-    }
+    Now::at(since.unwrap_or_default().as_nanos() as u64)
 }
 
 fn store(backend: u32, items: u64) -> Store {

@@ -15,9 +15,7 @@ use trefoil_region::HugePages;
 use trefoil_store::{Now, PolicyKind, Regions, Store, StoreConfig};
 
 const MIB: u64 = 1 << 20;
-const NOW: Now = Now {
-    unix_ns: 1_700_000_000_000_000_000,
-};
+const NOW: Now = Now::at(1_700_000_000_000_000_000);
 
 fn store(limit: u64, policy: PolicyKind) -> Store {
     let config = StoreConfig {

@@ -9,15 +9,35 @@ use trefoil_region::{MappingError, ObjectError};
 /// The time, given by the caller: the store has no clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Now {
-    /// Nanoseconds since the Unix epoch.
+    /// Nanoseconds since the Unix epoch. It never goes back: versions are judged
+    /// by it, and how long ago something was.
     pub unix_ns: u64,
+    /// How far the host's clock lies behind that, in nanoseconds: it was set back.
+    pub set_back_ns: u64,
 }
 
 impl Now {
-    /// Milliseconds since the Unix epoch, the unit of expiries.
+    /// The time where the host's clock has not been set back; nanoseconds since the
+    /// Unix epoch.
+    #[inline]
+    pub const fn at(unix_ns: u64) -> Self {
+        Now {
+            unix_ns,
+            set_back_ns: 0,
+        }
+    }
+
+    /// Milliseconds since the Unix epoch, as a time that never goes back.
     #[inline]
     pub const fn unix_ms(self) -> u64 {
         self.unix_ns / 1_000_000
+    }
+
+    /// Milliseconds since the Unix epoch as the host's clock has it: expiries are
+    /// judged by it, because who writes an item computes its expiry from that clock.
+    #[inline]
+    pub const fn host_ms(self) -> u64 {
+        self.unix_ns.saturating_sub(self.set_back_ns) / 1_000_000
     }
 }
 

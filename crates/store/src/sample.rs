@@ -59,9 +59,7 @@ mod tests {
         };
         let regions = Regions::heap(config.memory_limit);
         let store = Store::new(config, regions).unwrap();
-        let now = Now {
-            unix_ns: 1_000_000_000,
-        };
+        let now = Now::at(1_000_000_000);
         for n in 0..50u64 {
             let key = format!("key-{n}");
             let entry = DataEntry {

@@ -125,9 +125,7 @@ impl Process {
 
     pub(super) fn now(&self, net: &Net) -> Now {
         let unix_ns = BEGIN_UNIX_NS + net.now_ns.get();
-        Now {
-            unix_ns: unix_ns.saturating_add_signed(self.skew_ns),
-        }
+        Now::at(unix_ns.saturating_add_signed(self.skew_ns))
     }
 
     pub(super) fn renew(&self, net: &Net) {

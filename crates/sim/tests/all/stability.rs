@@ -19,7 +19,7 @@ use trefoil_store::{Now, Regions, Store, StoreConfig};
 
 const KEY: &[u8] = b"key";
 const CONFIG: u32 = 1;
-const NOW: Now = Now { unix_ns: 10 };
+const NOW: Now = Now::at(10);
 /// Loads of a scan, more or less.
 const LOADS: u64 = 48;
 

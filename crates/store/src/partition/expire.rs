@@ -20,7 +20,7 @@ pub(super) struct Crawl {
     seen_ms: u64,
     /// The next slot of a pass that is under way.
     cursor: Option<u32>,
-    /// When the last pass ended.
+    /// When the last pass ended, by the time that never goes back.
     ended_ms: u64,
     /// An entry of the side table, which a pass comes to last, has moved to a
     /// slot that the pass may have left behind.
@@ -80,11 +80,12 @@ impl Partition {
     /// Looks at up to `slot_count` slots; returns how many entries it removed.
     pub(crate) fn crawl(&mut self, shared: &Shared, now: Now, slot_count: u32) -> u64 {
         self.write_what_is_unwritten(shared);
-        let now_ms = now.unix_ms();
-        self.now_s = (now_ms / 1000) as u32;
+        // The pause between passes must not last for as long as the clock was set back.
+        let (now_ms, passed_ms) = (now.host_ms(), now.unix_ms());
+        self.now_s = (passed_ms / 1000) as u32;
         let Some(first) = self.crawl.cursor.or_else(|| {
             let due = self.crawl.due_ms != 0 && self.crawl.due_ms <= now_ms;
-            (due && now_ms >= self.crawl.ended_ms + PASS_PAUSE_MS).then_some(0)
+            (due && passed_ms >= self.crawl.ended_ms + PASS_PAUSE_MS).then_some(0)
         }) else {
             return 0;
         };
@@ -136,7 +137,7 @@ impl Partition {
                 true => earlier(self.crawl.seen_ms, now_ms),
                 false => self.crawl.seen_ms,
             };
-            self.crawl.ended_ms = now_ms;
+            self.crawl.ended_ms = passed_ms;
         } else {
             self.crawl.cursor = Some(end);
         }

@@ -71,7 +71,7 @@ impl Partition {
             self.discard(shared, number, Cause::Flushed);
             return None;
         }
-        if Self::head_at(shared, entry.pointer.offset()).is_expired(now.unix_ms()) {
+        if Self::head_at(shared, entry.pointer.offset()).is_expired(now.host_ms()) {
             self.expire(shared, number);
             return None;
         }

@@ -203,7 +203,7 @@ impl Partition {
         match found {
             Some((number, old)) => {
                 let same_key = Self::is_key(shared, old.pointer, mutation.entry.key);
-                let expired = Self::head_at(shared, old.pointer.offset()).is_expired(now.unix_ms());
+                let expired = Self::head_at(shared, old.pointer.offset()).is_expired(now.host_ms());
                 self.overwrite(shared, (number, hash), mutation.version, pointer);
                 if !same_key {
                     self.raise_floor(old.version, Mutant::EvictionForgotten);

@@ -50,7 +50,7 @@ impl StoredItem<'_> {
 
     /// Whether its time is over.
     pub(super) fn is_expired(&self, now: Now) -> bool {
-        self.expiry_ms != 0 && self.expiry_ms <= now.unix_ms()
+        self.expiry_ms != 0 && self.expiry_ms <= now.host_ms()
     }
 
     /// Appends its value.

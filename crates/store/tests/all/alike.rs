@@ -57,9 +57,7 @@ impl Replica {
 }
 
 fn now(step: u64) -> Now {
-    Now {
-        unix_ns: crate::common::START.unix_ns + step * 1_000,
-    }
+    Now::at(crate::common::START.unix_ns + step * 1_000)
 }
 
 fn name(key: u64) -> [u8; 8] {

@@ -124,9 +124,7 @@ fn flushed_memory_is_given_back_without_being_asked_for() {
 #[test]
 fn items_that_expire_together_are_removed() {
     let store = heap(16 * MIB, 2);
-    let later = Now {
-        unix_ns: START.unix_ns + 2_000_000_000,
-    };
+    let later = Now::at(START.unix_ns + 2_000_000_000);
     for number in 0..20_000 {
         let name = key(number);
         let mutation = Mutation {

@@ -161,13 +161,83 @@ fn eviction_raises_the_floor() {
     store.check().unwrap();
 }
 
+/// Who writes an item computes its expiry from the host's clock.
+#[test]
+fn a_clock_that_was_set_back_expires_nothing_before_its_time() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let store = small();
+    // The store's time began an hour ahead of what the host says now.
+    let host = |host_ns: u64| Now {
+        unix_ns: host_ns + HOUR_NS,
+        set_back_ns: HOUR_NS,
+    };
+    let now = host(START.unix_ns);
+    let in_ten_minutes = START.unix_ms() + 600_000;
+    let keys: [&[u8]; 3] = [b"get", b"cas", b"crawl"];
+    for (key, n) in keys.into_iter().zip(5..) {
+        let mutation = Mutation {
+            action: Action::Set,
+            version: version(n),
+            entry: DataEntry {
+                expiry_ms: in_ten_minutes,
+                ..entry(key, b"v")
+            },
+        };
+        assert_eq!(store.mutate(now, &mutation).outcome, Outcome::Applied);
+    }
+    store.maintain(now);
+    assert_eq!(store.stats().counts.expired, 0, "the crawler's clock");
+    assert!(get_at(&store, now, b"get").is_some());
+    let exact = Mutation {
+        action: Action::Cas(Expected::Version(version(6))),
+        version: version(20),
+        entry: DataEntry {
+            expiry_ms: in_ten_minutes,
+            ..entry(b"cas", b"w")
+        },
+    };
+    assert_eq!(store.mutate(now, &exact).outcome, Outcome::Applied);
+    // By the host's clock its time is over.
+    let later = host(START.unix_ns + 600_000_000_000);
+    assert_eq!(get_at(&store, later, b"get"), None);
+    store.maintain(later);
+    assert_eq!(store.stats().counts.expired, 3);
+    store.check().unwrap();
+}
+
+/// The crawler's pause between two passes is not as long as the clock was set back.
+#[test]
+fn the_crawler_goes_on_where_the_clock_is_set_back() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let store = small();
+    let set_due = |now: Now, key: &[u8], n: u64, due: u64| {
+        let mutation = Mutation {
+            action: Action::Set,
+            version: version(n),
+            entry: DataEntry {
+                expiry_ms: due,
+                ..entry(key, b"v")
+            },
+        };
+        assert_eq!(store.mutate(now, &mutation).outcome, Outcome::Applied);
+    };
+    set_due(START, b"first", 1, START.unix_ms());
+    store.maintain(START);
+    assert_eq!(store.stats().counts.expired, 1);
+    let set_back = Now {
+        unix_ns: START.unix_ns + 2_000_000_000,
+        set_back_ns: HOUR_NS,
+    };
+    set_due(set_back, b"second", 2, set_back.host_ms());
+    store.maintain(set_back);
+    assert_eq!(store.stats().counts.expired, 2);
+}
+
 #[test]
 fn expired_entries_keep_their_bound_and_are_absent() {
     let store = small();
     let due = START.unix_ms() + 1000;
-    let later = Now {
-        unix_ns: START.unix_ns + 2_000_000_000,
-    };
+    let later = Now::at(START.unix_ns + 2_000_000_000);
     let set_due = |key: &[u8], n: u64| {
         let mutation = Mutation {
             action: Action::Set,

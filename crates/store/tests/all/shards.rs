@@ -243,9 +243,7 @@ fn export(store: &Store, shard: usize, count: usize) -> Known {
     known
 }
 
-const LATER: trefoil_store::Now = trefoil_store::Now {
-    unix_ns: START.unix_ns + 60_000_000_000,
-};
+const LATER: trefoil_store::Now = trefoil_store::Now::at(START.unix_ns + 60_000_000_000);
 
 #[test]
 fn an_export_tells_everything_of_one_shard_and_can_be_imported() {

@@ -17,9 +17,7 @@ use trefoil_store::{Now, Regions, Store, StoreConfig};
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 /// The tests' clock starts here.
-pub(crate) const START: Now = Now {
-    unix_ns: 1_700_000_000_000_000_000,
-};
+pub(crate) const START: Now = Now::at(1_700_000_000_000_000_000);
 
 pub(crate) fn config(memory_limit: u64, partition_count: usize) -> StoreConfig {
     StoreConfig {
