@@ -52,6 +52,13 @@ impl VersionClock {
         self.time_ns = self.time_ns.max(version.time_ns);
     }
 
+    /// Begins again from the wall clock, as it was set back: what was issued and
+    /// observed before is not surpassed any more. The sequence goes on, so that no
+    /// version is issued twice, whatever time it carries.
+    pub fn begin_again(&mut self) {
+        self.time_ns = 0;
+    }
+
     /// Goes on under a new random id, as after a restart.
     pub fn renew(&mut self, client_id: u64) {
         self.client_id = client_id & ((1 << CLIENT_ID_BITS) - 1);
@@ -85,6 +92,19 @@ mod tests {
         clock.observe(seen);
         clock.observe(Version::new(3, 0, 0));
         assert!(clock.next(1).unwrap() > seen);
+    }
+
+    #[test]
+    fn begins_again_from_the_wall_clock_and_issues_nothing_twice() {
+        let mut clock = VersionClock::new(5);
+        let first = clock.next(1_000).unwrap();
+        clock.observe(Version::new(9_000, 7, 0));
+        clock.begin_again();
+        let second = clock.next(1_000).unwrap();
+        assert_eq!(second, Version::new(1_000, 5, 1));
+        assert_ne!(second, first);
+        clock.begin_again();
+        assert_eq!(clock.next(1_000).unwrap(), Version::new(1_000, 5, 2));
     }
 
     #[test]

@@ -148,6 +148,12 @@ impl Client {
     }
 
     /// Learns of a configuration that is newer than the known one.
+    /// For tests: another [`Options::clock_offset_ms`], as if the host's clock were set.
+    #[doc(hidden)]
+    pub fn set_clock_offset_ms(&mut self, offset_ms: i64) {
+        self.driver.host_mut().set_clock_offset_ms(offset_ms);
+    }
+
     pub fn refresh(&mut self) {
         if let Ok(topology) = self.shared.learn() {
             self.driver.adopt(topology);

@@ -80,6 +80,11 @@ impl ClientHost {
             })
     }
 
+    /// The wall clock is set.
+    pub(crate) fn set_clock_offset_ms(&mut self, offset_ms: i64) {
+        self.clock_offset_ns = offset_ms.saturating_mul(1_000_000);
+    }
+
     #[inline]
     pub(crate) fn has_event(&self) -> bool {
         self.mailbox.count.load(Ordering::SeqCst) > 0

@@ -679,6 +679,10 @@ impl<H: Host> Driver<H> {
         }
         let same_places = self.topology.places_as(&fresh);
         let same_backends = self.topology.config().backends == fresh.config().backends;
+        if self.topology.config().life != fresh.config().life {
+            // Nothing of what was seen is there any more.
+            self.versions.begin_again();
+        }
         self.observe_sanely(fresh.flush_floor());
         self.topology = fresh;
         self.view_count += 1;

@@ -13,6 +13,7 @@ use trefoil_client_core::mutants::{self, Mutant};
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_fabric::port::{Completion, Port, SendError};
 use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::Rejection;
 use trefoil_region::WordBuffer;
 
 /// An operation that has ended, as it is handed out. Bytes are lent.
@@ -517,6 +518,12 @@ impl<H: Host> Driver<H> {
         let mut op = self.slab.take(at);
         op.outcome = Some(outcome);
         op.wake_ns = u64::MAX;
+        if matches!(
+            outcome,
+            Outcome::Mutated(MutationOutcome::Rejected(Rejection::ClockAhead))
+        ) {
+            self.versions.begin_again();
+        }
         match (&op.machine, outcome) {
             (Machine::Get(get), outcome) => {
                 self.counters.get_retries.merge(&get.retries());

@@ -61,6 +61,15 @@ impl Versions {
         self.last
     }
 
+    /// Begins again from the wall clock: a version of ours was refused for lying too
+    /// far in the future, so it is stored nowhere that could know it, or the cell is
+    /// another one. What is stored above answers so, and is surpassed then.
+    pub fn begin_again(&mut self) {
+        self.clock.begin_again();
+        self.known_ns = 0;
+        self.told_ns = 0;
+    }
+
     /// The version that was issued last.
     pub fn last(&self) -> Version {
         self.last
@@ -114,6 +123,22 @@ mod tests {
         let near = at(NOW + CLOCK_AHEAD_NS_MAX);
         assert!(versions.next_above(near, NOW, || 0) > near);
         assert!(versions.next(NOW, || 0) > near);
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_back_is_followed() {
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        let mut versions = Versions::new(1);
+        let ahead = versions.next(NOW + HOUR_NS, || 0);
+        assert!(versions.next(NOW, || 0) > ahead, "until somebody objects");
+        versions.begin_again();
+        let again = versions.next(NOW, || 0);
+        assert_eq!(again.time_ns, NOW);
+        assert_ne!(again.origin, ahead.origin, "the sequence goes on");
+        // Nor is the hour taken for sane any more.
+        versions.begin_again();
+        versions.observe_sanely(ahead, || NOW);
+        assert_eq!(versions.next(NOW, || 0).time_ns, NOW);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use trefoil_cell::Mode;
 use trefoil_client::{
     Carrier, CarrierInUse, Cell, Client, Expected, Lookup, Mutated, OpError, Options, SetOptions,
 };
-use trefoil_layout::op::{Ack, Outcome};
+use trefoil_layout::op::{Ack, Outcome, Rejection};
 
 fn options() -> Options {
     Options {
@@ -85,6 +85,38 @@ fn a_forks_child_neither_reads_nor_writes_with_its_parents_client() {
     }
     let set = client.set(b"key", b"again", SetOptions::default());
     assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+}
+
+/// A client's clock was an hour ahead, and is set right: what it issued meanwhile is
+/// stored nowhere, so it need not lie above that for an hour.
+#[test]
+fn a_clock_that_was_ahead_and_is_set_back_writes_again() {
+    const HOUR_MS: i64 = 3_600_000;
+    for mode in [Mode::R1, Mode::R32] {
+        let real = Real::start(mode);
+        let mut client = Cell::connect(&real.address).unwrap().client(options());
+        let set =
+            |client: &mut Client, value: &[u8]| client.set(b"key", value, SetOptions::default());
+        set(&mut client, b"before").unwrap();
+        client.set_clock_offset_ms(HOUR_MS);
+        for _ in 0..3 {
+            let refused = set(&mut client, b"ahead");
+            let Err(OpError::Rejected(Rejection::ClockAhead)) = refused else {
+                panic!("{refused:?}");
+            };
+        }
+        let ahead = client.last_version();
+        client.set_clock_offset_ms(0);
+        let stored = set(&mut client, b"after");
+        let Ok(Mutated::Stored { version }) = stored else {
+            panic!("{stored:?}");
+        };
+        assert!(version < ahead && version.origin != ahead.origin);
+        let present = Expected::Version(version);
+        let swapped = client.cas(b"key", present, b"last", SetOptions::default());
+        assert!(matches!(swapped, Ok(Mutated::Stored { .. })), "{swapped:?}");
+        assert!(matches!(client.get(b"key"), Ok(Lookup::Hit(hit)) if hit.value == b"last"));
+    }
 }
 
 /// What a client sleeps on is quiet where there is nothing to do, also after a
