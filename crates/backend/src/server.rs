@@ -282,6 +282,9 @@ impl Drop for Running {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(FAREWELL);
         }
+        for member in &self.state.members {
+            member.store.give_back();
+        }
         // Last: a successor may begin once the locks are free.
         self.locks.clear();
     }

@@ -64,6 +64,9 @@ impl Store {
         let mut key = Vec::new();
         let cells = self.cells(shard);
         while let Some(cell) = cells.get(usize::from(position.partition)) {
+            if self.is_revoked() {
+                return None;
+            }
             let places = match until {
                 Some(until) if position >= until => break,
                 Some(until) if position.partition == until.partition => position.place..until.place,

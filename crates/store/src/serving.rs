@@ -105,4 +105,20 @@ impl Store {
             cell.enter().live.poison(&self.shared);
         }
     }
+
+    /// After [`Store::revoke`], and once no request is under way any more: gives the
+    /// memory of index and data back to the system. A client that is idle goes on
+    /// mapping them, and they would take their room beside the next process's. What
+    /// it reads there are zeros, which are no bucket and no entry.
+    pub fn give_back(&self) {
+        if !self.is_revoked() {
+            return;
+        }
+        let regions = &self.shared.regions;
+        for object in [regions.index.object(), regions.data.object()] {
+            let Some(object) = object else { continue };
+            // Where the system refuses, the memory goes with its last mapping.
+            let _ = object.punch(0..object.len());
+        }
+    }
 }

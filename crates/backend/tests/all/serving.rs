@@ -2,6 +2,7 @@
 
 use crate::support::{CONFIG_ID, LIFE, Setup, next_version, request};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 use tonic::Code;
 use trefoil_backend::{LEASE, METRICS};
@@ -343,4 +344,39 @@ fn the_lease_is_renewed_and_a_shutdown_revokes_it() {
     assert!(!alive(&connection), "what is still mapped is not believed");
     connection.refresh();
     assert!(!cell.home.path().join("rpc").exists() && !cell.home.path().join("fabric").exists());
+}
+
+/// A client that is idle goes on mapping the memory of a server that has stopped: it
+/// must not cost the host the server's memory a second time.
+#[test]
+fn a_server_that_stops_gives_its_memory_back_although_clients_map_it() {
+    const VALUES: usize = 16;
+    const VALUE_LEN: usize = 1 << 20;
+    let cell = Setup::new(Mode::R1, 1).named("given-back").start();
+    let connection = Connection::connect(cell.fabric(), 0, &ConnectOptions::default()).unwrap();
+    let mut caller = cell.client();
+    let value = vec![7; VALUE_LEN];
+    for number in 0..VALUES {
+        let ack = caller.set(0, format!("key-{number}").as_bytes(), &value);
+        assert_eq!(ack.outcome, Outcome::Applied);
+    }
+    drop(caller);
+    let [index, data] = ["index", "data"].map(|part| object_of("given-back", part));
+    let resident = |object: &std::fs::File| object.metadata().unwrap().blocks() * 512;
+    assert!(resident(&data) >= (VALUES * VALUE_LEN) as u64);
+    assert!(resident(&index) > 0);
+    cell.server.shutdown();
+    assert!(!connection.lease_alive(trefoil_fabric::clock::monotonic_ns()));
+    assert_eq!((resident(&index), resident(&data)), (0, 0));
+}
+
+/// A memory object of this process, by the name that the system shows.
+fn object_of(cell: &str, part: &str) -> std::fs::File {
+    let name = format!("/memfd:trefoil-{cell}-0-{part} (deleted)");
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let path = descriptors
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| std::fs::read_link(path).is_ok_and(|link| link.as_os_str() == &*name))
+        .expect("the server holds it");
+    std::fs::File::open(path).unwrap()
 }

@@ -27,6 +27,7 @@ pub(crate) struct Setup {
     pub(crate) options: ServerOptions,
     pub(crate) listen: ListenOptions,
     pub(crate) value_len_max: u64,
+    name: String,
     mode: Mode,
     backend_count: u32,
 }
@@ -53,9 +54,16 @@ impl Setup {
             options,
             listen,
             value_len_max: 16 << 20,
+            name: "test".to_owned(),
             mode,
             backend_count,
         }
+    }
+
+    /// Of a cell of this name.
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.name = name.to_owned();
+        self
     }
 
     pub(crate) fn corpus(mut self, name: &str, text: impl AsRef<[u8]>) -> Self {
@@ -84,7 +92,7 @@ impl Setup {
         let config = CellConfig {
             life: LIFE,
             config_id: CONFIG_ID,
-            cell: "test".to_owned(),
+            cell: self.name,
             mode: self.mode,
             backends: (0..self.backend_count).map(backend).collect(),
             hash: KeyHasher::default(),
