@@ -157,6 +157,9 @@ impl Cell {
                     | tonic::Code::NotFound
                     | tonic::Code::FailedPrecondition
                     | tonic::Code::Unimplemented
+                    // It runs, and does not take this caller's word.
+                    | tonic::Code::Unauthenticated
+                    | tonic::Code::PermissionDenied
             );
             if is_decision {
                 return Err(status_text(&status));

@@ -49,6 +49,9 @@ pub(crate) enum CallAnswer {
 /// Channels to every server of a cell; shared by the clients of a process.
 pub(crate) struct Rpc {
     runtime: OnceLock<Runtime>,
+    /// Held while the runtime is built: a second one could not even be dropped where
+    /// tasks run.
+    building: Mutex<()>,
     channels: Mutex<Vec<Option<Channel>>>,
     account: Arc<Account>,
     /// Longest time to establish a connection.
@@ -65,6 +68,7 @@ impl Rpc {
     pub(crate) fn new(patience: Duration) -> Arc<Self> {
         Arc::new(Rpc {
             runtime: OnceLock::new(),
+            building: Mutex::new(()),
             channels: Mutex::new(Vec::new()),
             account: Arc::default(),
             patience,
@@ -72,6 +76,10 @@ impl Rpc {
     }
 
     pub(crate) fn runtime(&self) -> std::io::Result<&Runtime> {
+        if let Some(runtime) = self.runtime.get() {
+            return Ok(runtime);
+        }
+        let _building = self.building.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(runtime) = self.runtime.get() {
             return Ok(runtime);
         }
@@ -276,4 +284,31 @@ pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
         source = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    /// What loses a race must not be dropped where tasks run: that panics.
+    #[test]
+    fn first_calls_at_once_share_one_runtime() {
+        const CALLERS: usize = 4;
+        for _ in 0..8 {
+            let (rpc, barrier) = (Rpc::new(Duration::from_secs(1)), Barrier::new(CALLERS));
+            let first_call = || {
+                let tasks = Builder::new_current_thread().build().unwrap();
+                tasks.block_on(async {
+                    barrier.wait();
+                    rpc.runtime().unwrap().handle().id()
+                })
+            };
+            let ids: Vec<_> = std::thread::scope(|scope| {
+                let callers = [(); CALLERS].map(|()| scope.spawn(first_call));
+                callers.map(|caller| caller.join().unwrap()).into()
+            });
+            assert!(ids.iter().all(|id| *id == ids[0]));
+        }
+    }
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tonic::{Code, Status};
 use trefoil_cell::Mode;
-use trefoil_client::{Cell, Lookup, Mutated, Options, SetOptions, Version};
+use trefoil_client::{Cell, FlushError, Lookup, Mutated, Options, SetOptions, Version};
 use trefoil_layout::op::{Ack, Outcome};
 use trefoil_rpc::v1;
 
@@ -178,4 +179,25 @@ fn an_answer_that_takes_long_is_waited_for_while_its_backend_is_there() {
     let get = client.get(b"key");
     assert!(matches!(get, Ok(Lookup::Miss(_))), "{get:?}");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
+}
+
+/// A backend that refuses this caller runs, and serves what was to be flushed.
+#[test]
+fn a_backend_that_refuses_a_flush_is_not_passed_over() {
+    for code in [Code::PermissionDenied, Code::Unauthenticated] {
+        let mut script = Script::new(Mode::R32, |_| unreachable!("nothing is written"));
+        script.on_flush = Box::new(move |request| match request.backend {
+            1 => Err(Status::new(code, "not you")),
+            _ => Ok(v1::FlushResponse {
+                flush_floor: request.floor,
+                ..Default::default()
+            }),
+        });
+        let fake = Fake::start(script);
+        let flushed = Cell::connect(&fake.address).unwrap().flush(1);
+        assert!(
+            matches!(flushed, Err(FlushError::Unreachable { number: 1, .. })),
+            "{flushed:?}"
+        );
+    }
 }

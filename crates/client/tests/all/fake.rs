@@ -15,6 +15,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 type OnMutate = dyn Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync;
 type OnLookup = dyn Fn(v1::LookupRequest) -> Answer<v1::LookupResponse> + Send + Sync;
 type OnTouch = dyn Fn(v1::TouchRequest) + Send + Sync;
+type OnFlush = dyn Fn(v1::FlushRequest) -> Result<v1::FlushResponse, Status> + Send + Sync;
 
 /// What the backends answer. All of them are this one server.
 pub(crate) struct Script {
@@ -22,6 +23,7 @@ pub(crate) struct Script {
     pub(crate) on_mutate: Box<OnMutate>,
     pub(crate) on_lookup: Box<OnLookup>,
     pub(crate) on_touch: Box<OnTouch>,
+    pub(crate) on_flush: Box<OnFlush>,
 }
 
 impl Script {
@@ -34,6 +36,7 @@ impl Script {
             on_mutate: Box::new(on_mutate),
             on_lookup: Box::new(|_| Box::pin(async { Err(Status::unimplemented("not asked")) })),
             on_touch: Box::new(|_| {}),
+            on_flush: Box::new(|_| Err(Status::unimplemented("not in this test"))),
         }
     }
 }
@@ -183,9 +186,9 @@ impl v1::trefoil_server::Trefoil for Service {
 
     async fn flush(
         &self,
-        _: Request<v1::FlushRequest>,
+        request: Request<v1::FlushRequest>,
     ) -> Result<Response<v1::FlushResponse>, Status> {
-        no()
+        (self.script.on_flush)(request.into_inner()).map(Response::new)
     }
 
     async fn list(
