@@ -89,6 +89,12 @@ impl Cell {
         Client::new(self.inner.clone(), options, number)
     }
 
+    /// The same without waiting for its connections.
+    pub(crate) fn begin_client(&self, options: Options) -> Client {
+        let number = self.inner.clients.fetch_add(1, Ordering::Relaxed);
+        Client::begin(self.inner.clone(), options, number)
+    }
+
     /// Sets the memory bound of every process of the cell, in bytes.
     /// Returns for each backend the bytes resident now, or why it failed.
     pub fn set_memory_limit(&self, bytes: u64) -> Vec<(u32, Result<u64, String>)> {

@@ -42,6 +42,13 @@ pub struct Client {
 
 impl Client {
     pub(crate) fn new(shared: Arc<Shared>, options: Options, number: usize) -> Self {
+        let mut client = Client::begin(shared, options, number);
+        client.connect();
+        client
+    }
+
+    /// The same without waiting for anybody: the connections are being made.
+    pub(crate) fn begin(shared: Arc<Shared>, options: Options, number: usize) -> Self {
         let host = ClientHost::new(Arc::clone(&shared), options.clock_offset_ms);
         // Before the topology: what changes in between is taken twice.
         let seen_changes = shared.changes();
@@ -55,14 +62,13 @@ impl Client {
             seen_changes,
             process: ForkMark::new(),
         };
-        client.connect();
+        client.driver.turn();
         client
     }
 
     /// Waits a while for the connections that have been begun.
     fn connect(&mut self) {
         let end = time::monotonic_ns() + GREETING_PATIENCE.as_nanos() as u64;
-        self.driver.turn();
         while self.driver.is_connecting() {
             let now = time::monotonic_ns();
             if now >= end {
@@ -142,18 +148,18 @@ impl Client {
         self.driver.last_version()
     }
 
-    /// The cell's configuration, as this client knows it.
-    pub fn config(&self) -> &CellConfig {
-        self.driver.topology().config()
-    }
-
-    /// Learns of a configuration that is newer than the known one.
     /// For tests: another [`Options::clock_offset_ms`], as if the host's clock were set.
     #[doc(hidden)]
     pub fn set_clock_offset_ms(&mut self, offset_ms: i64) {
         self.driver.host_mut().set_clock_offset_ms(offset_ms);
     }
 
+    /// The cell's configuration, as this client knows it.
+    pub fn config(&self) -> &CellConfig {
+        self.driver.topology().config()
+    }
+
+    /// Learns of a configuration that is newer than the known one.
     pub fn refresh(&mut self) {
         if let Ok(topology) = self.shared.learn() {
             self.driver.adopt(topology);
@@ -234,6 +240,17 @@ impl Client {
     /// Places of operations, used and free.
     pub(crate) fn places(&self) -> usize {
         self.driver.places()
+    }
+
+    /// Whether connections that were begun may still come in time to be waited for.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.driver.is_connecting()
+    }
+
+    /// Whether everything that was sent has been received: what [`Client::finish`]
+    /// waits for. As of the last [`Client::poll`].
+    pub(crate) fn has_finished(&self) -> bool {
+        self.driver.is_settled() && self.shared.rpc.is_finished()
     }
 
     pub(crate) fn bell(&self) -> Arc<Bell> {

@@ -17,8 +17,11 @@ use trefoil_layout::Version;
 const IN_FLIGHT_MAX: usize = 512;
 /// How often touches are collected where nothing else happens.
 const TOUCH_NS: u64 = 50_000_000;
-/// Patience with what was sent, when the last user has gone.
+/// Patience with what was sent, when somebody waits for it or the last user has gone.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
+/// How often the queue is looked at while nothing of it begins, so that what waits
+/// there ends by its deadline.
+const HELD_LOOK_NS: u64 = 5_000_000;
 
 struct Worker {
     client: Client,
@@ -28,16 +31,27 @@ struct Worker {
     slots: Vec<Option<Arc<Slot>>>,
     free: Vec<u64>,
     in_flight: usize,
+    /// The connections that the client began with are waited for: nothing begins
+    /// meanwhile.
+    is_greeting: bool,
     /// Somebody waits for all that was begun before: nothing begins meanwhile.
-    finishing: Option<Arc<Slot>>,
+    finishing: Option<Finishing>,
     published: Option<u64>,
     touches_at_ns: u64,
+}
+
+/// See [`Command::Finish`].
+struct Finishing {
+    slot: Arc<Slot>,
+    /// Everything that was begun has ended, and what was sent is waited for until
+    /// then, on the monotonic clock.
+    until_ns: Option<u64>,
 }
 
 /// Drives until the queue is closed and nothing is under way any more.
 pub(super) fn run(cell: &Cell, options: Options, queue: &Arc<Queue>, views: &Arc<Views>) {
     let _ending = Ending { queue, views };
-    let mut client = cell.client(options);
+    let mut client = cell.begin_client(options);
     client.wakes_for(Arc::clone(&queue.signals));
     queue.set_bell(client.bell());
     let mut worker = Worker {
@@ -47,6 +61,7 @@ pub(super) fn run(cell: &Cell, options: Options, queue: &Arc<Queue>, views: &Arc
         slots: Vec::new(),
         free: Vec::new(),
         in_flight: 0,
+        is_greeting: true,
         finishing: None,
         published: None,
         touches_at_ns: 0,
@@ -78,7 +93,8 @@ impl Drop for Worker {
         // Those that come now are refused before any of these hears of it.
         self.queue.end();
         self.queue.under_way.store(0, Ordering::SeqCst);
-        for slot in self.slots.iter().flatten().chain(&self.finishing) {
+        let finishing = self.finishing.iter().map(|finishing| &finishing.slot);
+        for slot in self.slots.iter().flatten().chain(finishing) {
             slot.fail("the client's thread has ended by a panic");
         }
     }
@@ -104,12 +120,14 @@ impl Worker {
         });
         self.in_flight -= ended;
         self.give_up_dropped();
-        self.publish();
-        let mut begun = 0;
-        self.finish();
+        self.is_greeting &= self.client.is_connecting();
+        if !self.is_greeting {
+            self.publish();
+        }
         let now = time::monotonic_ns();
         let queue_deadline_ns = self.queue.expire(now);
-        while self.in_flight < IN_FLIGHT_MAX && self.finishing.is_none() && self.begin_next() {
+        let mut begun = usize::from(self.finish(now));
+        while self.in_flight < IN_FLIGHT_MAX && !self.holds() && self.begin_next() {
             begun += 1;
         }
         if now >= self.touches_at_ns {
@@ -117,7 +135,6 @@ impl Worker {
             self.collect_touches();
             self.client.tend();
         }
-        self.finish();
         self.tell();
         if begun > 0 || ended > 0 {
             return true;
@@ -125,15 +142,23 @@ impl Worker {
         if self.in_flight == 0 && self.queue.is_closed() {
             return false;
         }
-        let until = self
+        let mut until = self
             .client
             .next_deadline_ns()
             .unwrap_or(u64::MAX)
             .min(queue_deadline_ns)
             .min(self.touches_at_ns);
-        let is_full = self.in_flight >= IN_FLIGHT_MAX || self.finishing.is_some();
+        if self.holds() {
+            until = until.min(now + HELD_LOOK_NS);
+        }
+        let is_full = self.in_flight >= IN_FLIGHT_MAX || self.holds();
         self.client.sleep_for(until, is_full);
         true
+    }
+
+    /// Whether nothing of the queue begins, for a while.
+    fn holds(&self) -> bool {
+        self.is_greeting || self.finishing.is_some()
     }
 
     /// Begins the next operation of the queue; `false` if there is none.
@@ -145,7 +170,10 @@ impl Worker {
         match self.queue.pop(token) {
             Some((Command::Finish, slot)) => {
                 self.free.push(token);
-                self.finishing = Some(slot);
+                self.finishing = Some(Finishing {
+                    slot,
+                    until_ns: None,
+                });
                 true
             }
             Some((command, slot)) => {
@@ -203,16 +231,26 @@ impl Worker {
         self.queue.places.store(places, Ordering::SeqCst);
     }
 
-    /// Everything that was begun has ended: what was sent is waited for.
-    fn finish(&mut self) {
-        if self.in_flight == 0
-            && let Some(slot) = self.finishing.take()
-        {
+    /// Goes on with what somebody waits for: once everything that was begun has ended,
+    /// for what was sent. The turns go on meanwhile; `true` if the next one is due.
+    fn finish(&mut self, now: u64) -> bool {
+        let Some(mut finishing) = self.finishing.take_if(|_| self.in_flight == 0) else {
+            return false;
+        };
+        let Some(until_ns) = finishing.until_ns else {
             self.collect_touches();
-            self.client.finish(FINISH_PATIENCE);
-            self.tell();
-            slot.complete(Answer::Finished);
+            self.client.flush_touches();
+            finishing.until_ns = Some(now.saturating_add(time::nanoseconds(FINISH_PATIENCE)));
+            self.finishing = Some(finishing);
+            return true;
+        };
+        if now < until_ns && !self.client.has_finished() {
+            self.finishing = Some(finishing);
+            return false;
         }
+        self.tell();
+        finishing.slot.complete(Answer::Finished);
+        true
     }
 
     /// Lets other threads see what this one knows.

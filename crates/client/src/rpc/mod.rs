@@ -218,6 +218,11 @@ impl Rpc {
         });
     }
 
+    /// Whether every mutation that was sent has been answered or given up.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.account.is_finished()
+    }
+
     /// Waits until every mutation that was sent has been answered or given up;
     /// `false` if some are still under way after `patience`.
     pub(crate) fn finish(&self, patience: Duration) -> bool {

@@ -396,3 +396,65 @@ fn dropping_everything_inside_a_runtime_does_not_panic() {
         drop(cell);
     });
 }
+
+/// Rounds in which a machine that stands still must not do so for a second.
+const ROUNDS: usize = 10;
+
+/// The backend's process hangs, and the client's thread waits for its greeting for a
+/// second: what waits in the queue ends by its own deadline nevertheless.
+#[test]
+fn deadlines_hold_while_a_greeting_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let named = home.path().join("named");
+    let _hangs = std::os::unix::net::UnixListener::bind(&named).unwrap();
+    let real = Real::start_in(home, Mode::R1, named);
+    let ends_in_time = || {
+        let cell = Cell::connect(&real.address).unwrap();
+        let begin = Instant::now();
+        let client = cell.async_client(Options {
+            deadline: Duration::from_millis(50),
+            ..Options::default()
+        });
+        let set = block_on(client.set(b"key", b"value", SetOptions::default()));
+        let is_in_time = begin.elapsed() < Duration::from_millis(800);
+        matches!(set, Err(OpError::Failed(_))) && is_in_time
+    };
+    assert!((0..ROUNDS).any(|_| ends_in_time()));
+}
+
+/// The same while somebody waits for a third copy, which never arrives.
+#[test]
+fn deadlines_hold_while_what_was_sent_is_waited_for() {
+    let applied = || {
+        Ok(trefoil_rpc::encode_ack(&Ack {
+            epoch: 1,
+            outcome: Outcome::Applied,
+        }))
+    };
+    let fake = Fake::start(Script::new(Mode::R32, move |request| {
+        Box::pin(async move {
+            if request.backend == 2 {
+                std::future::pending::<()>().await;
+            }
+            applied()
+        })
+    }));
+    let cell = Cell::connect(&fake.address).unwrap();
+    let ends_in_time = || {
+        let client = cell.async_client(Options {
+            deadline: Duration::from_millis(500),
+            ..Options::default()
+        });
+        let set = block_on(client.set(b"key", b"value", SetOptions::default()));
+        if !matches!(set, Ok(Mutated::Stored { .. })) {
+            return false;
+        }
+        let mut finish = std::pin::pin!(client.finish());
+        let mut context = Context::from_waker(Waker::noop());
+        let is_waiting = finish.as_mut().poll(&mut context).is_pending();
+        let late = block_on(client.set(b"key", b"late", SetOptions::default()));
+        let is_late = matches!(late, Err(OpError::Failed(_)));
+        is_waiting && is_late && finish.as_mut().poll(&mut context).is_pending()
+    };
+    assert!((0..ROUNDS).any(|_| ends_in_time()));
+}
