@@ -262,12 +262,22 @@ pub fn prefetch_read(address: *const u8) {
 /// A buffer of so many words, 64 KiB, takes no more than is asked for.
 const LONG_WORD_COUNT: usize = 1 << 13;
 
+/// A buffer of more words than these, 256 KiB, gives most of them back when they are
+/// not needed any more: one large value must not cost its reader that much for life.
+const KEPT_WORD_COUNT_MAX: usize = 1 << 15;
+/// So many uses in a row needed less than a sixteenth of it.
+const SMALL_USES_MAX: u32 = 64;
+const SMALL_FRACTION: usize = 16;
+
 /// Private memory that racy copies land in: words, readable as bytes. Grows
-/// to the largest copy it has seen and is reused, so that a read does not allocate.
+/// to the largest copy it has seen and is reused, so that a read does not allocate;
+/// shrinks when only small copies have come for a while.
 #[derive(Debug, Default, Clone)]
 pub struct WordBuffer {
     words: Vec<u64>,
     len: usize,
+    /// Uses in a row that needed little of a large buffer.
+    small_uses: u32,
 }
 
 impl WordBuffer {
@@ -289,8 +299,26 @@ impl WordBuffer {
             };
             self.words.resize(grown, 0);
         }
+        if self.words.len() > KEPT_WORD_COUNT_MAX {
+            self.used_of_many(count);
+        }
         self.len = len;
         &mut self.words[..count]
+    }
+
+    /// A large buffer was asked for so many words.
+    #[cold]
+    fn used_of_many(&mut self, count: usize) {
+        if count >= self.words.len() / SMALL_FRACTION {
+            self.small_uses = 0;
+            return;
+        }
+        self.small_uses += 1;
+        if self.small_uses >= SMALL_USES_MAX {
+            self.small_uses = 0;
+            self.words.truncate(count.max(LONG_WORD_COUNT));
+            self.words.shrink_to_fit();
+        }
     }
 
     /// The bytes of the last [`WordBuffer::prepare`].

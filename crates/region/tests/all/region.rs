@@ -135,3 +135,32 @@ fn reader_refuses_what_could_be_cut_short() {
         Err(MappingError::NotSealed { .. })
     ));
 }
+
+/// One large value must not cost its reader as much memory for life.
+#[test]
+fn a_large_buffer_shrinks_when_only_small_copies_come() {
+    const LARGE: usize = 16 << 20;
+    const KEPT: usize = 256 << 10;
+    let mut buffer = WordBuffer::default();
+    buffer.prepare(LARGE);
+    for _ in 0..3 {
+        // Large ones come in between: it is needed.
+        for _ in 0..63 {
+            buffer.prepare(1_000);
+        }
+        assert!(buffer.capacity() >= LARGE);
+        buffer.prepare(LARGE / 16);
+        assert!(buffer.capacity() >= LARGE);
+    }
+    for _ in 0..64 {
+        buffer.prepare(1_000).fill(7);
+    }
+    assert!(buffer.capacity() <= KEPT, "{}", buffer.capacity());
+    assert_eq!(buffer.bytes(), [7, 0, 0, 0, 0, 0, 0, 0].repeat(125));
+    // It grows again, and one that is not large stays as it is.
+    assert_eq!(buffer.prepare(KEPT).len() * 8, KEPT);
+    for _ in 0..1_000 {
+        buffer.prepare(8);
+    }
+    assert!(buffer.capacity() >= KEPT);
+}
