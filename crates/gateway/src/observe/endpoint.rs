@@ -1,6 +1,6 @@
 //! Metrics over HTTP for a front door that stands alone: a backend serves them
-//! on its own port. One thread, one request at a time; a scraper that is slow
-//! keeps only others waiting, and not for long.
+//! on its own port. A thread for each request, a few at a time; whoever is slow
+//! to ask or to read has its thread for seconds, and keeps nobody waiting.
 
 use super::observatory::Observatory;
 use prometheus_client::collector::Collector;
@@ -9,14 +9,16 @@ use prometheus_client::registry::Registry;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use trefoil_backend::{Reporter as _, exposition};
 
 /// Longest request head read, in bytes.
 const HEAD_LEN_MAX: usize = 8 << 10;
-/// How long a request may take to come, or an answer to leave.
+/// Requests at a time; one that comes on top is hung up on.
+const REQUEST_COUNT_MAX: usize = 32;
+/// How long a request may take to come, and an answer to leave.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why metrics are not served.
@@ -46,12 +48,27 @@ impl Endpoint {
         let thread = std::thread::Builder::new()
             .name("trefoil-metrics".to_owned())
             .spawn(move || {
+                let cell: Arc<str> = cell.into();
+                let under_way = Arc::<AtomicUsize>::default();
                 for stream in listener.incoming() {
                     if stops.load(Ordering::Relaxed) {
                         return;
                     }
-                    let served = stream.and_then(|stream| serve(stream, &cell, &observatory));
-                    if let Err(error) = served {
+                    let begun = stream.and_then(|stream| {
+                        let Some(place) = Place::take(&under_way) else {
+                            return Err(io::Error::other("too many requests at a time"));
+                        };
+                        let (cell, observatory) = (Arc::clone(&cell), Arc::clone(&observatory));
+                        std::thread::Builder::new()
+                            .name("trefoil-scrape".to_owned())
+                            .spawn(move || {
+                                let _place = place;
+                                if let Err(error) = serve(stream, &cell, &observatory) {
+                                    tracing::debug!(%error, "metrics");
+                                }
+                            })
+                    });
+                    if let Err(error) = begun {
                         tracing::debug!(%error, "metrics");
                     }
                 }
@@ -77,6 +94,23 @@ impl Drop for Endpoint {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// One of the requests that may be under way at a time.
+#[derive(Debug)]
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(under_way: &Arc<AtomicUsize>) -> Option<Place> {
+        let place = Place(Arc::clone(under_way));
+        (under_way.fetch_add(1, Ordering::Relaxed) < REQUEST_COUNT_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -110,8 +144,27 @@ fn serve(mut stream: TcpStream, cell: &str, observatory: &Arc<Observatory>) -> i
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}"
     );
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(answer.as_bytes())
+    write_answer(&mut stream, answer.as_bytes())
+}
+
+/// Writes all of it, within the patience: a reader that takes a byte now and then
+/// has no more of it.
+fn write_answer(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
+    let begin = Instant::now();
+    while !answer.is_empty() {
+        let left = PATIENCE.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        match stream.write(answer) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(len) => answer = &answer[len..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The value of a request's `Accept` header.

@@ -46,6 +46,11 @@ const SWEEP_NS: u64 = 500_000_000;
 const SWEEPS_PER_TIMEOUT: u64 = 20;
 /// Within this a client must have shown that it speaks TLS.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// Where clients have to authenticate, those that have not may have this share of
+/// the places.
+const STRANGERS_SHARE: usize = 4;
+/// Between two lines about strangers that had to go.
+const STRANGERS_TOLD_NS: u64 = 60_000_000_000;
 /// How long a connection may take to receive its last answers.
 const FAREWELL_NS: u64 = 1_000_000_000;
 /// Of operations that belong to no connection: those are numbered from 1.
@@ -85,6 +90,12 @@ pub(super) struct EventLoop<K, O, S> {
     /// Those with answers held in the outbox.
     held: Vec<usize>,
     watchers: Vec<usize>,
+    /// Those who have to authenticate, in the order in which they came: number and
+    /// place. Some have left, or are known by now.
+    strangers: VecDeque<(u64, usize)>,
+    /// Strangers that had to go since that was told last, and when it was.
+    strangers_gone: u64,
+    strangers_told_ns: Option<u64>,
     waiting: Waiting,
     /// Nanoseconds of the monotonic clock, where something is due.
     accept_at: Option<u64>,
@@ -133,6 +144,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             flush_again_at: None,
             held: Vec::new(),
             watchers: Vec::new(),
+            strangers: VecDeque::new(),
+            strangers_gone: 0,
+            strangers_told_ns: None,
             waiting: Waiting::new(spin.as_nanos() as u64),
             accept_at: None,
             sweep_at: None,
@@ -392,11 +406,62 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.desk.outbox.empty();
     }
 
-    /// Closes those that keep most until all keep no more than they may: whoever
-    /// asks next is not to blame.
+    /// Whether this connection has yet to show who it is.
+    fn is_stranger(&self, (number, index): (u64, usize)) -> bool {
+        let connection = self.connections.get(index).and_then(Option::as_deref);
+        connection.is_some_and(|c| c.number() == number && !c.is_authenticated())
+    }
+
+    /// One more connection that has to authenticate. The one goes that has been
+    /// asked to for longest if there are too many: they keep no users out.
+    fn stranger_came(&mut self, number: u64, index: usize) {
+        let places = self.desk.chosen.limits.connections_max / STRANGERS_SHARE;
+        let count_max = (places / self.desk.shared.loops.len()).max(1);
+        if self.strangers.len() >= count_max {
+            let mut strangers = std::mem::take(&mut self.strangers);
+            strangers.retain(|stranger| self.is_stranger(*stranger));
+            self.strangers = strangers;
+        }
+        while self.strangers.len() >= count_max {
+            self.end_oldest_stranger();
+        }
+        self.strangers.push_back((number, index));
+    }
+
+    /// Ends the connection that has been asked to authenticate for longest; whether
+    /// there was one.
+    #[cold]
+    fn end_oldest_stranger(&mut self) -> bool {
+        while let Some(stranger) = self.strangers.pop_front() {
+            if !self.is_stranger(stranger) {
+                continue;
+            }
+            self.strangers_gone += 1;
+            self.desk.observer.connection_overflowed();
+            self.end(stranger.1);
+            let now_ns = self.desk.clock.last().monotonic_ns;
+            let told_ns = self.strangers_told_ns;
+            if told_ns.is_none_or(|told| now_ns.saturating_sub(told) >= STRANGERS_TOLD_NS) {
+                self.strangers_told_ns = Some(now_ns);
+                tracing::warn!(
+                    count = self.strangers_gone,
+                    "closed connections that had not authenticated: there were too many, or buffers were short"
+                );
+                self.strangers_gone = 0;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Closes those who have yet to authenticate, then those that keep most, until
+    /// all keep no more than they may: whoever asks next is not to blame.
     #[cold]
     fn shed(&mut self) {
         while self.desk.excess() > 0 {
+            if self.end_oldest_stranger() {
+                continue;
+            }
             // Its own buffers alone: a copy for an operation that waits is not the
             // client's doing.
             let own = |index: &usize| {
@@ -548,6 +613,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             protocol,
         } = arrival;
         self.desk.observer.connection_opened(protocol);
+        if self.desk.chosen.settings.authentication {
+            self.stranger_came(number, index);
+        }
         let connection = Connection::new(socket, session, number, entry, now_ns);
         let fd = connection.raw_fd();
         let needs_sweep = connection.is_handshaking() || self.desk.chosen.settings.authentication;
