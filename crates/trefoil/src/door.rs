@@ -16,6 +16,8 @@ use trefoil_gateway_core::keyspace::Keyspace;
 pub(crate) const MEMCACHED_DEFAULT: &str = "127.0.0.1:11211";
 /// Before an address that TLS files are not for.
 const PLAIN: &str = "plain:";
+/// Most event loops: more than any machine has cores for.
+const THREAD_COUNT_MAX: usize = 1024;
 /// Least and most that buffers take of the memory of a process.
 const BUFFERS: (u64, u64) = (16 << 20, 256 << 20);
 const BUFFERS_SHARE: u64 = 8;
@@ -28,6 +30,7 @@ pub(crate) fn options(
     memory: Option<u64>,
     stop: &Arc<Notify>,
 ) -> Result<GatewayOptions, Failure> {
+    check(args)?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(TlsFiles {
             certificate: certificate.clone(),
@@ -74,6 +77,24 @@ pub(crate) fn options(
         on_shutdown: Some(Arc::new(move || stop.notify_one())),
         ..defaults
     })
+}
+
+/// Refuses numbers that no front door can be run with.
+fn check(args: &DoorArgs) -> Result<(), Failure> {
+    let least_one = [
+        ("--connections", args.connections.map(|count| count as u64)),
+        ("--item-max", args.item_max.map(|size| size.as_u64())),
+        ("--buffers", args.buffers.map(|size| size.as_u64())),
+    ];
+    if let Some((option, _)) = least_one.iter().find(|(_, given)| *given == Some(0)) {
+        return Err(Failure::Usage(format!("{option} 0: give at least 1")));
+    }
+    match args.threads {
+        Some(count) if !(1..=THREAD_COUNT_MAX).contains(&count) => Err(Failure::Usage(format!(
+            "--threads {count}: choose 1 to {THREAD_COUNT_MAX}"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn protocols(plaintext: &[Plaintext]) -> Vec<Protocol> {

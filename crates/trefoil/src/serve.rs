@@ -72,6 +72,10 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         Some(address) => format!("trefoil://{address}"),
         None => CellAddress::Servers(listeners.rpc_addresses()).to_string(),
     };
+    // By the socket of this user alone: over TCP this process would need its own
+    // token, and TCP may be open to other machines.
+    let own = listeners.rpc_addresses().into_iter().take(1).collect();
+    let own = CellAddress::Servers(own).to_string();
     let members = config
         .backends
         .iter()
@@ -90,7 +94,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let front = match doors {
         None => None,
         Some((options, doors)) => {
-            let front = open_doors(&args.doors, options, doors, &address, &runs.server)?;
+            let front = open_doors(&args.doors, options, doors, &own, &runs.server)?;
             runs.server.report(Arc::clone(&front.observatory) as _);
             Some(front)
         }
@@ -102,16 +106,23 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;
-    let mut memory = MemoryLimit::new(&address, memory);
+    let mut memory = MemoryLimit::new(&own, memory);
     runs.signals.wait(&stop, || {
         let args = settings::with_file(given.clone())?;
         let settings = StoreSettings::from(&args.store);
         settings.check()?;
-        if let Some(front) = &front {
-            let memory = Some(settings.memory);
-            front.reload(&door::options(&args.doors, &args.plaintext, memory, &stop)?)?;
-        }
-        memory.change(settings.memory)
+        let Some(front) = &front else {
+            return memory.change(settings.memory);
+        };
+        let options = door::options(&args.doors, &args.plaintext, Some(settings.memory), &stop)?;
+        let before = memory.chosen();
+        memory.change(settings.memory)?;
+        // All of it or nothing.
+        front.reload(&options).inspect_err(|_| {
+            if let Err(error) = memory.change(before) {
+                tracing::error!("SIGHUP: the memory limit stays changed: {error}");
+            }
+        })
     });
     // Clients first, while there is still somebody to answer them.
     drop(front);

@@ -181,6 +181,8 @@ impl StoreSettings {
 pub(crate) struct MemoryLimit {
     address: String,
     memory: u64,
+    /// Every backend has taken it.
+    is_taken: bool,
 }
 
 impl MemoryLimit {
@@ -188,20 +190,31 @@ impl MemoryLimit {
         MemoryLimit {
             address: address.to_owned(),
             memory,
+            is_taken: true,
         }
     }
 
-    /// Sets another one, at every backend. One that is as before stays what it is:
-    /// it may have been changed by command.
+    /// What was chosen last, in bytes.
+    pub(crate) fn chosen(&self) -> u64 {
+        self.memory
+    }
+
+    /// Sets another one, at every backend. One that is as before, and was taken by all
+    /// of them, stays what it is: it may have been changed by command.
     pub(crate) fn change(&mut self, memory: u64) -> Result<(), Failure> {
-        if memory == self.memory {
+        if memory == self.memory && self.is_taken {
             return Ok(());
         }
         let cell = trefoil_client::Cell::connect(&self.address).map_err(Failure::of)?;
-        for (number, result) in cell.set_memory_limit(memory) {
+        let results = cell.set_memory_limit(memory);
+        let is_taken = |result: &Result<u64, String>| result.is_ok();
+        if results.iter().any(|(_, result)| is_taken(result)) {
+            self.memory = memory;
+            self.is_taken = results.iter().all(|(_, result)| is_taken(result));
+        }
+        for (number, result) in results {
             result.map_err(|e| Failure::Failed(format!("backend {number}: {e}")))?;
         }
-        self.memory = memory;
         Ok(())
     }
 }

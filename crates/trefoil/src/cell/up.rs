@@ -15,6 +15,8 @@ use trefoil_cell::{
 };
 use trefoil_layout::{KeyHasher, Version};
 
+/// Most backends of one cell on one machine.
+const BACKEND_COUNT_MAX: u32 = 256;
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,6 +37,11 @@ pub(super) fn run(args: UpArgs) -> Outcome {
     if count < copies {
         return Err(Failure::Usage(format!(
             "--backends {count}: {mode} needs at least {copies}"
+        )));
+    }
+    if count > BACKEND_COUNT_MAX {
+        return Err(Failure::Usage(format!(
+            "--backends {count}: each is a process of this machine; choose {copies} to {BACKEND_COUNT_MAX}"
         )));
     }
     match (mode, &args.load) {

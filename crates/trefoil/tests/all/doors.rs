@@ -176,6 +176,38 @@ fn a_port_in_use_is_named_with_its_holder() {
     }
 }
 
+/// TCP is open to other machines, and its token is not where this user's are.
+#[test]
+fn a_server_of_three_copies_reaches_itself_whatever_its_port_asks_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("serve.sock").display().to_string();
+    let token = dir.path().join("token").display().to_string();
+    let front = Front::start(&[
+        "serve",
+        "--mode",
+        "R=3.2",
+        "--listen",
+        "0.0.0.0:0",
+        "--plaintext",
+        "rpc",
+        "--token-file",
+        &token,
+        "--socket",
+        &socket,
+        "--metrics",
+        "off",
+        "--memory",
+        "192MiB",
+        "--memcached",
+        "127.0.0.1:0",
+    ]);
+    let mut client = front.connect("memcached");
+    client.get_mut().write_all(b"set k 0 0 1\r\nv\r\n").unwrap();
+    let mut line = String::new();
+    client.read_line(&mut line).unwrap();
+    assert_eq!(line, "STORED\r\n");
+}
+
 #[test]
 fn mistakes_are_usage_errors() {
     for args in [
@@ -183,6 +215,12 @@ fn mistakes_are_usage_errors() {
         &["serve", "--redis", "unix:"],
         &["serve", "--tls-cert", "cert.pem"],
         &["serve", "--idle-timeout", "soon"],
+        &["serve", "--connections", "0"],
+        &["serve", "--buffers", "0"],
+        &["serve", "--item-max", "0"],
+        &["serve", "--threads", "0"],
+        &["serve", "--threads", "100000"],
+        &["cell", "up", "--dir", "nowhere", "--backends", "2000"],
         &["gateway", "--cell", "127.0.0.1:1", "--memcached", "off"],
     ] {
         let output = run(args);
