@@ -351,6 +351,26 @@ fn who_does_not_say_who_it_is_does_not_stay() {
     assert_eq!(known.ask("get k"), "none");
 }
 
+#[test]
+fn who_does_not_say_who_it_is_keeps_no_user_out() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann:secret\n").unwrap();
+    let mut options = options();
+    options.users = Some(Users::read(file.path()).unwrap());
+    options.limits.authentication_timeout = Duration::from_secs(600);
+    options.limits.connections_max = 8;
+    let gateway = start(options);
+    let mut known = connect(&gateway);
+    assert_eq!(known.ask("login ann secret"), "yes");
+    let mut strangers: Vec<_> = (0..30).map(|_| connect(&gateway)).collect();
+    let mut another = connect(&gateway);
+    assert_eq!(another.ask("login ann secret"), "yes");
+    assert_eq!(known.ask("get k"), "none");
+    // The oldest went, and a quarter of the places is left to them.
+    assert_eq!(strangers[0].line(), "");
+    assert!(gateway.connection_count() <= 4);
+}
+
 /// Answers `slow` when it is told to, and everything else at once.
 struct OneSlowKey {
     memory: MemoryKeyspace,
