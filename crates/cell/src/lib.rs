@@ -19,6 +19,7 @@ mod config;
 mod flush;
 mod mode;
 mod owner;
+mod peer;
 mod runtime_dir;
 mod store;
 mod token;
@@ -29,9 +30,10 @@ pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfi
 pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};
 pub use owner::{OwnerError, check_owner};
+pub use peer::listening_process;
 pub use runtime_dir::{RuntimeDirError, runtime_dir};
 pub use store::{
-    BackendLock, ConfigStore, ConfigStoreError, DirectoryStore, EmbeddedStore, FileError,
+    BackendLock, ConfigStore, ConfigStoreError, DirectoryStore, EmbeddedStore, FileError, is_ending,
 };
 pub use token::{TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, read_token};
 pub use trefoil_layout::placement::{COPY_COUNT_MAX, Cohort, Placement};

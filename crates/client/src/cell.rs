@@ -1,7 +1,7 @@
 //! A connection to a cell: its configuration, from which clients are made.
 
 use crate::carriers::Notices;
-use crate::census::Census;
+use crate::census::{Census, Hushed};
 use crate::client::Client;
 use crate::error::ConnectError;
 use crate::list::Silent;
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     clients: AtomicUsize,
     pub(crate) census: Arc<Census>,
     pub(crate) silent: Silent,
+    pub(crate) hushed: Hushed,
     pub(crate) notices: Notices,
 }
 
@@ -67,6 +68,7 @@ impl Cell {
                 clients: AtomicUsize::new(0),
                 census: Arc::default(),
                 silent: Silent::default(),
+                hushed: Hushed::default(),
                 notices: Notices::default(),
             }),
         })
@@ -132,18 +134,12 @@ impl Cell {
         };
         let mut lists = Vec::new();
         let mut answered = Vec::new();
-        for backend in &config.backends {
+        for answer in self.top_key_lists(request) {
             // One process may be several backends, and answers for all of them.
-            if answered.contains(&backend.number) {
+            let is_known = |list: &v1::BackendKeys| answered.contains(&list.backend);
+            if answer.backends.iter().any(is_known) {
                 continue;
             }
-            let Ok(mut client) = self.inner.rpc.backend(&config, backend.number) else {
-                continue;
-            };
-            let call = async move { client.top_keys(request).await.map(|r| r.into_inner()) };
-            let Ok(answer) = self.inner.rpc.wait(call, CONNECT_PATIENCE) else {
-                continue;
-            };
             lists.push(hot_keys(answer.gateway, 1.0));
             for list in answer.backends {
                 answered.push(list.backend);

@@ -19,6 +19,9 @@ use trefoil_rpc::v1;
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
 
+/// Patience with the greeting of one that was silent a moment ago.
+const HUSHED_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Events that threads have brought.
 #[derive(Default)]
 struct Mailbox {
@@ -152,9 +155,13 @@ impl Host for ClientHost {
         let thread_topology = Arc::clone(topology);
         let thread_put = put.clone();
         let rpc = Arc::clone(&self.shared.rpc);
+        let mut options = ConnectOptions::default();
+        if self.shared.hushed.holds(backend) {
+            options.timeout = HUSHED_PATIENCE;
+        }
         let connect = move || {
             let connected = match &socket {
-                Some(socket) => Connection::connect(socket, backend, &ConnectOptions::default())
+                Some(socket) => Connection::connect(socket, backend, &options)
                     .map_err(|error| judge(&error, is_reached_elsewhere)),
                 None => Err(no_shared_memory()),
             };

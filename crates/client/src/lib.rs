@@ -59,7 +59,7 @@ mod time;
 
 pub use asynchronous::AsyncClient;
 pub use cell::Cell;
-pub use census::BackendStats;
+pub use census::{BackendStats, Presence};
 pub use client::Client;
 pub use error::{ConnectError, Mutated, OpError};
 pub use flush::{FlushError, Flushed};

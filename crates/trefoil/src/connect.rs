@@ -3,7 +3,7 @@
 use crate::args::CellAddress;
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Client, ConnectError, Options};
+use trefoil_client::{Cell, Client, ConnectError, Options, Presence};
 
 /// How long a server that is starting may take to leave its token.
 const TOKEN_PATIENCE: Duration = Duration::from_millis(800);
@@ -41,7 +41,7 @@ impl Waiting {
         if waited >= SILENCE && !self.has_spoken {
             self.has_spoken = true;
             let seconds = PATIENCE.as_secs();
-            eprintln!("trefoil: {}; waiting up to {seconds} s for it", what());
+            eprintln!("trefoil: {} (up to {seconds} s)", what());
         }
         self.has_waited = true;
         std::thread::sleep(PAUSE);
@@ -72,7 +72,7 @@ fn wait_for(address: &CellAddress, waiting: &mut Waiting) -> Result<Cell, Failur
             }
         ) && waiting.begin.elapsed() < TOKEN_PATIENCE;
         let may_start = error.is_absence() || is_early;
-        if !may_start || !waiting.goes_on(|| error.to_string()) {
+        if !may_start || !waiting.goes_on(|| format!("{error}; waiting for it")) {
             return Err(Failure::of(error));
         }
     }
@@ -90,20 +90,14 @@ pub(crate) fn client(address: &CellAddress) -> Result<Client, Failure> {
     let cell = wait_for(address, &mut waiting)?;
     loop {
         let config = cell.config();
-        let all = config.backends.len();
+        let (all, enough) = (config.backends.len(), config.mode.quorum());
         let is_starting = waiting.has_waited && waiting.begin.elapsed() < STARTING;
-        let needed = if is_starting {
-            all
-        } else {
-            config.mode.quorum()
-        };
-        let up = config
-            .backends
-            .iter()
-            .filter(|backend| cell.ping(backend.number).is_ok())
-            .take(needed)
-            .count();
-        let what = || format!("{up} of the cell's backends answered, {needed} are needed");
+        let needed = if is_starting { all } else { enough };
+        let presence = cell.presence(needed);
+        let answers = |(_, presence): &&(u32, Presence)| *presence == Presence::Answers;
+        let up = presence.iter().filter(answers).count();
+        let what =
+            || format!("{up} of {all} backends answer; waiting for all, {enough} are enough");
         if up >= needed || !waiting.goes_on(what) {
             return Ok(cell.client(Options::default()));
         }

@@ -6,8 +6,13 @@ use std::path::Path;
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// The process that listens on `port`, as "name (pid N)".
+/// The process that listens on `port`, as "name (process N)".
 pub(super) fn of_port(port: u16) -> Option<String> {
+    process(port).map(describe)
+}
+
+/// The number of the process that listens on `port`.
+pub(super) fn process(port: u16) -> Option<u32> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     let inodes: Vec<u64> = tables
         .iter()
@@ -21,7 +26,7 @@ pub(super) fn of_port(port: u16) -> Option<String> {
             continue;
         };
         if holds_any(&process.path(), &wanted) {
-            return Some(describe(pid));
+            return Some(pid);
         }
     }
     None

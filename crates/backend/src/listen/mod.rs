@@ -1,6 +1,7 @@
 //! The sockets of a server, taken before anything is served, so that mistakes
 //! show at once and a second server cannot start beside this one.
 
+mod ending;
 mod holder;
 mod unix;
 
@@ -62,6 +63,14 @@ pub enum ListenError {
         address: SocketAddr,
         /// Who has it, as far as this user may know.
         holder: Option<String>,
+    },
+    /// The same, and what changes it.
+    #[error("{error}: stop it, or choose another address with --{option}")]
+    Choose {
+        /// What is wrong.
+        error: Box<ListenError>,
+        /// The option that names the address.
+        option: &'static str,
     },
     /// A live server's socket.
     #[error("{0} is in use: another server listens there")]
@@ -210,11 +219,19 @@ fn bind_tcp(
     if !address.ip().is_loopback() && !plaintext {
         return Err(ListenError::OffLoopback { address, what });
     }
-    take_port(address).map(Some)
+    let option = if what == "rpc" { "listen" } else { what };
+    take_port(address).map(Some).map_err(|error| match error {
+        ListenError::PortInUse { .. } => ListenError::Choose {
+            error: Box::new(error),
+            option,
+        },
+        error => error,
+    })
 }
 
 /// Takes a port, non-blocking, wherever it is reachable from; gives the real
-/// port where any would do. Whoever has it already is named.
+/// port where any would do. Waits for a predecessor that is ending; whoever else
+/// has it already is named.
 pub fn take_port(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ListenError> {
     let fail = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ListenError::PortInUse {
@@ -226,7 +243,13 @@ pub fn take_port(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Liste
             source,
         },
     };
-    let listener = TcpListener::bind(address).map_err(fail)?;
+    let is_in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    let listener = ending::outlive(
+        || TcpListener::bind(address),
+        is_in_use,
+        || holder::process(address.port()),
+    )
+    .map_err(fail)?;
     listener.set_nonblocking(true).map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     Ok((listener, address))

@@ -1,9 +1,10 @@
 //! A server's Unix socket, for its own user or for those who are let in.
 
 use super::ListenError;
+use super::ending::outlive;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use trefoil_cell::{RpcAddress, check_owner};
+use trefoil_cell::{RpcAddress, check_owner, listening_process};
 use trefoil_fabric::shm::{self, MODE_PRIVATE, SocketFile};
 
 /// A listening socket; its file goes when it is dropped.
@@ -34,7 +35,12 @@ impl UnixSocket {
     /// Makes one with this mode from its first moment, non-blocking.
     pub(super) fn bind_with_mode(path: &Path, mode: u32) -> Result<Self, ListenError> {
         check_path(path)?;
-        let (listener, file) = SocketFile::bind(path, mode).map_err(|error| match error {
+        let bound = outlive(
+            || SocketFile::bind(path, mode),
+            |error| matches!(error, shm::ListenError::InUse { .. }),
+            || listening_process(path),
+        );
+        let (listener, file) = bound.map_err(|error| match error {
             shm::ListenError::InUse { path } => ListenError::SocketInUse(path),
             shm::ListenError::NotASocket { path } => ListenError::NotASocket(path),
             other => ListenError::Socket(other),

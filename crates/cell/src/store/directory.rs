@@ -101,10 +101,39 @@ impl DirectoryStore {
 
     /// Opens a directory that holds a cell.
     pub fn open(directory: &Path) -> Result<Self, ConfigStoreError> {
-        if !directory.join("cell.json").exists() {
-            return Err(ConfigStoreError::NoCell(directory.to_owned()));
+        let path = directory.join("cell.json");
+        match path.try_exists() {
+            Ok(true) => Self::at(directory),
+            Ok(false) => Err(ConfigStoreError::NoCell(directory.to_owned())),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(ConfigStoreError::Shut { path })
+            }
+            Err(error) => Err(fail("inspect", &path, error).into()),
         }
-        Self::at(directory)
+    }
+
+    /// Lets other users find the cell here, or no longer. Who of them comes in is
+    /// decided at the sockets; they see the configuration and nothing else.
+    pub fn let_others_look(&self, allowed: bool) -> Result<(), ConfigStoreError> {
+        use std::fs::Permissions;
+        use std::os::unix::fs::PermissionsExt as _;
+        let (to_pass, to_read) = (0o011, 0o044);
+        let change = |path: &Path, bits: u32| {
+            let old = std::fs::metadata(path)?.permissions().mode() & 0o7777;
+            let new = if allowed { old | bits } else { old & !bits };
+            match old == new {
+                true => Ok(()),
+                false => std::fs::set_permissions(path, Permissions::from_mode(new)),
+            }
+        };
+        let path = self.config_path();
+        change(&path, to_read).map_err(|e| fail("change the mode of", &path, e))?;
+        // A directory that was open before may hold more than the cell.
+        if allowed {
+            let directory = &self.directory;
+            change(directory, to_pass).map_err(|e| fail("change the mode of", directory, e))?;
+        }
+        Ok(())
     }
 
     fn at(directory: &Path) -> Result<Self, ConfigStoreError> {
@@ -208,7 +237,13 @@ impl DirectoryStore {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(fail("read", &path, error).into()),
         }
-        let bytes = std::fs::read(&path).map_err(|e| fail("read", &path, e))?;
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(ConfigStoreError::Shut { path });
+            }
+            Err(error) => return Err(fail("read", &path, error).into()),
+        };
         let config: CellConfig =
             serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
         config.validate().map_err(|e| corrupt(e.to_string()))?;

@@ -9,7 +9,7 @@ const FLAG_EXITING: u64 = 4;
 const SIGKILL_BIT: u64 = 1 << 8;
 
 /// Whether `pid` has ended, is ending, or has been sent a SIGKILL.
-pub(super) fn is_ending(pid: u32) -> bool {
+pub fn is_ending(pid: u32) -> bool {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
     match (read("stat"), read("status")) {
         (Ok(stat), Ok(status)) => has_left(&stat).unwrap_or(false) || is_killed(&status),

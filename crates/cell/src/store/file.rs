@@ -43,7 +43,14 @@ pub(super) fn fail(what: &'static str, path: &Path, source: impl Into<io::Error>
 /// has the old or the new contents whole. Callers exclude each other.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let next = path.with_extension("next");
-    let written = write_synced(&next, bytes);
+    // Who might read the old one may read the new one.
+    let mode = std::fs::metadata(path).map(|metadata| metadata.permissions());
+    let written = write_synced(&next, bytes).and_then(|file| match mode {
+        Ok(mode) => file
+            .set_permissions(mode)
+            .map_err(|e| fail("change the mode of", &next, e)),
+        Err(_) => Ok(()),
+    });
     if written.is_err() {
         // Half a file only takes room; the next attempt would replace it anyway.
         let _ = std::fs::remove_file(&next);
@@ -55,13 +62,14 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     handle.sync_all().map_err(|e| fail("sync", directory, e))
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<File, FileError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
         .map_err(|e| fail("create", path, e))?;
     let mut file = File::from(fd);
     file.write_all(bytes).map_err(|e| fail("write", path, e))?;
-    file.sync_all().map_err(|e| fail("sync", path, e))
+    file.sync_all().map_err(|e| fail("sync", path, e))?;
+    Ok(file)
 }
 
 /// An exclusive lock between processes; ends with this value or its process.

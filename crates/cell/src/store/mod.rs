@@ -7,6 +7,7 @@ mod file;
 
 pub use directory::{BackendLock, DirectoryStore};
 pub use embedded::EmbeddedStore;
+pub use ending::is_ending;
 pub use file::FileError;
 
 use crate::address::AddressError;
@@ -74,6 +75,14 @@ pub enum ConfigStoreError {
     /// The directory holds no cell.
     #[error("{0} holds no cell: start one with `trefoil cell up --dir {0}`")]
     NoCell(PathBuf),
+    /// The cell is another user's, and this one was not let in.
+    #[error(
+        "Permission denied: {path} may not be read by this user; whoever runs the cell lets others in with --allow-user"
+    )]
+    Shut {
+        /// Which file.
+        path: PathBuf,
+    },
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),

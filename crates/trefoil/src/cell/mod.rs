@@ -1,7 +1,7 @@
 //! `cell`: cells with a process for each backend.
 
 mod backend;
-mod status;
+pub(crate) mod status;
 mod up;
 
 use crate::args::{CellAddress, CellCommand};

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
-use trefoil_client::{BackendStats, Options};
+use trefoil_client::{BackendStats, Cell, Options};
 
 #[derive(Serialize)]
 struct Status {
@@ -20,6 +20,7 @@ struct Status {
 #[derive(Serialize, Default)]
 struct Backend {
     number: u32,
+    /// "up", "silent" (its process is there and does not answer) or "down".
     state: &'static str,
     /// What carries this process's operations to it, and why nothing faster does.
     carrier: &'static str,
@@ -27,7 +28,7 @@ struct Backend {
     carrier_why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// None where nobody answers: 0 would be the reader's own process group.
+    /// None where nobody is: 0 would be the reader's own process group.
     pid: Option<u32>,
     uptime_ms: u64,
     memory_limit_bytes: u64,
@@ -67,7 +68,11 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
         config_id: config.config_id,
         eviction: config.eviction.clone(),
         value_len_max: config.value_len_max,
-        backends: cell.stats().into_iter().map(backend).collect(),
+        backends: cell
+            .stats()
+            .into_iter()
+            .map(|answer| backend(&cell, answer))
+            .collect(),
     };
     for link in cell.client(Options::default()).carriers() {
         let number = link.backend;
@@ -89,14 +94,28 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
     })
 }
 
-fn backend(answer: BackendStats) -> Backend {
+/// The state of a backend that says nothing, and its process: one that hangs is
+/// there, one that has died, or is dying, is not.
+pub(crate) fn silence(cell: &Cell, answer: &BackendStats) -> (&'static str, Option<u32>) {
+    if !answer.is_silent {
+        return ("down", None);
+    }
+    match cell.listening_process(answer.number) {
+        Some(pid) if trefoil_cell::is_ending(pid) => ("down", None),
+        pid => ("silent", pid),
+    }
+}
+
+fn backend(cell: &Cell, answer: BackendStats) -> Backend {
     let number = answer.number;
+    let (state, pid) = silence(cell, &answer);
     let stats = match answer.stats {
         Ok(stats) => stats,
         Err(error) => {
             return Backend {
                 number,
-                state: "down",
+                state,
+                pid,
                 error: Some(error),
                 ..Backend::default()
             };
@@ -162,18 +181,22 @@ fn print(status: &Status) -> Result<(), Failure> {
         status.cell, status.mode, status.eviction, status.config_id
     ))?;
     print_line(
-        "backend  state     pid        items   entries    resident       limit   evicted  expired",
+        "backend  state      pid        items   entries    resident       limit   evicted  expired",
     )?;
     for backend in &status.backends {
         if let Some(error) = &backend.error {
             print_line(&format!(
-                "{:>7}  {:<5}  {error}",
-                backend.number, backend.state
+                "{:>7}  {:<6} {:>7}  {error}",
+                backend.number,
+                backend.state,
+                backend
+                    .pid
+                    .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             ))?;
             continue;
         }
         print_line(&format!(
-            "{:>7}  {:<5} {:>7} {:>12} {:>11} {:>11} {:>11} {:>9} {:>8}",
+            "{:>7}  {:<6} {:>7} {:>12} {:>11} {:>11} {:>11} {:>9} {:>8}",
             backend.number,
             backend.state,
             backend.pid.unwrap_or_default(),

@@ -113,6 +113,9 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBu
     store
         .compare_and_swap(expected, &config)
         .map_err(Failure::of)?;
+    store
+        .let_others_look(!args.allow_user.is_empty())
+        .map_err(Failure::of)?;
     Ok(store.directory().to_owned())
 }
 

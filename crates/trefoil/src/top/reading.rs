@@ -14,6 +14,8 @@ pub(super) struct Reading {
     pub(super) copy_count: u64,
     pub(super) config_id: u32,
     pub(super) backends: Vec<BackendStats>,
+    /// State and process of those that say nothing.
+    pub(super) silence: Vec<(u32, &'static str, Option<u32>)>,
     pub(super) keys: Vec<HotKey>,
 }
 
@@ -23,6 +25,12 @@ impl Reading {
         let config = cell.config();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let backends = cell.stats();
+        let unheard = backends.iter().filter(|backend| backend.stats.is_err());
+        let silence = |backend: &BackendStats| {
+            let (state, pid) = crate::cell::status::silence(cell, backend);
+            (backend.number, state, pid)
+        };
+        let silence = unheard.map(silence).collect();
         Reading {
             at: Instant::now(),
             unix_ms: now.unwrap_or(Duration::ZERO).as_millis() as u64,
@@ -31,6 +39,7 @@ impl Reading {
             copy_count: config.mode.copy_count() as u64,
             config_id: config.config_id,
             backends,
+            silence,
             keys: cell.top_keys(key_count),
         }
     }

@@ -83,11 +83,12 @@ pub(super) struct Key {
 #[derive(Serialize, Clone, Debug, Default)]
 pub(super) struct Backend {
     pub(super) number: u32,
-    /// "up" or "down".
+    /// "up", "silent" (its process is there and does not answer) or "down".
     pub(super) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
-    pub(super) pid: u32,
+    /// None where nobody is.
+    pub(super) pid: Option<u32>,
     pub(super) uptime_s: f64,
     pub(super) items: u64,
     /// Of this backend's store.
@@ -178,12 +179,18 @@ impl Report {
                         ..backend(stats, member)
                     }
                 }
-                Err(error) => Backend {
-                    number: answer.number,
-                    state: "down",
-                    error: Some(error.to_owned()),
-                    ..Backend::default()
-                },
+                Err(error) => {
+                    let mut silence = now.silence.iter();
+                    let known = silence.find(|(number, ..)| *number == answer.number);
+                    let (_, state, pid) = known.copied().unwrap_or((0, "down", None));
+                    Backend {
+                        number: answer.number,
+                        state,
+                        pid,
+                        error: Some(error.to_owned()),
+                        ..Backend::default()
+                    }
+                }
             });
         }
         report
@@ -195,7 +202,7 @@ fn backend(stats: &v1::StatsResponse, member: &v1::MemberStats) -> Backend {
     Backend {
         number: member.backend,
         state: "up",
-        pid: process.pid,
+        pid: Some(process.pid),
         uptime_s: process.uptime_ms as f64 / 1e3,
         items: member.items,
         resident_bytes: member.resident.unwrap_or_default().total,

@@ -16,7 +16,7 @@ pub(super) const KEY_COLUMNS: [(&str, i8); 3] = [("ops/s", 10), ("bytes/s", 12),
 /// See [`COMMAND_COLUMNS`].
 pub(super) const BACKEND_COLUMNS: [(&str, i8); 11] = [
     ("backend", 7),
-    ("state", -5),
+    ("state", -6),
     ("pid", 8),
     ("items", 11),
     ("resident", 11),
@@ -127,19 +127,23 @@ pub(super) fn key_rows(report: &Report) -> Vec<Vec<String>> {
     row.collect()
 }
 
-/// Rows of [`BACKEND_COLUMNS`]; one that is down has its error in the third.
+/// Rows of [`BACKEND_COLUMNS`]; one that says nothing has its error in the fourth.
 pub(super) fn backend_rows(report: &Report) -> Vec<Vec<String>> {
     report.backends.iter().map(backend_row).collect()
 }
 
 fn backend_row(backend: &Backend) -> Vec<String> {
     let mut row = vec![backend.number.to_string(), backend.state.to_owned()];
+    row.push(
+        backend
+            .pid
+            .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+    );
     if let Some(error) = &backend.error {
         row.push(error.clone());
         return row;
     }
     row.extend([
-        backend.pid.to_string(),
         backend.items.to_string(),
         bytes(backend.resident_bytes as f64),
         bytes(backend.limit_bytes as f64),
@@ -219,6 +223,9 @@ mod tests {
         };
         let lines = text(&report);
         assert!(lines[0].contains("0 of 1 backends up"), "{lines:?}");
-        assert_eq!(lines.last().unwrap(), "      2  down   connection refused");
+        assert_eq!(
+            lines.last().unwrap(),
+            "      2  down           -  connection refused"
+        );
     }
 }

@@ -302,3 +302,32 @@ fn a_writer_killed_in_the_middle_leaves_no_partial_value() {
     assert_eq!(result["wrong"], 0, "{result:#}");
     assert!(result["hits"].as_u64().unwrap() > 0, "{result:#}");
 }
+
+/// One that hangs is there, one that was killed is not; and neither keeps a command
+/// from its answer.
+#[test]
+fn the_hanging_and_the_dead_are_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    assert!(cell.run(&["set", "k", "v"]).status.success());
+    let hanging = Hanging::new(cell.pids[1]);
+    let first = |command: &[&str]| {
+        let report = cell.json(command);
+        (
+            report["backends"][1]["state"].clone(),
+            report["backends"][1]["pid"].clone(),
+        )
+    };
+    let top = ["top", "--once", "--json", "--interval", "100ms"];
+    for command in [&["cell", "status", "--json"][..], &top] {
+        assert_eq!(first(command), ("silent".into(), cell.pids[1].into()));
+    }
+    assert_eq!(cell.run(&["get", "k"]).stdout, b"v");
+    assert!(cell.run(&["set", "k", "w"]).status.success());
+    assert_eq!(cell.run(&["get", "k"]).stdout, b"w");
+    drop(hanging);
+    cell.kill(1);
+    for command in [&["cell", "status", "--json"][..], &top] {
+        assert_eq!(first(command), ("down".into(), serde_json::Value::Null));
+    }
+}

@@ -210,3 +210,43 @@ fn a_client_follows_a_cell_of_other_backends_in_the_same_directory() {
         },
     );
 }
+
+/// Killed, a server keeps its port and its sockets until the kernel has taken all of
+/// its memory down: a successor that is started at once waits for that.
+#[test]
+fn serve_outlives_a_killed_predecessor() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let door = format!("127.0.0.1:{}", free_port());
+    let options = [
+        "--listen",
+        &listen,
+        "--memcached",
+        &door,
+        "--memory",
+        "256MiB",
+    ];
+    let cell = Cell::serve(dir.path(), &options);
+    let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+    let mut client = connected.client(Options::default());
+    let value = vec![7; 1 << 20];
+    for key in 0..100 {
+        let key = format!("{key}");
+        client
+            .set(key.as_bytes(), &value, SetOptions::default())
+            .unwrap();
+    }
+    drop(client);
+    drop(connected);
+    // Not waited for.
+    cell.kill(0);
+    let next = Cell::serve(dir.path(), &options);
+    assert!(next.run(&["set", "k", "v"]).status.success());
+
+    let second = crate::support::run(&["serve", "--listen", &listen, "--memcached", "off"]);
+    let message = crate::support::text(&second.stderr);
+    assert!(
+        message.contains("choose another address with --listen"),
+        "{message}"
+    );
+}

@@ -181,3 +181,38 @@ fn a_user_who_is_let_in_comes_in() {
     );
     assert_eq!(cell.run(&["get", "k"]).stdout, b"theirs");
 }
+
+#[test]
+fn a_user_who_is_let_in_comes_into_a_cell_of_processes() {
+    let Some(common) = Common::new() else {
+        return;
+    };
+    let dir = common.dir.path().join("cell");
+    let path = dir.display().to_string();
+    let options = ["--memory", "64MiB", "--mode", "R=1"];
+    let cell = Cell::up(&dir, &options);
+    assert!(cell.run(&["set", "k", "ours"]).status.success());
+    let get = ["get", "k", "--cell", &path];
+    let refused = common.run(&common.program, &get, None);
+    let message = text(&refused.stderr);
+    assert!(message.contains("Permission denied"), "{message}");
+    assert!(!message.contains("cell up"), "{message}");
+    assert_eq!(cell.stop(), 0);
+
+    let cell = Cell::up(&dir, &[&options[..], &["--allow-user", "65534"]].concat());
+    let set = ["set", "k", "theirs", "--cell", &path];
+    let set = common.run(&common.program, &set, None);
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    let got = common.run(&common.program, &get, None);
+    assert_eq!(got.stdout, b"theirs", "{}", text(&got.stderr));
+    // A flush writes the configuration anew.
+    assert!(cell.run(&["cell", "flush"]).status.success());
+    let mode = |name: &str| dir.join(name).metadata().unwrap().permissions().mode() & 0o777;
+    let modes = ["", "cell.json", "cell.lock", "backend-0.lock"].map(mode);
+    assert_eq!(modes, [0o711, 0o644, 0o600, 0o600]);
+    assert_eq!(cell.stop(), 0);
+
+    // And out again.
+    let _cell = Cell::up(&dir, &options);
+    assert_eq!(mode("cell.json"), 0o600);
+}
