@@ -2,8 +2,10 @@
 
 use crate::support::{Cell, PROGRAM, free_port, kill, run, text};
 use serde_json::Value;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -176,20 +178,21 @@ fn a_port_in_use_is_named_with_its_holder() {
     }
 }
 
-/// TCP is open to other machines, and its token is not where this user's are.
+/// Its token is not where this user's commands look for one.
 #[test]
 fn a_server_of_three_copies_reaches_itself_whatever_its_port_asks_for() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("serve.sock").display().to_string();
-    let token = dir.path().join("token").display().to_string();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "0123456789abcdef".repeat(2)).unwrap();
+    std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    let token = token.display().to_string();
     let front = Front::start(&[
         "serve",
         "--mode",
         "R=3.2",
         "--listen",
-        "0.0.0.0:0",
-        "--plaintext",
-        "rpc",
+        "127.0.0.1:0",
         "--token-file",
         &token,
         "--socket",
