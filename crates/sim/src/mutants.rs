@@ -90,7 +90,7 @@ impl Case {
 /// The rules of driver, readers and indexes, each with the runs that show it soonest, in
 /// seeds: the example `mutants` measures them. Most take tens; a full ring's neighbour
 /// some hundred, and an index that says nothing of what stands beside it thousands.
-pub const WHOLE: [Case; 10] = {
+pub const WHOLE: [Case; 11] = {
     use Property::{Fresh, Ghost, Healed, Kept, Leak, Monotone};
     use trefoil_client_core::mutants::Mutant as Core;
     use trefoil_store::mutants::Mutant as Stored;
@@ -106,6 +106,7 @@ pub const WHOLE: [Case; 10] = {
             Some(Scene::GrowingIndexes),
             &[Fresh, Monotone],
         ),
+        Case::of_client(Core::NeverHeld, Some(Scene::FullRings), &[Leak]),
         Case::of_client(
             Core::StaleBlocked,
             Some(Scene::FullRings),

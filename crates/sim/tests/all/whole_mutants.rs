@@ -65,6 +65,11 @@ fn one_vote_and_one_acknowledgement_are_no_quorum() {
 }
 
 #[test]
+fn what_is_left_waiting_for_room_is_bounded() {
+    shows(Rule::Client(Core::NeverHeld));
+}
+
+#[test]
 fn what_waits_for_room_is_sent_to_its_own_backend_only() {
     shows(Rule::Client(Core::StaleBlocked));
 }
