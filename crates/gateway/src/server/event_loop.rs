@@ -46,9 +46,9 @@ const SWEEP_NS: u64 = 500_000_000;
 const SWEEPS_PER_TIMEOUT: u64 = 20;
 /// Within this a client must have shown that it speaks TLS.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
-/// Where clients have to authenticate, those that have not may have this share of
-/// the places.
-const STRANGERS_SHARE: usize = 4;
+/// Where clients have to authenticate, those that have not may have one in so many of
+/// the places: not fewer, for users come as strangers, too, and many at a time.
+const STRANGERS_SHARE: usize = 2;
 /// Between two lines about strangers that had to go.
 const STRANGERS_TOLD_NS: u64 = 60_000_000_000;
 /// How long a connection may take to receive its last answers.
