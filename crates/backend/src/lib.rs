@@ -36,6 +36,7 @@ mod admission;
 mod behind;
 mod clock;
 pub mod corpus;
+mod descriptors;
 mod error;
 mod exposition;
 mod flush;
@@ -58,6 +59,7 @@ mod stop;
 mod tend;
 mod transport;
 
+pub use descriptors::raise_descriptor_limit;
 pub use error::StartError;
 pub use exposition::exposition;
 pub use flush::FlushError;

@@ -11,6 +11,7 @@
 
 use crate::behind::Behind;
 use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
+use crate::descriptors::{SERVER_DESCRIPTORS, raise_descriptor_limit};
 use crate::error::StartError;
 use crate::lease::{self, LEASE};
 use crate::lending::Lending;
@@ -79,6 +80,12 @@ impl Server {
         let exclusive_since = Instant::now();
         trefoil_region::return_long_blocks();
         trefoil_region::share_heaps();
+        if let Err(descriptors) = raise_descriptor_limit(SERVER_DESCRIPTORS) {
+            tracing::info!(
+                descriptors,
+                "the system allows few descriptors: clients beyond them go without shared memory, or are refused; raise the limit (ulimit -n)"
+            );
+        }
         let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
         check(&options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;

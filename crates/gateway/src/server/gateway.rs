@@ -10,9 +10,9 @@ use super::shared::{Chosen, LoopHandle, Shared};
 use super::speaker::Speaker;
 use super::tls::Certificates;
 use mio::{Poll, Waker};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use trefoil_backend::raise_descriptor_limit;
 use trefoil_gateway_core::keyspace::Keyspace;
 use trefoil_gateway_core::session::Session;
 use trefoil_gateway_core::world::Settings;
@@ -60,7 +60,7 @@ impl Gateway {
     {
         let addresses = doors.addresses();
         let loop_count = options.thread_count.max(1);
-        raise_descriptor_limit(options.limits.connections_max);
+        allow_connections(options.limits.connections_max);
         let mut polls = Vec::new();
         let mut handles = Vec::new();
         for _ in 0..loop_count {
@@ -169,7 +169,7 @@ impl Gateway {
         if let Some(users) = options.users.clone() {
             self.shared.set_users(users);
         }
-        raise_descriptor_limit(options.limits.connections_max);
+        allow_connections(options.limits.connections_max);
         self.shared.choose(Chosen {
             settings: Settings {
                 thread_count: before.settings.thread_count,
@@ -244,21 +244,10 @@ impl Drop for Alarm {
 /// Exit status of a process whose front door has failed.
 const FAILURE_STATUS: i32 = 70;
 
-/// Every connection is a descriptor; the usual soft limit is far too low.
-fn raise_descriptor_limit(connections_max: usize) {
+/// Every connection is a descriptor.
+fn allow_connections(connections_max: usize) {
     let wanted = connections_max as u64 + DESCRIPTORS_BESIDE;
-    let limit = getrlimit(Resource::Nofile);
-    let Some(current) = limit.current.filter(|current| *current < wanted) else {
-        return;
-    };
-    let raised = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let new = Rlimit {
-        current: Some(raised.max(current)),
-        maximum: limit.maximum,
-    };
-    let is_set = setrlimit(Resource::Nofile, new).is_ok();
-    if !is_set || raised < wanted {
-        let descriptors = if is_set { raised } else { current };
+    if let Err(descriptors) = raise_descriptor_limit(wanted) {
         tracing::warn!(
             descriptors,
             connections_max,

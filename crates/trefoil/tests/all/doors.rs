@@ -18,8 +18,11 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) fn start(args: &[&str]) -> Front {
-        let mut child = Command::new(PROGRAM)
-            .args(args)
+        Front::start_by(Command::new(PROGRAM).args(args))
+    }
+
+    fn start_by(command: &mut Command) -> Front {
+        let mut child = command
             .env_remove("TREFOIL_CELL")
             .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
@@ -176,6 +179,32 @@ fn a_port_in_use_is_named_with_its_holder() {
             "{message}"
         );
     }
+}
+
+/// A thousand clients take two thousand descriptors, and the usual limit is 1,024.
+#[test]
+fn a_server_raises_the_limit_of_its_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("serve.sock").display().to_string();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh", PROGRAM, "serve"]);
+    command.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        "off",
+        "--memcached",
+        "off",
+    ]);
+    command.args(["--socket", &socket, "--memory", "128MiB"]);
+    let front = Front::start_by(&mut command);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", front.pid())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let numbers = line.unwrap().split_whitespace().skip(3).take(2);
+    let numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
+    assert!(numbers[0] >= numbers[1].min(16 << 10), "{numbers:?}");
 }
 
 /// Its token is not where this user's commands look for one.
