@@ -281,6 +281,13 @@ fn a_writer_killed_in_the_middle_leaves_no_partial_value() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        // It may take a while to begin, on a busy machine.
+        let begin = Instant::now();
+        while cell.json(&["cell", "status", "--json"])["backends"][0]["items"] == 0 {
+            let patience = Duration::from_secs(60);
+            assert!(begin.elapsed() < patience, "nothing is written");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         std::thread::sleep(Duration::from_millis(150 + 70 * round));
         bench.kill().unwrap();
         bench.wait().unwrap();
