@@ -34,10 +34,10 @@ pub(crate) const IDLE_LOOK_NS: u64 = 500_000_000;
 /// A backend that owes answers to calls and has been silent for so long counts as
 /// down, and so much longer for each byte of the values on their way to it: 16 MB/s.
 const SILENCE_NS: u64 = 500_000_000;
+const SILENCE_NS_PER_BYTE: u64 = 64;
 /// So long before that one that owes reads only is greeted: if it answers, it is not
 /// silent but busy with what it was asked for, a long value on a slow link for one.
 const GREETED_BEFORE_NS: u64 = 250_000_000;
-const SILENCE_NS_PER_BYTE: u64 = 64;
 /// How soon after a connection that could not be made an operation may have the
 /// next one begun: each takes a thread.
 const TRY_SPACING_NS: u64 = 5_000_000;
@@ -235,6 +235,7 @@ impl<P: Port> Link<P> {
     /// What was connected has no more to offer than what stands.
     pub(crate) fn stays(&mut self, now_ns: u64) {
         self.connecting_since_ns = None;
+        self.is_greeted = false;
         if !self.near.as_ref().is_some_and(Port::has_messages) {
             self.ask_for_rings_later(now_ns);
         }
@@ -257,6 +258,7 @@ impl<P: Port> Link<P> {
             .map(|_| TouchBuffer::new(self.touch_sample))
             .collect();
         self.connecting_since_ns = None;
+        self.is_greeted = false;
         self.pause_ns = RETRY_NS_MIN;
         let has_messages = port.has_messages();
         self.near = Some(port);
@@ -284,11 +286,13 @@ impl<P: Port> Link<P> {
     ) {
         self.connecting_since_ns = None;
         self.try_again_ns = now_ns + TRY_SPACING_NS;
+        // Its answer speaks for it once.
+        let was_greeted = std::mem::take(&mut self.is_greeted);
         if error.is_down {
             self.set_down(now_ns);
             return;
         }
-        if std::mem::take(&mut self.is_greeted) && self.far_owes > 0 {
+        if was_greeted && self.far_owes > 0 {
             self.heard(now_ns);
         }
         self.pause_ns = RETRY_NS_MIN;

@@ -161,6 +161,19 @@ fn eviction_raises_the_floor() {
     store.check().unwrap();
 }
 
+/// Stores an item that has expired from `due` on, in milliseconds.
+fn set_due(store: &Store, now: Now, key: &[u8], n: u64, due: u64) {
+    let mutation = Mutation {
+        action: Action::Set,
+        version: version(n),
+        entry: DataEntry {
+            expiry_ms: due,
+            ..entry(key, b"v")
+        },
+    };
+    assert_eq!(store.mutate(now, &mutation).outcome, Outcome::Applied);
+}
+
 /// Who writes an item computes its expiry from the host's clock.
 #[test]
 fn a_clock_that_was_set_back_expires_nothing_before_its_time() {
@@ -175,15 +188,7 @@ fn a_clock_that_was_set_back_expires_nothing_before_its_time() {
     let in_ten_minutes = START.unix_ms() + 600_000;
     let keys: [&[u8]; 3] = [b"get", b"cas", b"crawl"];
     for (key, n) in keys.into_iter().zip(5..) {
-        let mutation = Mutation {
-            action: Action::Set,
-            version: version(n),
-            entry: DataEntry {
-                expiry_ms: in_ten_minutes,
-                ..entry(key, b"v")
-            },
-        };
-        assert_eq!(store.mutate(now, &mutation).outcome, Outcome::Applied);
+        set_due(&store, now, key, n, in_ten_minutes);
     }
     store.maintain(now);
     assert_eq!(store.stats().counts.expired, 0, "the crawler's clock");
@@ -210,25 +215,14 @@ fn a_clock_that_was_set_back_expires_nothing_before_its_time() {
 fn the_crawler_goes_on_where_the_clock_is_set_back() {
     const HOUR_NS: u64 = 3_600_000_000_000;
     let store = small();
-    let set_due = |now: Now, key: &[u8], n: u64, due: u64| {
-        let mutation = Mutation {
-            action: Action::Set,
-            version: version(n),
-            entry: DataEntry {
-                expiry_ms: due,
-                ..entry(key, b"v")
-            },
-        };
-        assert_eq!(store.mutate(now, &mutation).outcome, Outcome::Applied);
-    };
-    set_due(START, b"first", 1, START.unix_ms());
+    set_due(&store, START, b"first", 1, START.unix_ms());
     store.maintain(START);
     assert_eq!(store.stats().counts.expired, 1);
     let set_back = Now {
         unix_ns: START.unix_ns + 2_000_000_000,
         set_back_ns: HOUR_NS,
     };
-    set_due(set_back, b"second", 2, set_back.host_ms());
+    set_due(&store, set_back, b"second", 2, set_back.host_ms());
     store.maintain(set_back);
     assert_eq!(store.stats().counts.expired, 2);
 }
@@ -238,17 +232,6 @@ fn expired_entries_keep_their_bound_and_are_absent() {
     let store = small();
     let due = START.unix_ms() + 1000;
     let later = Now::at(START.unix_ns + 2_000_000_000);
-    let set_due = |key: &[u8], n: u64| {
-        let mutation = Mutation {
-            action: Action::Set,
-            version: version(n),
-            entry: DataEntry {
-                expiry_ms: due,
-                ..entry(key, b"v")
-            },
-        };
-        assert_eq!(store.mutate(START, &mutation).outcome, Outcome::Applied);
-    };
     let at = |now, action, key, n| {
         let mutation = Mutation {
             action,
@@ -257,11 +240,11 @@ fn expired_entries_keep_their_bound_and_are_absent() {
         };
         store.mutate(now, &mutation).outcome
     };
-    set_due(b"set", 5);
-    set_due(b"cas", 6);
-    set_due(b"add", 7);
-    set_due(b"get", 8);
-    set_due(b"crawl", 9);
+    set_due(&store, START, b"set", 5, due);
+    set_due(&store, START, b"cas", 6, due);
+    set_due(&store, START, b"add", 7, due);
+    set_due(&store, START, b"get", 8, due);
+    set_due(&store, START, b"crawl", 9, due);
     assert!(get_at(&store, START, b"get").is_some());
     assert_eq!(at(later, Action::Set, b"set", 4), superseded(5));
     assert_eq!(at(later, Action::Set, b"set", 5), Outcome::Applied);
