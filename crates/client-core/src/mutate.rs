@@ -92,6 +92,8 @@ enum Work {
     Send,
     Refresh,
     Reconnect,
+    /// It is being reconnected to: nothing of this attempt is under way.
+    Connecting,
     /// A step is outstanding, or an answer is there.
     None,
 }
@@ -246,7 +248,7 @@ impl Mutate {
                     return MutateStep::Refresh { replica: number };
                 }
                 Work::Reconnect if !over => {
-                    replica.work = Work::None;
+                    replica.work = Work::Connecting;
                     return MutateStep::Reconnect { replica: number };
                 }
                 _ => {}
@@ -469,7 +471,8 @@ impl Mutate {
         };
         let mut is_open = false;
         for replica in &mut self.replicas[..self.replica_count] {
-            if std::mem::replace(&mut replica.work, Work::None) != Work::None {
+            if !matches!(replica.work, Work::None | Work::Connecting) {
+                replica.work = Work::None;
                 replica.ack = AckState::Down;
             }
             is_open |= replica.ack == AckState::Open;

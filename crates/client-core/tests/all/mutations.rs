@@ -335,3 +335,29 @@ fn an_immutable_corpus_refuses_without_a_message() {
     let mut cas = Cas::new(Mode::R2Immutable, Expected::Absent, v(5), limits);
     assert_eq!(cas.poll(0), CasStep::Done(refused));
 }
+
+/// A replica that is still being reconnected to has been sent nothing: with all of
+/// them down the mutation has failed, whichever connection ends first.
+#[test]
+fn a_mutation_that_reached_nobody_has_failed() {
+    for first in 0..3 {
+        let limits = Limits {
+            deadline_ns: 1_000,
+            retries_max: 1,
+        };
+        let mut mutate = Mutate::new(Mode::R32, v(5), limits);
+        sends(&mut mutate, &[0, 1, 2], 5);
+        for replica in [first, (first + 1) % 3, (first + 2) % 3] {
+            mutate.handle_failure(replica, v(5), SendFailure::NotSent);
+        }
+        for _ in 0..2 {
+            assert!(matches!(mutate.poll(0), MutateStep::Reconnect { .. }));
+        }
+        mutate.handle_reconnected(first);
+        sends(&mut mutate, &[first], 5);
+        mutate.handle_failure(first, v(5), SendFailure::NotSent);
+        let last = RetryCause::Connection;
+        let cause = GiveUp::Budget { last };
+        ends(&mut mutate, MutationOutcome::Failed { cause });
+    }
+}
