@@ -21,6 +21,11 @@ impl Resident {
         self.private + self.shared + self.huge
     }
 
+    /// The same, with at least `objects` bytes of memory objects.
+    pub(crate) fn total_with(&self, objects: u64) -> u64 {
+        self.private + (self.shared + self.huge).max(objects)
+    }
+
     /// As the system counts now; zeros if it does not say.
     pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -161,6 +166,9 @@ mod tests {
         let resident = Resident::parse(status);
         assert_eq!((resident.private, resident.program), (8 << 10, 3 << 10));
         assert_eq!(resident.total(), (9 << 10) + (2 << 20));
+        // Memory objects hold no less than the stores say.
+        assert_eq!(resident.total_with(2 << 20), resident.total());
+        assert_eq!(resident.total_with(3 << 20), (8 << 10) + (3 << 20));
         assert_eq!(Resident::parse("RssAnon: many\n:\n"), Resident::default());
     }
 

@@ -151,8 +151,15 @@ impl State {
         Ok(previous)
     }
 
-    /// Measures what the process holds and corrects the stores' shares.
-    pub(crate) fn correct_memory(&self) {
+    /// Bytes that the process holds. The system counts what is mapped: of memory
+    /// objects that shrink it leaves out, until they are touched again, the rest of
+    /// huge pages in which holes were made. The stores know what they have.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        Resident::now().total_with(self.known().shared)
+    }
+
+    /// What the stores and long messages account for.
+    fn known(&self) -> Known {
         let mut stores = Known::default();
         for member in &self.members {
             let resident = member.store.stats().resident;
@@ -164,8 +171,13 @@ impl State {
         let transient = &self.bound.transient;
         stores.private += transient.resident();
         stores.shared = stores.shared.saturating_sub(transient.charged());
+        stores
+    }
+
+    /// Measures what the process holds and corrects the stores' shares.
+    pub(crate) fn correct_memory(&self) {
         let share = self.lending.mean_share();
-        match self.bound.correct(Resident::now(), stores, share) {
+        match self.bound.correct(Resident::now(), self.known(), share) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
                 self.share_out(share);

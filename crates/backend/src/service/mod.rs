@@ -297,7 +297,7 @@ impl Trefoil for RpcService {
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok(Response::new(v1::SetMemoryLimitResponse {
             previous_bytes,
-            resident_bytes: crate::process::Resident::now().total(),
+            resident_bytes: self.state.resident_bytes(),
         }))
     }
 

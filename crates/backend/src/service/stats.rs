@@ -2,7 +2,7 @@
 
 use crate::lease::LEASE;
 use crate::member::Member;
-use crate::process::{Cpu, Resident};
+use crate::process::Cpu;
 use crate::state::State;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trefoil_hot::HotKey;
@@ -57,7 +57,7 @@ fn process(state: &State) -> v1::ProcessStats {
         uptime_ms: state.started.elapsed().as_millis() as u64,
         cpu_user_us: cpu.user_us,
         cpu_system_us: cpu.system_us,
-        resident_bytes: Resident::now().total(),
+        resident_bytes: state.resident_bytes(),
         memory_limit_bytes: state.bound.limit(),
         baseline_bytes: state.bound.baseline(),
         reserve_bytes: state.bound.reserve(),
