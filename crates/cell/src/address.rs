@@ -7,7 +7,7 @@
 //! | `unix:/path`, `/path`, `./path` | a server's socket, or a directory that holds a cell |
 //! | `etcd://host:port/cell` | a cell in etcd: refused by this build |
 
-use crate::owner::{OwnerError, check_owner};
+use crate::owner::{OwnerError, check_found};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
@@ -281,7 +281,7 @@ impl CellAddress {
             }
         };
         if metadata.file_type().is_socket() {
-            check_owner(path)?;
+            check_found(path)?;
             Ok(CellLocation::Servers(vec![RpcAddress::unix(path)?]))
         } else if metadata.is_dir() {
             Ok(CellLocation::Directory(path.clone()))

@@ -13,7 +13,7 @@ use super::file::{FileError, FileLock, fail, holder, replace};
 use super::{ConfigStore, ConfigStoreError, check_swap};
 use crate::address::RpcAddress;
 use crate::config::CellConfig;
-use crate::owner::check_owner;
+use crate::owner::{check_found, check_owner};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -96,14 +96,21 @@ impl DirectoryStore {
             .mode(0o700)
             .create(directory)
             .map_err(|e| fail("create the directory", directory, e))?;
-        Self::at(directory)
+        let store = Self::at(directory)?;
+        check_owner(&store.directory)?;
+        Ok(store)
     }
 
-    /// Opens a directory that holds a cell.
+    /// Opens a directory that holds a cell: this user's, or one whose cell may let
+    /// this user in.
     pub fn open(directory: &Path) -> Result<Self, ConfigStoreError> {
         let path = directory.join("cell.json");
         match path.try_exists() {
-            Ok(true) => Self::at(directory),
+            Ok(true) => {
+                let store = Self::at(directory)?;
+                check_found(&store.directory)?;
+                Ok(store)
+            }
             Ok(false) => Err(ConfigStoreError::NoCell(directory.to_owned())),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 Err(ConfigStoreError::Shut { path })
@@ -140,7 +147,6 @@ impl DirectoryStore {
         let directory = directory
             .canonicalize()
             .map_err(|e| fail("find", directory, e))?;
-        check_owner(&directory)?;
         Ok(DirectoryStore { directory })
     }
 

@@ -35,9 +35,9 @@ impl Common {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// Runs a program as nobody.
-    fn run(&self, program: &Path, args: &[&str], token: Option<&Path>) -> Output {
-        let id = NOBODY.to_string();
+    /// A program with another user's rights.
+    fn command_of(user: u32, program: &Path, args: &[&str]) -> Command {
+        let id = user.to_string();
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"])
@@ -46,6 +46,12 @@ impl Common {
             .current_dir("/")
             .env_remove("TREFOIL_CELL")
             .env_remove("XDG_RUNTIME_DIR");
+        command
+    }
+
+    /// Runs a program as nobody.
+    fn run(&self, program: &Path, args: &[&str], token: Option<&Path>) -> Output {
+        let mut command = Common::command_of(NOBODY, program, args);
         if let Some(token) = token {
             command.env("TREFOIL_TOKEN_FILE", token);
         }
@@ -215,4 +221,50 @@ fn a_user_who_is_let_in_comes_into_a_cell_of_processes() {
     // And out again.
     let _cell = Cell::up(&dir, &options);
     assert_eq!(mode("cell.json"), 0o600);
+}
+
+/// Neither of the two is root, as where a service has an account of its own.
+#[test]
+fn a_user_who_is_let_in_comes_into_the_cell_of_an_ordinary_user() {
+    const GUEST: u32 = 65_533;
+    let Some(common) = Common::new() else {
+        return;
+    };
+    let chown = |path: &Path| std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    let begin = |dir: &Path| {
+        let dir = dir.display().to_string();
+        let up = ["cell", "up", "--dir", &dir, "--mode", "R=1"];
+        let more = ["--memory", "64MiB", "--allow-user", "65533"];
+        let args = [&up[..], &more].concat();
+        Cell::start_by(&mut Common::command_of(NOBODY, &common.program, &args))
+    };
+    let as_guest = |args: &[&str], dir: &Path| {
+        let address = dir.display().to_string();
+        let args = [args, &["--cell", &address]].concat();
+        Common::command_of(GUEST, &common.program, &args)
+            .output()
+            .unwrap()
+    };
+    let dir = common.dir.path().join("cell");
+    std::fs::create_dir(&dir).unwrap();
+    chown(&dir);
+    let cell = begin(&dir);
+    let set = as_guest(&["set", "k", "theirs"], &dir);
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    let got = as_guest(&["get", "k"], &dir);
+    assert_eq!(got.stdout, b"theirs", "{}", text(&got.stderr));
+    assert_eq!(cell.run(&["get", "k"]).stdout, b"theirs");
+    drop(cell);
+
+    // Where anybody can make a directory, it may be a trap.
+    let open_place = common.dir.path().join("open");
+    std::fs::create_dir(&open_place).unwrap();
+    open(&open_place, 0o1777);
+    let trap = open_place.join("cell");
+    std::fs::create_dir(&trap).unwrap();
+    chown(&trap);
+    let _cell = begin(&trap);
+    let refused = as_guest(&["get", "k"], &trap);
+    let message = text(&refused.stderr);
+    assert!(message.contains("belongs to user 65534"), "{message}");
 }

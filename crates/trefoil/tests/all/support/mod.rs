@@ -30,8 +30,12 @@ pub struct Cell {
 impl Cell {
     /// Runs `trefoil ARGS` until it prints its ready line.
     pub fn start(args: &[&str]) -> Cell {
-        let mut child = Command::new(PROGRAM)
-            .args(args)
+        Cell::start_by(Command::new(PROGRAM).args(args))
+    }
+
+    /// The same by another command.
+    pub fn start_by(command: &mut Command) -> Cell {
+        let mut child = command
             .env_remove("TREFOIL_CELL")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -46,7 +50,7 @@ impl Cell {
                 .unwrap()
                 .read_to_string(&mut stderr)
                 .unwrap();
-            panic!("no ready line from {args:?}: {stderr}");
+            panic!("no ready line from {command:?}: {stderr}");
         };
         let json = line
             .strip_prefix("ready ")
