@@ -35,6 +35,8 @@ pub use runtime_dir::{RuntimeDirError, runtime_dir};
 pub use store::{
     BackendLock, ConfigStore, ConfigStoreError, DirectoryStore, EmbeddedStore, FileError, is_ending,
 };
-pub use token::{TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, read_token};
+pub use token::{
+    TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
+};
 pub use trefoil_layout::placement::{COPY_COUNT_MAX, Cohort, Placement};
 pub use wire::{WireError, decode_config, encode_config, endpoint};

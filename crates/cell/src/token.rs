@@ -29,6 +29,10 @@ pub const TOKEN_FILE_VARIABLE: &str = "TREFOIL_TOKEN_FILE";
 /// Lengths of a token, in bytes.
 const LEN_MIN: usize = 32;
 const LEN_MAX: usize = 256;
+/// What every token file has to be, and how to make one.
+const REQUIREMENTS: &str = "it has to be a file of the user who runs this, with mode 0600, that \
+    holds 32 to 256 visible ASCII characters on one line: \
+    (umask 077; openssl rand -hex 32 > FILE) makes one";
 /// How long a client believes what it has read: a server that was started anew has
 /// another token.
 const FRESH: Duration = Duration::from_millis(50);
@@ -72,7 +76,7 @@ pub enum TokenError {
     #[error(transparent)]
     RuntimeDir(#[from] RuntimeDirError),
     /// The file.
-    #[error("cannot {what} the token file {path}: {source}")]
+    #[error("cannot {what} the token file {path}: {source}; {REQUIREMENTS}")]
     File {
         /// Which step.
         what: &'static str,
@@ -82,10 +86,22 @@ pub enum TokenError {
         source: io::Error,
     },
     /// Others may read or replace it.
-    #[error("the token file {0} is not private to this user: chmod 600, and it must be yours")]
-    NotPrivate(PathBuf),
+    #[error(
+        "the token file {path} has mode {mode:04o} and belongs to user {owner}, and this process \
+         runs as user {user}; {REQUIREMENTS}"
+    )]
+    NotPrivate {
+        /// Which file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner's user id.
+        owner: u32,
+        /// Our user id.
+        user: u32,
+    },
     /// Something else stands in it.
-    #[error("the token file {0} does not hold 32 to 256 visible ASCII characters on one line")]
+    #[error("the token file {0} holds something else than a token; {REQUIREMENTS}")]
     Malformed(PathBuf),
 }
 
@@ -146,17 +162,30 @@ pub fn read_token(path: &Path) -> Result<Token, TokenError> {
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| fail("open", e.into()))?;
     let file = File::from(fd);
     let metadata = file.metadata().map_err(|e| fail("inspect", e))?;
-    let is_private = metadata.is_file()
-        && metadata.uid() == rustix::process::geteuid().as_raw()
-        && metadata.mode() & 0o077 == 0;
-    if !is_private {
-        return Err(TokenError::NotPrivate(path.to_owned()));
+    if !metadata.is_file() {
+        return Err(TokenError::Malformed(path.to_owned()));
+    }
+    let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+    let user = rustix::process::geteuid().as_raw();
+    if owner != user || mode & 0o077 != 0 {
+        return Err(TokenError::NotPrivate {
+            path: path.to_owned(),
+            mode,
+            owner,
+            user,
+        });
     }
     let mut text = String::new();
     file.take(LEN_MAX as u64 + 3)
         .read_to_string(&mut text)
         .map_err(|e| fail("read", e))?;
     Token::parse(&text).ok_or_else(|| TokenError::Malformed(path.to_owned()))
+}
+
+/// Why the token file that the environment names cannot be used, if it names one.
+pub fn named_token_problem() -> Option<TokenError> {
+    let path = std::env::var_os(TOKEN_FILE_VARIABLE)?;
+    read_token(Path::new(&path)).err()
 }
 
 fn file_name(address: SocketAddr) -> String {

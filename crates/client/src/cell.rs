@@ -3,8 +3,9 @@
 use crate::carriers::Notices;
 use crate::census::{Census, Hushed};
 use crate::client::Client;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, OpError, UNREACHABLE};
 use crate::list::Silent;
+use crate::reaches::Reaches;
 use crate::rpc::Rpc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) silent: Silent,
     pub(crate) hushed: Hushed,
     pub(crate) notices: Notices,
+    pub(crate) reaches: Arc<Reaches>,
 }
 
 impl Cell {
@@ -70,6 +72,7 @@ impl Cell {
                 silent: Silent::default(),
                 hushed: Hushed::default(),
                 notices: Notices::default(),
+                reaches: Arc::default(),
             }),
         })
     }
@@ -163,6 +166,19 @@ impl Cell {
         self.inner.rpc.finish(patience)
     }
 
+    /// Whether none of the cell's backends could be reached when the clients of this
+    /// process tried last. What fails meanwhile fails with [`UNREACHABLE`].
+    pub fn is_unreachable(&self) -> bool {
+        self.inner.is_unreachable()
+    }
+
+    /// Logs which backends went or came back since that was logged last: changes that
+    /// came too fast to be logged one by one. Of use now and then in processes that
+    /// run for long.
+    pub fn tell_changes(&self) {
+        self.inner.reaches.tell();
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner
     }
@@ -180,6 +196,21 @@ fn hot_keys(keys: Vec<v1::HotKey>, reports: f64) -> Vec<HotKey> {
 }
 
 impl Shared {
+    fn is_unreachable(&self) -> bool {
+        let count = self.topology().config().backends.len();
+        self.reaches.are_all_away(count)
+    }
+
+    /// A failure, told alike in whatever way an operation met it if no backend can be
+    /// reached.
+    #[cold]
+    pub(crate) fn explained(&self, error: OpError) -> OpError {
+        match error {
+            OpError::Failed(_) if self.is_unreachable() => OpError::Failed(UNREACHABLE.to_owned()),
+            error => error,
+        }
+    }
+
     pub(crate) fn topology(&self) -> Arc<Topology> {
         self.topology
             .read()
@@ -252,6 +283,9 @@ fn load_from_servers(
                 reason = error;
             }
         }
+    }
+    if is_refusal && let Some(problem) = trefoil_cell::named_token_problem() {
+        reason = format!("{}: {problem}", trefoil_cell::TOKEN_FILE_VARIABLE);
     }
     Err(ConnectError::Unreachable {
         address: address.to_owned(),

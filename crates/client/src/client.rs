@@ -159,6 +159,14 @@ impl Client {
         self.driver.topology().config()
     }
 
+    /// Begins to reach backends that are to be tried again, though no operation of
+    /// this client asks for it. [`Client::poll`] takes what comes of it.
+    pub fn tend(&mut self) {
+        if !self.is_forked() {
+            self.driver.tend();
+        }
+    }
+
     /// Learns of a configuration that is newer than the known one.
     pub fn refresh(&mut self) {
         if let Ok(topology) = self.shared.learn() {
@@ -229,12 +237,6 @@ impl Client {
     /// task came; `u64::MAX` for no such time.
     pub(crate) fn end_by(&mut self, deadline_ns: u64) {
         self.driver.end_by(deadline_ns);
-    }
-
-    /// Tries to reach backends that are to be tried again, though no operation of
-    /// this client asks for it.
-    pub(crate) fn tend(&mut self) {
-        self.driver.tend();
     }
 
     /// Places of operations, used and free.

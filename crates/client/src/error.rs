@@ -20,7 +20,10 @@ pub enum ConnectError {
     #[error(transparent)]
     Config(#[from] ConfigStoreError),
     /// None of the servers answered.
-    #[error("cannot reach the cell at {address}: {reason}; is it up?")]
+    #[error(
+        "cannot reach the cell at {address}: {reason}{}",
+        if *is_refusal { "" } else { "; is it up?" }
+    )]
     Unreachable {
         /// Servers that were tried.
         address: String,
@@ -56,6 +59,9 @@ impl ConnectError {
         }
     }
 }
+
+/// Why an operation has failed while a cell's backends are all away.
+pub const UNREACHABLE: &str = "no backend of the cell can be reached";
 
 /// Why an operation has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -105,7 +105,7 @@ impl Client {
                     GetOutcome::Miss { reason } => {
                         Ok(Lookup::Miss(Miss::new(reason, self.driver.missed(&inline))))
                     }
-                    GetOutcome::Failed { cause } => Err(failed(cause, None)),
+                    GetOutcome::Failed { cause } => Err(self.shared.explained(failed(cause, None))),
                 }
             }
             Err(at) => self.waited_lookup(at),
@@ -124,7 +124,9 @@ impl Client {
             Some((Outcome::Miss { reason, stamps }, _)) => {
                 Ok(Lookup::Miss(Miss::new(reason, stamps)))
             }
-            Some((Outcome::Failed { cause }, why)) => Err(failed(cause, why.as_deref())),
+            Some((Outcome::Failed { cause }, why)) => {
+                Err(self.shared.explained(failed(cause, why.as_deref())))
+            }
             other => Err(OpError::Failed(format!("a lookup ended as {other:?}"))),
         }
     }

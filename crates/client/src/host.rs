@@ -6,7 +6,7 @@ use crate::cell::Shared;
 use crate::port::ClientPort;
 use crate::rpc::{Bell, Rpc, RpcPort};
 use crate::time;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,6 +50,9 @@ pub(crate) struct ClientHost {
     /// Backends that were connected to before: where only calls reach one, the next
     /// time is because it was silent.
     knocked: HashSet<u32>,
+    /// What [`Reaches::reached`](crate::reaches::Reaches::reached) said of those that
+    /// this client has a connection to.
+    seen: HashMap<u32, u64>,
     /// What else to be ready for, and whether its queue does not count just now.
     pub(crate) signals: Option<Arc<Signals>>,
     pub(crate) ignores_queue: bool,
@@ -63,6 +66,7 @@ impl ClientHost {
             bell: Arc::new(Bell::new()),
             clock_offset_ns: clock_offset_ms.saturating_mul(1_000_000),
             knocked: HashSet::new(),
+            seen: HashMap::new(),
             signals: None,
             ignores_queue: false,
         }
@@ -154,7 +158,10 @@ impl Host for ClientHost {
         let is_reached_elsewhere = config.addresses.iter().any(is_remote);
         let thread_topology = Arc::clone(topology);
         let thread_put = put.clone();
-        let rpc = Arc::clone(&self.shared.rpc);
+        let (rpc, reaches) = (
+            Arc::clone(&self.shared.rpc),
+            Arc::clone(&self.shared.reaches),
+        );
         let mut options = ConnectOptions::default();
         if self.shared.hushed.holds(backend) {
             options.timeout = HUSHED_PATIENCE;
@@ -166,8 +173,14 @@ impl Host for ClientHost {
                 None => Err(no_shared_memory()),
             };
             let result = connected.map(ClientPort::Shm).map_err(|error| {
-                match is_first || error.is_down || answers(&rpc, &thread_topology, backend) {
-                    true => error,
+                if is_first || error.is_down {
+                    return error;
+                }
+                match answers(&rpc, &thread_topology, backend) {
+                    true => {
+                        reaches.answered(backend);
+                        error
+                    }
                     false => NotConnected::down("the backend does not answer"),
                 }
             });
@@ -186,7 +199,7 @@ impl Host for ClientHost {
         Ok(ClientPort::Rpc(Box::new(RpcPort::new(
             backend,
             Arc::clone(topology.config()),
-            Arc::clone(&self.shared.rpc),
+            &self.shared,
             Arc::clone(&self.bell),
         ))))
     }
@@ -217,6 +230,18 @@ impl Host for ClientHost {
 
     fn degraded(&mut self, backend: u32, why: &str) {
         self.shared.notices.degraded(backend, why);
+    }
+
+    fn reached(&mut self, backend: u32) {
+        let seen = self.shared.reaches.reached(backend);
+        self.seen.insert(backend, seen);
+    }
+
+    fn unreached(&mut self, backend: u32, why: &str) {
+        match self.seen.remove(&backend) {
+            Some(seen) => self.shared.reaches.lost(backend, why, seen),
+            None => self.shared.reaches.unreached(backend, why),
+        }
     }
 }
 

@@ -4,10 +4,11 @@
 //! moment or, after a lost message, for long. A listing asks all backends of a
 //! shard for the same range of places: what a majority holds is listed, an
 //! erased item that one of three still holds is not. While a backend is down, or
-//! does not answer, either of the other two is believed.
+//! does not answer, either of the other two is believed. One that refuses to list is
+//! not absent: with fewer than two others the listing fails.
 
 use crate::cell::Cell;
-use crate::rpc::certainly_not_sent;
+use crate::rpc::{certainly_not_sent, is_nobody_there};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,7 +60,16 @@ pub enum ListError {
 enum NoPage {
     /// It did not answer in time.
     Silent,
+    /// It runs, and does not list anything for us.
+    Refused(ListError),
     Failed(ListError),
+}
+
+/// Why a call for a page brought none.
+struct NotListed {
+    reason: String,
+    /// The backend runs, and has said no.
+    is_refusal: bool,
 }
 
 fn too_late(number: u32) -> ListError {
@@ -164,6 +174,7 @@ impl Cell {
         let silent = &self.shared().silent;
         order.sort_by_key(|number| silent.holds(*number));
         let mut unanswered = Vec::new();
+        let mut refused = None;
         for number in &order {
             request.backend = *number;
             let is_needed = held.answered < config.mode.quorum() || !silent.holds(*number);
@@ -184,6 +195,7 @@ impl Cell {
                     silent.note(*number, SILENT_FOR);
                     unanswered.push(*number);
                 }
+                Err(NoPage::Refused(error)) => refused = Some(error),
                 Err(NoPage::Failed(error)) => return Err(error),
             }
         }
@@ -202,8 +214,15 @@ impl Cell {
                 }
                 Ok(_) => {}
                 Err(NoPage::Silent) => return Err(too_late(number)),
+                Err(NoPage::Refused(error)) => refused = Some(error),
                 Err(NoPage::Failed(error)) => return Err(error),
             }
+        }
+        // One that refuses holds items that nobody has told of.
+        if held.answered < config.mode.quorum()
+            && let Some(error) = refused
+        {
+            return Err(error);
         }
         if held.answered == 0 {
             return Err(ListError::Down(shard));
@@ -234,8 +253,12 @@ impl Cell {
                 Ok(Some(Ok(page))) => page,
                 Ok(Some(Err(_))) => return Err(NoPage::Silent),
                 Ok(None) => return Ok(None),
-                Err(reason) => {
-                    return Err(NoPage::Failed(ListError::Backend { number, reason }));
+                Err(NotListed { reason, is_refusal }) => {
+                    let error = ListError::Backend { number, reason };
+                    return Err(match is_refusal {
+                        true => NoPage::Refused(error),
+                        false => NoPage::Failed(error),
+                    });
                 }
             };
             if held.answered == 0 {
@@ -265,14 +288,21 @@ impl Cell {
         config: &CellConfig,
         request: v1::ListRequest,
         patience: Duration,
-    ) -> Result<Option<Result<v1::ListResponse, Elapsed>>, String> {
-        let mut client = self.shared().rpc.backend(config, request.backend)?;
+    ) -> Result<Option<Result<v1::ListResponse, Elapsed>>, NotListed> {
+        let failed = |reason| NotListed {
+            reason,
+            is_refusal: false,
+        };
+        let rpc = &self.shared().rpc;
+        let mut client = rpc.backend(config, request.backend).map_err(failed)?;
         let call = async { tokio::time::timeout(patience, client.list(request)).await };
-        let answer = self.shared().rpc.block_on(call)?;
-        match answer {
+        match rpc.block_on(call).map_err(failed)? {
             Ok(Ok(page)) => Ok(Some(Ok(page.into_inner()))),
-            Ok(Err(status)) if certainly_not_sent(&status) => Ok(None),
-            Ok(Err(status)) => Err(crate::rpc::status_text(&status)),
+            Ok(Err(status)) if is_nobody_there(&status) => Ok(None),
+            Ok(Err(status)) => Err(NotListed {
+                reason: crate::rpc::status_text(&status),
+                is_refusal: certainly_not_sent(&status),
+            }),
             Err(elapsed) => Ok(Some(Err(elapsed))),
         }
     }

@@ -46,7 +46,9 @@ impl Client {
                         basis(hit(self.driver.inline_bytes(&inline), version))
                     }
                     GetOutcome::Miss { reason } => Ok(missed(reason)),
-                    GetOutcome::Failed { cause } => unfinished(cause, None),
+                    GetOutcome::Failed { cause } => {
+                        unfinished(cause, None).map_err(|error| self.shared.explained(error))
+                    }
                 }
             }
             Err(at) => {
@@ -57,7 +59,8 @@ impl Client {
                 match ended {
                     Some((Outcome::Hit { version }, _)) => basis(hit(self.held.bytes(), version)),
                     Some((Outcome::Miss { reason, .. }, _)) => Ok(missed(reason)),
-                    Some((Outcome::Failed { cause }, why)) => unfinished(cause, why.as_deref()),
+                    Some((Outcome::Failed { cause }, why)) => unfinished(cause, why.as_deref())
+                        .map_err(|error| self.shared.explained(error)),
                     other => Err(OpError::Failed(format!("a look ended as {other:?}"))),
                 }
             }

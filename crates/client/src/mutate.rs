@@ -138,7 +138,9 @@ impl Client {
         let ended = self.driver.take_ended(at, &mut unused);
         self.held = unused;
         match ended {
-            Some((Outcome::Mutated(outcome), why)) => concluded(outcome, why.as_deref()),
+            Some((Outcome::Mutated(outcome), why)) => {
+                concluded(outcome, why.as_deref()).map_err(|error| self.shared.explained(error))
+            }
             other => Err(OpError::Indeterminate(format!(
                 "a mutation ended as {other:?}"
             ))),

@@ -125,7 +125,7 @@ impl Client {
             GetOutcome::Miss { reason } => {
                 Ok(Lookup::Miss(Miss::new(reason, self.driver.missed(&inline))))
             }
-            GetOutcome::Failed { cause } => Err(failed(cause, None)),
+            GetOutcome::Failed { cause } => Err(self.shared.explained(failed(cause, None))),
         })
     }
 
@@ -244,18 +244,23 @@ impl Client {
             };
             count += 1;
             let why = why.as_deref();
+            let explained = |error| self.shared.explained(error);
             let completion = match outcome {
                 Outcome::Hit { version } if is_look => {
                     Completion::Basis(basis(hit(self.held.bytes(), version)))
                 }
                 Outcome::Miss { reason, .. } if is_look => Completion::Basis(Ok(missed(reason))),
-                Outcome::Failed { cause } if is_look => Completion::Basis(unfinished(cause, why)),
+                Outcome::Failed { cause } if is_look => {
+                    Completion::Basis(unfinished(cause, why).map_err(explained))
+                }
                 Outcome::Hit { version } => Completion::Lookup(hit(self.held.bytes(), version)),
                 Outcome::Miss { reason, stamps } => {
                     Completion::Lookup(Ok(Lookup::Miss(Miss::new(reason, stamps))))
                 }
-                Outcome::Failed { cause } => Completion::Lookup(Err(failed(cause, why))),
-                Outcome::Mutated(outcome) => Completion::Mutated(concluded(outcome, why)),
+                Outcome::Failed { cause } => Completion::Lookup(Err(explained(failed(cause, why)))),
+                Outcome::Mutated(outcome) => {
+                    Completion::Mutated(concluded(outcome, why).map_err(explained))
+                }
                 Outcome::Uses(uses) => Completion::ItemUses(Ok(uses)),
             };
             on(token, completion);

@@ -68,4 +68,10 @@ pub trait Host: Clock {
 
     /// A backend is reached by something slower than its best carrier.
     fn degraded(&mut self, backend: u32, why: &str);
+
+    /// A backend has been reached. Of no use to a host that tells nobody.
+    fn reached(&mut self, _backend: u32) {}
+
+    /// A backend does not answer any more, or still does not.
+    fn unreached(&mut self, _backend: u32, _why: &str) {}
 }

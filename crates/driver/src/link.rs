@@ -259,6 +259,7 @@ impl<P: Port> Link<P> {
             .collect();
         self.connecting_since_ns = None;
         self.is_greeted = false;
+        host.reached(self.number);
         self.pause_ns = RETRY_NS_MIN;
         let has_messages = port.has_messages();
         self.near = Some(port);
@@ -289,7 +290,7 @@ impl<P: Port> Link<P> {
         // Its answer speaks for it once.
         let was_greeted = std::mem::take(&mut self.is_greeted);
         if error.is_down {
-            self.set_down(now_ns);
+            self.set_down(&error.why, now_ns, host);
             return;
         }
         if was_greeted && self.far_owes > 0 {
@@ -310,7 +311,8 @@ impl<P: Port> Link<P> {
     /// Notes that the backend does not answer. What it owes is lost: the driver
     /// tells the operations.
     #[cold]
-    pub(crate) fn set_down(&mut self, now_ns: u64) {
+    pub(crate) fn set_down(&mut self, why: &str, now_ns: u64, host: &mut impl Host<Port = P>) {
+        host.unreached(self.number, why);
         self.near = None;
         self.state = State::Down {
             retry_at_ns: now_ns + self.pause_ns,

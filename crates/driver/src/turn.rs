@@ -337,7 +337,7 @@ impl<H: Host> Driver<H> {
     pub(crate) fn lose(&mut self, number: usize, why: &str) {
         let now = self.host.monotonic_ns();
         let link = &mut self.links[number];
-        link.set_down(now);
+        link.set_down(why, now, &mut self.host);
         link.near_owes = 0;
         self.view_count += 1;
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));

@@ -260,12 +260,18 @@ pub(crate) fn status_text(status: &tonic::Status) -> String {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
         let more = error.to_string();
-        if !text.contains(&more) {
+        // A library's layer, which says nothing.
+        if more != "transport error" && !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         source = error.source();
     }
     text
+}
+
+/// Whether a call has failed on its way, and the server itself has not said so.
+pub(crate) fn is_of_the_way(status: &tonic::Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 /// Whether no connection stood on which the call could have gone out, or the
@@ -280,6 +286,11 @@ pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
     ) {
         return true;
     }
+    is_nobody_there(status)
+}
+
+/// Whether no connection could be made: nobody listens.
+pub(crate) fn is_nobody_there(status: &tonic::Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<std::io::Error>() {

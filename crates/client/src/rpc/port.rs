@@ -1,7 +1,9 @@
 //! Calls as a port: gRPC to one backend, for one client.
 
 use super::bell::Bell;
-use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, status_text};
+use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, is_of_the_way, status_text};
+use crate::cell::Shared;
+use crate::reaches::Reaches;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,6 +67,7 @@ pub(crate) struct RpcPort {
     backend: u32,
     config: Arc<CellConfig>,
     rpc: Arc<Rpc>,
+    reaches: Arc<Reaches>,
     inbox: Arc<Inbox>,
     touches: Vec<v1::PartitionTouches>,
     touch_count: usize,
@@ -74,13 +77,14 @@ impl RpcPort {
     pub(crate) fn new(
         backend: u32,
         config: Arc<CellConfig>,
-        rpc: Arc<Rpc>,
+        shared: &Shared,
         bell: Arc<Bell>,
     ) -> Self {
         RpcPort {
             backend,
             config,
-            rpc,
+            rpc: Arc::clone(&shared.rpc),
+            reaches: Arc::clone(&shared.reaches),
             inbox: Arc::new(Inbox::new(bell)),
             touches: Vec::new(),
             touch_count: 0,
@@ -221,6 +225,7 @@ impl Port for RpcPort {
         let mut count = 0;
         while let Some((token, answer)) = self.inbox.take() {
             count += 1;
+            self.heard(&answer);
             deliver(token, &answer, &mut on);
         }
         Ok(count)
@@ -238,6 +243,25 @@ impl Port for RpcPort {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+impl RpcPort {
+    /// Whether the backend is there, by what came of a call to it.
+    fn heard(&self, answer: &CallAnswer) {
+        let failure = match answer {
+            CallAnswer::Lookup(result) => result.as_ref().err(),
+            CallAnswer::Mutate(result) => result.as_ref().err(),
+            CallAnswer::Use(result) => result.as_ref().err(),
+        };
+        match failure {
+            Some(status) if is_of_the_way(status) => {
+                self.reaches.unreached(self.backend, &status_text(status));
+            }
+            // It has only taken too long.
+            Some(status) if status.code() == tonic::Code::DeadlineExceeded => {}
+            _ => self.reaches.answered(self.backend),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 use trefoil_cell::Mode;
-use trefoil_client::{Cell, FlushError, Lookup, Mutated, Options, SetOptions, Version};
+use trefoil_client::{Cell, FlushError, ListError, Lookup, Mutated, Options, SetOptions, Version};
 use trefoil_layout::op::{Ack, Outcome};
 use trefoil_rpc::v1;
 
@@ -199,5 +199,44 @@ fn a_backend_that_refuses_a_flush_is_not_passed_over() {
             matches!(flushed, Err(FlushError::Unreachable { number: 1, .. })),
             "{flushed:?}"
         );
+    }
+}
+
+/// What refuses to list is there, and may hold what nobody else has told of.
+#[test]
+fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
+    let listing = |refusing: &'static [u32], code: Code| {
+        let mut script = Script::new(Mode::R32, |_| unreachable!("nothing is written"));
+        script.on_list = Box::new(move |request| match refusing.contains(&request.backend) {
+            true => Err(Status::new(code, "not you")),
+            false => Ok(v1::ListResponse {
+                items: vec![v1::ListedItem {
+                    key: b"key".as_slice().into(),
+                    ..Default::default()
+                }],
+                cursor: 0,
+                partition_count: 1,
+            }),
+        });
+        let fake = Fake::start(script);
+        let mut keys = 0;
+        let cell = Cell::connect(&fake.address).unwrap();
+        cell.list(0, 10, &mut |_| keys += 1).map(|_| keys)
+    };
+    for code in [
+        Code::PermissionDenied,
+        Code::Unauthenticated,
+        Code::NotFound,
+        Code::InvalidArgument,
+    ] {
+        // Two that agree are enough.
+        assert_eq!(listing(&[1], code), Ok(1));
+        for refusing in [&[0, 1], &[1, 2], &[0, 2]] {
+            let listed = listing(refusing, code);
+            assert!(
+                matches!(&listed, Err(ListError::Backend { reason, .. }) if reason == "not you"),
+                "{listed:?}"
+            );
+        }
     }
 }

@@ -15,6 +15,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 type OnMutate = dyn Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync;
 type OnLookup = dyn Fn(v1::LookupRequest) -> Answer<v1::LookupResponse> + Send + Sync;
 type OnTouch = dyn Fn(v1::TouchRequest) + Send + Sync;
+type OnList = dyn Fn(v1::ListRequest) -> Result<v1::ListResponse, Status> + Send + Sync;
 type OnFlush = dyn Fn(v1::FlushRequest) -> Result<v1::FlushResponse, Status> + Send + Sync;
 
 /// What the backends answer. All of them are this one server.
@@ -24,6 +25,7 @@ pub(crate) struct Script {
     pub(crate) on_lookup: Box<OnLookup>,
     pub(crate) on_touch: Box<OnTouch>,
     pub(crate) on_flush: Box<OnFlush>,
+    pub(crate) on_list: Box<OnList>,
 }
 
 impl Script {
@@ -37,6 +39,7 @@ impl Script {
             on_lookup: Box::new(|_| Box::pin(async { Err(Status::unimplemented("not asked")) })),
             on_touch: Box::new(|_| {}),
             on_flush: Box::new(|_| Err(Status::unimplemented("not in this test"))),
+            on_list: Box::new(|_| Err(Status::unimplemented("not in this test"))),
         }
     }
 }
@@ -193,9 +196,9 @@ impl v1::trefoil_server::Trefoil for Service {
 
     async fn list(
         &self,
-        _: Request<v1::ListRequest>,
+        request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
-        no()
+        (self.script.on_list)(request.into_inner()).map(Response::new)
     }
 
     async fn reload(

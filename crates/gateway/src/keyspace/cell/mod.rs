@@ -45,6 +45,9 @@ use workers::{Job, Workers};
 /// Patience with one operation: a value of megabytes goes to three replicas by
 /// RPC, on a machine that may be busy.
 const DEADLINE: Duration = Duration::from_secs(4);
+/// How often it is looked which backends went or came back, though nobody asks for
+/// anything.
+const WATCH_NS: u64 = 1_000_000_000;
 /// How long totals wait until all copies of what was stored here are where they
 /// belong, so that they are counted.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
@@ -85,7 +88,6 @@ pub fn cell_keyspace(cell: Cell, options: CellOptions) -> CellKeyspace {
 
 /// See the module. One belongs to each event loop.
 pub struct CellExecutor {
-    address: String,
     flights: Flights,
     workers: Workers,
     /// Totals that wait for copies on their way.
@@ -94,18 +96,34 @@ pub struct CellExecutor {
     /// write, lest they count for what it stores.
     tells_uses: bool,
     outcomes: Vec<(Ticket, Outcome)>,
+    cell: Cell,
+    watch_at_ns: u64,
 }
 
 impl CellExecutor {
     fn new(cell: Cell, options: CellOptions) -> Self {
         CellExecutor {
-            address: cell.address().to_owned(),
+            cell: cell.clone(),
+            watch_at_ns: 0,
             flights: Flights::new(cell.client(options.client), options.spin),
             workers: Workers::new(cell),
             settling: Vec::new(),
             tells_uses: false,
             outcomes: Vec::new(),
         }
+    }
+
+    /// Now and then: looks after every backend, so that the log tells of those that go
+    /// and come back although nobody asks for anything.
+    fn watch(&mut self) {
+        let now_ns = flights::monotonic_ns();
+        if now_ns < self.watch_at_ns {
+            return;
+        }
+        self.watch_at_ns = now_ns + WATCH_NS;
+        self.flights.client.tend();
+        self.flights.turn();
+        self.cell.tell_changes();
     }
 
     /// Goes on with everything, and hands totals over that need not wait any more.
@@ -228,11 +246,13 @@ impl Executor for CellExecutor {
     }
 
     fn due_ns(&mut self) -> Option<u64> {
+        self.watch();
         let settled = self.settling.iter().map(|job| {
             let left = SETTLE_PATIENCE.saturating_sub(job.begun.elapsed());
             flights::monotonic_ns() + left.as_nanos() as u64
         });
-        settled.chain(self.flights.due_ns()).min()
+        let due = settled.chain(self.flights.due_ns());
+        due.chain([self.watch_at_ns]).min()
     }
 
     fn descriptor(&mut self) -> Option<BorrowedFd<'_>> {
@@ -258,6 +278,7 @@ impl Executor for CellExecutor {
         self.flights.client.flush_touches();
         // Also when nothing is under way: there may be connections to take in.
         self.go_on();
+        self.watch();
     }
 
     fn attach(&mut self, wake: Wake) {
@@ -268,7 +289,7 @@ impl Executor for CellExecutor {
 impl std::fmt::Debug for CellExecutor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CellExecutor")
-            .field("cell", &self.address)
+            .field("cell", &self.cell.address())
             .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 use super::items::unknown;
 use super::totals::totals;
 use super::workers::Job;
-use trefoil_client::{Cell, FlushError};
+use trefoil_client::{Cell, FlushError, UNREACHABLE};
 use trefoil_gateway_core::deferred::{Operation, Outcome, OwnedListed};
 use trefoil_gateway_core::keyspace::{Fault, ListedItem};
 use trefoil_layout::Version;
@@ -11,6 +11,26 @@ use trefoil_layout::op::Rejection;
 
 /// Executes it.
 pub(super) fn execute(cell: &Cell, job: &Job) -> Outcome {
+    let outcome = attempt(cell, job);
+    match fault_of(&outcome) {
+        // The same words as for operations on keys.
+        Some(Fault::Unavailable(_)) if cell.is_unreachable() => {
+            failed(&job.operation, Fault::Unavailable(UNREACHABLE.to_owned()))
+        }
+        _ => outcome,
+    }
+}
+
+fn fault_of(outcome: &Outcome) -> Option<&Fault> {
+    match outcome {
+        Outcome::Done(result) => result.as_ref().err(),
+        Outcome::Listed(result) => result.as_ref().err(),
+        Outcome::Totals(result) => result.as_ref().err(),
+        _ => None,
+    }
+}
+
+fn attempt(cell: &Cell, job: &Job) -> Outcome {
     match &job.operation {
         Operation::Flush { at_ms } => Outcome::Done(flush(cell, *at_ms)),
         Operation::List { cursor, count } => Outcome::Listed(list(cell, *cursor, *count)),
