@@ -149,13 +149,13 @@ pub(crate) struct CellAddress {
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct StoreArgs {
     /// Bound of all resident memory [default: 1GiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<ByteSize>,
     /// What makes room when memory is full [default: slru]
     #[arg(long, value_name = "POLICY")]
     pub eviction: Option<Eviction>,
     /// Longest value that is accepted [default: 16MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub value_max: Option<ByteSize>,
     /// How keys are hashed; sip13 where strangers choose the keys [default: xxh3]
     #[arg(long, value_name = "KIND")]
@@ -247,10 +247,10 @@ pub(crate) struct DoorArgs {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub idle_timeout: Option<Duration>,
     /// Longest value that memcached's clients may store [default: 1MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub item_max: Option<ByteSize>,
     /// Half-received requests and unsent answers, for each event loop [default: an eighth of the memory, 16MiB to 256MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub buffers: Option<ByteSize>,
     /// How long an event loop polls after the last request before it sleeps; 0s never polls [default: 50us]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -315,7 +315,7 @@ pub(crate) enum CellCommand {
         #[command(flatten)]
         address: CellAddress,
         /// New bound for each process, for example 512MiB
-        #[arg(long, value_name = "SIZE")]
+        #[arg(long, value_name = "SIZE", value_parser = size)]
         limit: ByteSize,
         /// Machine-readable
         #[arg(long)]
@@ -417,6 +417,13 @@ pub(crate) struct GetArgs {
     /// Print outcome and version instead of the value
     #[arg(long)]
     pub json: bool,
+}
+
+/// Bytes as people write them.
+pub(crate) fn size(text: &str) -> Result<ByteSize, String> {
+    text.parse().map_err(|_| {
+        "give a number, and a unit if it is not bytes: 64MiB, 1.5GiB, 500MB, 65536".to_owned()
+    })
 }
 
 /// A duration after which an item expires. Nothing would be stored with none,

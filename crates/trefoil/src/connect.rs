@@ -71,8 +71,12 @@ fn wait_for(address: &CellAddress, waiting: &mut Waiting) -> Result<Cell, Failur
                 ..
             }
         ) && waiting.begin.elapsed() < TOKEN_PATIENCE;
-        let may_start = error.is_absence() || is_early;
-        if !may_start || !waiting.goes_on(|| format!("{error}; waiting for it")) {
+        if is_early {
+            waiting.has_waited = true;
+            std::thread::sleep(PAUSE);
+            continue;
+        }
+        if !error.is_absence() || !waiting.goes_on(|| format!("{error}; waiting for it")) {
             return Err(Failure::of(error));
         }
     }

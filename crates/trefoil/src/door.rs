@@ -70,7 +70,7 @@ pub(crate) fn options(
             buffer_bytes_max: args.buffers.map_or(buffers, |size| size.as_u64()) as usize,
         },
         spin: args.spin.unwrap_or(defaults.spin),
-        users: users.map_err(Failure::of)?,
+        users: users.map_err(|error| Failure::doing("--auth-file", error))?,
         item_len_max: item_len_max.unwrap_or(defaults.item_len_max),
         shutdown_allowed: args.enable_shutdown,
         admin_commands: args.admin_commands != Some(Switch::Off),

@@ -3,6 +3,7 @@
 use crate::args::{GatewayArgs, Plaintext};
 use crate::door;
 use crate::failure::{Failure, Outcome, print_line};
+use crate::fixed::Fixed;
 use crate::signals::Signals;
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -51,8 +52,10 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;
+    let fixed = Fixed::of_gateway(&args);
     signals.wait(&stop, || {
         let args = crate::settings::gateway_with_file(given.clone())?;
+        fixed.tell_changed(&Fixed::of_gateway(&args));
         front.reload(&door::options(&args.doors, &args.plaintext, None, &stop)?)
     });
     front.gateway.shutdown();
@@ -68,6 +71,8 @@ fn metrics_listener(args: &GatewayArgs) -> Result<Option<TcpListener>, Failure> 
         let what = "metrics";
         return Err(Failure::of(ListenError::OffLoopback { address, what }));
     }
-    let (listener, _) = take_port(address).map_err(Failure::of)?;
+    let (listener, _) = take_port(address)
+        .map_err(|error| error.with_option("metrics"))
+        .map_err(Failure::of)?;
     Ok(Some(listener))
 }

@@ -13,6 +13,7 @@ mod connect;
 mod demo;
 mod door;
 mod failure;
+mod fixed;
 mod gateway;
 #[cfg(feature = "bench")]
 mod histories;

@@ -3,13 +3,14 @@
 use crate::args::{CasArgs, EraseArgs, GetArgs, SetArgs};
 use crate::connect::client;
 use crate::failure::{Failure, Outcome, print_json};
+use bytesize::ByteSize;
 use serde::Serialize;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use trefoil_client::{Lookup, Mutated, OpError, SetOptions, Version};
-use trefoil_layout::op::Expected;
+use trefoil_client::{Client, Lookup, Mutated, OpError, SetOptions, Version};
+use trefoil_layout::op::{Expected, Rejection};
 
 /// How long a command waits for the copy that its answer did not wait for.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
@@ -28,9 +29,15 @@ fn text(version: Version) -> Option<String> {
 
 pub(crate) fn get(args: GetArgs) -> Outcome {
     let mut client = client(&args.address)?;
-    let found = client.get(args.key.as_bytes()).map_err(Failure::of)?;
+    match client.get(args.key.as_bytes()) {
+        Err(error) => refused(&error, error.to_string(), args.json),
+        Ok(found) => tell(found, args.json),
+    }
+}
+
+fn tell(found: Lookup<'_>, json: bool) -> Outcome {
     match found {
-        Lookup::Hit(hit) if args.json => {
+        Lookup::Hit(hit) if json => {
             print_json(&Report {
                 outcome: "hit",
                 version: text(hit.version),
@@ -53,7 +60,7 @@ pub(crate) fn get(args: GetArgs) -> Outcome {
         }
         Lookup::Miss(miss) => {
             let reason = miss.reason.to_string();
-            if args.json {
+            if json {
                 print_json(&Report {
                     outcome: "miss",
                     version: None,
@@ -79,14 +86,18 @@ pub(crate) fn set(args: SetArgs) -> Outcome {
     };
     let result = client.set(args.key.as_bytes(), &value, options);
     client.finish(FINISH_PATIENCE);
-    report(result, args.json)
+    report(result, &Attempt::to_store(&client, value.len()), args.json)
 }
 
 pub(crate) fn erase(args: EraseArgs) -> Outcome {
     let mut client = client(&args.address)?;
     let result = client.erase(args.key.as_bytes());
     client.finish(FINISH_PATIENCE);
-    report(result, args.json)
+    let attempt = Attempt {
+        done: "erased",
+        ..Attempt::to_store(&client, 0)
+    };
+    report(result, &attempt, args.json)
 }
 
 pub(crate) fn cas(args: CasArgs) -> Outcome {
@@ -103,14 +114,50 @@ pub(crate) fn cas(args: CasArgs) -> Outcome {
         options,
     );
     client.finish(FINISH_PATIENCE);
-    report(result, args.json)
+    let attempt = Attempt::to_store(&client, args.value.len());
+    report(result, &attempt, args.json)
 }
 
-fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
+/// What was attempted.
+struct Attempt {
+    /// What it is called when it has succeeded.
+    done: &'static str,
+    value_len: usize,
+    /// Longest value that the cell takes.
+    value_len_max: u64,
+}
+
+impl Attempt {
+    fn to_store(client: &Client, value_len: usize) -> Self {
+        Attempt {
+            done: "stored",
+            value_len,
+            value_len_max: client.config().value_len_max,
+        }
+    }
+}
+
+/// An operation that has no result.
+fn refused(error: &OpError, reason: String, json: bool) -> Outcome {
+    if json {
+        let outcome = match error {
+            OpError::Rejected(_) => "rejected",
+            _ => "failed",
+        };
+        print_json(&Report {
+            outcome,
+            version: None,
+            reason: Some(reason.clone()),
+        })?;
+    }
+    Err(Failure::Failed(reason))
+}
+
+fn report(result: Result<Mutated, OpError>, attempt: &Attempt, json: bool) -> Outcome {
     let (report, code) = match result {
         Ok(Mutated::Stored { version }) => {
             let report = Report {
-                outcome: "stored",
+                outcome: attempt.done,
                 version: text(version),
                 reason: None,
             };
@@ -129,15 +176,20 @@ fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
         }
         Ok(Mutated::Exists { present }) => {
             let reason = match present {
-                Some(_) => "another version is there",
-                None => "no value is there, or none that a quorum agrees on",
+                Some(version) => format!("another version is there, {version}"),
+                None => "the key has no value, or none that a quorum agrees on; \
+                         `trefoil set` stores one whatever is there"
+                    .to_owned(),
             };
             let version = present.and_then(text);
             (
                 Report {
-                    outcome: "exists",
+                    outcome: match present {
+                        Some(_) => "exists",
+                        None => "missing",
+                    },
                     version,
-                    reason: Some(reason.into()),
+                    reason: Some(reason),
                 },
                 ExitCode::FAILURE,
             )
@@ -153,7 +205,16 @@ fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
                 ExitCode::FAILURE,
             )
         }
-        Err(error) => return Err(Failure::of(error)),
+        Err(error @ OpError::Rejected(Rejection::ValueTooLong)) => {
+            let (len, len_max) = (attempt.value_len, attempt.value_len_max);
+            let reason = format!(
+                "the value has {len} bytes, over this cell's limit of {len_max} ({}); \
+                 --value-max of `serve` or `cell up` sets that",
+                ByteSize::b(len_max)
+            );
+            return refused(&error, reason, json);
+        }
+        Err(error) => return refused(&error, error.to_string(), json),
     };
     if json {
         print_json(&report)?;
@@ -163,7 +224,11 @@ fn report(result: Result<Mutated, OpError>, json: bool) -> Outcome {
         crate::failure::print_line(version)?;
     }
     if let Some(reason) = &report.reason {
-        eprintln!("trefoil: {}: {reason}", report.outcome);
+        let what = match report.outcome {
+            "exists" | "missing" => "not stored",
+            outcome => outcome,
+        };
+        eprintln!("trefoil: {what}: {reason}");
     }
     Ok(code)
 }

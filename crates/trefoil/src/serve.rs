@@ -3,9 +3,10 @@
 use crate::args::{DoorArgs, Plaintext, ServeArgs};
 use crate::door::{self, Front};
 use crate::failure::{Failure, Outcome, print_line};
+use crate::fixed::Fixed;
 use crate::settings::{self, MemoryLimit, StoreSettings};
 use crate::signals::Signals;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -107,8 +108,10 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     });
     print_line(&format!("ready {ready}"))?;
     let mut memory = MemoryLimit::new(&own, memory);
+    let fixed = Fixed::of_serve(&args);
     runs.signals.wait(&stop, || {
         let args = settings::with_file(given.clone())?;
+        fixed.tell_changed(&Fixed::of_serve(&args));
         let settings = StoreSettings::from(&args.store);
         settings.check()?;
         let Some(front) = &front else {
@@ -203,10 +206,7 @@ fn listen_address(text: Option<&str>) -> Result<Option<SocketAddr>, Failure> {
     match text {
         None => Ok(Some(LISTEN_DEFAULT)),
         Some("off") => Ok(None),
-        Some(text) => text
-            .parse()
-            .map(Some)
-            .map_err(|_| Failure::Usage(format!("--listen {text}: give host:port or off"))),
+        Some(text) => tcp_address("--listen", text).map(Some),
     }
 }
 
@@ -214,9 +214,23 @@ pub(crate) fn metrics_address(text: &str) -> Result<Option<SocketAddr>, Failure>
     if text == "off" {
         return Ok(None);
     }
-    text.parse()
-        .map(Some)
-        .map_err(|_| Failure::Usage(format!("--metrics {text}: give host:port or off")))
+    tcp_address("--metrics", text).map(Some)
+}
+
+/// Where to listen: an address or a name of this host, and a port. Of a name's
+/// addresses one of IPv4, if it has any.
+fn tcp_address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let found: Vec<SocketAddr> = match text.to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(_) => Vec::new(),
+    };
+    let is_v4 = found.iter().find(|address| address.is_ipv4());
+    is_v4.or(found.first()).copied().ok_or_else(|| {
+        Failure::Usage(format!(
+            "{option} {text}: give HOST:PORT, for example 127.0.0.1:{}, or off",
+            LISTEN_DEFAULT.port()
+        ))
+    })
 }
 
 /// Shared memory is handed over beside the RPC socket.

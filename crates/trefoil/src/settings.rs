@@ -20,7 +20,7 @@ const MEMORY_DEFAULT: u64 = 1 << 30;
 const PARTITION_COUNT_DEFAULT: usize = 8;
 
 /// Settings of a store.
-const STORE_KEYS: [&str; 6] = [
+pub(crate) const STORE_KEYS: [&str; 6] = [
     "memory",
     "eviction",
     "value_max",
@@ -29,7 +29,7 @@ const STORE_KEYS: [&str; 6] = [
     "huge_pages",
 ];
 /// Settings of front doors.
-const DOOR_KEYS: [&str; 16] = [
+pub(crate) const DOOR_KEYS: [&str; 16] = [
     "memcached",
     "redis",
     "threads",
@@ -47,7 +47,7 @@ const DOOR_KEYS: [&str; 16] = [
     "enable_shutdown",
     "admin_commands",
 ];
-const SERVE_KEYS: [&str; 8] = [
+pub(crate) const SERVE_KEYS: [&str; 8] = [
     "mode",
     "name",
     "listen",
@@ -57,7 +57,7 @@ const SERVE_KEYS: [&str; 8] = [
     "token_file",
     "plaintext",
 ];
-const UP_KEYS: [&str; 7] = [
+pub(crate) const UP_KEYS: [&str; 7] = [
     "dir",
     "mode",
     "backends",
@@ -66,7 +66,7 @@ const UP_KEYS: [&str; 7] = [
     "name",
     "allow_user",
 ];
-const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
+pub(crate) const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
 
 /// The configuration file of any server: the options' names, with underscores.
 #[derive(Deserialize, Default)]
@@ -77,8 +77,10 @@ struct File {
     backends: Option<u32>,
     load: Option<PathBuf>,
     mode: Option<String>,
+    #[serde(default, deserialize_with = "size")]
     memory: Option<ByteSize>,
     eviction: Option<Eviction>,
+    #[serde(default, deserialize_with = "size")]
     value_max: Option<ByteSize>,
     hash: Option<Hash>,
     partitions: Option<usize>,
@@ -98,7 +100,9 @@ struct File {
     connections: Option<usize>,
     #[serde(default, deserialize_with = "duration")]
     idle_timeout: Option<Duration>,
+    #[serde(default, deserialize_with = "size")]
     item_max: Option<ByteSize>,
+    #[serde(default, deserialize_with = "size")]
     buffers: Option<ByteSize>,
     #[serde(default, deserialize_with = "duration")]
     spin: Option<Duration>,
@@ -112,6 +116,25 @@ struct File {
     tls_client_ca: Option<PathBuf>,
     enable_shutdown: Option<bool>,
     admin_commands: Option<Switch>,
+}
+
+/// As on the command line, or a number of bytes.
+fn size<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected a size: \"64MiB\", \"1.5GiB\", or a number of bytes"
+    )]
+    enum Size {
+        Bytes(u64),
+        Text(String),
+    }
+    match Size::deserialize(from)? {
+        Size::Bytes(bytes) => Ok(Some(ByteSize::b(bytes))),
+        Size::Text(text) => crate::args::size(&text)
+            .map(Some)
+            .map_err(|what| serde::de::Error::custom(format!("{text:?} is no size: {what}"))),
+    }
 }
 
 /// As on the command line: 50us, 10m.
@@ -164,7 +187,9 @@ impl StoreSettings {
         let (len, longest) = (self.value_len_max, VALUE_LEN_LIMIT as u64);
         if !(1..=longest).contains(&len) {
             return Err(Failure::Usage(format!(
-                "--value-max {len}: choose 1 to {longest} bytes"
+                "--value-max {}: choose 1 to {longest} bytes ({})",
+                ByteSize::b(len),
+                ByteSize::b(longest)
             )));
         }
         let count = self.partition_count;

@@ -220,13 +220,22 @@ fn bind_tcp(
         return Err(ListenError::OffLoopback { address, what });
     }
     let option = if what == "rpc" { "listen" } else { what };
-    take_port(address).map(Some).map_err(|error| match error {
-        ListenError::PortInUse { .. } => ListenError::Choose {
-            error: Box::new(error),
-            option,
-        },
-        error => error,
-    })
+    take_port(address)
+        .map(Some)
+        .map_err(|error| error.with_option(option))
+}
+
+impl ListenError {
+    /// The same with the option that names the address, where another address helps.
+    pub fn with_option(self, option: &'static str) -> Self {
+        match self {
+            ListenError::PortInUse { .. } => ListenError::Choose {
+                error: Box::new(self),
+                option,
+            },
+            error => error,
+        }
+    }
 }
 
 /// Takes a port, non-blocking, wherever it is reachable from; gives the real

@@ -40,7 +40,9 @@ impl Doors {
             let tls = door.tls.as_ref().map(Certificates::read).transpose()?;
             let (socket, address) = match &door.address {
                 DoorAddress::Tcp(address) => {
-                    let (listener, address) = take_port(*address)?;
+                    let taken = take_port(*address);
+                    let option = door.protocol.name();
+                    let (listener, address) = taken.map_err(|e| e.with_option(option))?;
                     (Listener::Tcp(listener), DoorAddress::Tcp(address))
                 }
                 DoorAddress::Unix(path) => {

@@ -16,12 +16,19 @@ pub enum Protocol {
     Redis,
 }
 
-impl std::fmt::Display for Protocol {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl Protocol {
+    /// As options name it.
+    pub const fn name(self) -> &'static str {
+        match self {
             Protocol::Memcached => "memcached",
             Protocol::Redis => "redis",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args::UpArgs;
 use crate::failure::{Failure, Outcome, print_line};
+use crate::fixed::Fixed;
 use crate::settings::{MemoryLimit, StoreSettings};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -154,7 +155,7 @@ async fn supervise(
     let mut memory = MemoryLimit::new(&address, StoreSettings::from(&args.store).memory);
     loop {
         tokio::select! {
-            _ = hangup.recv() => crate::signals::tell(reload(given, &mut memory)),
+            _ = hangup.recv() => crate::signals::tell(reload(given, args, &mut memory)),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             index = any_ended(&mut backends) => {
@@ -174,8 +175,9 @@ async fn supervise(
 }
 
 /// Takes what the configuration file says now.
-fn reload(given: &UpArgs, memory: &mut MemoryLimit) -> Result<(), Failure> {
+fn reload(given: &UpArgs, begun: &UpArgs, memory: &mut MemoryLimit) -> Result<(), Failure> {
     let args = crate::settings::up_with_file(given.clone())?;
+    Fixed::of_up(begun).tell_changed(&Fixed::of_up(&args));
     let settings = StoreSettings::from(&args.store);
     settings.check()?;
     memory.change(settings.memory)

@@ -401,3 +401,105 @@ fn immutable_cell_loads_refuses_mutations_and_reloads() {
     cell.kill(0);
     assert_eq!(cell.run(&["get", "k7"]).stdout, b"new");
 }
+
+/// What stopped people: each message says what is wanted instead.
+#[test]
+fn refusals_say_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::serve(
+        dir.path(),
+        &[
+            "--memory",
+            "64MiB",
+            "--value-max",
+            "10000",
+            "--listen",
+            "localhost:0",
+        ],
+    );
+    let version = "0".repeat(31) + "1";
+    let cas = cell.run(&["cas", "k", "v", "--version", &version, "--json"]);
+    assert_eq!(cas.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&cas.stdout).unwrap();
+    assert_eq!(report["outcome"], "missing");
+    let message = text(&cas.stderr);
+    assert!(
+        message.contains("not stored: the key has no value"),
+        "{message}"
+    );
+
+    let erased = cell.json(&["erase", "k", "--json"]);
+    assert_eq!(erased["outcome"], "erased");
+
+    let long = "v".repeat(10_001);
+    let set = cell.run(&["set", "k", &long, "--json"]);
+    assert_eq!(set.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&set.stdout).unwrap();
+    assert_eq!(report["outcome"], "rejected");
+    let message = text(&set.stderr);
+    assert!(
+        message.contains("10001 bytes")
+            && message.contains("10000")
+            && message.contains("--value-max"),
+        "{message}"
+    );
+
+    for (args, words) in [
+        (["--memory", "64 MiBs"], "give a number"),
+        (
+            ["--listen", "localhost"],
+            "give HOST:PORT, for example 127.0.0.1:7411",
+        ),
+        (["--metrics", "9411"], "give HOST:PORT"),
+    ] {
+        let output = run(&[&["serve"][..], &args].concat());
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.contains(words), "{args:?}: {message}");
+    }
+    let config = dir.path().join("serve.toml");
+    std::fs::write(&config, "memory = \"64 MiBs\"\n").unwrap();
+    let output = run(&["serve", "--config", config.to_str().unwrap()]);
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("line 1") && message.contains("give a number"),
+        "{message}"
+    );
+}
+
+/// A token file of no use is named, with what is wrong with it, by both sides.
+#[test]
+fn a_token_file_of_no_use_is_named() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    let path = file.to_str().unwrap();
+    let cell = Cell::serve(dir.path(), &["--memory", "64MiB"]);
+    let get = || {
+        let mut command = std::process::Command::new(crate::support::PROGRAM);
+        let command = command.args(["get", "k", "--cell", &cell.address]);
+        text(
+            &command
+                .env("TREFOIL_TOKEN_FILE", path)
+                .output()
+                .unwrap()
+                .stderr,
+        )
+    };
+    let serve = || text(&run(&["serve", "--listen", "127.0.0.1:0", "--token-file", path]).stderr);
+    for message in [get(), serve()] {
+        assert!(
+            message.contains(path) && message.contains("No such file"),
+            "{message}"
+        );
+        assert!(message.contains("mode 0600"), "{message}");
+    }
+    std::fs::write(&file, "0".repeat(64)).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for message in [get(), serve()] {
+        assert!(
+            message.contains(path) && message.contains("has mode 0644"),
+            "{message}"
+        );
+    }
+}

@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A server with doors; ends with the test.
@@ -22,9 +23,13 @@ impl Front {
     }
 
     fn start_by(command: &mut Command) -> Front {
+        Front::start_at("warn", command)
+    }
+
+    fn start_at(level: &str, command: &mut Command) -> Front {
         let mut child = command
             .env_remove("TREFOIL_CELL")
-            .env("RUST_LOG", "warn")
+            .env("RUST_LOG", level)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -37,6 +42,15 @@ impl Front {
             child,
             ready: serde_json::from_str(json).unwrap(),
         }
+    }
+
+    /// The same, and what it logs.
+    pub(crate) fn start_logging(args: &[&str]) -> (Front, Log) {
+        let mut command = Command::new(PROGRAM);
+        command.args(args).stderr(Stdio::piped());
+        let mut front = Front::start_at("info", &mut command);
+        let stderr = front.child.stderr.take().unwrap();
+        (front, Log::of(stderr))
     }
 
     fn serve(dir: &Path, more: &[&str]) -> Front {
@@ -78,6 +92,42 @@ impl Drop for Front {
         if matches!(self.child.try_wait(), Ok(None)) {
             kill(self.child.id(), "TERM");
             self.ended();
+        }
+    }
+}
+
+/// What a process has logged so far.
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn of(stderr: ChildStderr) -> Log {
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let taken = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                eprintln!("[server] {line}");
+                taken.lock().unwrap().push(line);
+            }
+        });
+        Log(lines)
+    }
+
+    /// Lines that have all of these words.
+    pub(crate) fn count(&self, words: &[&str]) -> usize {
+        let lines = self.0.lock().unwrap();
+        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
+        lines.iter().filter(has_all).count()
+    }
+
+    /// Waits for such a line.
+    pub(crate) fn await_line(&self, words: &[&str]) {
+        let begin = Instant::now();
+        while self.count(words) == 0 {
+            assert!(
+                begin.elapsed() < Duration::from_secs(30),
+                "no line {words:?}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }

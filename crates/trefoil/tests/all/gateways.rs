@@ -221,3 +221,102 @@ fn settings_are_read_again_on_a_hangup() {
     let mut bob = log_in(&front, "bob", "STORED\r\n");
     expect(&mut bob, "get k\r\n", "VALUE k 0 5\r\nvalue\r\nEND\r\n");
 }
+
+/// A setting that needs a restart is not passed over in silence.
+#[test]
+fn a_reload_names_what_it_does_not_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("serve.toml");
+    let socket = dir.path().join("serve.sock").display().to_string();
+    let text = format!(
+        "memory = \"64MiB\"\nlisten = \"127.0.0.1:0\"\nsocket = {socket:?}\nmetrics = \"off\"\n\
+         memcached = \"127.0.0.1:0\"\nconnections = 1000\n"
+    );
+    std::fs::write(&config, &text).unwrap();
+    let (front, log) = Front::start_logging(&["serve", "--config", config.to_str().unwrap()]);
+    let text = text.replace("connections = 1000", "connections = 77");
+    std::fs::write(
+        &config,
+        format!("{text}eviction = \"lru\"\nspin = \"1us\"\n"),
+    )
+    .unwrap();
+    kill(front.pid(), "HUP");
+    log.await_line(&["until a restart: eviction, spin"]);
+    log.await_line(&["settings were read again"]);
+}
+
+/// Answers to requests that each need a backend, the last line of each.
+fn answers(front: &Front) -> Vec<String> {
+    let mut memcached = front.connect("memcached");
+    let mut redis = front.connect("redis");
+    let ask = |door: &mut std::io::BufReader<std::net::TcpStream>, request: &str| {
+        door.get_mut().write_all(request.as_bytes()).unwrap();
+        let mut line = String::new();
+        door.read_line(&mut line).unwrap();
+        line
+    };
+    let mut lines = Vec::new();
+    for request in [
+        "get k\r\n",
+        "gets k l m\r\n",
+        "set k 0 0 1\r\nv\r\n",
+        "add k 0 0 1\r\nv\r\n",
+        "cas k 0 0 1 5\r\nv\r\n",
+        "append k 0 0 1\r\nv\r\n",
+        "incr k 1\r\n",
+        "touch k 60\r\n",
+        "delete k\r\n",
+        "flush_all\r\n",
+    ] {
+        lines.push(ask(&mut memcached, request));
+    }
+    for request in ["GET k\r\n", "SET k v\r\n", "DEL k\r\n", "SCAN 0\r\n"] {
+        lines.push(ask(&mut redis, request));
+    }
+    lines
+}
+
+/// The log tells of each backend that goes and comes back, and clients of a cell that
+/// is down are all told the same.
+#[test]
+fn a_gateway_tells_of_backends_that_go_and_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let doors = ["--memcached", "127.0.0.1:0", "--redis", "127.0.0.1:0"];
+    let args = ["gateway", "--cell", &cell.address, "--metrics", "off"];
+    let (front, log) = Front::start_logging(&[&args[..], &doors].concat());
+    let mut memcached = front.connect("memcached");
+    expect(&mut memcached, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    drop(memcached);
+    // Nobody asks for anything meanwhile.
+    cell.kill(1);
+    log.await_line(&["backend=1", "cannot be reached: "]);
+    cell.crash();
+    log.await_line(&["backend=0", "cannot be reached: "]);
+    log.await_line(&["backend=2", "cannot be reached: "]);
+    let is_told_alike = || {
+        let unreachable = "no backend of the cell can be reached\r\n";
+        let others = |answer: &String| !answer.ends_with(unreachable);
+        let others: Vec<_> = answers(&front).into_iter().filter(others).collect();
+        eprintln!("other answers: {others:?}");
+        others.is_empty()
+    };
+    // A lease that had ended before, on a busy machine, was told of before.
+    until(is_told_alike);
+    for _ in 0..3 {
+        assert!(is_told_alike());
+    }
+    let _again = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    for backend in ["backend=0", "backend=1", "backend=2"] {
+        log.await_line(&[backend, "is reached again, after "]);
+    }
+    until(|| answers(&front).contains(&"STORED\r\n".to_owned()));
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
