@@ -17,7 +17,7 @@ use crate::inline::{self, OneSided};
 use crate::link::Link;
 use crate::op::{GetMachine, Item, Machine, Message, Op, Outcome, Owed, Owner};
 use crate::options::Options;
-use crate::room::Waiter;
+use crate::room::{Waiter, Way};
 use crate::slab::Slab;
 use crate::step::Flow;
 use crate::topology::Topology;
@@ -610,7 +610,7 @@ impl<H: Host> Driver<H> {
         now: u64,
     ) {
         op.messages[replica] = message;
-        let was_blocked = op.owed[replica] == Owed::Room;
+        let owed_before = op.owed[replica];
         op.owed[replica] = Owed::Nothing;
         let token = self.slab.token(at);
         let under = self.topology.id();
@@ -627,31 +627,38 @@ impl<H: Host> Driver<H> {
                     return;
                 }
                 Err(SendError::Full) => {
-                    op.owed[replica] = Owed::Room;
-                    if !was_blocked {
-                        let waiter = Waiter::new(at, replica, op.value.len());
-                        link.room.push(waiter, now);
-                    }
-                    return;
+                    return wait_for_room(link, Way::Near, at, op, replica, owed_before, now);
                 }
                 Err(SendError::TooLarge | SendError::NoMessages) => {}
-                Err(error @ (SendError::Overloaded | SendError::Closed)) => {
+                Err(error @ SendError::Closed) => {
                     self.lose(number as usize, &error.to_string());
                     op.no_answer(replica, SendFailure::NotSent, &error.to_string());
                     return;
                 }
             }
         }
-        let sent = link.far(&mut self.host, &self.topology).and_then(|far| {
-            far.send(token, under, &op.request(message))
-                .map_err(|error| format!("backend {number}: {error}"))
-        });
+        let is_queued = !link.room(Way::Far).is_empty();
+        let far = match link.far(&mut self.host, &self.topology) {
+            Ok(far) => far,
+            Err(why) => return op.no_answer(replica, SendFailure::NotSent, &why),
+        };
+        // Nobody is overtaken: who waits here competes with other clients.
+        let sent = match is_queued {
+            true => Err(SendError::Full),
+            false => far.send(token, under, &op.request(message)),
+        };
         match sent {
             Ok(()) => {
                 op.owed[replica] = Owed::Far(token);
                 link.owes_far(now);
             }
-            Err(why) => op.no_answer(replica, SendFailure::NotSent, &why),
+            Err(SendError::Full) => {
+                wait_for_room(link, Way::Far, at, op, replica, owed_before, now);
+            }
+            Err(error) => {
+                let why = format!("backend {number}: {error}");
+                op.no_answer(replica, SendFailure::NotSent, &why);
+            }
         }
     }
 
@@ -801,6 +808,25 @@ impl<H: Host> Driver<H> {
     #[inline(always)]
     pub fn inline_bytes(&self, inline: &Inline) -> &[u8] {
         self.links[inline.backend as usize].bytes.bytes()
+    }
+}
+
+/// A message waits for room. One that waits there already, for the same replica, keeps
+/// its turn.
+#[cold]
+fn wait_for_room<P: Port>(
+    link: &mut Link<P>,
+    way: Way,
+    at: u32,
+    op: &mut Op,
+    replica: usize,
+    owed_before: Owed,
+    now_ns: u64,
+) {
+    op.owed[replica] = Owed::Room(way);
+    if owed_before != Owed::Room(way) {
+        let waiter = Waiter::new(at, replica, op.value.len());
+        link.room_mut(way).push(waiter, now_ns);
     }
 }
 

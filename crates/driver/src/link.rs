@@ -4,7 +4,7 @@
 use crate::host::{Host, NotConnected};
 use crate::inline::COARSE_LAG_NS;
 use crate::options::Carrier;
-use crate::room::Room;
+use crate::room::{Room, Way};
 use crate::topology::Topology;
 use std::sync::Arc;
 use trefoil_client_core::get::Strategy;
@@ -114,8 +114,9 @@ pub struct Link<P> {
     is_greeted: bool,
     /// No operation has it connected to before.
     try_again_ns: u64,
-    /// Messages that found the ring full.
-    pub(crate) room: Room,
+    /// Messages that found the ring full, and calls of which there were too many.
+    near_room: Room,
+    far_room: Room,
     /// When its lease is looked at.
     pub(crate) look_at_ns: u64,
     was_lapsed: bool,
@@ -142,10 +143,35 @@ impl<P: Port> Link<P> {
             silent_at_ns: u64::MAX,
             is_greeted: false,
             try_again_ns: 0,
-            room: Room::default(),
+            near_room: Room::new(Way::Near),
+            far_room: Room::new(Way::Far),
             look_at_ns: 0,
             was_lapsed: false,
         }
+    }
+
+    /// What waits for room on this way to the backend.
+    #[inline(always)]
+    pub(crate) fn room(&self, way: Way) -> &Room {
+        match way {
+            Way::Near => &self.near_room,
+            Way::Far => &self.far_room,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn room_mut(&mut self, way: Way) -> &mut Room {
+        match way {
+            Way::Near => &mut self.near_room,
+            Way::Far => &mut self.far_room,
+        }
+    }
+
+    /// The far port, if it has something to tell: an answer, or room.
+    #[inline(always)]
+    pub(crate) fn far_expected(&self) -> Option<&P> {
+        let is_expected = self.far_owes > 0 || !self.far_room.is_empty();
+        self.far.as_ref().filter(|_| is_expected)
     }
 
     /// The backend's memory, if it is mapped.
@@ -318,6 +344,14 @@ impl<P: Port> Link<P> {
             retry_at_ns: now_ns + self.pause_ns,
         };
         self.pause_ns = (self.pause_ns * 2).min(RETRY_NS_MAX);
+    }
+
+    /// A message that was sent.
+    pub(crate) fn owes(&mut self, way: Way, now_ns: u64) {
+        match way {
+            Way::Near => self.owes_near(now_ns),
+            Way::Far => self.owes_far(now_ns),
+        }
     }
 
     /// A message or read that the near port will answer.

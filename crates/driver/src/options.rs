@@ -28,8 +28,8 @@ pub struct Options {
     /// The replica (place in the cohort) that is asked first; `None` rotates
     /// it from client to client, because all are equally near on one host.
     pub preferred: Option<usize>,
-    /// Bytes of messages that may wait for one backend's full ring while their
-    /// operations are over: third copies for a replica that does not keep up. Beyond
+    /// Bytes of messages that may wait for room on the way to one backend (in its ring,
+    /// or among the calls under way) while their operations are over: third copies for a replica that does not keep up. Beyond
     /// it whoever writes goes at that replica's pace, and one that has come to a halt
     /// misses copies.
     pub waiting_len_max: usize,

@@ -1,12 +1,39 @@
-//! Messages that wait for room in one backend's request ring, in order.
+//! Messages that wait for room on the way to one backend, in order: in its request
+//! ring, or among the calls that may be under way to it.
 
 use std::collections::VecDeque;
 
-/// How long a ring is waited for while it does not move at all.
-const PATIENCE_NS: u64 = 20_000_000;
-/// How often it is looked whether it has moved at last: third copies wait for it
-/// while its backend lives.
-const LOOK_NS: u64 = 5_000_000;
+/// How a message goes to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By its ring.
+    Near,
+    /// By a call.
+    Far,
+}
+
+impl Way {
+    pub(crate) const ALL: [Way; 2] = [Way::Near, Way::Far];
+
+    /// How long it is waited for while it does not move at all. A ring moves whenever
+    /// its backend has a core; calls may be long values on a slow link.
+    const fn patience_ns(self) -> u64 {
+        match self {
+            Way::Near => 20_000_000,
+            Way::Far => 500_000_000,
+        }
+    }
+
+    /// How often it is looked whether it has moved at last: third copies wait for it
+    /// while its backend lives.
+    const fn look_ns(self) -> u64 {
+        match self {
+            Way::Near => 5_000_000,
+            Way::Far => 50_000_000,
+        }
+    }
+}
+
 /// What a message counts beside its value: its operation's place.
 const WAITER_LEN: usize = 1024;
 
@@ -40,11 +67,12 @@ impl Waiter {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Room {
+    way: Way,
     waiters: VecDeque<Waiter>,
     len: usize,
-    /// Since when the ring has not moved.
+    /// Since when it has not moved.
     full_since_ns: u64,
     look_at_ns: u64,
     /// Places of operations that are decided, and end when less is waiting here.
@@ -52,6 +80,17 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    pub(crate) fn new(way: Way) -> Self {
+        Room {
+            way,
+            waiters: VecDeque::new(),
+            len: 0,
+            full_since_ns: 0,
+            look_at_ns: 0,
+            held: Vec::new(),
+        }
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
@@ -94,29 +133,29 @@ impl Room {
         Some(waiter)
     }
 
-    /// The first one was sent.
+    /// The first one was sent, or could be.
     pub(crate) fn has_moved(&mut self, now_ns: u64) {
         self.full_since_ns = now_ns;
     }
 
-    /// Whether the ring has not moved for too long.
+    /// Whether it has not moved for too long.
     pub(crate) fn is_stuck(&self, now_ns: u64) -> bool {
-        !self.is_empty() && now_ns > self.full_since_ns + PATIENCE_NS
+        !self.is_empty() && now_ns > self.full_since_ns + self.way.patience_ns()
     }
 
     /// When it is to be looked at next.
     pub(crate) fn look_at_ns(&self) -> u64 {
         match self.is_empty() {
             true => u64::MAX,
-            false => (self.full_since_ns + PATIENCE_NS).max(self.look_at_ns),
+            false => (self.full_since_ns + self.way.patience_ns()).max(self.look_at_ns),
         }
     }
 
-    /// Whether a ring that is stuck is to be looked at; it counts as looked at then.
+    /// Whether it is stuck and to be looked at; it counts as looked at then.
     pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.is_stuck(now_ns) && now_ns >= self.look_at_ns;
         if is_due {
-            self.look_at_ns = now_ns + LOOK_NS;
+            self.look_at_ns = now_ns + self.way.look_ns();
         }
         is_due
     }

@@ -47,6 +47,9 @@ impl<H: Host> Driver<H> {
         if op.topology != self.topology_count {
             self.restart(&mut op, now);
         }
+        if now >= op.limits.deadline_ns && op.waits_for_room() {
+            self.ends_in_waiting(&mut op);
+        }
         if std::mem::take(&mut op.needs_plan) {
             self.plan_anew(&mut op, now);
         }

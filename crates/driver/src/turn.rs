@@ -5,7 +5,7 @@ use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
 use crate::link::{IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Op, Outcome, Owed, Owner};
-use crate::room::Waiter;
+use crate::room::{Waiter, Way};
 use crate::uses::ItemRead;
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
@@ -86,8 +86,8 @@ impl<H: Host> Driver<H> {
                 match near.poll(|completion| slab.complete(completion)) {
                     Ok(count) => {
                         link.near_owes = link.near_owes.saturating_sub(count as u32);
-                        if !link.room.is_empty() {
-                            self.send_blocked(number);
+                        if !link.room(Way::Near).is_empty() {
+                            self.send_blocked(number, Way::Near);
                         }
                     }
                     Err(closed) => self.lose(number, &closed.to_string()),
@@ -96,16 +96,22 @@ impl<H: Host> Driver<H> {
             let link = &mut self.links[number];
             let slab = &mut self.slab;
             let mut is_unreached = false;
-            if link.far_owes > 0
+            if link.far_expected().is_some_and(Port::is_ready)
                 && let Some(far) = &mut link.far
-                && far.is_ready()
                 && let Ok(count) = far.poll(|completion| {
                     is_unreached |=
                         matches!(completion, Completion::NoAnswer(_, SendFailure::NotSent, _));
                     slab.complete(completion);
                 })
             {
-                link.far_has_answered(count as u32, now);
+                if count > 0 {
+                    link.far_has_answered(count as u32, now);
+                }
+                // Whosever call has ended, there may be room now.
+                if !link.room(Way::Far).is_empty() {
+                    link.room_mut(Way::Far).has_moved(now);
+                    self.send_blocked(number, Way::Far);
+                }
             }
             if is_unreached {
                 // Nobody is there: the cell may have been started anew elsewhere.
@@ -138,10 +144,12 @@ impl<H: Host> Driver<H> {
                 self.lose_calls(number, "the backend does not answer");
                 continue;
             }
-            if !self.links[number].room.is_empty() {
-                self.send_blocked(number);
-                if self.links[number].room.is_due(now) {
-                    self.decide_without(number);
+            for way in Way::ALL {
+                if !self.links[number].room(way).is_empty() {
+                    self.send_blocked(number, way);
+                    if self.links[number].room_mut(way).is_due(now) {
+                        self.decide_without(number, way);
+                    }
                 }
             }
             let link = &mut self.links[number];
@@ -152,43 +160,57 @@ impl<H: Host> Driver<H> {
         }
     }
 
-    /// Sends what found a ring full, in order, as far as it goes.
+    /// Sends what found no room, in order, as far as it goes.
     #[cold]
-    fn send_blocked(&mut self, number: usize) {
+    fn send_blocked(&mut self, number: usize, way: Way) {
         let under = self.topology.id();
         loop {
-            self.end_held(number);
-            let Some(waiter) = self.links[number].room.front() else {
+            self.end_held(number, way);
+            let Some(waiter) = self.links[number].room(way).front() else {
                 return;
             };
             let (at, replica) = (waiter.at, waiter.replica());
-            let is_wanted = self.waits_for_room_at(at, replica, number);
+            let is_wanted = self.waits_for_room_at(at, replica, number, way);
             let link = &mut self.links[number];
             if !is_wanted {
-                link.room.pop();
+                link.room_mut(way).pop();
                 continue;
             }
-            let Some(near) = link.near.as_mut() else {
-                return self.drop_blocked(number);
+            let port = match way {
+                Way::Near => link.near.as_mut(),
+                Way::Far => link.far.as_mut(),
+            };
+            let Some(port) = port else {
+                return self.drop_blocked(number, way);
             };
             let token = self.slab.token(at);
             let Some(op) = self.slab.get_mut(at) else {
                 continue;
             };
-            match near.send(token, under, &op.request(op.messages[replica])) {
+            match port.send(token, under, &op.request(op.messages[replica])) {
                 Ok(()) => {
                     let now = self.host.monotonic_ns();
-                    link.owes_near(now);
-                    link.room.has_moved(now);
-                    link.room.pop();
-                    op.owed[replica] = Owed::Near(token);
+                    link.owes(way, now);
+                    link.room_mut(way).has_moved(now);
+                    link.room_mut(way).pop();
+                    op.owed[replica] = match way {
+                        Way::Near => Owed::Near(token),
+                        Way::Far => Owed::Far(token),
+                    };
                     if op.held.is_some() {
                         self.slab.make_ready(at);
                     }
                     self.end_of_room(at);
                 }
                 Err(SendError::Full) => return,
-                Err(error) => return self.lose(number, &error.to_string()),
+                Err(error) => match way {
+                    Way::Near => return self.lose(number, &error.to_string()),
+                    Way::Far => {
+                        link.room_mut(way).pop();
+                        let why = format!("backend {number}: {error}");
+                        self.give_up_waiting(at, replica, &why);
+                    }
+                },
             }
         }
     }
@@ -196,30 +218,32 @@ impl<H: Host> Driver<H> {
     /// Whether the operation at this place still waits for room at this very
     /// backend. An entry of a link's queue may be left from an operation that has
     /// had the place before, of another cohort.
-    fn waits_for_room_at(&self, at: u32, replica: usize, number: usize) -> bool {
+    fn waits_for_room_at(&self, at: u32, replica: usize, number: usize, way: Way) -> bool {
         self.slab.get(at).is_some_and(|op| {
-            op.owed[replica] == Owed::Room
+            op.owed[replica] == Owed::Room(way)
                 && (op.cohort.as_slice().get(replica) == Some(&(number as u32))
                     || mutants::is_on(Mutant::StaleBlocked))
         })
     }
 
-    /// The ring has not moved for long: whoever has no outcome yet goes on without
-    /// it. Its message goes on waiting where the others are enough, as those do whose
-    /// operation has ended: a third copy is not cancelled while its backend lives, up
-    /// to a bound on what waits.
+    /// The way to a backend has not moved for long: whoever has no outcome yet goes
+    /// on without it. Its message goes on waiting where the others are enough, as those
+    /// do whose operation has ended: a third copy is not cancelled while its backend
+    /// lives, up to a bound on what waits. So does a call that its operation cannot do
+    /// without, until the operation's deadline: what keeps it waiting are calls of this
+    /// process, and those that a backend does not answer are found out by its silence.
     #[cold]
-    fn decide_without(&mut self, number: usize) {
+    fn decide_without(&mut self, number: usize, way: Way) {
         let len_max = self.options.waiting_len_max;
         let why = format!("backend {number} does not keep up");
         let mut kept_len = 0;
         // Each once; those that are kept queue up behind.
-        for _ in 0..self.links[number].room.count() {
-            let Some(waiter) = self.links[number].room.pop() else {
+        for _ in 0..self.links[number].room(way).count() {
+            let Some(waiter) = self.links[number].room_mut(way).pop() else {
                 break;
             };
             let (at, replica) = (waiter.at, waiter.replica());
-            if !self.waits_for_room_at(at, replica, number) {
+            if !self.waits_for_room_at(at, replica, number, way) {
                 continue;
             }
             let Some(op) = self.slab.get_mut(at) else {
@@ -235,22 +259,24 @@ impl<H: Host> Driver<H> {
                     op.no_answer(replica, SendFailure::Lost, &why);
                     self.slab.make_ready(at);
                 }
-                self.links[number].room.push_back(waiter);
+                self.links[number].room_mut(way).push_back(waiter);
+            } else if way == Way::Far && !is_enough {
+                self.links[number].room_mut(way).push_back(waiter);
             } else {
                 self.give_up_waiting(at, replica, &why);
             }
         }
-        self.end_held(number);
+        self.end_held(number, way);
     }
 
     /// Those that were held because too much was waiting here look whether they end.
     #[cold]
-    fn end_held(&mut self, number: usize) {
-        if !self.links[number].room.has_held() {
+    fn end_held(&mut self, number: usize, way: Way) {
+        if !self.links[number].room(way).has_held() {
             return;
         }
         let now = self.host.monotonic_ns();
-        let room = &mut self.links[number].room;
+        let room = self.links[number].room_mut(way);
         if room.len() <= self.options.waiting_len_max || room.is_stuck(now) {
             for at in room.take_held() {
                 self.slab.make_ready(at);
@@ -259,9 +285,9 @@ impl<H: Host> Driver<H> {
     }
 
     /// An operation is decided. One of whose messages waits behind too many others
-    /// for a ring ends when there are fewer: whoever writes does not leave a slow
-    /// replica behind by more than that. Where the ring does not move, or the caller's
-    /// patience ends, that copy is given up.
+    /// for room ends when there are fewer: whoever writes does not leave a slow
+    /// replica behind by more than that. Where nothing moves, or the caller's patience
+    /// ends, that copy is given up.
     pub(crate) fn hold_or_finish(&mut self, at: u32, mut op: Box<Op>, outcome: Outcome, now: u64) {
         let mut is_held = false;
         if op.held.is_some() && op.topology != self.topology_count {
@@ -270,18 +296,17 @@ impl<H: Host> Driver<H> {
         }
         let cohort = op.cohort;
         for (replica, number) in cohort.as_slice().iter().enumerate() {
-            if op.owed[replica] != Owed::Room {
+            let Owed::Room(way) = op.owed[replica] else {
+                continue;
+            };
+            let room = self.links[*number as usize].room_mut(way);
+            if room.len() <= self.options.waiting_len_max || mutants::is_on(Mutant::NeverHeld) {
                 continue;
             }
-            let link = &mut self.links[*number as usize];
-            if link.room.len() <= self.options.waiting_len_max || mutants::is_on(Mutant::NeverHeld)
-            {
-                continue;
-            }
-            if now >= op.limits.deadline_ns || link.room.is_stuck(now) {
+            if now >= op.limits.deadline_ns || room.is_stuck(now) {
                 op.owed[replica] = Owed::Nothing;
             } else {
-                link.room.hold(at);
+                room.hold(at);
                 is_held = true;
             }
         }
@@ -298,15 +323,29 @@ impl<H: Host> Driver<H> {
 
     /// The backend is gone, or does not keep up: what waits for room is not sent.
     #[cold]
-    fn drop_blocked(&mut self, number: usize) {
+    fn drop_blocked(&mut self, number: usize, way: Way) {
         let why = format!("backend {number} does not keep up");
-        while let Some(waiter) = self.links[number].room.pop() {
+        while let Some(waiter) = self.links[number].room_mut(way).pop() {
             let (at, replica) = (waiter.at, waiter.replica());
-            if self.waits_for_room_at(at, replica, number) {
+            if self.waits_for_room_at(at, replica, number, way) {
                 self.give_up_waiting(at, replica, &why);
             }
         }
-        self.end_held(number);
+        self.end_held(number, way);
+    }
+
+    /// The operation's time is over, and it is not decided: what still waits for room
+    /// is not sent, and its machine knows that it was not.
+    #[cold]
+    pub(crate) fn ends_in_waiting(&self, op: &mut Op) {
+        for replica in 0..op.owed.len() {
+            if let Owed::Room(_) = op.owed[replica] {
+                op.owed[replica] = Owed::Nothing;
+                let number = op.cohort.as_slice().get(replica).copied().unwrap_or(0);
+                let why = format!("no room on the way to backend {number} in time");
+                op.no_answer(replica, SendFailure::NotSent, &why);
+            }
+        }
     }
 
     /// A message that waits for room is not sent.
@@ -341,7 +380,9 @@ impl<H: Host> Driver<H> {
         link.near_owes = 0;
         self.view_count += 1;
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
-        self.drop_blocked(number);
+        for way in Way::ALL {
+            self.drop_blocked(number, way);
+        }
         self.learn_now_and_then(now);
     }
 
@@ -551,8 +592,10 @@ impl<H: Host> Driver<H> {
             }
             _ => {}
         }
-        // What is not stored needs no third copy.
-        if op.is_late && !matches!(outcome, Outcome::Mutated(MutationOutcome::Stored { .. })) {
+        // What is not stored needs no third copy, and what was asked no third answer.
+        let is_question = matches!(op.machine, Machine::Get(_) | Machine::Uses { .. });
+        let is_stored = matches!(outcome, Outcome::Mutated(MutationOutcome::Stored { .. }));
+        if is_question || op.is_late && !is_stored {
             op.forget_room();
         }
         count(&mut self.counters, &outcome);
@@ -623,7 +666,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// The owner has been told: the operation's place is free, unless one of its
-    /// messages still waits for room in a ring.
+    /// messages still waits for room.
     pub fn release(&mut self, at: u32) {
         if let Some(op) = self.slab.get_mut(at) {
             if op.waits_for_room() && op.outcome.is_some() {
@@ -677,7 +720,9 @@ impl<H: Host> Driver<H> {
                 next = next.min(link.look_at_ns);
             }
             next = next.min(link.silent_at_ns());
-            next = next.min(link.room.look_at_ns());
+            for way in Way::ALL {
+                next = next.min(link.room(way).look_at_ns());
+            }
             next = next.min(link.greeting_ends_ns());
         }
         next
@@ -694,7 +739,7 @@ impl<H: Host> Driver<H> {
         // A loop of its own: what waits for an answer looks here again and again.
         for link in &self.links {
             if link.near_owes > 0 && link.near.as_ref().is_some_and(Port::is_ready)
-                || link.far_owes > 0 && link.far.as_ref().is_some_and(Port::is_ready)
+                || link.far_expected().is_some_and(Port::is_ready)
             {
                 return true;
             }
@@ -712,12 +757,11 @@ impl<H: Host> Driver<H> {
         self.links.iter().filter_map(|link| link.near.as_ref())
     }
 
-    /// The ports that owe something.
+    /// The ports that owe something, answers or room.
     pub fn ports(&self) -> impl Iterator<Item = &H::Port> {
         self.links.iter().flat_map(|link| {
             let near = link.near.as_ref().filter(|_| link.near_owes > 0);
-            let far = link.far.as_ref().filter(|_| link.far_owes > 0);
-            near.into_iter().chain(far)
+            near.into_iter().chain(link.far_expected())
         })
     }
 
@@ -733,22 +777,30 @@ impl<H: Host> Driver<H> {
         self.links.iter().map(Link::status).collect()
     }
 
-    /// Bytes of what has ended and still waits for room in one backend's ring: at most
+    /// Bytes of what has ended and still waits for room on the way to one backend, by
+    /// ring or by calls, whichever is more: at most
     /// [`waiting_len_max`](crate::Options::waiting_len_max) at each.
     pub fn left_waiting_len(&self, number: u32) -> usize {
         let Some(link) = self.links.get(number as usize) else {
             return 0;
         };
-        let has_ended = |waiter: &&Waiter| {
-            self.waits_for_room_at(waiter.at, waiter.replica(), number as usize)
-                && self.has_ended(waiter.at)
+        let len = |way| -> usize {
+            let has_ended = |waiter: &&Waiter| {
+                self.waits_for_room_at(waiter.at, waiter.replica(), number as usize, way)
+                    && self.has_ended(waiter.at)
+            };
+            let waiters = link.room(way).waiters();
+            waiters.filter(has_ended).map(Waiter::len).sum()
         };
-        link.room.waiters().filter(has_ended).map(Waiter::len).sum()
+        len(Way::Near).max(len(Way::Far))
     }
 
-    /// Whether every answer to what was sent near has come.
+    /// Whether every answer to what was sent near has come, and nothing waits for room.
     pub fn is_settled(&self) -> bool {
-        self.links.iter().all(|link| link.near_owes == 0)
+        let is_settled = |link: &Link<_>| {
+            link.near_owes == 0 && Way::ALL.iter().all(|way| link.room(*way).is_empty())
+        };
+        self.links.iter().all(is_settled)
     }
 }
 

@@ -66,13 +66,10 @@ pub struct Closed;
 /// Why a message was not sent. Nothing of it can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The target is behind: poll for answers, or wait, then try again.
+    /// So much is under way to the target that more has to wait: poll for answers,
+    /// then try again. A port of calls is ready when there may be room.
     #[error("the message queue is full")]
     Full,
-    /// So much is under way to the target that it seems to hang: it counts as
-    /// down.
-    #[error("the backend does not keep up")]
-    Overloaded,
     /// Longer than this fabric carries: use RPC.
     #[error("the message is longer than this fabric carries")]
     TooLarge,
@@ -196,7 +193,8 @@ pub trait Port {
     /// Delivers what has completed and returns how much that was.
     fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed>;
 
-    /// Whether a poll would deliver something, or the connection is closed.
+    /// Whether a poll would deliver something, the connection is closed, or what was
+    /// refused as [`SendError::Full`] may find room.
     fn is_ready(&self) -> bool;
 
     /// Asks for the descriptor to become readable. The caller then looks at

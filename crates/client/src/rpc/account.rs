@@ -1,6 +1,9 @@
 //! What calls cost while they are under way: so many of them and so many bytes
-//! to one backend, and no more, whatever a backend that hangs does with them.
+//! to one backend, and no more, whatever a backend that hangs does with them. Who
+//! finds no room is told when a call has ended, whosever it was.
 
+use super::bell::Bell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,11 +26,45 @@ pub(crate) enum Purpose {
     Touch,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a client hears of room for its calls to one backend.
+#[derive(Debug)]
+pub(crate) struct RoomWatch {
+    has_room: AtomicBool,
+    bell: Arc<Bell>,
+}
+
+impl RoomWatch {
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        RoomWatch {
+            has_room: AtomicBool::new(false),
+            bell,
+        }
+    }
+
+    /// Whether a call has ended since room was refused.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room.load(Ordering::SeqCst)
+    }
+
+    /// Its client has noticed.
+    pub(crate) fn clear(&self) {
+        self.has_room.store(false, Ordering::SeqCst);
+    }
+
+    fn tell(&self) {
+        self.has_room.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+}
+
+#[derive(Debug, Default)]
 struct Backend {
     calls: usize,
     bytes: usize,
     touch_calls: usize,
+    /// Told, and forgotten, when a call has ended.
+    waiting: Vec<Arc<RoomWatch>>,
 }
 
 #[derive(Debug, Default)]
@@ -54,17 +91,18 @@ pub(crate) struct Place {
 
 impl Account {
     /// A place for a call of `bytes` to backend number `backend`; `None` if too
-    /// much is under way to it.
+    /// much is under way to it: then `watch` is told when there may be room.
     pub(crate) fn enter(
         self: &Arc<Self>,
         backend: u32,
         bytes: usize,
         purpose: Purpose,
+        watch: Option<&Arc<RoomWatch>>,
     ) -> Option<Place> {
         let backend = backend as usize;
         let mut state = self.lock();
         if state.backends.len() <= backend {
-            state.backends.resize(backend + 1, Backend::default());
+            state.backends.resize_with(backend + 1, Backend::default);
         }
         let of = &mut state.backends[backend];
         if purpose == Purpose::Touch {
@@ -76,6 +114,11 @@ impl Account {
             let is_full = of.calls == CALL_COUNT_MAX
                 || (of.calls > 0 && of.bytes.saturating_add(bytes) > CALL_LEN_MAX);
             if is_full {
+                if let Some(watch) = watch
+                    && !of.waiting.iter().any(|known| Arc::ptr_eq(known, watch))
+                {
+                    of.waiting.push(Arc::clone(watch));
+                }
                 return None;
             }
             of.calls += 1;
@@ -122,17 +165,23 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.account.lock();
         let of = &mut state.backends[self.backend];
+        let mut waiting = Vec::new();
         if self.purpose == Purpose::Touch {
             of.touch_calls -= 1;
         } else {
             of.calls -= 1;
             of.bytes -= self.bytes;
+            waiting = std::mem::take(&mut of.waiting);
         }
         if self.purpose == Purpose::Mutation {
             state.mutations -= 1;
             if state.mutations == 0 {
                 self.account.changed.notify_all();
             }
+        }
+        drop(state);
+        for watch in waiting {
+            watch.tell();
         }
     }
 }
@@ -145,39 +194,64 @@ mod tests {
     fn a_backend_that_hangs_takes_so_much_and_no_more() {
         let account = Arc::new(Account::default());
         let mut places = Vec::new();
-        while let Some(place) = account.enter(1, 10, Purpose::Question) {
+        while let Some(place) = account.enter(1, 10, Purpose::Question, None) {
             places.push(place);
         }
         assert_eq!(places.len(), CALL_COUNT_MAX);
-        assert!(account.enter(2, 10, Purpose::Question).is_some());
-        assert!(account.enter(1, 10, Purpose::Touch).is_some());
+        assert!(account.enter(2, 10, Purpose::Question, None).is_some());
+        assert!(account.enter(1, 10, Purpose::Touch, None).is_some());
         places.pop();
-        assert!(account.enter(1, 10, Purpose::Question).is_some());
+        assert!(account.enter(1, 10, Purpose::Question, None).is_some());
     }
 
     #[test]
     fn bytes_are_bounded_but_one_call_always_goes() {
         let account = Arc::new(Account::default());
-        let whole = account.enter(0, CALL_LEN_MAX + 1, Purpose::Mutation);
+        let whole = account.enter(0, CALL_LEN_MAX + 1, Purpose::Mutation, None);
         assert!(whole.is_some());
-        assert!(account.enter(0, 1, Purpose::Mutation).is_none());
+        assert!(account.enter(0, 1, Purpose::Mutation, None).is_none());
         assert!(!account.finish(Duration::from_millis(1)));
         drop(whole);
         assert!(account.finish(Duration::ZERO));
-        let half = account.enter(0, CALL_LEN_MAX / 2, Purpose::Question);
+        let half = account.enter(0, CALL_LEN_MAX / 2, Purpose::Question, None);
         assert!(half.is_some() && account.is_finished());
-        assert!(account.enter(0, CALL_LEN_MAX, Purpose::Mutation).is_none());
+        assert!(
+            account
+                .enter(0, CALL_LEN_MAX, Purpose::Mutation, None)
+                .is_none()
+        );
     }
 
     #[test]
     fn touches_have_a_budget_of_their_own() {
         let account = Arc::new(Account::default());
         let places: Vec<_> = (0..TOUCH_CALL_COUNT_MAX)
-            .map(|_| account.enter(0, 1, Purpose::Touch).unwrap())
+            .map(|_| account.enter(0, 1, Purpose::Touch, None).unwrap())
             .collect();
-        assert!(account.enter(0, 1, Purpose::Touch).is_none());
-        assert!(account.enter(0, 1, Purpose::Mutation).is_some());
+        assert!(account.enter(0, 1, Purpose::Touch, None).is_none());
+        assert!(account.enter(0, 1, Purpose::Mutation, None).is_some());
         drop(places);
-        assert!(account.enter(0, 1, Purpose::Touch).is_some());
+        assert!(account.enter(0, 1, Purpose::Touch, None).is_some());
+    }
+
+    #[test]
+    fn who_finds_no_room_hears_of_the_next_call_that_ends() {
+        let account = Arc::new(Account::default());
+        let watch = Arc::new(RoomWatch::new(Arc::new(Bell::new())));
+        let enter = |len| account.enter(0, len, Purpose::Mutation, Some(&watch));
+        let (first, second) = (enter(1).unwrap(), enter(CALL_LEN_MAX - 1).unwrap());
+        assert!(enter(1).is_none() && enter(1).is_none());
+        assert!(!watch.has_room());
+        drop(first);
+        assert!(watch.has_room());
+        watch.clear();
+        // It has to ask again, and is told again.
+        let third = enter(1).unwrap();
+        assert!(enter(1).is_none() && !watch.has_room());
+        drop(second);
+        assert!(watch.has_room());
+        watch.clear();
+        drop(third);
+        assert!(!watch.has_room(), "nobody waits any more");
     }
 }

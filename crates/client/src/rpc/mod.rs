@@ -14,7 +14,7 @@ pub(crate) use account::Purpose;
 pub(crate) use bell::Bell;
 pub(crate) use port::RpcPort;
 
-use account::{Account, Place};
+use account::{Account, Place, RoomWatch};
 use port::Inbox;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -168,11 +168,12 @@ impl Rpc {
         })
     }
 
-    /// A place for a call; an error means that too much is under way.
-    fn enter(&self, plan: &CallPlan) -> Result<Place, SendError> {
+    /// A place for a call. An error means that too much is under way: `watch` is told
+    /// when there may be room.
+    fn enter(&self, plan: &CallPlan, watch: &Arc<RoomWatch>) -> Result<Place, SendError> {
         self.account
-            .enter(plan.backend, plan.len, plan.purpose)
-            .ok_or(SendError::Overloaded)
+            .enter(plan.backend, plan.len, plan.purpose, Some(watch))
+            .ok_or(SendError::Full)
     }
 
     /// Starts a call; its answer goes to `inbox`, whatever becomes of the caller.
@@ -205,7 +206,8 @@ impl Rpc {
     /// Reports reads to backend `number`, unless reports are under way to it
     /// already.
     pub(crate) fn report(&self, config: &CellConfig, request: v1::TouchRequest) {
-        let Some(place) = self.account.enter(request.backend, 0, Purpose::Touch) else {
+        let account = &self.account;
+        let Some(place) = account.enter(request.backend, 0, Purpose::Touch, None) else {
             return;
         };
         let (Ok(mut client), Ok(runtime)) = (self.backend(config, request.backend), self.runtime())

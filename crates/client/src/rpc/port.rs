@@ -1,5 +1,6 @@
 //! Calls as a port: gRPC to one backend, for one client.
 
+use super::account::RoomWatch;
 use super::bell::Bell;
 use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, is_of_the_way, status_text};
 use crate::cell::Shared;
@@ -69,6 +70,7 @@ pub(crate) struct RpcPort {
     rpc: Arc<Rpc>,
     reaches: Arc<Reaches>,
     inbox: Arc<Inbox>,
+    room: Arc<RoomWatch>,
     touches: Vec<v1::PartitionTouches>,
     touch_count: usize,
 }
@@ -85,6 +87,7 @@ impl RpcPort {
             config,
             rpc: Arc::clone(&shared.rpc),
             reaches: Arc::clone(&shared.reaches),
+            room: Arc::new(RoomWatch::new(Arc::clone(&bell))),
             inbox: Arc::new(Inbox::new(bell)),
             touches: Vec::new(),
             touch_count: 0,
@@ -131,12 +134,12 @@ impl Port for RpcPort {
             len,
             purpose,
         };
-        let (rpc, inbox) = (&self.rpc, &self.inbox);
+        let (rpc, inbox, room) = (&self.rpc, &self.inbox, &self.room);
         match request {
             Request::Mutate(mutation) => {
                 let len = mutation.entry.key.len() + mutation.entry.value.len();
                 let plan = plan(len, Purpose::Mutation);
-                let place = rpc.enter(&plan)?;
+                let place = rpc.enter(&plan, room)?;
                 let request = trefoil_rpc::encode_mutation(backend, under, mutation);
                 let call = async move {
                     CallAnswer::Mutate(client.mutate(request).await.map(|r| r.into_inner()))
@@ -150,7 +153,7 @@ impl Port for RpcPort {
                 )
             }
             Request::Lookup { key } => {
-                let place = rpc.enter(&plan(key.len(), Purpose::Question))?;
+                let place = rpc.enter(&plan(key.len(), Purpose::Question), room)?;
                 let request = v1::LookupRequest {
                     backend,
                     life,
@@ -169,7 +172,7 @@ impl Port for RpcPort {
                 )
             }
             Request::Use { key } => {
-                let place = rpc.enter(&plan(key.len(), Purpose::Question))?;
+                let place = rpc.enter(&plan(key.len(), Purpose::Question), room)?;
                 let request = v1::UseRequest {
                     backend,
                     life,
@@ -222,6 +225,7 @@ impl Port for RpcPort {
     }
 
     fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        self.room.clear();
         let mut count = 0;
         while let Some((token, answer)) = self.inbox.take() {
             count += 1;
@@ -233,7 +237,7 @@ impl Port for RpcPort {
 
     #[inline]
     fn is_ready(&self) -> bool {
-        self.inbox.count.load(Ordering::SeqCst) > 0
+        self.inbox.count.load(Ordering::SeqCst) > 0 || self.room.has_room()
     }
 
     /// Its client arms the bell.

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 use trefoil_cell::Mode;
-use trefoil_client::{Cell, FlushError, ListError, Lookup, Mutated, Options, SetOptions, Version};
+use trefoil_client::{
+    Cell, Client, Completion, FlushError, ListError, Lookup, Mutated, OpError, Options, SetOptions,
+    Version,
+};
 use trefoil_layout::op::{Ack, Outcome};
 use trefoil_rpc::v1;
 
@@ -239,4 +242,139 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
             );
         }
     }
+}
+
+/// A server that answers writes when its gate is open.
+fn gated() -> (Fake, Gate) {
+    let gate = Gate {
+        open: Arc::new(tokio::sync::watch::Sender::new(false)),
+        keys: Arc::default(),
+    };
+    let script = Script::new(Mode::R1, {
+        let gate = gate.clone();
+        move |request| {
+            let gate = gate.clone();
+            Box::pin(async move {
+                gate.keys.lock().unwrap().push(request.key.to_vec());
+                let _ = gate.open.subscribe().wait_for(|is_open| *is_open).await;
+                Ok(ack(Outcome::Applied))
+            })
+        }
+    });
+    (Fake::start(script), gate)
+}
+
+#[derive(Clone)]
+struct Gate {
+    open: Arc<tokio::sync::watch::Sender<bool>>,
+    /// Those of the writes that have arrived.
+    keys: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    fn arrived(&self) -> usize {
+        self.keys.lock().unwrap().len()
+    }
+
+    fn wait_for(&self, count: usize) {
+        let begin = Instant::now();
+        while self.arrived() < count {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// So many calls may be under way to one backend.
+const CALL_COUNT_MAX: usize = 512;
+
+fn patient() -> Options {
+    Options {
+        deadline: Duration::from_secs(60),
+        ..Options::default()
+    }
+}
+
+fn submit(client: &mut Client, count: usize) {
+    for number in 0..count {
+        let key = number.to_string();
+        client.submit_set(key.as_bytes(), b"value", SetOptions::default(), 0);
+    }
+    client.poll(&mut |_, other| panic!("{other:?}"));
+}
+
+fn poll_stored(client: &mut Client, count: usize) {
+    let (begin, mut stored) = (Instant::now(), 0);
+    while stored < count {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{stored}");
+        client.poll(&mut |_, completion| {
+            let is_stored = matches!(completion, Completion::Mutated(Ok(Mutated::Stored { .. })));
+            assert!(is_stored, "{completion:?}");
+            stored += 1;
+        });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A backend that lives, and more to do for it than may be under way.
+#[test]
+fn writes_wait_for_room_among_the_calls_under_way() {
+    const COUNT: usize = 3 * CALL_COUNT_MAX;
+    let (fake, gate) = gated();
+    let mut client = Cell::connect(&fake.address).unwrap().client(patient());
+    submit(&mut client, COUNT);
+    gate.wait_for(CALL_COUNT_MAX);
+    gate.open();
+    poll_stored(&mut client, COUNT);
+}
+
+/// The account is one for all clients of a process: what one gives back another
+/// hears of, which owes nothing itself and sleeps.
+#[test]
+fn a_client_waits_for_what_others_have_under_way() {
+    let (fake, gate) = gated();
+    let cell = Cell::connect(&fake.address).unwrap();
+    let (mut greedy, mut other) = (cell.client(patient()), cell.client(patient()));
+    submit(&mut greedy, CALL_COUNT_MAX);
+    gate.wait_for(CALL_COUNT_MAX);
+    let waits = std::thread::spawn(move || {
+        let stored = other.set(b"other", b"value", SetOptions::default());
+        assert!(matches!(stored, Ok(Mutated::Stored { .. })), "{stored:?}");
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(gate.arrived(), CALL_COUNT_MAX);
+    gate.open();
+    waits.join().unwrap();
+    poll_stored(&mut greedy, CALL_COUNT_MAX);
+}
+
+/// What found no room until its deadline was not sent, never will be, and its caller
+/// is told so.
+#[test]
+fn what_finds_no_room_in_time_was_certainly_not_sent() {
+    let (fake, gate) = gated();
+    let cell = Cell::connect(&fake.address).unwrap();
+    let mut greedy = cell.client(patient());
+    submit(&mut greedy, CALL_COUNT_MAX);
+    gate.wait_for(CALL_COUNT_MAX);
+    const DEADLINE: Duration = Duration::from_millis(300);
+    let mut other = cell.client(Options {
+        deadline: DEADLINE,
+        ..Options::default()
+    });
+    let begin = Instant::now();
+    let failed = other.set(b"other", b"value", SetOptions::default());
+    assert!(matches!(failed, Err(OpError::Failed(_))), "{failed:?}");
+    assert!(begin.elapsed() >= DEADLINE, "{:?}", begin.elapsed());
+    gate.open();
+    poll_stored(&mut greedy, CALL_COUNT_MAX);
+    // What its client does next does not send it either.
+    other.poll(&mut |_, other| panic!("{other:?}"));
+    assert!(other.finish(Duration::from_secs(60)));
+    let keys = gate.keys.lock().unwrap();
+    assert!(!keys.iter().any(|key| key == b"other"));
 }

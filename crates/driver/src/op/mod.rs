@@ -5,6 +5,7 @@ mod get;
 
 pub(crate) use get::{AnyPlan, GetMachine};
 
+use crate::room::Way;
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::Cas;
 use trefoil_client_core::fill::Stamps;
@@ -81,7 +82,7 @@ pub(crate) enum Machine {
     },
 }
 
-/// What a replica was sent, or is to be sent once its ring has room.
+/// What a replica was sent, or is to be sent once there is room on the way to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Message {
     Lookup,
@@ -97,8 +98,8 @@ pub(crate) enum Owed {
     /// A port owes the completion of this token.
     Near(Token),
     Far(Token),
-    /// The ring was full.
-    Room,
+    /// The ring was full, or too many calls under way.
+    Room(Way),
     /// The backend is being connected to.
     Connection,
     /// The topology is being learned.
@@ -146,8 +147,8 @@ pub(crate) struct Op {
     pub(crate) stamps: [Option<u64>; REPLICAS_MAX],
     /// Replicas whose answer did not fit a message, as a bit set: they are called.
     pub(crate) too_large: u8,
-    /// A ring did not move for so long that it was decided without one message, which
-    /// still waits for it.
+    /// The way to a replica did not move for so long that it was decided without one
+    /// message, which still waits for it.
     pub(crate) is_late: bool,
     /// A backend is reached by other means than the plan says.
     pub(crate) needs_plan: bool,
@@ -159,8 +160,7 @@ pub(crate) struct Op {
     /// Why a message did not get through, for people.
     pub(crate) reason: Option<String>,
     pub(crate) outcome: Option<Outcome>,
-    /// It ends so, as soon as less is waiting for the ring that its last message waits
-    /// for.
+    /// It ends so, as soon as less is waiting where its last message waits.
     pub(crate) held: Option<Outcome>,
     /// The replica whose buffer holds a hit's data.
     pub(crate) hit_replica: usize,
@@ -262,15 +262,16 @@ impl Op {
         }
     }
 
-    /// Whether a full ring still keeps one of its messages.
+    /// Whether one of its messages still waits for room.
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
-        self.owed.contains(&Owed::Room)
+        self.owed.iter().any(|owed| matches!(owed, Owed::Room(_)))
     }
 
     /// Whether the other replicas are enough for this mutation, as far as is known.
     pub(crate) fn can_do_without(&self, replica: usize) -> bool {
-        let is_other_room = |(place, owed): (usize, &Owed)| place != replica && *owed == Owed::Room;
+        let is_other_room =
+            |(place, owed): (usize, &Owed)| place != replica && matches!(owed, Owed::Room(_));
         matches!(self.machine, Machine::Mutate(_))
             && self.cohort.as_slice().len() == REPLICAS_MAX
             && !self.owed.iter().enumerate().any(is_other_room)
@@ -279,7 +280,7 @@ impl Op {
     /// What waits for room is not sent.
     pub(crate) fn forget_room(&mut self) {
         for owed in &mut self.owed {
-            if *owed == Owed::Room {
+            if let Owed::Room(_) = owed {
                 *owed = Owed::Nothing;
             }
         }

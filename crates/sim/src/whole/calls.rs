@@ -3,7 +3,7 @@
 use super::net::{Call, Errand, Net};
 use super::port::encode;
 use super::stats::Count;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use trefoil_client_core::outcome::SendFailure;
@@ -26,6 +26,10 @@ pub(super) struct Calls {
     backend: u32,
     /// Calls without an end.
     open: RefCell<BTreeSet<Token>>,
+    /// One was refused since a call has ended.
+    is_refused: Cell<bool>,
+    /// And one has ended since.
+    has_room: Cell<bool>,
     ended: RefCell<VecDeque<(Token, End)>>,
 }
 
@@ -36,6 +40,8 @@ impl Calls {
             client,
             backend,
             open: RefCell::default(),
+            is_refused: Cell::default(),
+            has_room: Cell::default(),
             ended: RefCell::default(),
         }
     }
@@ -48,10 +54,15 @@ impl Calls {
     ) -> Result<(), SendError> {
         let net = &self.net;
         if net.is_struck(net.profile.call_failure) {
-            return Err(match net.rng.chance(512) {
-                true => SendError::Overloaded,
-                false => SendError::Closed,
-            });
+            return Err(
+                match net.rng.chance(512) && !self.open.borrow().is_empty() {
+                    true => self.refuse(),
+                    false => SendError::Closed,
+                },
+            );
+        }
+        if self.open.borrow().len() >= net.profile.ring_len {
+            return Err(self.refuse());
         }
         net.stats.add(Count::Calls);
         self.open.borrow_mut().insert(token);
@@ -92,6 +103,13 @@ impl Calls {
         Ok(())
     }
 
+    /// There is room when one of those under way has ended.
+    fn refuse(&self) -> SendError {
+        self.net.stats.add(Count::CallsFull);
+        self.is_refused.set(true);
+        SendError::Full
+    }
+
     /// The answer is on its way back.
     pub(super) fn end_after(self: &Rc<Self>, net: &Net, token: Token, end: End) {
         let calls = Rc::clone(self);
@@ -102,6 +120,9 @@ impl Calls {
     pub(super) fn end(&self, net: &Net, token: Token, end: End) {
         if self.open.borrow_mut().remove(&token) {
             self.ended.borrow_mut().push_back((token, end));
+            if self.is_refused.take() {
+                self.has_room.set(true);
+            }
             net.wake(self.client, net.rng.below(3_000));
         }
     }
@@ -116,10 +137,11 @@ impl Calls {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        !self.ended.borrow().is_empty()
+        self.has_room.get() || !self.ended.borrow().is_empty()
     }
 
     pub(super) fn poll(&self, mut on: impl FnMut(Completion<'_>)) -> usize {
+        self.has_room.set(false);
         let mut count = 0;
         loop {
             let Some((token, end)) = self.ended.borrow_mut().pop_front() else {

@@ -52,7 +52,8 @@ pub(super) struct Profile {
     pub(super) other_reach: u32,
     /// What clients want to be carried by.
     pub(super) carrier: Carrier,
-    /// Requests that a ring holds.
+    /// Requests that a ring holds, and calls of a client that may be under way to one
+    /// backend.
     pub(super) ring_len: usize,
     /// Longest message of a ring, in bytes.
     pub(super) message_len_max: usize,

@@ -57,6 +57,8 @@ counts! {
     Interleaved "interleaved",
     /// Sends that found a ring full.
     RingFull "ring_full",
+    /// Calls that found too many under way.
+    CallsFull "calls_full",
     /// Messages too long for a ring.
     TooLarge "too_large",
     /// Calls.
