@@ -14,6 +14,7 @@ mod heap;
 mod mapping;
 mod object;
 mod program;
+mod unmap;
 mod words;
 
 pub use fork::ForkMark;

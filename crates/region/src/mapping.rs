@@ -1,6 +1,7 @@
 //! Mappings of memory objects into this process, and private stand-ins for them.
 
 use crate::object::MemoryObject;
+use crate::unmap;
 use crate::words::SharedWords;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
@@ -279,9 +280,7 @@ impl Drop for Owned {
         match &self.backing {
             // SAFETY: the mapping was made by `map` with this length and every
             // `SharedWords` over it has ended.
-            Backing::Kernel => unsafe {
-                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize);
-            },
+            Backing::Kernel => unsafe { unmap::unmap(self.base.cast(), self.len as usize) },
             // SAFETY: `heap` leaked a box of exactly this many words.
             Backing::Heap => unsafe {
                 let count = (self.len / 8) as usize;

@@ -1,6 +1,7 @@
 //! Memory objects as two processes see them (both sides mapped here).
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 use trefoil_layout::words::{Words, WordsMut};
 use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, WordBuffer};
 
@@ -163,4 +164,31 @@ fn a_large_buffer_shrinks_when_only_small_copies_come() {
         buffer.prepare(8);
     }
     assert!(buffer.capacity() >= KEPT);
+}
+
+/// The CPU time that this thread has had.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Whoever drops the last handle may be an event loop: the kernel looks at every page
+/// of what is unmapped.
+#[test]
+#[cfg_attr(miri, ignore = "memory objects are the kernel's")]
+fn the_end_of_a_long_mapping_costs_its_dropper_little() {
+    let len = 256 * MIB;
+    let object = MemoryObject::create("test", len, len, HugePages::Off).unwrap();
+    let mapping = Mapping::owner(&object).unwrap();
+    let begin = thread_cpu();
+    mapping.prefault(0..len);
+    let populating = thread_cpu() - begin;
+    let begin = thread_cpu();
+    drop(mapping);
+    let dropping = thread_cpu() - begin;
+    // To unmap all of it takes a tenth, page by page.
+    assert!(
+        dropping < populating / 30,
+        "{dropping:?} after {populating:?}"
+    );
 }
