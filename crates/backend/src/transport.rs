@@ -33,10 +33,20 @@ const STREAM_COUNT_MAX: u32 = 128;
 /// Flow control of a connection: those who wait never keep the others from
 /// getting on.
 const CONNECTION_WINDOW_LEN: u32 = STREAM_COUNT_MAX * STREAM_WINDOW_LEN;
+/// What a stream may have waiting to be sent, in bytes.
+const SEND_BUFFER_LEN: usize = 64 << 10;
+/// A client of which nothing was heard for so long is asked whether it is there.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long it may take to say so: its host may have vanished, and its connection with
+/// it.
+const KEEP_ALIVE_PATIENCE: Duration = Duration::from_secs(20);
 /// Connections at a time, of clients that are known, by each socket.
 const CONNECTION_COUNT_MAX: usize = 4096;
 /// The same for those who scrape metrics, whoever they are.
 const SCRAPE_COUNT_MAX: usize = 64;
+/// How long a scrape may take, from its connection's beginning to its end: one who does
+/// not read what it has asked for does not keep its place.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take that is one message and one answer: longer than all
 /// that it may wait for together. (A stream's messages have their own patience.)
 const CALL_PATIENCE: Duration = Duration::from_secs(120);
@@ -184,6 +194,9 @@ async fn rpc<T>(
         .initial_connection_window_size(CONNECTION_WINDOW_LEN)
         .max_concurrent_streams(STREAM_COUNT_MAX)
         .max_frame_size(FRAME_LEN_MAX)
+        .max_send_buf_size(SEND_BUFFER_LEN)
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_PATIENCE)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {
@@ -212,9 +225,14 @@ async fn scrape(stream: tokio::net::TcpStream, state: Arc<State>, stopping: Stop
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_secs(10))
+        // The next scrape comes by the next connection.
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        result = connection => note(result),
+        result = tokio::time::timeout(SCRAPE_PATIENCE, connection) => match result {
+            Ok(result) => note(result),
+            Err(_) => tracing::debug!("a scraper takes too long"),
+        },
         () = stopped(stopping) => {}
     }
 }

@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use trefoil_backend::Server;
 use trefoil_cell::Mode;
@@ -92,6 +93,38 @@ fn a_value_longer_than_an_equal_share_stays() {
             }
         });
     }
+}
+
+/// Those who ask for long values and never read them take the turns of others for a
+/// while, not for ever.
+#[test]
+fn answers_that_nobody_reads_are_given_up() {
+    let case = Case {
+        mode: Mode::R1,
+        backends: 1,
+        limit: 128 << 20,
+    };
+    let server = ServerProcess::start(case);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let channel = connect(&server.socket).await;
+        let value = vec![7; 15 * MIB];
+        let set = request(0, Action::Set, b"long", &value);
+        channel.clone().mutate(set).await.unwrap();
+        // More than all turns at once.
+        let mut unread = Vec::new();
+        for _ in 0..3 {
+            let mut client = connect(&server.socket).await;
+            let mut call = Box::pin(async move { client.lookup(lookup(0, "long")).await });
+            // Begun, and never gone on with.
+            let once = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context)));
+            assert!(once.await.is_pending());
+            unread.push(call);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(fetch(&channel, 0, "long").await == Some(value));
+        drop(unread);
+    });
 }
 
 /// Stores and reads back with several clients; then the server says what it
@@ -401,14 +434,18 @@ async fn look_up(channel: &Client, backend: u32, client: u32, number: u32) -> bo
     found.is_some()
 }
 
-async fn fetch(channel: &Client, backend: u32, key: &str) -> Option<Vec<u8>> {
-    let request = v1::LookupRequest {
+fn lookup(backend: u32, key: &str) -> v1::LookupRequest {
+    v1::LookupRequest {
         backend,
         life: LIFE,
         config_id: CONFIG_ID,
         key: key.to_owned().into(),
-    };
-    let answer = channel.clone().lookup(request).await.unwrap().into_inner();
+    }
+}
+
+async fn fetch(channel: &Client, backend: u32, key: &str) -> Option<Vec<u8>> {
+    let answer = channel.clone().lookup(lookup(backend, key)).await;
+    let answer = answer.unwrap().into_inner();
     match trefoil_rpc::decode_lookup_answer(&answer).unwrap().found {
         Found::Present { version, data } => {
             let tag = KeyHasher::default().hash(key.as_bytes()).tag;

@@ -177,6 +177,33 @@ fn noise_on_the_sockets_is_survived() {
     assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
 }
 
+/// A client whose host has vanished ends nothing: it is asked whether it is there.
+#[test]
+fn a_silent_connection_is_asked_whether_it_is_there() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut stream = std::os::unix::net::UnixStream::connect(cell.home.path().join("rpc")).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    // Preface and empty settings.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    const PING: u8 = 6;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).expect("a ping");
+        let [0, high, low, kind, ..] = head else {
+            panic!("a frame of {head:?}");
+        };
+        if kind == PING {
+            break;
+        }
+        let mut rest = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+        stream.read_exact(&mut rest).unwrap();
+    }
+}
+
 /// What a connection has to show whose it is.
 const GUEST_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -321,6 +348,20 @@ fn metrics_are_served_over_http() {
         assert!(text.contains(&line), "{line}");
     }
     assert!(!text.contains("# EOF"), "{text}");
+}
+
+/// A scraper that asks again and again and reads nothing would fill the server's
+/// memory: each connection is answered once.
+#[test]
+fn a_connection_is_scraped_once() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut stream = std::net::TcpStream::connect(cell.server.metrics_address().unwrap()).unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    stream.write_all(request).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    assert!(text.contains("connection: close\r\n"), "{text}");
 }
 
 #[test]
