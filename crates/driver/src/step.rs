@@ -11,7 +11,7 @@ use trefoil_client_core::fill::{Stamps, leaves_room};
 use trefoil_client_core::get::{Failure, GetOutcome, GetStep, Strategy};
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_client_core::mutate::MutateStep;
-use trefoil_client_core::outcome::MutationOutcome;
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_fabric::port::{Port, Progress};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Rejection};
@@ -48,7 +48,7 @@ impl<H: Host> Driver<H> {
             self.restart(&mut op, now);
         }
         if now >= op.limits.deadline_ns && op.waits_for_room() {
-            self.ends_in_waiting(&mut op);
+            op.end_waiting();
         }
         if std::mem::take(&mut op.needs_plan) {
             self.plan_anew(&mut op, now);
@@ -426,11 +426,7 @@ impl<H: Host> Driver<H> {
             op.messages[replica] = message;
             op.owed[replica] = Owed::Nothing;
             let why = format!("cannot reach backend {number}");
-            op.no_answer(
-                replica,
-                trefoil_client_core::outcome::SendFailure::NotSent,
-                &why,
-            );
+            op.no_answer(replica, SendFailure::NotSent, &why);
             return;
         }
         if let Some(link) = self.link_of(op, replica)
@@ -582,6 +578,20 @@ impl Op {
                     // It is not looked up by two reads then.
                     self.needs_plan |= is_up && !is_mapped;
                 }
+            }
+        }
+    }
+
+    /// The operation's time is over, and it is not decided: what still waits for room
+    /// is not sent, and its machine knows that it was not.
+    #[cold]
+    fn end_waiting(&mut self) {
+        for replica in 0..self.cohort.as_slice().len() {
+            if let Owed::Room(_) = self.owed[replica] {
+                self.owed[replica] = Owed::Nothing;
+                let number = self.cohort.as_slice()[replica];
+                let why = format!("no room on the way to backend {number} in time");
+                self.no_answer(replica, SendFailure::NotSent, &why);
             }
         }
     }

@@ -334,20 +334,6 @@ impl<H: Host> Driver<H> {
         self.end_held(number, way);
     }
 
-    /// The operation's time is over, and it is not decided: what still waits for room
-    /// is not sent, and its machine knows that it was not.
-    #[cold]
-    pub(crate) fn ends_in_waiting(&self, op: &mut Op) {
-        for replica in 0..op.owed.len() {
-            if let Owed::Room(_) = op.owed[replica] {
-                op.owed[replica] = Owed::Nothing;
-                let number = op.cohort.as_slice().get(replica).copied().unwrap_or(0);
-                let why = format!("no room on the way to backend {number} in time");
-                op.no_answer(replica, SendFailure::NotSent, &why);
-            }
-        }
-    }
-
     /// A message that waits for room is not sent.
     #[cold]
     fn give_up_waiting(&mut self, at: u32, replica: usize, why: &str) {
