@@ -40,6 +40,7 @@ const STALL: Duration = Duration::from_secs(1);
 struct Watch {
     last: Progress,
     since: Instant,
+    looked: Instant,
 }
 
 impl Watch {
@@ -47,11 +48,18 @@ impl Watch {
         Watch {
             last: Progress::default(),
             since: now,
+            looked: now,
         }
     }
 
-    /// Whether the poller gets on, or sleeps because there is nothing to do.
+    /// Whether the poller gets on, or sleeps because there is nothing to do. While
+    /// this thread did not run, the poller may not have been able to either: after a
+    /// pause of the machine it is given its time anew.
     fn gets_on(&mut self, progress: Progress, now: Instant) -> bool {
+        if now.saturating_duration_since(self.looked) > LATE {
+            self.since = now;
+        }
+        self.looked = now;
         if progress.is_asleep || progress != self.last {
             self.last = progress;
             self.since = now;
@@ -113,14 +121,19 @@ mod tests {
             let progress = Progress { rounds, is_asleep };
             watch.gets_on(progress, begin + Duration::from_millis(ms))
         };
-        assert!(after(0, 7, false));
-        assert!(after(900, 7, false), "a busy machine");
-        assert!(!after(1000, 7, false), "hung");
-        assert!(!after(9000, 7, false));
-        assert!(after(9100, 8, false), "it has gone on");
-        assert!(after(9200, 8, true));
-        assert!(after(99_000, 8, true), "nothing to do");
-        assert!(after(99_900, 8, false));
-        assert!(!after(100_900, 8, false));
+        assert!(
+            (0..10).all(|tenth| after(100 * tenth, 7, false)),
+            "a busy machine"
+        );
+        assert!((10..90).all(|tenth| !after(100 * tenth, 7, false)), "hung");
+        assert!(after(9_000, 8, false), "it has gone on");
+        assert!(
+            (91..990).all(|tenth| after(100 * tenth, 8, true)),
+            "nothing to do"
+        );
+        assert!((990..999).all(|tenth| after(100 * tenth, 8, false)));
+        assert!(!after(100_000, 8, false));
+        assert!(after(102_000, 8, false), "who looks has not run either");
+        assert!(!(1021..=1030).all(|tenth| after(100 * tenth, 8, false)));
     }
 }

@@ -4,6 +4,7 @@
 use crate::asynchronous::Signals;
 use crate::cell::Shared;
 use crate::port::ClientPort;
+use crate::pulse;
 use crate::rpc::{Bell, Rpc, RpcPort};
 use crate::time;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -60,6 +61,7 @@ pub(crate) struct ClientHost {
 
 impl ClientHost {
     pub(crate) fn new(shared: Arc<Shared>, clock_offset_ms: i64) -> Self {
+        pulse::begin();
         ClientHost {
             shared,
             mailbox: Arc::default(),
@@ -129,6 +131,10 @@ impl Host for ClientHost {
 
     fn random(&mut self) -> u64 {
         random()
+    }
+
+    fn running_since_ns(&self) -> u64 {
+        pulse::running_since_ns()
     }
 
     /// In a thread of its own: a process that hangs lets one knock and does not

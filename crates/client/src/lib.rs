@@ -31,6 +31,7 @@
 //! | `asynchronous` | the same for tasks: a thread, a queue, reads in place |
 //! | `host` | connections and configurations for the driver |
 //! | `port`, `rpc` | the carriers: shared memory, gRPC |
+//! | `pulse` | whether this process has paused |
 //! | `carriers` | why a carrier is not the fastest one, said once |
 //! | `census`, `flush`, `list`, `reload` | of the whole cell, by RPC |
 
@@ -51,6 +52,7 @@ mod look;
 mod mutate;
 mod owned;
 mod port;
+mod pulse;
 mod reaches;
 mod reload;
 mod rpc;

@@ -54,6 +54,10 @@ pub trait Host: Clock {
     /// Random bits.
     fn random(&mut self) -> u64;
 
+    /// When this process began to run, or to run again after a pause, its own or the
+    /// whole machine's, on the monotonic clock.
+    fn running_since_ns(&self) -> u64;
+
     /// Begins to connect to a backend by its best carrier.
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32);
 

@@ -38,6 +38,9 @@ const SILENCE_NS_PER_BYTE: u64 = 64;
 /// So long before that one that owes reads only is greeted: if it answers, it is not
 /// silent but busy with what it was asked for, a long value on a slow link for one.
 const GREETED_BEFORE_NS: u64 = 250_000_000;
+/// So long after a pause of this process, a backend that is missing may have paused
+/// with it, and not have got to run yet.
+pub(crate) const RESUMING_NS: u64 = 500_000_000;
 /// How soon after a connection that could not be made an operation may have the
 /// next one begun: each takes a thread.
 const TRY_SPACING_NS: u64 = 5_000_000;
@@ -393,7 +396,7 @@ impl<P: Port> Link<P> {
     }
 
     /// Whether it is, with `len` bytes of values on their way to it. One whose lease
-    /// is alive does not hang. One that owes nothing but what it was asked to read is
+    /// is alive does not hang, and a pause of this process is not its silence. One that owes nothing but what it was asked to read is
     /// greeted shortly before.
     pub(crate) fn is_silent<H: Host<Port = P>>(
         &mut self,
@@ -403,7 +406,8 @@ impl<P: Port> Link<P> {
         host: &mut H,
         topology: &Arc<Topology>,
     ) -> bool {
-        if self.view().is_some_and(|view| view.lease_alive(now_ns)) {
+        let has_paused = host.running_since_ns() > self.heard_ns;
+        if has_paused || self.view().is_some_and(|view| view.lease_alive(now_ns)) {
             self.heard(now_ns);
             return false;
         }

@@ -3,6 +3,7 @@
 use crate::driver::Driver;
 use crate::host::Host;
 use crate::inline::COARSE_LAG_NS;
+use crate::link::RESUMING_NS;
 use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
 use std::sync::Arc;
 use trefoil_client_core::cas::CasStep;
@@ -208,6 +209,10 @@ impl<H: Host> Driver<H> {
                 self.reconnect(op, replica, now);
                 Flow::Again
             }
+            GetStep::Await { replica } => {
+                self.await_back(op, replica, now);
+                Flow::Again
+            }
             GetStep::Pause { ns } => Flow::Pause(ns),
             GetStep::Wait { until_ns } => Flow::Wait(until_ns),
             GetStep::Done(outcome) => Flow::Ended(match outcome {
@@ -369,6 +374,18 @@ impl<H: Host> Driver<H> {
             op.reconnected(replica, false, false);
         } else {
             op.owed[replica] = Owed::Connection;
+        }
+    }
+
+    /// A lookup has no quorum without this replica. Shortly after a pause it is
+    /// greeted: it may have paused, too. Else it is as it seems to be.
+    #[cold]
+    fn await_back(&mut self, op: &mut Op, replica: usize, now: u64) {
+        let resumed_ns = self.host.running_since_ns();
+        if resumed_ns != 0 && now < resumed_ns.saturating_add(RESUMING_NS) {
+            self.reconnect(op, replica, now);
+        } else {
+            self.fail(op, replica);
         }
     }
 

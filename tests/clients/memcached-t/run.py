@@ -43,7 +43,7 @@ def run(target, name, options):
     try:
         with servers.Servers(target, *options) as server:
             done = subprocess.run(
-                ["prove", f"t/{name}"],
+                ["prove", "--verbose", f"t/{name}"],
                 cwd=SOURCE,
                 env={**server.environment(), "T_MEMD_USE_DAEMON": server.memcached},
                 stdin=subprocess.DEVNULL,
@@ -65,6 +65,14 @@ def run(target, name, options):
     return passed, count, output, time.monotonic() - begin
 
 
+def shortened(output):
+    """Of what passed only the last line, of long items only how they begin."""
+    lines = output.splitlines()
+    passed = [line for line in lines if line.startswith("ok ")]
+    lines = [line for line in lines if not line.startswith("ok ")] + passed[-1:]
+    return "\n".join(line if len(line) <= 300 else f"{line[:300]}…" for line in lines)
+
+
 def main(target, names):
     files, left_out = listed()
     names = names or [name for name in files if target not in left_out[name]]
@@ -79,7 +87,7 @@ def main(target, names):
             print(f"{'ok' if passed else 'FAILED':6} {runs[done]:24} {count:5} tests {seconds:5.1f} s")
             if not passed:
                 failed.append(runs[done])
-                print(output)
+                print(shortened(output))
             sys.stdout.flush()
     print(f"{len(names)} files, {tests} tests, {len(failed)} files failed {' '.join(sorted(failed))}".rstrip())
     return 1 if failed else 0

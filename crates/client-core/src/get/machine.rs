@@ -41,6 +41,8 @@ pub struct Get<const N: usize> {
     /// a digest of those votes.
     pub(super) still_count: u8,
     pub(super) still_digest: u64,
+    /// The missing replicas have been waited for, as long as they are worth it.
+    pub(super) has_awaited: bool,
     pub(super) outcome: Option<GetOutcome>,
 }
 
@@ -65,6 +67,7 @@ impl<const N: usize> Get<N> {
             retry: Retry::new(limits),
             still_count: 0,
             still_digest: 0,
+            has_awaited: false,
             outcome: None,
         };
         get.begin(plan, now_ns);
@@ -81,6 +84,7 @@ impl<const N: usize> Get<N> {
         self.tag = hash.tag;
         self.pause_ns = 0;
         self.still_count = 0;
+        self.has_awaited = false;
         self.preferred = plan.preferred;
         self.hedge_after_ns = plan.hedge_after_ns;
         self.begin(plan, now_ns);
@@ -457,6 +461,7 @@ fn rare_step(state: &mut Replica, replica: usize) -> GetStep {
             cause: RetryCause::Window,
         },
         Work::Reconnect => GetStep::Reconnect { replica },
+        Work::Await => GetStep::Await { replica },
         // `poll` passes only those above.
         _ => lookup_step(state.strategy, replica),
     }

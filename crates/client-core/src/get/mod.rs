@@ -16,6 +16,8 @@
 //!         Refresh { replica, .. } => windows by RPC or from the control region
 //!                                                          -> handle_refreshed, or handle_failure
 //!         Reconnect { replica }  => a new connection       -> handle_reconnected, or handle_failure
+//!         Await { replica }      => the same, if its silence may be a pause that is over;
+//!                                   otherwise handle_failure at once
 //!         Pause { ns }           => spin, yield or sleep that long
 //!         Wait { until_ns }      => nothing to start: feed a completion, or poll again at that time
 //!         Done(outcome)          => ends it
@@ -49,6 +51,12 @@
 //! down: a loss of quorum turns hits into misses. Who writes on the strength of
 //! it asks carefully ([`Plan::careful`]): the survivors have to say the same by
 //! message, and one that is alone says nothing at all.
+//!
+//! A lease that is over says that its backend is dead or hangs, unless this whole
+//! machine has paused: then every lease is over, each backend renews its own when
+//! it gets to run, and the survivors may differ by what was stored a moment before.
+//! So whoever finds a lease over asks the survivors by message, and before any such
+//! miss the driver is asked whether the missing replica is worth waiting for.
 
 mod machine;
 mod rounds;
@@ -168,6 +176,13 @@ pub enum GetStep {
     },
     /// Establish the connection anew.
     Reconnect {
+        /// Place in the cohort.
+        replica: usize,
+    },
+    /// The replica gives no vote, and without it there is no quorum. If it may have
+    /// paused together with this process, wait until it is connected again;
+    /// otherwise it is gone, and that is a [`Failure::Connection`] at once.
+    Await {
         /// Place in the cohort.
         replica: usize,
     },

@@ -25,6 +25,7 @@ pub(super) enum Work {
     /// Refresh, because of the data window.
     RefreshWindow,
     Reconnect,
+    Await,
     /// A step is outstanding.
     Busy,
     /// It has voted, or gives no vote.
@@ -69,7 +70,7 @@ impl Replica {
 /// its last, a hundredth of what the retry budget allows.
 const STILL_ROUND_COUNT: u8 = 10;
 
-/// The same where a replica gives no vote: one more look.
+/// The same where a replica gives no vote and its lease was over before: one more look.
 const STILL_ROUND_COUNT_SURVIVORS: u8 = 2;
 
 /// Any odd number with well spread bits will do.
@@ -295,9 +296,10 @@ impl<const N: usize> Get<N> {
 
     /// Another round, or the end.
     ///
-    /// Where a replica gives no vote, waiting would bring no third one: one more
-    /// look, and for who writes on the strength of it, what the survivors answer:
-    /// one of them may have a message in its ring that it has not got round to.
+    /// Where a replica gives no vote, waiting would bring no third one, unless all have
+    /// paused: one more look, and for who writes on the strength of it, or has found
+    /// the lease over just now, what the survivors answer: one of them may have a
+    /// message in its ring that it has not got round to.
     /// Where a replica without the value goes on disagreeing with one that has it,
     /// it is most likely no mutation on its way, which ends within microseconds,
     /// and to the caller it is a miss either way. Three different values may be three
@@ -307,7 +309,9 @@ impl<const N: usize> Get<N> {
         let is_absent = |vote: &Vote| matches!(vote, Vote::Absent { .. });
         let may_stay = self.is_careful() || self.votes.iter().any(is_absent);
         let is_short = self.votes.contains(&Vote::None);
-        let asks_survivors = is_short && self.is_careful() && self.is_at_rest();
+        let has_lapsed = |replica: &Replica| replica.lacking == Some(RetryCause::Lease);
+        let is_wary = self.is_careful() || self.replicas.iter().any(has_lapsed);
+        let asks_survivors = is_short && is_wary && self.is_at_rest();
         let is_still = if asks_survivors {
             self.still_count > STILL_ROUND_COUNT_SURVIVORS
         } else if is_short {
@@ -316,8 +320,10 @@ impl<const N: usize> Get<N> {
             may_stay && self.still_count > STILL_ROUND_COUNT
         };
         if is_still && self.is_at_rest() {
-            self.retry.count(RetryCause::Inquorate);
-            self.finish_miss(MissReason::Inquorate);
+            if !self.await_missing() {
+                self.retry.count(RetryCause::Inquorate);
+                self.finish_miss(MissReason::Inquorate);
+            }
         } else if asks_survivors && self.still_count == STILL_ROUND_COUNT_SURVIVORS
             || may_stay && self.still_count == STILL_ROUND_COUNT
         {
@@ -359,6 +365,27 @@ impl<const N: usize> Get<N> {
                 self.replicas[number].work = Work::Message;
             }
         }
+    }
+
+    /// Has the driver wait, once, for those that give no vote; `false` if there are
+    /// none. The votes of the others stand.
+    fn await_missing(&mut self) -> bool {
+        if std::mem::replace(&mut self.has_awaited, true) {
+            return false;
+        }
+        let mut is_any = false;
+        for (vote, replica) in self.votes.iter_mut().zip(&mut self.replicas) {
+            let is_unheard = matches!(
+                replica.lacking,
+                Some(RetryCause::Lease | RetryCause::Connection)
+            );
+            if *vote == Vote::None && is_unheard {
+                *vote = Vote::Open;
+                replica.work = Work::Await;
+                is_any = true;
+            }
+        }
+        is_any
     }
 
     /// Everybody who can vote votes again.

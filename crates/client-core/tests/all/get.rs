@@ -509,6 +509,8 @@ fn survivors_that_disagree_are_a_miss_after_one_more_look() {
     for _ in 0..2 {
         survivors_disagree(&mut get);
     }
+    get.asks(GetStep::Await { replica: 1 });
+    get.fails(1, Failure::Connection);
     get.miss(MissReason::Inquorate);
     let present = [Some(v(5)), None, None];
     assert_eq!(get.0.looked(), Looked::Disagree { present });
@@ -547,6 +549,8 @@ fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
     ] {
         let mut get = survivors_are_asked(&plan, limits);
         get.answers(0, 5).answers_absent(2);
+        get.asks(GetStep::Await { replica: 1 });
+        get.fails(1, Failure::Connection);
         get.miss(MissReason::Inquorate);
         let present = [Some(v(5)), None, None];
         assert_eq!(get.0.looked(), Looked::Disagree { present });
@@ -558,6 +562,49 @@ fn who_asks_carefully_is_told_of_no_miss_while_something_may_be_on_its_way() {
     let mut get = the_same_until_it_asks(&Plan::frugal(0).careful(now, Version::ZERO), ABSENT);
     get.absent(0).absent(2);
     get.miss(MissReason::Absent);
+}
+
+#[test]
+fn a_replica_that_has_paused_decides_when_it_is_back() {
+    let mut get = Script::<3>::with(&without_1(), Limits::until(u64::MAX));
+    for _ in 0..2 {
+        survivors_disagree(&mut get);
+    }
+    get.asks(GetStep::Await { replica: 1 }).waits();
+    get.0.handle_reconnected(1);
+    get.asks_index(1).votes(1, 5, 1).hit(0, 5);
+    // It is waited for once: it has gone again.
+    let mut get = Script::<3>::with(&without_1(), Limits::until(u64::MAX));
+    for _ in 0..2 {
+        survivors_disagree(&mut get);
+    }
+    get.asks(GetStep::Await { replica: 1 });
+    get.0.handle_reconnected(1);
+    get.asks_index(1).fails(1, Failure::Connection);
+    get.miss(MissReason::Inquorate);
+}
+
+#[test]
+fn where_a_lease_has_just_ended_the_survivors_are_asked() {
+    let mut get = Script::<3>::new();
+    get.asks_index(0).asks_index(1).fails(1, Failure::Lease);
+    for _ in 0..2 {
+        get.asks_index(2).votes(0, 5, 1).votes(2, 4, 1);
+        get.asks_data(0).data(0, 5);
+        if let GetStep::Pause { .. } = get.0.clone().poll(0) {
+            get.0.poll(0);
+        }
+        if get.0.clone().poll(0) == (GetStep::ReadIndex { replica: 0 }) {
+            get.asks_index(0);
+        }
+    }
+    for replica in [0, 2] {
+        let by_rpc = false;
+        get.asks(GetStep::Ask { replica, by_rpc });
+    }
+    // The last one had the message in its ring.
+    get.answers(2, 5).answers(0, 5);
+    get.hit(0, 5);
 }
 
 /// Survivors that disagree, up to the question what they answer.

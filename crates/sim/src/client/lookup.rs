@@ -118,6 +118,10 @@ impl<const R: usize> Client<R> {
                 *view = View::take(env, view.instance);
                 op.machine.handle_refreshed(replica);
             }
+            // Nobody pauses here.
+            GetStep::Await { replica } => {
+                op.machine.handle_failure(replica, Failure::Connection);
+            }
             GetStep::Reconnect { replica } => {
                 let member = key.first_member + replica;
                 let current = env.current_number(member);

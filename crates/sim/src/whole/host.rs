@@ -170,6 +170,10 @@ impl Host for SimHost {
         self.net.rng.next()
     }
 
+    fn running_since_ns(&self) -> u64 {
+        0
+    }
+
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32) {
         let errand = Errand::Connect {
             to: Rc::clone(&self.mailbox),

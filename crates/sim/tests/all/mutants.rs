@@ -87,7 +87,8 @@ fn rule_14_a_cas_is_sent_once() {
 #[test]
 fn rule_15_a_refused_cas_looks_before_it_goes_on() {
     // Both contenders take back their copies: what they were to replace is lost.
-    shows(Rule::Client(Core::CasWithoutLook), &[Property::Kept]);
+    let rule = Rule::Client(Core::CasWithoutLook);
+    shows_near(21_500, rule, &[Property::Kept]);
 }
 
 #[test]
@@ -138,13 +139,13 @@ fn a_fill_counts_only_where_its_miss_has_read_the_stamp() {
 #[test]
 fn a_fill_takes_nobodys_place() {
     let rule = Rule::Client(Core::FillAnywhere);
-    shows_near(14_000, rule, &[Property::Quorum, Property::Kept]);
+    shows_near(83_000, rule, &[Property::Quorum, Property::Kept]);
 }
 
 #[test]
 fn a_fill_that_gives_way_leaves_nothing_behind() {
     let rule = Rule::Client(Core::FillStays);
-    shows(rule, &[Property::Quorum, Property::Kept]);
+    shows_near(32_500, rule, &[Property::Quorum, Property::Kept]);
 }
 
 #[test]

@@ -163,6 +163,7 @@ impl Cohort {
                     let answer = store(replica).lookup(NOW, KEY, &mut bytes);
                     get.handle_answer(replica, &answer, &check);
                 }
+                GetStep::Await { replica } => get.handle_failure(replica, Failure::Connection),
                 GetStep::Pause { .. } => {}
                 GetStep::Done(outcome) => return outcome,
                 step => panic!("{step:?}"),

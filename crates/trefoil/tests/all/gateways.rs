@@ -2,7 +2,7 @@
 
 use crate::doors::{Front, expect};
 use crate::support::{Cell, Hanging, kill, parse, run};
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -108,6 +108,44 @@ fn a_gateway_goes_on_beside_a_replica_that_hangs() {
         }
     }
     eprintln!("the longest operation took {longest:?}");
+}
+
+/// Pauses so long that every lease has ended.
+const PAUSE: Duration = Duration::from_millis(900);
+
+/// All stand still for a while, as on a host that has paused its guest. Where each
+/// had got to before is this test's: one replica is far from having a value whole
+/// that the two others have acknowledged, and one of those is the last to run again.
+#[test]
+fn what_was_stored_is_found_after_the_machine_has_paused() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "256MiB"]);
+    let front = gateway(&cell.address, &["--item-max", "16MiB"]);
+    let mut memcached = front.connect("memcached");
+    // More than a connection keeps on its way.
+    let len = 12 << 20;
+    for round in 0..3 {
+        for late in 0..3 {
+            let is_behind = (late + 1 + round % 2) % 3;
+            let store = |fill: &str| format!("set k 0 0 {len}\r\n{}\r\n", fill.repeat(len));
+            expect(&mut memcached, &store("a"), "STORED\r\n");
+            let behind = Hanging::new(cell.pids[is_behind]);
+            expect(&mut memcached, &store("b"), "STORED\r\n");
+            let gateway = Hanging::new(front.pid());
+            let last = Hanging::new(cell.pids[late]);
+            drop(behind);
+            std::thread::sleep(PAUSE);
+            memcached.get_mut().write_all(b"get k\r\n").unwrap();
+            drop(gateway);
+            drop(last);
+            let mut line = String::new();
+            memcached.read_line(&mut line).unwrap();
+            assert_eq!(line, format!("VALUE k 0 {len}\r\n"), "{late} was late");
+            let mut value = vec![0; len + "\r\nEND\r\n".len()];
+            memcached.read_exact(&mut value).unwrap();
+            assert!(value[..len].iter().all(|byte| *byte == b'b'));
+        }
+    }
 }
 
 fn log_in(front: &Front, user: &str, answer: &str) -> std::io::BufReader<std::net::TcpStream> {
