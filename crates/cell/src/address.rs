@@ -47,6 +47,13 @@ pub enum CellAddress {
 pub enum CellLocation {
     /// From any of these servers.
     Servers(Vec<RpcAddress>),
+    /// From the server at this socket.
+    Socket {
+        /// Where it really is.
+        address: RpcAddress,
+        /// The socket's owner's user id.
+        owner: u32,
+    },
     /// From this directory.
     Directory(PathBuf),
 }
@@ -281,8 +288,11 @@ impl CellAddress {
             }
         };
         if metadata.file_type().is_socket() {
-            check_found(path)?;
-            Ok(CellLocation::Servers(vec![RpcAddress::unix(path)?]))
+            let found = check_found(path)?;
+            Ok(CellLocation::Socket {
+                address: RpcAddress::unix(found.path)?,
+                owner: found.owner,
+            })
         } else if metadata.is_dir() {
             Ok(CellLocation::Directory(path.clone()))
         } else {
@@ -383,7 +393,18 @@ mod tests {
         assert!(matches!(locate(dir.path()), Ok(CellLocation::Directory(_))));
         let socket = dir.path().join("s");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert!(matches!(locate(&socket), Ok(CellLocation::Servers(_))));
+        // By a link: what is connected to is what was looked at.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let real = RpcAddress::unix(socket.canonicalize().unwrap()).unwrap();
+        let owner = rustix::process::geteuid().as_raw();
+        for path in [&socket, &link] {
+            let location = CellLocation::Socket {
+                address: real.clone(),
+                owner,
+            };
+            assert_eq!(locate(path).unwrap(), location);
+        }
         let file = dir.path().join("f");
         std::fs::write(&file, "").unwrap();
         assert!(matches!(locate(&file), Err(AddressError::NotACell(_))));

@@ -29,7 +29,7 @@ pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PA
 pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfig, ConfigError};
 pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};
-pub use owner::{OwnerError, check_found, check_owner};
+pub use owner::{Found, OwnerError, check_found, check_owner};
 pub use peer::listening_process;
 pub use runtime_dir::{RuntimeDirError, runtime_dir};
 pub use store::{

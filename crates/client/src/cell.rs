@@ -14,6 +14,7 @@ use trefoil_cell::{
     CellAddress, CellConfig, CellLocation, ConfigStore as _, DirectoryStore, Mode, RpcAddress,
 };
 use trefoil_driver::{Options, Topology};
+use trefoil_fabric::shm::UserPolicy;
 use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
 
@@ -30,6 +31,9 @@ pub struct Cell {
 pub(crate) struct Shared {
     address: String,
     location: CellLocation,
+    /// Whose shared memory is believed: the user's whose cell was asked for, where a
+    /// directory or a socket says who that is.
+    pub(crate) servers: UserPolicy,
     topology: RwLock<Arc<Topology>>,
     /// Held while the configuration is loaded: of two that load it, the one that
     /// began later has the last word.
@@ -58,11 +62,12 @@ impl Cell {
             .and_then(|a| a.locate())
             .map_err(bad)?;
         let rpc = Rpc::new(CONNECT_PATIENCE);
-        let config = load(&rpc, address, &location)?;
+        let (config, owner) = load(&rpc, address, &location)?;
         Ok(Cell {
             inner: Arc::new(Shared {
                 address: address.to_owned(),
                 location,
+                servers: owner.map_or(UserPolicy::SameUser, |id| UserPolicy::Listed(vec![id])),
                 topology: RwLock::new(Arc::new(Topology::new(Arc::new(config)))),
                 loading: Mutex::default(),
                 changes: AtomicU64::new(0),
@@ -225,7 +230,7 @@ impl Shared {
     /// Loads the configuration anew; an older one of the same life is ignored.
     pub(crate) fn learn(&self) -> Result<Arc<Topology>, ConnectError> {
         let _loading = self.loading.lock().unwrap_or_else(|e| e.into_inner());
-        let fresh = load(&self.rpc, &self.address, &self.location)?;
+        let (fresh, _) = load(&self.rpc, &self.address, &self.location)?;
         let mut known = self.topology.write().unwrap_or_else(|e| e.into_inner());
         if fresh.topology_id() != known.id() && !fresh.topology_id().is_followed_by(known.id()) {
             *known = Arc::new(Topology::new(Arc::new(fresh)));
@@ -247,13 +252,28 @@ impl Shared {
     }
 }
 
-fn load(rpc: &Rpc, address: &str, location: &CellLocation) -> Result<CellConfig, ConnectError> {
+/// The configuration, and the user id of the cell's owner if its place in the file
+/// system says it.
+fn load(
+    rpc: &Rpc,
+    address: &str,
+    location: &CellLocation,
+) -> Result<(CellConfig, Option<u32>), ConnectError> {
     match location {
         CellLocation::Directory(path) => {
-            let config = DirectoryStore::open(path)?.load()?;
-            config.ok_or_else(|| trefoil_cell::ConfigStoreError::NoCell(path.clone()).into())
+            let (store, owner) = DirectoryStore::find(path)?;
+            let config = store.load()?;
+            let none = || trefoil_cell::ConfigStoreError::NoCell(path.clone());
+            Ok((config.ok_or_else(none)?, Some(owner)))
         }
-        CellLocation::Servers(servers) => load_from_servers(rpc, address, servers),
+        CellLocation::Socket {
+            address: server,
+            owner,
+        } => {
+            let config = load_from_servers(rpc, address, std::slice::from_ref(server))?;
+            Ok((config, Some(*owner)))
+        }
+        CellLocation::Servers(servers) => Ok((load_from_servers(rpc, address, servers)?, None)),
     }
 }
 

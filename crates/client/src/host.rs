@@ -168,7 +168,10 @@ impl Host for ClientHost {
             Arc::clone(&self.shared.rpc),
             Arc::clone(&self.shared.reaches),
         );
-        let mut options = ConnectOptions::default();
+        let mut options = ConnectOptions {
+            servers: self.shared.servers.clone(),
+            ..ConnectOptions::default()
+        };
         if self.shared.hushed.holds(backend) {
             options.timeout = HUSHED_PATIENCE;
         }

@@ -101,16 +101,29 @@ impl DirectoryStore {
         Ok(store)
     }
 
-    /// Opens a directory that holds a cell: this user's, or one whose cell may let
-    /// this user in.
+    /// Opens a directory that holds a cell, for a server of it: this user's alone.
     pub fn open(directory: &Path) -> Result<Self, ConfigStoreError> {
+        Self::is_there(directory)?;
+        let store = Self::at(directory)?;
+        check_owner(&store.directory)?;
+        Ok(store)
+    }
+
+    /// Opens a directory that holds a cell, for a client: this user's, or one whose
+    /// cell may let this user in. Returns its owner's user id, too.
+    pub fn find(directory: &Path) -> Result<(Self, u32), ConfigStoreError> {
+        Self::is_there(directory)?;
+        let found = check_found(directory)?;
+        let store = DirectoryStore {
+            directory: found.path,
+        };
+        Ok((store, found.owner))
+    }
+
+    fn is_there(directory: &Path) -> Result<(), ConfigStoreError> {
         let path = directory.join("cell.json");
         match path.try_exists() {
-            Ok(true) => {
-                let store = Self::at(directory)?;
-                check_found(&store.directory)?;
-                Ok(store)
-            }
+            Ok(true) => Ok(()),
             Ok(false) => Err(ConfigStoreError::NoCell(directory.to_owned())),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 Err(ConfigStoreError::Shut { path })

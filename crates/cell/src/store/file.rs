@@ -62,8 +62,16 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     handle.sync_all().map_err(|e| fail("sync", directory, e))
 }
 
+/// Writes a file that is new: what stands at `path` may be what a crash has left, or a
+/// link that somebody has put there, and is not written through.
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<File, FileError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(fail("remove", path, error));
+        }
+        _ => {}
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
         .map_err(|e| fail("create", path, e))?;
     let mut file = File::from(fd);

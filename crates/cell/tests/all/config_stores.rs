@@ -231,6 +231,43 @@ fn a_broken_file_and_an_empty_directory_are_named() {
     }
 }
 
+/// What a crash has left is replaced, and what a link names is not written.
+#[test]
+fn the_next_configuration_is_written_to_a_file_of_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let store = DirectoryStore::create(&home.path().join("cell")).unwrap();
+    let other = home.path().join("other");
+    std::fs::write(&other, "precious").unwrap();
+    let next = store.directory().join("cell.next");
+    std::os::unix::fs::symlink(&other, &next).unwrap();
+    store.compare_and_swap(None, &config(1)).unwrap();
+    assert_eq!(std::fs::read(&other).unwrap(), b"precious");
+    assert_eq!(store.load().unwrap().unwrap(), config(1));
+    std::fs::write(&next, "half a fi").unwrap();
+    let known = config(1).topology_id();
+    store.compare_and_swap(Some(known), &config(2)).unwrap();
+    assert_eq!(store.load().unwrap().unwrap(), config(2));
+    assert!(!next.exists());
+}
+
+/// A server of another user's directory would write where that user says.
+#[test]
+fn a_server_takes_no_other_users_directory() {
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a directory away");
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("cell");
+    let store = DirectoryStore::create(&dir).unwrap();
+    store.compare_and_swap(None, &config(1)).unwrap();
+    DirectoryStore::open(&dir).unwrap();
+    std::os::unix::fs::chown(&dir, Some(NOBODY), None).unwrap();
+    let error = DirectoryStore::open(&dir).unwrap_err().to_string();
+    assert!(error.contains("belongs to user 65534"), "{error}");
+}
+
 #[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Another user of this host comes in through no door. Needs root, to become
 //! somebody else; says so where it cannot.
 
-use crate::support::{Cell, PROGRAM, free_port, text};
+use crate::support::{Cell, PROGRAM, free_port, parse, text};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -254,6 +254,39 @@ fn a_user_who_is_let_in_comes_into_the_cell_of_an_ordinary_user() {
     let got = as_guest(&["get", "k"], &dir);
     assert_eq!(got.stdout, b"theirs", "{}", text(&got.stderr));
     assert_eq!(cell.run(&["get", "k"]).stdout, b"theirs");
+    let status = parse(&as_guest(&["cell", "status", "--json"], &dir));
+    let backend = &status["backends"][0];
+    assert_eq!(backend["carrier"], "shared", "{status:#}");
+
+    // By a link, which may be the guest's or root's, and not the owner's where
+    // anybody can make one.
+    let common_place = common.dir.path().join("common");
+    std::fs::create_dir(&common_place).unwrap();
+    open(&common_place, 0o1777);
+    let link_of = |user: u32, name: &str| {
+        let link = common_place.join(name);
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(user), Some(user)).unwrap();
+        link
+    };
+    for user in [0, GUEST] {
+        let got = as_guest(&["get", "k"], &link_of(user, &format!("of-{user}")));
+        assert_eq!(got.stdout, b"theirs", "{}", text(&got.stderr));
+    }
+    let planted = link_of(NOBODY, "planted");
+    let refused = as_guest(&["get", "k"], &planted);
+    let message = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && message.contains("belongs to user 65534"),
+        "{message}"
+    );
+    // To the socket of a cell, likewise; it is reached by its own name.
+    let socket = dir.join("backend-0.sock");
+    let found = as_guest(&["get", "k"], &socket);
+    assert_eq!(found.stdout, b"theirs", "{}", text(&found.stderr));
+    let refused = as_guest(&["get", "k"], &planted.join("backend-0.sock"));
+    let message = text(&refused.stderr);
+    assert!(message.contains("belongs to user 65534"), "{message}");
     drop(cell);
 
     // Where anybody can make a directory, it may be a trap.
