@@ -220,17 +220,19 @@ pub(crate) fn metrics_address(text: &str) -> Result<Option<SocketAddr>, Failure>
 /// Where to listen: an address or a name of this host, and a port. Of a name's
 /// addresses one of IPv4, if it has any.
 fn tcp_address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
-    let found: Vec<SocketAddr> = match text.to_socket_addrs() {
-        Ok(found) => found.collect(),
-        Err(_) => Vec::new(),
-    };
-    let is_v4 = found.iter().find(|address| address.is_ipv4());
-    is_v4.or(found.first()).copied().ok_or_else(|| {
+    let fail = |reason: &dyn std::fmt::Display| {
         Failure::Usage(format!(
-            "{option} {text}: give HOST:PORT, for example 127.0.0.1:{}, or off",
+            "{option} {text}: {reason}; give HOST:PORT, for example 127.0.0.1:{}, or off",
             LISTEN_DEFAULT.port()
         ))
-    })
+    };
+    let found = text.to_socket_addrs().map_err(|error| fail(&error))?;
+    let found: Vec<SocketAddr> = found.collect();
+    let is_v4 = found.iter().find(|address| address.is_ipv4());
+    is_v4
+        .or(found.first())
+        .copied()
+        .ok_or_else(|| fail(&"the name has no address"))
 }
 
 /// Shared memory is handed over beside the RPC socket.

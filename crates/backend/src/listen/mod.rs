@@ -147,17 +147,18 @@ impl Listeners {
         let mode = options.users.socket_mode();
         let bind = |path: &Path| UnixSocket::bind_with_mode(path, mode);
         let unix = options.unix.as_deref().map(bind).transpose();
-        // Whatever is wrong is said at once, not one thing a start.
-        let (tcp, metrics, unix) = match (tcp, metrics, fabric, unix) {
-            (Ok(tcp), Ok(metrics), Ok(_), Ok(unix)) => (tcp, metrics, unix),
-            (tcp, metrics, fabric, unix) => {
-                let all = [tcp.err(), metrics.err(), fabric.err(), unix.err()];
-                return Err(ListenError::of(all.into_iter().flatten().collect()));
-            }
-        };
         let token = match &options.token_file {
-            Some(path) => read_token(path)?,
-            None => Token::of_bytes(rand::random()),
+            Some(path) => read_token(path).map_err(ListenError::from),
+            None => Ok(Token::of_bytes(rand::random())),
+        };
+        // Whatever is wrong is said at once, not one thing a start.
+        let (tcp, metrics, unix, token) = match (tcp, metrics, fabric, unix, token) {
+            (Ok(tcp), Ok(metrics), Ok(_), Ok(unix), Ok(token)) => (tcp, metrics, unix, token),
+            (tcp, metrics, fabric, unix, token) => {
+                let sockets = [tcp.err(), metrics.err(), fabric.err(), unix.err()];
+                let all = sockets.into_iter().chain([token.err()]).flatten();
+                return Err(ListenError::of(all.collect()));
+            }
         };
         let token_file = match &tcp {
             Some((_, address)) if options.token_file.is_none() => {

@@ -451,6 +451,7 @@ fn refusals_say_what_to_do() {
             "give HOST:PORT, for example 127.0.0.1:7411",
         ),
         (["--metrics", "9411"], "give HOST:PORT"),
+        (["--listen", "127.0.0.1:70000"], "invalid port value"),
     ] {
         let output = run(&[&["serve"][..], &args].concat());
         let message = text(&output.stderr);
@@ -486,7 +487,12 @@ fn a_token_file_of_no_use_is_named() {
                 .stderr,
         )
     };
-    let serve = || text(&run(&["serve", "--listen", "127.0.0.1:0", "--token-file", path]).stderr);
+    let serve_with = |metrics: &str| {
+        let doors = ["--metrics", metrics, "--memcached", "off"];
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--token-file", path];
+        text(&run(&[&serve[..], &doors].concat()).stderr)
+    };
+    let serve = || serve_with("off");
     for message in [get(), serve()] {
         assert!(
             message.contains(path) && message.contains("No such file"),
@@ -502,4 +508,11 @@ fn a_token_file_of_no_use_is_named() {
             "{message}"
         );
     }
+    // Together with whatever else is wrong.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let message = serve_with(&taken.local_addr().unwrap().to_string());
+    assert!(
+        message.contains("has mode 0644") && message.contains("is in use"),
+        "{message}"
+    );
 }
