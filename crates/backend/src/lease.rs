@@ -39,7 +39,8 @@ const STALL: Duration = Duration::from_secs(1);
 /// What was last seen of the poller.
 struct Watch {
     last: Progress,
-    since: Instant,
+    /// For how long it has stood still while this thread looked.
+    stood: Duration,
     looked: Instant,
 }
 
@@ -47,24 +48,23 @@ impl Watch {
     fn new(now: Instant) -> Self {
         Watch {
             last: Progress::default(),
-            since: now,
+            stood: Duration::ZERO,
             looked: now,
         }
     }
 
     /// Whether the poller gets on, or sleeps because there is nothing to do. While
     /// this thread did not run, the poller may not have been able to either: after a
-    /// pause of the machine it is given its time anew.
+    /// pause of the machine that time does not count.
     fn gets_on(&mut self, progress: Progress, now: Instant) -> bool {
-        if now.saturating_duration_since(self.looked) > LATE {
-            self.since = now;
-        }
+        let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
-        if progress.is_asleep || progress != self.last {
-            self.last = progress;
-            self.since = now;
-        }
-        now.saturating_duration_since(self.since) < STALL
+        self.stood = match progress.is_asleep || progress != self.last {
+            true => Duration::ZERO,
+            false => self.stood + passed.min(RENEWAL_PERIOD),
+        };
+        self.last = progress;
+        self.stood < STALL
     }
 }
 
@@ -131,9 +131,11 @@ mod tests {
             (91..990).all(|tenth| after(100 * tenth, 8, true)),
             "nothing to do"
         );
-        assert!((990..999).all(|tenth| after(100 * tenth, 8, false)));
+        assert!((990..1_000).all(|tenth| after(100 * tenth, 8, false)));
         assert!(!after(100_000, 8, false));
-        assert!(after(102_000, 8, false), "who looks has not run either");
-        assert!(!(1021..=1030).all(|tenth| after(100 * tenth, 8, false)));
+        assert!(after(100_100, 9, false));
+        assert!(after(105_000, 9, false), "who looks has not run either");
+        assert!((1..9).all(|look| after(105_000 + 300 * look, 9, false)));
+        assert!(!after(108_000, 9, false), "late each time");
     }
 }

@@ -3,8 +3,7 @@
 //! the while and did not can tell.
 
 use crate::time;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often it is looked.
@@ -15,10 +14,11 @@ const PAUSE_NS_MIN: u64 = 250_000_000;
 
 /// One for all clients of the process.
 static PULSE: Pulse = Pulse::new();
-static BEGUN: Once = Once::new();
 
 struct Pulse {
-    /// The latest look; `u64::MAX` if nobody looks.
+    /// The process that looks: threads do not come along into a fork's child.
+    process: AtomicU32,
+    /// The latest look; `u64::MAX` if there was none.
     latest_ns: AtomicU64,
     since_ns: AtomicU64,
 }
@@ -26,9 +26,20 @@ struct Pulse {
 impl Pulse {
     const fn new() -> Self {
         Pulse {
+            process: AtomicU32::new(0),
             latest_ns: AtomicU64::new(u64::MAX),
             since_ns: AtomicU64::new(0),
         }
+    }
+
+    /// Whether `process` is to begin to look: it is the first to ask, or a child.
+    fn begins(&self, process: u32) -> bool {
+        let is_new = self.process.swap(process, Ordering::AcqRel) != process;
+        if is_new {
+            self.latest_ns.store(u64::MAX, Ordering::Release);
+            self.since_ns.store(0, Ordering::Relaxed);
+        }
+        is_new
     }
 
     fn beat(&self, now_ns: u64) {
@@ -51,17 +62,18 @@ impl Pulse {
 /// Begins to look, in a thread that ends with the process. Where there can be no
 /// further thread, no pause is ever noticed.
 pub(crate) fn begin() {
-    BEGUN.call_once(|| {
-        let look = || {
-            loop {
-                PULSE.beat(time::monotonic_ns());
-                std::thread::sleep(BEAT);
-            }
-        };
-        let _ = std::thread::Builder::new()
-            .name("trefoil-pulse".to_owned())
-            .spawn(look);
-    });
+    if !PULSE.begins(std::process::id()) {
+        return;
+    }
+    let look = || {
+        loop {
+            PULSE.beat(time::monotonic_ns());
+            std::thread::sleep(BEAT);
+        }
+    };
+    let _ = std::thread::Builder::new()
+        .name("trefoil-pulse".to_owned())
+        .spawn(look);
 }
 
 /// When the latest pause ended, on the monotonic clock; 0 if there was none.
@@ -92,5 +104,16 @@ mod tests {
         assert_eq!(pulse.since_ns(1_950 * MS), 1_910 * MS);
         pulse.beat(2_010 * MS);
         assert_eq!(pulse.since_ns(2_020 * MS), 1_910 * MS);
+    }
+    #[test]
+    fn a_child_looks_by_itself() {
+        let pulse = Pulse::new();
+        assert!(pulse.begins(7));
+        assert!(!pulse.begins(7));
+        pulse.beat(1_000 * MS);
+        assert!(pulse.begins(8));
+        assert_eq!(pulse.since_ns(9_000 * MS), 0);
+        pulse.beat(9_000 * MS);
+        assert_eq!(pulse.since_ns(9_100 * MS), 0);
     }
 }

@@ -871,6 +871,10 @@ impl<H: Host> OneSided for OnLinks<'_, H> {
         self.lapsed |= 1 << replica;
     }
 
+    fn is_resuming(&self) -> bool {
+        inline::is_resuming(self.host.running_since_ns(), self.host.monotonic_ns())
+    }
+
     fn refresh(&mut self, replica: usize) -> bool {
         let number = self.cohort.as_slice()[replica] as usize;
         let Some(near) = self.links[number].near.as_mut() else {

@@ -18,8 +18,18 @@ use trefoil_region::WordBuffer;
 /// times longer.
 pub const COARSE_LAG_NS: u64 = 100_000_000;
 
+/// So long after a pause of this process, a backend that is missing may have paused
+/// with it, and not have got to run yet.
+const RESUMING_NS: u64 = 2_000_000_000;
+
 /// Longest pause that is spent spinning: a sleep takes longer than these.
 pub const SPIN_NS_MAX: u64 = 20_000;
+
+/// Whether what happens at `now_ns` happens shortly after a pause, given when the
+/// process began to run, or to run again (0: it has not paused).
+pub fn is_resuming(running_since_ns: u64, now_ns: u64) -> bool {
+    running_since_ns != 0 && now_ns < running_since_ns.saturating_add(RESUMING_NS)
+}
 
 /// The replicas of one key, as far as their memory is mapped.
 pub trait OneSided: Clock {
@@ -28,6 +38,10 @@ pub trait OneSided: Clock {
 
     /// The replica's lease has ended.
     fn lapsed(&mut self, replica: usize);
+
+    /// Whether this process has paused a moment ago, and a replica that is missing may
+    /// have paused with it.
+    fn is_resuming(&self) -> bool;
 
     /// Takes the replica's windows anew; `false` if that is not all that is needed.
     fn refresh(&mut self, replica: usize) -> bool;
@@ -173,6 +187,10 @@ fn rare<const N: usize>(
     match step {
         GetStep::Refresh { replica, .. } if source.refresh(replica) => {
             get.handle_refreshed(replica);
+            Ok(())
+        }
+        GetStep::Await { replica } if !source.is_resuming() => {
+            get.handle_failure(replica, Failure::Connection);
             Ok(())
         }
         GetStep::Pause { ns } if ns <= SPIN_NS_MAX => {

@@ -38,9 +38,6 @@ const SILENCE_NS_PER_BYTE: u64 = 64;
 /// So long before that one that owes reads only is greeted: if it answers, it is not
 /// silent but busy with what it was asked for, a long value on a slow link for one.
 const GREETED_BEFORE_NS: u64 = 250_000_000;
-/// So long after a pause of this process, a backend that is missing may have paused
-/// with it, and not have got to run yet.
-pub(crate) const RESUMING_NS: u64 = 500_000_000;
 /// How soon after a connection that could not be made an operation may have the
 /// next one begun: each takes a thread.
 const TRY_SPACING_NS: u64 = 5_000_000;

@@ -2,8 +2,7 @@
 
 use crate::driver::Driver;
 use crate::host::Host;
-use crate::inline::COARSE_LAG_NS;
-use crate::link::RESUMING_NS;
+use crate::inline::{self, COARSE_LAG_NS};
 use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
 use std::sync::Arc;
 use trefoil_client_core::cas::CasStep;
@@ -381,8 +380,7 @@ impl<H: Host> Driver<H> {
     /// greeted: it may have paused, too. Else it is as it seems to be.
     #[cold]
     fn await_back(&mut self, op: &mut Op, replica: usize, now: u64) {
-        let resumed_ns = self.host.running_since_ns();
-        if resumed_ns != 0 && now < resumed_ns.saturating_add(RESUMING_NS) {
+        if inline::is_resuming(self.host.running_since_ns(), now) {
             self.reconnect(op, replica, now);
         } else {
             self.fail(op, replica);

@@ -4,6 +4,7 @@
 use crate::error::OpError;
 use crate::get::{Miss, failed, hit};
 use crate::owned::OwnedLookup;
+use crate::pulse;
 use crate::time;
 use arc_swap::ArcSwapOption;
 use std::cell::{Cell, RefCell};
@@ -236,6 +237,10 @@ impl<const N: usize> OneSided for OnViews<'_, N> {
 
     /// The thread finds out by itself.
     fn lapsed(&mut self, _: usize) {}
+
+    fn is_resuming(&self) -> bool {
+        inline::is_resuming(pulse::running_since_ns(), time::monotonic_ns())
+    }
 
     /// The thread does it.
     fn refresh(&mut self, _: usize) -> bool {

@@ -113,9 +113,9 @@ fn a_gateway_goes_on_beside_a_replica_that_hangs() {
 /// Pauses so long that every lease has ended.
 const PAUSE: Duration = Duration::from_millis(900);
 
-/// All stand still for a while, as on a host that has paused its guest. Where each
-/// had got to before is this test's: one replica is far from having a value whole
-/// that the two others have acknowledged, and one of those is the last to run again.
+/// A pause of the machine, as a host makes with its guest, at its worst moment: the
+/// gateway and a replica stand still for longer than a lease, of the two others only
+/// one has the value whole that the stopped one has acknowledged, too.
 #[test]
 fn what_was_stored_is_found_after_the_machine_has_paused() {
     let dir = tempfile::tempdir().unwrap();
