@@ -5,6 +5,20 @@
 //! metadata whose size is known only afterwards is charged unconditionally, out
 //! of a *headroom* that everything else leaves free; what eats into it is given
 //! back by the mutations and maintenance steps that follow.
+//!
+//! # Who is charged, and when
+//! 1. Bytes are charged before they become resident, and released after they are
+//!    gone. Between the two they are on the account once, under one kind.
+//! 2. A charge is measured against the goal as it is at that moment ([`Cap::Goal`]),
+//!    or against what was used when a *short* piece of work began ([`Cap::At`]).
+//!    Nobody keeps an earlier measure while waiting for room: the limit may be
+//!    lowered meanwhile, and what others give back for it would be taken.
+//! 3. So what is beyond the goal only shrinks. Small mutations leave it where it is
+//!    and give a part of it back; who takes much, a long value or a message, pays all
+//!    of it first.
+//! 4. Who makes room over several holds of a lock charges what was made at the end
+//!    of each, as [`Kind::Promised`]. It becomes another kind together with the
+//!    memory, or is released.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,13 +31,27 @@ pub(crate) enum Kind {
     Runs,
     /// Index windows.
     Index,
+    /// Index windows that nobody uses any more ([`crate::leaving`]): as good as
+    /// free, for whoever needs room has them go first.
+    Leaving,
     /// Private metadata: policy, bitmaps, side tables, tombstones.
     Private,
     /// Charged by callers: message rings.
     Extra,
+    /// Room made for a run or for a caller, where nothing is resident yet.
+    Promised,
 }
 
-const KIND_COUNT: usize = 5;
+const KIND_COUNT: usize = 7;
+
+/// What somebody may bring the account to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cap {
+    /// The goal, as it is when something is charged.
+    Goal,
+    /// So many bytes; see [`Budget::cap`].
+    At(u64),
+}
 
 /// Headroom: this share of the limit, but not less than a length, but not more
 /// than another share.
@@ -94,22 +122,32 @@ impl Budget {
         self.used().saturating_sub(self.goal())
     }
 
-    /// What a mutation that begins now may bring the account to: the goal, or
-    /// what is used if the limit was lowered below that. Such a mutation has to
+    /// What a small mutation that begins now may bring the account to: the goal,
+    /// or what is used if the limit was lowered below that. Such a mutation has to
     /// give back as much as it takes, and need not first pay the whole excess.
-    pub(crate) fn cap(&self) -> u64 {
-        self.goal().max(self.used())
+    pub(crate) fn cap(&self) -> Cap {
+        Cap::At(self.goal().max(self.used()))
+    }
+
+    /// What a cap comes to now.
+    #[inline]
+    pub(crate) fn bytes_of(&self, cap: Cap) -> u64 {
+        match cap {
+            Cap::Goal => self.goal(),
+            Cap::At(bytes) => bytes,
+        }
     }
 
     /// Charges `bytes` unless the headroom would be touched.
     #[must_use]
     pub(crate) fn try_charge(&self, kind: Kind, bytes: u64) -> bool {
-        self.try_charge_within(kind, bytes, self.goal())
+        self.try_charge_within(kind, bytes, Cap::Goal)
     }
 
     /// Charges `bytes` unless `cap` would be exceeded.
     #[must_use]
-    pub(crate) fn try_charge_within(&self, kind: Kind, bytes: u64, cap: u64) -> bool {
+    pub(crate) fn try_charge_within(&self, kind: Kind, bytes: u64, cap: Cap) -> bool {
+        let cap = self.bytes_of(cap);
         let fits = self
             .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -120,6 +158,24 @@ impl Budget {
             self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         }
         fits
+    }
+
+    /// Charges as much of `bytes` as fits below `cap`; how much.
+    pub(crate) fn charge_some(&self, kind: Kind, bytes: u64, cap: Cap) -> u64 {
+        let cap = self.bytes_of(cap);
+        let fits = |used: u64| cap.saturating_sub(used).min(bytes);
+        let update = |used| Some(used + fits(used));
+        let relaxed = Ordering::Relaxed;
+        let before = self.used.fetch_update(relaxed, relaxed, update);
+        let charged = fits(before.unwrap_or(u64::MAX));
+        self.by_kind[kind as usize].fetch_add(charged, Ordering::Relaxed);
+        charged
+    }
+
+    /// What was charged for one kind is for another from now on.
+    pub(crate) fn convert(&self, from: Kind, to: Kind, bytes: u64) {
+        self.by_kind[to as usize].fetch_add(bytes, Ordering::Relaxed);
+        self.by_kind[from as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Charges what is resident already.
@@ -153,5 +209,11 @@ mod tests {
         budget.release(Kind::Pages, 60);
         assert_eq!((budget.used(), budget.available()), (45, 55));
         assert_eq!(budget.used_for(Kind::Runs), 40);
+        assert_eq!(budget.charge_some(Kind::Runs, 50, Cap::Goal), 50);
+        assert_eq!(budget.charge_some(Kind::Runs, 50, Cap::Goal), 5);
+        assert_eq!(budget.charge_some(Kind::Runs, 50, Cap::At(99)), 0);
+        budget.convert(Kind::Runs, Kind::Extra, 55);
+        assert_eq!(budget.used_for(Kind::Extra), 55);
+        assert_eq!((budget.used(), budget.used_for(Kind::Runs)), (100, 40));
     }
 }

@@ -16,7 +16,7 @@ impl Store {
                 pages: budget.used_for(Kind::Pages),
                 pages_free: lock(&self.shared.pool).free_bytes(),
                 runs: budget.used_for(Kind::Runs),
-                index: budget.used_for(Kind::Index),
+                index: budget.used_for(Kind::Index) + budget.used_for(Kind::Leaving),
                 private: budget.used_for(Kind::Private),
                 extra: budget.used_for(Kind::Extra),
             },
@@ -35,6 +35,16 @@ impl Store {
     pub fn reshape_work_max(&self) -> u64 {
         let work = |cell: &crate::store::Cell| cell.enter().live.work_max();
         self.partitions.iter().map(work).max().unwrap_or_default()
+    }
+
+    /// The most items that were evicted or moved, and pages given back, for room
+    /// under one hold of a partition's lock, and the bound on it, which the items of
+    /// one page may exceed: for tests.
+    #[doc(hidden)]
+    pub fn room_work_max(&self) -> (u64, u64) {
+        let work = |cell: &crate::store::Cell| cell.enter().live.room_work_max();
+        let most = self.partitions.iter().map(work).max();
+        (most.unwrap_or_default(), crate::partition::ROOM_WORK_MAX)
     }
 
     /// Takes one step of what the index of a partition needs, as maintenance
@@ -67,14 +77,13 @@ impl Store {
                 index += charged.1;
             }
         }
-        for (_, _, resident) in lock(&self.shared.stuck_windows).iter() {
-            index += resident;
-        }
         let budget = &self.shared.budget;
         let pages = lock(&self.shared.pool).resident_len();
         for (kind, sum) in [
             (Kind::Private, private),
             (Kind::Index, index),
+            (Kind::Leaving, self.shared.leaving.resident_len()),
+            (Kind::Promised, 0),
             (Kind::Pages, pages),
         ] {
             if budget.used_for(kind) != sum {

@@ -22,6 +22,7 @@ mod config;
 mod evictions;
 mod index;
 mod inspect;
+mod leaving;
 mod list;
 mod maintain;
 mod memory;

@@ -2,7 +2,7 @@
 //! time. The backend calls it some ten to a hundred times a second, and at once
 //! again while more work waits.
 
-use crate::budget::Kind;
+use crate::budget::{Cap, Kind};
 use crate::config::Now;
 use crate::partition::{Giver, NoRoom, Stepped};
 use crate::shared::lock;
@@ -11,7 +11,7 @@ use crate::store::Store;
 /// Slots of each partition that one step examines for expired items.
 const CRAWL_SLOTS: u32 = 1024;
 /// Items that one step evicts from one partition to shrink the store.
-const SHRINK_EVICTIONS: usize = 1024;
+const SHRINK_EVICTIONS: u64 = 512;
 /// Bytes that one step takes from one partition to shrink the store.
 const SHRINK_LEN: u64 = 4 << 20;
 /// Steps that one call takes for one partition's index.
@@ -45,6 +45,7 @@ impl Store {
         self.expire_step(now, &mut done);
         self.shrink_step(true);
         self.reshape_step(&mut done);
+        while self.shared.leaving.release_step(&self.shared) {}
         let used = self.shared.budget.used();
         done.released = used_before.saturating_sub(used);
         done.more |= self.shared.budget.excess() > 0 && used < used_before;
@@ -131,7 +132,7 @@ impl Store {
                             from: Giver::Richer,
                         };
                         let cap = self.shared.budget.cap();
-                        if !self.take_room_elsewhere(number, wanted, cap) {
+                        if !self.take_room_elsewhere(number, wanted, cap, None) {
                             break;
                         }
                     }
@@ -158,7 +159,7 @@ impl Store {
         }
         let wanted = (ahead - pool.free_bytes()).min(POPULATE_LEN);
         let count = pool.units_of(wanted);
-        let Some(units) = pool.reserve(&shared.budget, shared.budget.goal(), count) else {
+        let Some(units) = pool.reserve(&shared.budget, Cap::Goal, count) else {
             return;
         };
         let range = pool.bytes_of(&units);
@@ -188,11 +189,13 @@ impl Store {
                 runs.punch_holes(data);
             }
         }
-        shared.retry_stuck_windows();
+        shared.leaving.retry_stuck();
+        while shared.leaving.release_step(shared) {}
         lock(&shared.runs).retry_stuck(data, &shared.budget);
         if let Some(object) = index.object() {
             let windows = lock(&shared.windows);
-            let known = shared.budget.used_for(Kind::Index);
+            let budget = &shared.budget;
+            let known = budget.used_for(Kind::Index) + budget.used_for(Kind::Leaving);
             if object.resident_len().is_ok_and(|resident| resident > known) {
                 for hole in windows.free_ranges() {
                     let _ = index.punch(hole);

@@ -1,10 +1,10 @@
 //! The memory of the whole store: its limit, what callers charge, and room
 //! that one partition gives to another.
 
-use crate::budget::Kind;
-use crate::partition::{Giver, NoRoom};
+use crate::budget::{Cap, Kind};
+use crate::partition::{Giver, NoRoom, ROOM_WORK_MAX, Room};
 use crate::shared::lock;
-use crate::store::{EVICTIONS_MAX, ROOM_ATTEMPTS_MAX, Store};
+use crate::store::{ROOM_ATTEMPTS_MAX, Store};
 use std::sync::atomic::Ordering;
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 
@@ -79,23 +79,27 @@ impl Store {
     /// them if need be. `false` if they do not fit.
     pub fn charge(&self, bytes: u64) -> bool {
         let nobody = usize::MAX;
-        let wanted = NoRoom {
-            bytes,
-            from: Giver::Any,
-        };
-        let cap = self.shared.budget.cap();
+        let budget = &self.shared.budget;
+        if budget.try_charge(Kind::Extra, bytes) {
+            return true;
+        }
+        let _turn = lock(&self.shared.room_turn);
+        let mut paid = 0;
         for _ in 0..ROOM_ATTEMPTS_MAX {
-            if self
-                .shared
-                .budget
-                .try_charge_within(Kind::Extra, bytes, cap)
-            {
+            paid += budget.charge_some(Kind::Promised, bytes - paid, Cap::Goal);
+            if paid == bytes {
+                budget.convert(Kind::Promised, Kind::Extra, bytes);
                 return true;
             }
-            if !self.take_room_elsewhere(nobody, wanted, cap) {
+            let wanted = NoRoom {
+                bytes: bytes - paid,
+                from: Giver::Any,
+            };
+            if !self.take_room_elsewhere(nobody, wanted, Cap::Goal, Some(&mut paid)) {
                 break;
             }
         }
+        budget.release(Kind::Promised, paid);
         false
     }
 
@@ -104,8 +108,15 @@ impl Store {
         self.shared.budget.release(Kind::Extra, bytes);
     }
 
-    /// Has other partitions make room, the richest first; one lock at a time.
-    pub(crate) fn take_room_elsewhere(&self, number: usize, wanted: NoRoom, cap: u64) -> bool {
+    /// Has other partitions make room, the richest first; one lock at a time. What
+    /// they give is for `paid` at once, if given: nobody else takes it.
+    pub(crate) fn take_room_elsewhere(
+        &self,
+        number: usize,
+        wanted: NoRoom,
+        cap: Cap,
+        mut paid: Option<&mut u64>,
+    ) -> bool {
         if wanted.from == Giver::AboveQuota {
             return self.free_page_elsewhere(number);
         }
@@ -119,25 +130,55 @@ impl Store {
             *other = (holds[at].data_len.load(Ordering::Relaxed), at);
         }
         others.sort_unstable_by(|a, b| b.cmp(a));
+        let mut missing = wanted.bytes;
         let own = holds
             .get(number)
             .map_or(0, |hold| hold.data_len.load(Ordering::Relaxed));
         for &(len, at) in others.iter() {
             // A poor partition that is as rich as the richest evicts itself.
-            if at == number || len == 0 || (wanted.from == Giver::Richer && len <= own) {
+            // One that waits for room looks into the empty ones, too: somebody may
+            // be storing something there.
+            let is_empty = len == 0 && paid.is_none();
+            if at == number || is_empty || (wanted.from == Giver::Richer && len <= own) {
                 continue;
             }
-            let mut slot = self.partitions[at].enter();
-            let gave = slot
-                .live
-                .make_room(&self.shared, wanted.bytes, cap, EVICTIONS_MAX);
-            slot.live.settle_private(&self.shared);
-            drop(slot);
-            if gave || self.give_back_unit() {
+            if self.make_room_in(at, &mut missing, cap, paid.as_deref_mut())
+                || self.give_back_unit()
+            {
                 return true;
             }
         }
         false
+    }
+
+    /// Has one partition make room, a bounded hold of its lock at a time. What
+    /// `paid` gets is `missing` no more.
+    fn make_room_in(
+        &self,
+        number: usize,
+        missing: &mut u64,
+        cap: Cap,
+        mut paid: Option<&mut u64>,
+    ) -> bool {
+        let (cell, budget) = (&self.partitions[number], &self.shared.budget);
+        loop {
+            let mut slot = cell.enter();
+            let live = &mut slot.live;
+            let room = live.make_room(&self.shared, *missing, cap, ROOM_WORK_MAX);
+            live.settle_private(&self.shared);
+            if let Some(paid) = paid.as_deref_mut() {
+                let more = budget.charge_some(Kind::Promised, *missing, cap);
+                *paid += more;
+                *missing -= more;
+            }
+            drop(slot);
+            match room {
+                _ if *missing == 0 => return true,
+                Room::Made => return true,
+                Room::Lacking => return false,
+                Room::Again => cell.give_way(),
+            }
+        }
     }
 }
 impl Store {

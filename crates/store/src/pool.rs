@@ -8,7 +8,7 @@
 //!
 //! One leaf lock protects it; nothing else is locked under it.
 
-use crate::budget::{Budget, Kind};
+use crate::budget::{Budget, Cap, Kind};
 use crate::space::Space;
 use std::ops::Range;
 
@@ -138,7 +138,7 @@ impl PagePool {
 
     /// Charges and populates up to `bytes`, at least one unit. `false` if the
     /// budget has no room below `cap`, or the system none.
-    pub(crate) fn grow(&mut self, space: &Space, budget: &Budget, cap: u64, bytes: u64) -> bool {
+    pub(crate) fn grow(&mut self, space: &Space, budget: &Budget, cap: Cap, bytes: u64) -> bool {
         let wanted = self.units_of(bytes);
         for count in [wanted, 1] {
             if let Some(units) = self.reserve(budget, cap, count) {
@@ -152,7 +152,7 @@ impl PagePool {
 
     /// Charges a run of up to `count` absent units and marks them as being
     /// populated by the caller, who then calls [`PagePool::settle`].
-    pub(crate) fn reserve(&mut self, budget: &Budget, cap: u64, count: u32) -> Option<Range<u32>> {
+    pub(crate) fn reserve(&mut self, budget: &Budget, cap: Cap, count: u32) -> Option<Range<u32>> {
         let known = self.units.len();
         let first = (self.absent_hint..known)
             .find(|at| self.units[*at] == ABSENT)
@@ -276,14 +276,14 @@ mod tests {
         let budget = Budget::new(40 << 10);
         let mut pool = PagePool::new(4096, 64 << 10, 4096);
         assert_eq!(pool.take(), None);
-        assert!(pool.grow(&space, &budget, budget.limit(), 32 << 10));
+        assert!(pool.grow(&space, &budget, Cap::At(budget.limit()), 32 << 10));
         assert_eq!(budget.used(), 32 << 10);
         assert!(
-            pool.grow(&space, &budget, budget.limit(), 32 << 10),
+            pool.grow(&space, &budget, Cap::At(budget.limit()), 32 << 10),
             "a single unit still fits"
         );
-        assert!(pool.grow(&space, &budget, budget.limit(), 4096));
-        assert!(!pool.grow(&space, &budget, budget.limit(), 4096));
+        assert!(pool.grow(&space, &budget, Cap::At(budget.limit()), 4096));
+        assert!(!pool.grow(&space, &budget, Cap::At(budget.limit()), 4096));
         let pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(pages, (0..10).collect::<Vec<_>>());
         for page in [3, 9, 8] {
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(pool.shrink(&space, &budget, 8192), 8192, "the two highest");
         assert_eq!(pool.take(), Some(3));
         assert_eq!(budget.used(), 32 << 10);
-        assert!(pool.grow(&space, &budget, budget.limit(), 4096));
+        assert!(pool.grow(&space, &budget, Cap::At(budget.limit()), 4096));
         assert_eq!(pool.take(), Some(8));
         assert_eq!(pool.resident_len(), budget.used());
     }
@@ -302,7 +302,7 @@ mod tests {
         let space = Space::heap(64 << 10);
         let budget = Budget::new(64 << 10);
         let mut pool = PagePool::new(4096, 64 << 10, 16384);
-        assert!(pool.grow(&space, &budget, budget.limit(), 32 << 10));
+        assert!(pool.grow(&space, &budget, Cap::At(budget.limit()), 32 << 10));
         let pages: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         for page in &pages[1..] {
             pool.give(*page);

@@ -7,7 +7,7 @@
 //!
 //! One leaf lock protects it; nothing else is locked under it.
 
-use crate::budget::{Budget, Kind};
+use crate::budget::{Budget, Cap, Kind};
 use crate::ranges::RangeAllocator;
 use crate::space::Space;
 use std::collections::{BTreeMap, HashMap};
@@ -18,8 +18,8 @@ use trefoil_region::PAGE_LEN;
 const SPARE_COUNT_MAX: usize = 16;
 /// Share of the memory limit that they may hold.
 const SPARE_SHARE: u64 = 64;
-/// Runs from this length on are counted by length.
-const LONG_LEN: u64 = 512 << 10;
+/// Runs from this length on are counted by length, and pay what is beyond the goal.
+pub(crate) const LONG_LEN: u64 = 512 << 10;
 /// Private bytes of bookkeeping that one run costs.
 const RUN_PRIVATE_LEN: u64 = 64;
 
@@ -64,17 +64,19 @@ impl RunPool {
         }
     }
 
-    /// A resident run for `len` bytes. If there is no room below `cap`, the
-    /// bytes that the budget would have been charged.
+    /// A resident run for `len` bytes, of which `paid` are on the account already, as
+    /// [`Kind::Promised`]; what is needed of them is the run's now. If there is no
+    /// room below `cap`, the bytes that are missing on the account.
     pub(crate) fn allocate(
         &mut self,
         space: &Space,
         budget: &Budget,
-        cap: u64,
+        cap: Cap,
         len: usize,
+        paid: &mut u64,
     ) -> Result<u64, u64> {
         let len = run_len(len);
-        let allocated = self.allocate_len(space, budget, cap, len);
+        let allocated = self.allocate_len(space, budget, cap, len, paid);
         if allocated.is_ok() {
             self.count += 1;
             if len >= LONG_LEN {
@@ -88,8 +90,9 @@ impl RunPool {
         &mut self,
         space: &Space,
         budget: &Budget,
-        cap: u64,
+        cap: Cap,
         len: u64,
+        paid: &mut u64,
     ) -> Result<u64, u64> {
         if let Some(at) = self.spare.iter().position(|spare| spare.1 == len) {
             let (offset, _) = self.spare.swap_remove(at);
@@ -100,7 +103,7 @@ impl RunPool {
             return Ok(self.stuck.swap_remove(at).0);
         }
         let offset = self.ranges.allocate(len).ok_or(len + RUN_PRIVATE_LEN)?;
-        let made = self.make_resident(space, budget, cap, offset, len);
+        let made = self.make_resident(space, budget, cap, offset, len, paid);
         if made.is_err() {
             self.ranges.release(offset, len);
         }
@@ -111,9 +114,10 @@ impl RunPool {
         &mut self,
         space: &Space,
         budget: &Budget,
-        cap: u64,
+        cap: Cap,
         offset: u64,
         len: u64,
+        paid: &mut u64,
     ) -> Result<(), u64> {
         let shares = self.frame_len != PAGE_LEN;
         let (range, fresh) = if shares {
@@ -126,13 +130,17 @@ impl RunPool {
             (offset..offset + len, len)
         };
         let cost = fresh + RUN_PRIVATE_LEN;
-        if !budget.try_charge_within(Kind::Runs, cost, cap) {
-            return Err(cost);
+        let missing = cost.saturating_sub(*paid);
+        if missing > 0 && !budget.try_charge_within(Kind::Runs, missing, cap) {
+            return Err(missing);
         }
         if fresh > 0 && space.populate(range).is_err() {
-            budget.release(Kind::Runs, cost);
-            return Err(cost);
+            budget.release(Kind::Runs, missing);
+            // The system has less than the account says.
+            return Err(missing.max(self.frame_len));
         }
+        budget.convert(Kind::Promised, Kind::Runs, cost - missing);
+        *paid -= cost - missing;
         self.resident_len += fresh;
         if shares {
             for (frame, bytes) in self.frames(offset, len) {
@@ -267,11 +275,11 @@ mod tests {
         let budget = Budget::new(1 << 20);
         let mut runs = RunPool::new(65536..1 << 20, PAGE_LEN);
         let a = runs
-            .allocate(&space, &budget, budget.limit(), 16385)
+            .allocate(&space, &budget, Cap::At(budget.limit()), 16385, &mut 0)
             .unwrap();
         assert_eq!(budget.used(), 20480 + RUN_PRIVATE_LEN);
         let b = runs
-            .allocate(&space, &budget, budget.limit(), 30000)
+            .allocate(&space, &budget, Cap::At(budget.limit()), 30000, &mut 0)
             .unwrap();
         assert!(a >= 65536 && b >= a + 20480);
         runs.free(&space, &budget, a, 16385);
@@ -279,12 +287,12 @@ mod tests {
         assert_eq!(budget.used(), 0, "too long to be kept");
         budget.set_limit(64 << 20);
         let a = runs
-            .allocate(&space, &budget, budget.limit(), 16385)
+            .allocate(&space, &budget, Cap::At(budget.limit()), 16385, &mut 0)
             .unwrap();
         runs.free(&space, &budget, a, 16385);
         assert_eq!(runs.resident_len(), 20480);
         assert_eq!(
-            runs.allocate(&space, &budget, budget.limit(), 17000),
+            runs.allocate(&space, &budget, Cap::At(budget.limit()), 17000, &mut 0),
             Ok(a),
             "kept"
         );
@@ -298,8 +306,9 @@ mod tests {
         let space = Space::heap(8 << 20);
         let budget = Budget::new(8 << 20);
         let mut runs = RunPool::new(0..8 << 20, PAGE_LEN);
-        let cap = budget.limit();
-        let allocate = |runs: &mut RunPool, len| runs.allocate(&space, &budget, cap, len).unwrap();
+        let cap = Cap::At(budget.limit());
+        let allocate =
+            |runs: &mut RunPool, len| runs.allocate(&space, &budget, cap, len, &mut 0).unwrap();
         allocate(&mut runs, 20_000);
         assert_eq!(runs.longest(), None, "there is no long one");
         let long = [1 << 20, 2 << 20, 2 << 20].map(|len| (allocate(&mut runs, len), len));
@@ -315,9 +324,11 @@ mod tests {
         let space = Space::heap(1 << 20);
         let budget = Budget::new((256 << 10) + 10 * RUN_PRIVATE_LEN);
         let mut runs = RunPool::new(0..1 << 20, 256 << 10);
-        let all: Vec<_> =
-            std::iter::from_fn(|| runs.allocate(&space, &budget, budget.limit(), 60_000).ok())
-                .collect();
+        let all: Vec<_> = std::iter::from_fn(|| {
+            runs.allocate(&space, &budget, Cap::At(budget.limit()), 60_000, &mut 0)
+                .ok()
+        })
+        .collect();
         assert_eq!(all.len(), 4);
         for offset in &all[1..] {
             runs.free(&space, &budget, *offset, 60_000);

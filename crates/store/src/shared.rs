@@ -1,21 +1,20 @@
 //! What all partitions of a store share.
 //!
 //! # Lock order
-//! A partition's lock, then `pool`, `runs` or `windows`, in this order if ever
-//! more than one. Nothing ever holds two partitions.
+//! `room_turn`, a partition's lock, then `pool`, `runs` or `windows`, in this order
+//! if ever more than one. Nothing ever holds two partitions.
 
-use crate::budget::{Budget, Kind};
+use crate::budget::Budget;
 use crate::classes::Classes;
 use crate::config::StoreConfig;
 use crate::evictions::Evictions;
-use crate::index::Index;
+use crate::leaving::Leaving;
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
 use crate::space::Regions;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use trefoil_layout::control::IndexWindow;
 use trefoil_region::{Mapping, SharedWords};
 
 /// Locks. If an earlier holder has panicked, what is behind the lock may be half
@@ -76,9 +75,11 @@ pub(crate) struct Shared {
     pub(crate) pool: Mutex<PagePool>,
     pub(crate) runs: Mutex<RunPool>,
     pub(crate) windows: Mutex<RangeAllocator>,
-    /// Windows that the system did not take back: resident and charged, and
-    /// nobody's. It is asked again.
-    pub(crate) stuck_windows: Mutex<Vec<StuckWindow>>,
+    pub(crate) leaving: Leaving,
+    /// Held by the one who waits for more room than one hold of a partition's lock
+    /// makes, or asks for room the last time before it is refused. Before every
+    /// other lock.
+    pub(crate) room_turn: Mutex<()>,
     /// What each partition holds, so that a poor one can find a rich one without
     /// its lock.
     pub(crate) holds: Box<[Hold]>,
@@ -93,37 +94,7 @@ pub(crate) struct Hold {
     pub(crate) pages: AtomicU64,
 }
 
-/// Offset, length, and how much of it is resident.
-pub(crate) type StuckWindow = (u64, u64, u64);
-
 impl Shared {
-    /// Gives the memory of an index back, of which so much is resident from the
-    /// beginning.
-    pub(crate) fn release_window(&self, offset: u64, len: u64, resident: u64) {
-        let space = &self.regions.index;
-        if resident > 0 && space.punch(offset..offset + resident).is_err() {
-            lock(&self.stuck_windows).push((offset, len, resident));
-            return;
-        }
-        self.budget.release(Kind::Index, resident);
-        lock(&self.windows).release(offset, len);
-    }
-
-    /// The same for an index that is resident as a whole.
-    pub(crate) fn release_window_of(&self, index: &Index) {
-        let bytes = IndexWindow::bytes(index.bucket_count());
-        let len = bytes.next_multiple_of(self.regions.index.frame_len());
-        self.release_window(index.window.offset, len, len);
-    }
-
-    /// Asks the system again to take back what it did not.
-    pub(crate) fn retry_stuck_windows(&self) {
-        let stuck = std::mem::take(&mut *lock(&self.stuck_windows));
-        for (offset, len, resident) in stuck {
-            self.release_window(offset, len, resident);
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn page_len(&self) -> u64 {
         self.regions.page_len()

@@ -1,13 +1,14 @@
 //! The store: partitions behind their locks, and what concerns all of them.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Cap, Kind};
 use crate::classes::Classes;
 use crate::config::{Now, StoreConfig, StoreError};
 use crate::evictions::Evictions;
-use crate::partition::{Effort, Found as FoundHere, Giver, Partition, Stamp};
+use crate::leaving::Leaving;
+use crate::partition::{Effort, Found as FoundHere, Giver, Partition, ROOM_WORK_MAX, Room, Stamp};
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
-use crate::runs::RunPool;
+use crate::runs::{LONG_LEN, RunPool};
 use crate::shared::{PageTable, Shared, lock};
 use crate::space::Regions;
 use crate::stats::MutationKind;
@@ -27,8 +28,9 @@ use trefoil_region::WordBuffer;
 pub(crate) const ROOM_ATTEMPTS_MAX: usize = 64;
 /// How often it asks for a page of another partition before it evicts at home.
 const PAGE_ATTEMPTS_MAX: usize = 8;
-/// Items that one partition evicts at most to give room to another.
-pub(crate) const EVICTIONS_MAX: usize = 1 << 22;
+/// Holds of its partition's lock that one mutation takes at most. Each makes some
+/// room: only a crowd of other writers can use them up.
+const HOLDS_MAX: usize = 1 << 16;
 
 /// A partition, and the corpus that is being loaded to take its place.
 pub(crate) struct Slot {
@@ -63,6 +65,9 @@ impl Cell {
             Err(_) => self.wait(),
         };
         slot.live.begin_hold();
+        if let Some(staged) = &mut slot.staged {
+            staged.begin_hold();
+        }
         slot
     }
 
@@ -139,7 +144,8 @@ impl Store {
             pool: Mutex::new(PagePool::new(page_len, pages_len, data_frame)),
             runs: Mutex::new(RunPool::new(regions.runs_range(), data_frame)),
             windows: Mutex::new(RangeAllocator::new(0..regions.index.len())),
-            stuck_windows: Mutex::default(),
+            leaving: Leaving::default(),
+            room_turn: Mutex::default(),
             holds: (0..count).map(|_| Default::default()).collect(),
             config,
             regions,
@@ -274,13 +280,24 @@ impl Store {
             Ok(place) => place,
             Err(rejection) => return of_no_shard(rejection),
         };
+        let entry_len = mutation.entry.encoded_len();
         let mut effort = Effort {
             own: false,
-            cap: self.shared.budget.cap(),
+            cap: match entry_len as u64 {
+                LONG_LEN.. => Cap::Goal,
+                _ => self.shared.budget.cap(),
+            },
+            paid: 0,
         };
         let mut pages_asked_for = 0;
-        for _ in 0..ROOM_ATTEMPTS_MAX {
-            let (no_room, gave) = {
+        // Who makes room for long does so alone, and what it has made is its own:
+        // two who each have half of what they need would both be refused.
+        let mut turn = None;
+        let is_run = || self.shared.classes.of(entry_len).is_none();
+        let (mut attempts, mut holds) = (0, 0);
+        while attempts < ROOM_ATTEMPTS_MAX && holds < HOLDS_MAX {
+            holds += 1;
+            let (no_room, made) = {
                 let mut slot = self.partitions[number].enter();
                 let Slot { live, staged } = &mut *slot;
                 let (target, served) = match staged {
@@ -295,7 +312,7 @@ impl Store {
                     Ok(()) if target.is_recovering() && kind != MutationKind::Load => {
                         Ok(Outcome::Rejected(Rejection::Recovering))
                     }
-                    Ok(()) => target.mutate(&self.shared, now, hash, mutation, effort),
+                    Ok(()) => target.mutate(&self.shared, now, hash, mutation, &mut effort),
                 };
                 match result {
                     Ok(outcome) => {
@@ -305,39 +322,77 @@ impl Store {
                             outcome,
                         };
                         drop(slot);
+                        if effort.paid > 0 {
+                            let budget = &self.shared.budget;
+                            budget.release(Kind::Promised, effort.paid);
+                        }
+                        drop(turn);
                         if let Some(retired) = retired {
                             retired.release(&self.shared);
                         }
+                        self.shared.leaving.release_step(&self.shared);
                         if self.shared.budget.excess() > 0 {
                             self.give_back_unit();
                         }
                         return ack;
                     }
                     // The corpus that is served makes way for the next one.
-                    Err(no_room) => (
-                        no_room,
-                        served.is_some_and(|live| {
-                            live.make_room(&self.shared, no_room.bytes, effort.cap, EVICTIONS_MAX)
-                        }),
-                    ),
+                    Err(mut no_room) => {
+                        let made = served.map(|live| {
+                            live.make_room(&self.shared, no_room.bytes, effort.cap, ROOM_WORK_MAX)
+                        });
+                        if turn.is_some() && is_run() {
+                            let (budget, cap) = (&self.shared.budget, effort.cap);
+                            let more = budget.charge_some(Kind::Promised, no_room.bytes, cap);
+                            effort.paid += more;
+                            no_room.bytes -= more;
+                        }
+                        (no_room, made.unwrap_or(Room::Lacking))
+                    }
                 }
             };
             // Where others take each page that is given, rather one too few.
             pages_asked_for += usize::from(no_room.from == Giver::AboveQuota);
             effort.own |= pages_asked_for == PAGE_ATTEMPTS_MAX;
-            if no_room.bytes > self.shared.budget.evictable() {
+            if no_room.bytes + effort.paid > self.shared.budget.evictable() {
                 break;
             }
-            if !gave && !self.take_room_elsewhere(number, no_room, effort.cap) {
-                if effort.own || no_room.from == Giver::Any {
-                    break;
+            let is_run = is_run();
+            if turn.is_none() && is_run {
+                turn = Some(lock(&self.shared.room_turn));
+                effort.cap = Cap::Goal;
+                continue;
+            }
+            if no_room.from == Giver::Itself || made == Room::Again {
+                self.partitions[number].give_way();
+                if !is_run {
+                    // The limit may have changed meanwhile.
+                    effort.cap = self.shared.budget.cap();
                 }
+                continue;
+            }
+            attempts += 1;
+            let paid = (turn.is_some() && is_run).then_some(&mut effort.paid);
+            if made == Room::Made || self.take_room_elsewhere(number, no_room, effort.cap, paid) {
+                continue;
+            }
+            if no_room.from != Giver::Any && !effort.own {
                 effort.own = true;
+            } else if turn.is_none() {
+                // Another one may be holding what was evicted for it.
+                turn = Some(lock(&self.shared.room_turn));
+                effort.cap = self.shared.budget.cap();
+            } else {
+                // There would be room: somebody stores something meanwhile, and then
+                // that can go.
+                std::thread::yield_now();
             }
         }
+        self.shared.budget.release(Kind::Promised, effort.paid);
+        drop(turn);
         let mut slot = self.partitions[number].enter();
         let outcome = Outcome::Rejected(Rejection::NoMemory);
-        slot.live.count_no_memory(mutation.entry.encoded_len());
+        slot.live.count_no_memory(entry_len);
         let retired = slot.live.after_mutation(&self.shared, kind, &outcome);
         let epoch = slot.live.epoch();
         drop(slot);

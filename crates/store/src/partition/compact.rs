@@ -5,6 +5,7 @@
 //! page is used again, a checksum that fails.
 
 use super::Partition;
+use crate::budget::Cap;
 use crate::shared::Shared;
 use crate::slab::Emptying;
 use std::ops::Range;
@@ -88,6 +89,7 @@ impl Partition {
                 .vacate(&shared.classes, &shared.page_table, page_len, offset);
         }
         self.counts.entries_moved += moves.len() as u64;
+        self.room_work += moves.len() as u64;
         self.moves = moves;
     }
 
@@ -101,7 +103,7 @@ impl Partition {
                 continue;
             };
             if !enough {
-                let Some(page) = self.take_page(shared, 0) else {
+                let Some(page) = self.take_page(shared, Cap::At(0)) else {
                     return;
                 };
                 self.slab.add_page(classes, table, class, page);

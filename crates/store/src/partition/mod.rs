@@ -69,7 +69,7 @@ pub use check::CheckError;
 pub(crate) use mutate::Found;
 pub use read::StoredItem;
 pub(crate) use reshape::Stepped;
-pub(crate) use room::{Effort, Giver, NoRoom};
+pub(crate) use room::{Effort, Giver, NoRoom, ROOM_WORK_MAX, Room};
 
 /// Longest scratch buffer that is kept between mutations, in bytes, and the
 /// same as a share of a partition's memory.
@@ -79,7 +79,7 @@ const SCRATCH_SHARE: u64 = 64;
 /// What a mutation that finds the store beyond its limit gives back, in bytes.
 const SHED_LEN: u64 = 128 << 10;
 /// Items that it evicts for that at most.
-const SHED_EVICTIONS: usize = 256;
+const SHED_EVICTIONS: u64 = 256;
 
 /// Why an entry was removed without its key's owner having asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,10 @@ pub(crate) struct Partition {
     /// taken, and the most that ever were.
     work: u64,
     work_max: u64,
+    /// What was done for room since the lock was taken ([`ROOM_WORK_MAX`]), and the
+    /// most that ever was.
+    room_work: u64,
+    room_work_max: u64,
     slab: Slab,
     policy: Noted,
     tombstones: Tombstones,
@@ -181,6 +185,8 @@ impl Partition {
             closed: false,
             work: 0,
             work_max: 0,
+            room_work: 0,
+            room_work_max: 0,
             slab: Slab::new(&shared.classes),
             policy,
             tombstones: Tombstones::new(shared.config.tombstone_count_max),
@@ -325,6 +331,13 @@ impl Partition {
     pub(crate) fn begin_hold(&mut self) {
         self.work_max = self.work_max.max(self.work);
         self.work = 0;
+        self.room_work_max = self.room_work_max.max(self.room_work);
+        self.room_work = 0;
+    }
+
+    /// The most that was done for room under one hold of the lock.
+    pub(crate) fn room_work_max(&self) -> u64 {
+        self.room_work_max.max(self.room_work)
     }
 
     /// The most slots and headers that were gone over for the index's sake under

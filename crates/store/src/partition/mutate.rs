@@ -8,7 +8,8 @@
 //!
 //! A mutation that needs room evicts *after* it was decided: in the order that
 //! counts it happened first, so the floor that its own evictions raise does not
-//! concern it.
+//! concern it. One that needs more room than one hold of the lock makes is decided
+//! anew under the next, as if it came only then.
 
 use super::room::Effort;
 use super::{Cause, NoRoom, Partition};
@@ -54,7 +55,7 @@ impl Partition {
         now: Now,
         hash: KeyHash,
         mutation: &Mutation<'_>,
-        effort: Effort,
+        effort: &mut Effort,
     ) -> Result<Outcome, NoRoom> {
         self.write_what_is_unwritten(shared);
         // The key most likely stands near its home slot: its eviction metadata
@@ -177,7 +178,7 @@ impl Partition {
         hash: KeyHash,
         found: Option<(u32, IndexEntry)>,
         mutation: &Mutation<'_>,
-        effort: Effort,
+        effort: &mut Effort,
     ) -> Result<(), NoRoom> {
         if found.is_none() {
             self.policy.prepare(hash.tag);

@@ -27,6 +27,7 @@ use super::wants::{LOAD_POINTLESS, whole_frames};
 use super::{Partition, Stamp};
 use crate::budget::Kind;
 use crate::index::Index;
+use crate::leaving::Window;
 use crate::mutants::{self, Mutant};
 use crate::policy::{self, Policy, SPACE};
 use crate::shared::{Shared, lock};
@@ -45,7 +46,7 @@ const CHUNK_LEN: u64 = 256 << 10;
 /// Headers that one step rewrites.
 const HEADER_COUNT: u64 = 1024;
 /// Items that one step evicts at most.
-const EVICTIONS_MAX: usize = 64;
+const EVICTIONS_MAX: u64 = 64;
 /// Bytes fetched ahead of each entry: head and key.
 const PREFETCH_LEN: usize = 128;
 /// Entries fetched ahead at a time.
@@ -98,9 +99,7 @@ fn place(shared: &Shared, bucket_count: u64, stamp: Stamp, space: u32) -> Option
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct Retired {
-    /// Offset and length of a window, and how much of it, from its beginning,
-    /// is resident and charged.
-    window: Option<(u64, u64, u64)>,
+    window: Option<Window>,
     /// Private bytes charged.
     private: u64,
     metadata: policy::Retired,
@@ -109,7 +108,8 @@ pub(crate) struct Retired {
 }
 
 impl Retired {
-    /// Gives everything back to the system.
+    /// Gives everything back to the system, the window a part at a time
+    /// ([`crate::leaving`]).
     pub(crate) fn release(self, shared: &Shared) {
         let Retired {
             window,
@@ -120,8 +120,8 @@ impl Retired {
         } = self;
         drop((metadata, times, numbers));
         shared.budget.release(Kind::Private, private);
-        if let Some((offset, len, resident)) = window {
-            shared.release_window(offset, len, resident);
+        if let Some(window) = window {
+            shared.leaving.add(shared, window);
         }
     }
 }
@@ -593,7 +593,7 @@ impl Partition {
         };
         let len = window_len(shared, retiring.old.bucket_count());
         Stepped::Done(Retired {
-            window: Some((retiring.old.window.offset, len, len)),
+            window: Some(Window::whole(retiring.old.window.offset, len)),
             ..retiring.retired
         })
     }
@@ -609,7 +609,11 @@ impl Partition {
                 let window = populating.next.window;
                 let len = IndexWindow::bytes(window.bucket_count).max(populating.done);
                 Retired {
-                    window: Some((window.offset, len, populating.done)),
+                    window: Some(Window {
+                        offset: window.offset,
+                        len,
+                        resident: populating.done,
+                    }),
                     private: populating.private,
                     ..Retired::default()
                 }
@@ -664,7 +668,7 @@ impl Partition {
             _ => return,
         };
         retired.release(shared);
-        shared.release_window_of(&index);
+        shared.leaving.add_index(shared, &index);
     }
 
     /// Changes what every bucket says of the whole partition. Mutations go by it

@@ -5,7 +5,9 @@
 //! all items whatever their size; their freed slots add up until compaction
 //! can gather a page of them for the class that needs it. So the work of one
 //! mutation is bounded by what frees one page (or the bytes of a large entry),
-//! and the pages follow the sizes of what is written.
+//! and the pages follow the sizes of what is written. One hold of the lock does a
+//! part of that work, [`ROOM_WORK_MAX`]; then others get the lock, and the
+//! mutation is decided anew.
 //!
 //! Of a full store's pages each partition has its [`Shared::page_quota`]. A
 //! partition that has fewer takes one from a partition that has more, before it
@@ -14,12 +16,23 @@
 //! partitions would be full at other sizes, and hold other items.
 
 use super::{Cause, Partition};
-use crate::budget::Kind;
+use crate::budget::{Cap, Kind};
 use crate::policy::Policy;
 use crate::runs::run_len;
 use crate::shared::{Shared, lock};
 use std::sync::atomic::Ordering;
 use trefoil_layout::Pointer;
+use trefoil_region::PAGE_LEN;
+
+/// Items that one hold of a partition's lock evicts or moves for room, and memory
+/// pages that it gives back, whatever for. The last page that it empties may add
+/// its items.
+pub(crate) const ROOM_WORK_MAX: u64 = 512;
+
+/// Bytes of free pages that are given back at a time.
+const SHRINK_LEN: u64 = 1 << 20;
+/// What a part of a replaced index counts, beside the items: about as much time.
+const LEAVING_WORK: u64 = 64;
 
 /// A partition could not make room; others may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +53,31 @@ pub(crate) enum Giver {
     Richer,
     /// One that has more pages than its quota; else this one evicts.
     AboveQuota,
+    /// This one, under the next hold of its lock: it has done what it may under one.
+    Itself,
+}
+
+/// What came of making room under one hold of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// There is enough.
+    Made,
+    /// More can be made under the next hold.
+    Again,
+    /// There is not enough, and nothing more that could go.
+    Lacking,
 }
 
 /// What a mutation may do for room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Effort {
     /// Evict everything if need be, even if the partition holds much less than
     /// the others.
     pub(crate) own: bool,
-    /// What the account may come to; see [`crate::budget::Budget::cap`].
-    pub(crate) cap: u64,
+    /// What the account may come to.
+    pub(crate) cap: Cap,
+    /// Bytes for a run that are on the account already, as [`Kind::Promised`].
+    pub(crate) paid: u64,
 }
 
 impl Partition {
@@ -58,7 +86,7 @@ impl Partition {
         &mut self,
         shared: &Shared,
         len: usize,
-        effort: Effort,
+        effort: &mut Effort,
     ) -> Result<u64, NoRoom> {
         match shared.classes.of(len) {
             Some(class) => self.allocate_slot(shared, class, effort),
@@ -76,7 +104,7 @@ impl Partition {
         &mut self,
         shared: &Shared,
         class: usize,
-        effort: Effort,
+        effort: &Effort,
     ) -> Result<u64, NoRoom> {
         if let Some(offset) = self.take_slot(shared, class) {
             return Ok(offset);
@@ -89,7 +117,7 @@ impl Partition {
         &mut self,
         shared: &Shared,
         class: usize,
-        effort: Effort,
+        effort: &Effort,
     ) -> Result<u64, NoRoom> {
         loop {
             if let Some(offset) = self.take_slot(shared, class) {
@@ -150,7 +178,7 @@ impl Partition {
     }
 
     /// A page from the common pool.
-    pub(super) fn take_page(&mut self, shared: &Shared, cap: u64) -> Option<u32> {
+    pub(super) fn take_page(&mut self, shared: &Shared, cap: Cap) -> Option<u32> {
         let mut pool = lock(&shared.pool);
         let page = pool.take().or_else(|| {
             let chunk = shared.inline_chunk_len();
@@ -172,10 +200,15 @@ impl Partition {
         self.count_pages(shared, -1);
     }
 
-    fn allocate_run(&mut self, shared: &Shared, len: usize, effort: Effort) -> Result<u64, NoRoom> {
+    fn allocate_run(
+        &mut self,
+        shared: &Shared,
+        len: usize,
+        effort: &mut Effort,
+    ) -> Result<u64, NoRoom> {
         loop {
-            let (data, budget) = (&shared.regions.data, &shared.budget);
-            let allocated = lock(&shared.runs).allocate(data, budget, effort.cap, len);
+            let (data, budget, cap) = (&shared.regions.data, &shared.budget, effort.cap);
+            let allocated = lock(&shared.runs).allocate(data, budget, cap, len, &mut effort.paid);
             let wanted = match allocated {
                 Ok(offset) => {
                     self.set_data_len(shared, self.data_len + run_len(len));
@@ -184,25 +217,30 @@ impl Partition {
                 Err(wanted) => wanted,
             };
             // Nothing is evicted for what cannot fit anyway.
-            if wanted > shared.budget.evictable() {
+            if wanted + effort.paid > shared.budget.evictable() {
                 return Err(NoRoom {
                     bytes: wanted,
                     from: Giver::Any,
                 });
             }
-            if !self.release_free(shared, wanted) {
+            if self.has_worked_enough() || !self.release_free(shared, wanted) {
                 self.give_way(shared, wanted, effort)?;
             }
         }
     }
 
-    /// Gives back what is resident but holds nothing: free pages, spare runs,
-    /// a page that compaction can empty. `false` if there is nothing.
+    /// Gives back what is resident but holds nothing: a part of a replaced index,
+    /// free pages, spare runs, a page that compaction can empty. `false` if there
+    /// is nothing.
     fn release_free(&mut self, shared: &Shared, bytes: u64) -> bool {
+        if self.release_leaving(shared) {
+            return true;
+        }
         let data = &shared.regions.data;
-        if lock(&shared.pool).shrink(data, &shared.budget, bytes) > 0
-            || lock(&shared.runs).drop_spare(data, &shared.budget) > 0
-        {
+        let bytes = bytes.min(SHRINK_LEN);
+        let gone = lock(&shared.pool).shrink(data, &shared.budget, bytes);
+        self.room_work += gone / PAGE_LEN;
+        if gone > 0 || lock(&shared.runs).drop_spare(data, &shared.budget) > 0 {
             return true;
         }
         let Some(page) = self.empty_some_page(shared) else {
@@ -212,18 +250,37 @@ impl Partition {
         true
     }
 
+    /// Gives back a part of an index that was replaced; `false` if there is none.
+    fn release_leaving(&mut self, shared: &Shared) -> bool {
+        let gone = shared.leaving.release_step(shared);
+        if gone {
+            self.room_work += LEAVING_WORK;
+        }
+        gone
+    }
+
     /// Evicts one item, if this is the partition that should.
-    fn give_way(&mut self, shared: &Shared, bytes: u64, effort: Effort) -> Result<(), NoRoom> {
-        let poor =
-            !effort.own && shared.holds.len() > 1 && self.data_len + bytes < shared.fair_len() / 2;
+    fn give_way(&mut self, shared: &Shared, bytes: u64, effort: &Effort) -> Result<(), NoRoom> {
+        let poor = !effort.own
+            && shared.holds.len() > 1
+            && self.data_len + bytes + effort.paid < shared.fair_len() / 2;
         // Pages enough are free, but no huge page: moving helps, evicting would not.
         let fragmented = !effort.own && lock(&shared.pool).is_fragmented();
-        let from = match poor || fragmented {
-            true => Giver::Richer,
-            false if self.evict(shared) => return Ok(()),
-            false => Giver::Any,
+        let from = if poor || fragmented {
+            Giver::Richer
+        } else if self.has_worked_enough() {
+            Giver::Itself
+        } else if self.release_leaving(shared) || self.evict(shared) {
+            return Ok(());
+        } else {
+            Giver::Any
         };
         Err(NoRoom { bytes, from })
+    }
+
+    /// Whether this hold of the lock has done its part for room.
+    fn has_worked_enough(&self) -> bool {
+        self.room_work >= ROOM_WORK_MAX
     }
 
     /// Evicts the policy's choice. `false` if there is nothing left.
@@ -233,6 +290,7 @@ impl Partition {
             .policy
             .victim(&mut |number| super::reshape::entry_of(table, moving, space, number).tag);
         let Some(slot) = victim else { return false };
+        self.room_work += 1;
         self.discard(shared, slot, Cause::Capacity);
         true
     }
@@ -259,27 +317,35 @@ impl Partition {
     }
 
     /// Makes `bytes` available below `cap` by giving back free memory,
-    /// compacting, and evicting at most `evictions_max` items. `false` if that
-    /// was not enough.
+    /// compacting, and evicting at most `evictions_max` items.
     pub(crate) fn make_room(
         &mut self,
         shared: &Shared,
         bytes: u64,
-        cap: u64,
-        evictions_max: usize,
-    ) -> bool {
+        cap: Cap,
+        evictions_max: u64,
+    ) -> Room {
         let mut evictions = 0;
         loop {
-            let missing = (shared.budget.used() + bytes).saturating_sub(cap);
+            let budget = &shared.budget;
+            let missing = (budget.used() + bytes).saturating_sub(budget.bytes_of(cap));
             if missing == 0 {
-                return true;
+                return Room::Made;
+            }
+            if self.has_worked_enough() {
+                return Room::Again;
             }
             if self.release_free(shared, missing) {
                 continue;
             }
-            let fragmented = lock(&shared.pool).is_fragmented();
-            if fragmented || evictions == evictions_max || !self.evict(shared) {
-                return false;
+            if lock(&shared.pool).is_fragmented() {
+                return Room::Lacking;
+            }
+            if evictions == evictions_max {
+                return Room::Again;
+            }
+            if !self.evict(shared) {
+                return Room::Lacking;
             }
             evictions += 1;
         }
@@ -287,7 +353,7 @@ impl Partition {
 
     /// Gives back up to `bytes` of what is beyond the limit, evicting at most
     /// `evictions_max` items, if this partition holds more than its share.
-    pub(crate) fn shed(&mut self, shared: &Shared, bytes: u64, evictions_max: usize) {
+    pub(crate) fn shed(&mut self, shared: &Shared, bytes: u64, evictions_max: u64) {
         let bytes = bytes.min(self.data_len.saturating_sub(shared.kept_len()));
         let target = shared
             .budget
@@ -296,7 +362,7 @@ impl Partition {
         let mut evictions = 0;
         loop {
             let missing = shared.budget.used().saturating_sub(target);
-            if missing == 0 {
+            if missing == 0 || self.has_worked_enough() {
                 return;
             }
             if self.release_free(shared, missing) {
@@ -316,10 +382,10 @@ impl Partition {
         shared: &Shared,
         kind: Kind,
         bytes: u64,
-        evictions_max: usize,
+        evictions_max: u64,
     ) -> bool {
         shared.budget.try_charge(kind, bytes)
-            || (self.make_room(shared, bytes, shared.budget.goal(), evictions_max)
+            || (self.make_room(shared, bytes, Cap::Goal, evictions_max) == Room::Made
                 && shared.budget.try_charge(kind, bytes))
     }
 
@@ -340,6 +406,6 @@ impl Partition {
         }
         shared.budget.release(Kind::Private, self.private_charged);
         self.private_charged = 0;
-        shared.release_window_of(&self.table.index);
+        shared.leaving.add_index(shared, &self.table.index);
     }
 }

@@ -384,3 +384,37 @@ fn frames_may_be_coarse() {
         assert!(store.stats().resident.total() <= limit);
     }
 }
+
+/// A limit that is lowered while large values come and go: who takes much pays
+/// what is beyond the limit first. Otherwise each takes what others give back for
+/// it, and the store stays where it was.
+#[test]
+fn who_takes_much_pays_what_is_beyond_the_limit_first() {
+    for partitions in [1, 4] {
+        let store = memfd(64 * MIB, 64 * MIB, partitions);
+        let value = vec![1; 3 << 20];
+        let mut n = 0u64;
+        let mut set_next = |value: &[u8]| {
+            n += 1;
+            applied(&store, &n.to_le_bytes(), value, n);
+        };
+        (0..30).for_each(|_| set_next(&value));
+        for lowered in [56, 48] {
+            assert!(store.stats().resident.total() > lowered * MIB);
+            store.set_memory_limit(lowered * MIB);
+            set_next(&value);
+            let held = store.stats().resident.total();
+            assert!(held <= lowered * MIB, "{} KiB of {lowered} MiB", held >> 10);
+            store.check().unwrap();
+        }
+        store.set_memory_limit(40 * MIB);
+        assert!(store.charge(2 * MIB));
+        assert!(store.stats().resident.total() <= 40 * MIB);
+        // A small one does not pay for all.
+        store.set_memory_limit(20 * MIB);
+        set_next(b"small");
+        assert!(store.stats().resident.total() > 30 * MIB);
+        store.release(2 * MIB);
+        store.check().unwrap();
+    }
+}

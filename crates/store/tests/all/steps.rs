@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use trefoil_layout::bucket;
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::data::{DataEntry, DataError};
@@ -300,4 +301,83 @@ fn no_index_has_the_old_epoch_once_another_is_in_force() {
     }
     while store.reshape_one_step(0) {}
     store.check().unwrap();
+}
+
+/// The room of a large value is that of many small ones: one hold of the lock
+/// evicts or moves a bounded number of them, and others get the lock between.
+#[test]
+fn no_hold_of_the_lock_makes_room_without_bound() {
+    for partitions in [1, 4] {
+        let store = memfd(24 * MIB, 24 * MIB, partitions);
+        for n in 1..=250_000 {
+            assert_eq!(set(&store, &key(n), &[1; 100], n), Outcome::Applied);
+        }
+        // Pages that are half empty: they are emptied by moving what is left.
+        for n in (1..=250_000).step_by(3) {
+            erase(&store, &key(n), 400_000 + n);
+        }
+        let items = store.stats().items;
+        let value = vec![7; 8 << 20];
+        assert_eq!(store.missing_for(value.len() + 64), 0);
+        assert_eq!(set(&store, b"large", &value, 900_000), Outcome::Applied);
+        assert_eq!(get(&store, b"large"), Some((version(900_000), value)));
+        let gone = items - store.stats().items;
+        let (most, bound) = store.room_work_max();
+        assert!(gone > 10 * bound, "{gone}");
+        // Entries of 128 bytes in a page of 64 KiB.
+        assert!(most <= bound + 512, "{most}");
+        store.check().unwrap();
+    }
+}
+
+/// Whoever sets a value after an index was replaced gives a part of it back, not
+/// the whole.
+#[test]
+fn a_replaced_index_goes_back_a_part_at_a_time() {
+    const PART_LEN: u64 = 256 * KIB;
+    let store = memfd(64 * MIB, 64 * MIB, 1);
+    let (mut before, mut parts) = (store.stats().resident.index, 0);
+    for n in 1..=400_000 {
+        assert_eq!(set(&store, &key(n), b"", n), Outcome::Applied);
+        let now = store.stats().resident.index;
+        assert!(now + PART_LEN >= before, "{before} to {now}");
+        parts += u64::from(now < before);
+        before = now;
+    }
+    let reshapes = store.stats().counts.index_reshapes;
+    assert!(parts > 4 * reshapes, "{parts} parts of {reshapes} indexes");
+    store.check().unwrap();
+}
+
+/// Each of several writers needs most of the memory at once, and others fill what
+/// was made free for it.
+#[test]
+fn nobody_is_refused_while_another_makes_room() {
+    for partitions in [1, 4] {
+        let store = memfd(24 * MIB, 24 * MIB, partitions);
+        let clock = AtomicU64::new(0);
+        let tick = || clock.fetch_add(1, Ordering::Relaxed) + 1;
+        let set_now = |key: &[u8], value: &[u8]| loop {
+            // What others evict meanwhile raises the bound.
+            match set(&store, key, value, tick()) {
+                Outcome::Superseded { .. } => {}
+                outcome => break assert_eq!(outcome, Outcome::Applied, "{} B", value.len()),
+            }
+        };
+        (0..50_000).for_each(|n| set_now(&key(n), b"filling"));
+        std::thread::scope(|scope| {
+            for writer in 0..3u8 {
+                let set_now = &set_now;
+                scope.spawn(move || {
+                    for n in 0..12u8 {
+                        let len = [12, 9, 1][usize::from(n + writer) % 3] << 20;
+                        set_now(&[b'l', writer, n], &vec![n; len]);
+                    }
+                });
+            }
+            let set_now = &set_now;
+            scope.spawn(move || (0..40_000).for_each(|n| set_now(&key(n), b"small")));
+        });
+        store.check().unwrap();
+    }
 }
