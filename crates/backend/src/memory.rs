@@ -17,7 +17,9 @@
 //! lost with one of the two others. Processes that run the same program under the
 //! same load hold a little more or less of it in memory, by chance. So the overhead
 //! counts as what is usual for this program while the measured one is near that; the
-//! reserve makes up the difference.
+//! reserve makes up the difference. Not where long messages come: what buffers and heap
+//! hold for them grows by megabytes between two measurements, and all of the reserve
+//! is left for that.
 
 use crate::process::Resident;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -32,6 +34,9 @@ const RESERVE_MAX: u64 = 64 << 20;
 /// Shares change only by more than this, in bytes: each change costs evictions
 /// or populates pages.
 const CORRECTION_MIN: u64 = 1 << 20;
+/// How long after a long message the overhead counts as it is measured: longer than
+/// between two of them wherever they are usual, for shares are not to go up and down.
+const MESSAGE_MS: u64 = 10_000;
 
 /// Why a limit cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +112,8 @@ pub(crate) struct MemoryBound {
     /// back ([`trefoil_region::ProgramPages`]) may be needed again at once.
     program_max: AtomicU64,
     pub(crate) transient: Transient,
+    /// Until when the overhead counts as it is measured ([`MESSAGE_MS`]).
+    exact_until_ms: AtomicU64,
     /// Highest limit that the members' regions were made for.
     limit_max: u64,
     members: usize,
@@ -131,6 +138,7 @@ impl MemoryBound {
             overhead: AtomicU64::new(usual),
             program_max: AtomicU64::new(0),
             transient: Transient::default(),
+            exact_until_ms: AtomicU64::new(0),
             limit_max,
             members,
         };
@@ -197,10 +205,22 @@ impl MemoryBound {
         (self.limit().saturating_sub(taken) / self.members as u64).max(SHARE_MIN)
     }
 
-    /// Takes a measurement into account: what is resident, and what the stores
-    /// know that they hold. Returns the new share if it differs enough from
+    /// A long message comes, at this time, in milliseconds.
+    pub(crate) fn expect_message(&self, now_ms: u64) {
+        let until = now_ms + MESSAGE_MS;
+        self.exact_until_ms.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// Takes a measurement into account, made at `now_ms`: what is resident, and what
+    /// the stores know that they hold. Returns the new share if it differs enough from
     /// `share`.
-    pub(crate) fn correct(&self, resident: Resident, stores: Known, share: u64) -> Option<u64> {
+    pub(crate) fn correct(
+        &self,
+        resident: Resident,
+        stores: Known,
+        share: u64,
+        now_ms: u64,
+    ) -> Option<u64> {
         let before = self
             .program_max
             .fetch_max(resident.program, Ordering::Relaxed);
@@ -208,7 +228,11 @@ impl MemoryBound {
         let unknown_private = (resident.private + away).saturating_sub(stores.private);
         let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
         let excess = resident.total().saturating_sub(self.limit());
-        let is_usual = unknown_private <= self.usual + tolerance(self.limit());
+        let tolerance = match now_ms < self.exact_until_ms.load(Ordering::Relaxed) {
+            true => 0,
+            false => tolerance(self.limit()),
+        };
+        let is_usual = unknown_private <= self.usual + tolerance;
         let private = if is_usual {
             self.usual
         } else {
@@ -225,8 +249,8 @@ fn reserve(limit: u64) -> u64 {
     (limit / 64).clamp(RESERVE_MIN, RESERVE_MAX)
 }
 
-/// How far the overhead may be from what is usual. A quarter of the reserve is left
-/// for what it grows by between two measurements.
+/// How far the overhead may be from what is usual, where no long messages come. A
+/// quarter of the reserve is left for what it grows by between two measurements.
 fn tolerance(limit: u64) -> u64 {
     reserve(limit) / 4 * 3
 }
@@ -284,16 +308,25 @@ mod tests {
             shared: shared * MIB,
         };
         // As at the start: nothing changes, small noise neither.
-        assert_eq!(bound.correct(measured(10, 200), known(0, 200), share), None);
-        assert_eq!(bound.correct(measured(14, 200), known(4, 200), share), None);
-        assert_eq!(bound.correct(measured(11, 200), known(0, 200), share), None);
+        assert_eq!(
+            bound.correct(measured(10, 200), known(0, 200), share, 0),
+            None
+        );
+        assert_eq!(
+            bound.correct(measured(14, 200), known(4, 200), share, 0),
+            None
+        );
+        assert_eq!(
+            bound.correct(measured(11, 200), known(0, 200), share, 0),
+            None
+        );
         // 20 MiB more that no store knows of.
-        let less = bound.correct(measured(30, 200), known(0, 200), share);
+        let less = bound.correct(measured(30, 200), known(0, 200), share, 0);
         assert_eq!(less, Some(share - 20 * MIB));
-        let again = bound.correct(measured(10, 200), known(0, 200), share - 20 * MIB);
+        let again = bound.correct(measured(10, 200), known(0, 200), share - 20 * MIB, 0);
         assert_eq!(again, Some(share));
         // Beyond the limit, and no store knows why.
-        let less = bound.correct(measured(10, 256), known(0, 240), share);
+        let less = bound.correct(measured(10, 256), known(0, 240), share, 0);
         assert_eq!(less, Some(share - 10 * MIB));
     }
 
@@ -307,13 +340,13 @@ mod tests {
             ..Resident::default()
         };
         let known = Known::default();
-        let less = bound.correct(resident(8), known, share);
+        let less = bound.correct(resident(8), known, share, 0);
         assert_eq!(less, Some(share - 8 * MIB));
-        assert_eq!(bound.correct(resident(2), known, share - 8 * MIB), None);
+        assert_eq!(bound.correct(resident(2), known, share - 8 * MIB, 0), None);
         // Unless only starting needed it.
         bound.has_started();
         assert_eq!(
-            bound.correct(resident(2), known, share - 8 * MIB),
+            bound.correct(resident(2), known, share - 8 * MIB, 0),
             Some(share)
         );
     }
@@ -333,7 +366,7 @@ mod tests {
                 shared: 40 * MIB,
             };
             let before = bound.share();
-            bound.correct(resident, stores, before).unwrap_or(before)
+            bound.correct(resident, stores, before, 0).unwrap_or(before)
         };
         let usual = share(9 * MIB, 9 * MIB);
         assert_eq!(usual, (64 - 9 - 4) * MIB);
@@ -344,6 +377,30 @@ mod tests {
         // Another program than it was thought, or one that holds much more by now.
         assert_eq!(share(20 * MIB, 20 * MIB), (64 - 20 - 4) * MIB);
         assert_eq!(share(9 * MIB, 13 * MIB), (64 - 13 - 4) * MIB);
+    }
+
+    #[test]
+    fn all_of_the_reserve_is_left_where_long_messages_come() {
+        let bound = bound(64 * MIB, 1).unwrap();
+        let usual = bound.share();
+        let known = Known::default();
+        let with = |private: u64| Resident {
+            private: private * MIB,
+            ..Resident::default()
+        };
+        assert_eq!(bound.correct(with(13), known, usual, 1000), None);
+        bound.expect_message(2000);
+        for private in 12..30 {
+            let share = bound.correct(with(private), known, usual, 2000).unwrap();
+            assert_eq!(share + private * MIB, bound.limit() - bound.reserve());
+        }
+        // Another process of this program that holds less has the usual share still.
+        assert_eq!(bound.correct(with(9), known, usual, 2000), None);
+        // For a while.
+        let less = bound.correct(with(13), known, usual, 1999 + MESSAGE_MS);
+        assert_eq!(less, Some(usual - 3 * MIB));
+        let again = bound.correct(with(13), known, usual - 3 * MIB, 2000 + MESSAGE_MS);
+        assert_eq!(again, Some(usual));
     }
 
     #[test]
@@ -360,6 +417,6 @@ mod tests {
             private: 0,
             shared: 240 * MIB,
         };
-        assert_eq!(bound.correct(resident, stores, share), None);
+        assert_eq!(bound.correct(resident, stores, share, 0), None);
     }
 }

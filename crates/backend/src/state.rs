@@ -177,7 +177,9 @@ impl State {
     /// Measures what the process holds and corrects the stores' shares.
     pub(crate) fn correct_memory(&self) {
         let share = self.lending.mean_share();
-        match self.bound.correct(Resident::now(), self.known(), share) {
+        let now_ms = self.now_ms();
+        let resident = Resident::now();
+        match self.bound.correct(resident, self.known(), share, now_ms) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
                 self.share_out(share);
@@ -186,10 +188,15 @@ impl State {
         }
     }
 
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
     /// The same, if nobody has for a moment: for whoever is about to make much
-    /// resident at once.
+    /// resident at once, a long message.
     pub(crate) fn look_at_memory(&self) {
-        let now_ms = self.started.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
+        self.bound.expect_message(now_ms);
         let looked_ms = self.looked_ms.load(Ordering::Relaxed);
         if now_ms < looked_ms + LOOK_PAUSE_MS {
             return;
