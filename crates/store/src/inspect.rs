@@ -52,14 +52,17 @@ impl Store {
     /// steps.
     #[doc(hidden)]
     pub fn reshape_one_step(&self, partition: usize) -> bool {
-        let stepped = self.partitions[partition]
-            .enter()
-            .live
-            .reshape_step(&self.shared);
-        match stepped {
-            Stepped::Idle | Stepped::Blocked(_) => return false,
-            Stepped::Went => {}
+        self.reshape_one_step_while(partition, || {})
+    }
+
+    /// The same; `meanwhile` happens where others may, with no lock held, before the
+    /// system is asked for memory.
+    #[doc(hidden)]
+    pub fn reshape_one_step_while(&self, partition: usize, meanwhile: impl FnOnce()) -> bool {
+        match self.reshape_step_of(&self.partitions[partition], meanwhile) {
             Stepped::Done(retired) | Stepped::Aborted(retired) => retired.release(&self.shared),
+            Stepped::Went => {}
+            Stepped::Idle | Stepped::Blocked(_) | Stepped::Populates(_) => return false,
         }
         true
     }

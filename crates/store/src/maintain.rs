@@ -6,7 +6,7 @@ use crate::budget::{Cap, Kind};
 use crate::config::Now;
 use crate::partition::{Giver, NoRoom, Stepped};
 use crate::shared::lock;
-use crate::store::Store;
+use crate::store::{Cell, Store};
 
 /// Slots of each partition that one step examines for expired items.
 const CRAWL_SLOTS: u32 = 1024;
@@ -16,6 +16,8 @@ const SHRINK_EVICTIONS: u64 = 512;
 const SHRINK_LEN: u64 = 4 << 20;
 /// Steps that one call takes for one partition's index.
 const RESHAPE_STEPS_MAX: usize = 4096;
+/// After so many of them it looks whether pages are free: some milliseconds.
+const POPULATE_EVERY: usize = 64;
 /// Bytes populated ahead under one system call.
 const POPULATE_LEN: u64 = 1 << 20;
 
@@ -116,15 +118,16 @@ impl Store {
                     done.more = true;
                     break;
                 }
-                let mut slot = cell.enter();
+                // Whoever stores something waits for the system where no page is free.
+                if step % POPULATE_EVERY == 0 {
+                    self.populate_step(done);
+                }
                 if self.is_revoked() {
                     return;
                 }
-                let stepped = slot.live.reshape_step(&self.shared);
-                drop(slot);
-                match stepped {
+                match self.reshape_step_of(cell, || {}) {
                     Stepped::Went => cell.give_way(),
-                    Stepped::Idle => break,
+                    Stepped::Idle | Stepped::Populates(_) => break,
                     Stepped::Blocked(bytes) => {
                         // The partition could not make room by itself.
                         let wanted = NoRoom {
@@ -138,6 +141,7 @@ impl Store {
                     }
                     Stepped::Done(retired) => {
                         retired.release(&self.shared);
+                        while self.shared.leaving.release_step(&self.shared) {}
                         done.reshaped += 1;
                     }
                     Stepped::Aborted(retired) => {
@@ -146,6 +150,22 @@ impl Store {
                     }
                 }
             }
+        }
+    }
+
+    /// A step of what a partition's index needs; the system is asked for memory with
+    /// no lock held, after `meanwhile`.
+    pub(crate) fn reshape_step_of(&self, cell: &Cell, meanwhile: impl FnOnce()) -> Stepped {
+        let stepped = cell.enter().live.reshape_step(&self.shared);
+        match stepped {
+            Stepped::Populates(range) => {
+                meanwhile();
+                let index = &self.shared.regions.index;
+                let is_resident = index.populate_ahead(range.clone()).is_ok();
+                let mut slot = cell.enter();
+                slot.live.populated(&self.shared, range, is_resident)
+            }
+            stepped => stepped,
         }
     }
 

@@ -314,7 +314,7 @@ impl Partition {
         self.counts.mutated(kind, outcome);
         let mut retired = None;
         if self.wants_step()
-            && let Stepped::Done(gone) | Stepped::Aborted(gone) = self.reshape_step(shared)
+            && let Stepped::Done(gone) | Stepped::Aborted(gone) = self.step_at_once(shared)
         {
             retired = Some(gone);
         }

@@ -5,7 +5,8 @@
 //! Reserving ─► Populating ─► Filling ─► Retiring ─► given back
 //!  memory is    a chunk of    entries    the old index is
 //!  charged      the window    are        poisoned, a few
-//!               at a time     copied     buckets at a time
+//!               at a time,    copied     buckets at a time
+//!               no lock held
 //! ```
 //!
 //! While the next index is being filled, readers use the present one alone: it
@@ -148,6 +149,8 @@ pub(super) struct Populating {
     next: Index,
     /// Bytes that are resident and initialised.
     done: u64,
+    /// Bytes that are charged: what is beyond `done` is being made resident.
+    charged: u64,
     private: u64,
 }
 
@@ -179,6 +182,9 @@ pub(crate) enum Stepped {
     Idle,
     /// There is more to do.
     Went,
+    /// This part of the next index is to become resident, with no lock held; then
+    /// [`Partition::populated`] is told. Nobody takes another step meanwhile.
+    Populates(Range<u64>),
     /// So many bytes are missing, which the partition cannot find by itself.
     Blocked(u64),
     /// It has ended: the index has been replaced.
@@ -366,11 +372,14 @@ impl Partition {
         self.moving = Some(Box::new(Moving::Populating(Populating {
             next,
             done: 0,
+            charged: 0,
             private,
         })));
         Stepped::Went
     }
 
+    /// Charges the next part of the window. The system may take long to make it
+    /// resident, or the thread may lose its core there: nobody is to wait for that.
     fn populate(&mut self, shared: &Shared) -> Stepped {
         let Some(Moving::Populating(populating)) = self.moving.as_deref() else {
             return Stepped::Idle;
@@ -379,30 +388,72 @@ impl Partition {
         let (done, len) = (populating.done, window_len(shared, bucket_count));
         let space = &shared.regions.index;
         let chunk = CHUNK_LEN.max(space.frame_len()).min(len - done);
+        if populating.charged > done {
+            return Stepped::Idle;
+        }
         if self.is_pointless(shared, bucket_count) {
             return self.abort_reshape();
         }
         if let Err(stepped) = self.pay(shared, Kind::Index, chunk, bucket_count) {
             return stepped;
         }
-        self.work += chunk / BUCKET_LEN as u64;
         let Some(Moving::Populating(populating)) = self.moving.as_deref_mut() else {
             return Stepped::Idle;
         };
-        let index = &populating.next;
-        let from = index.window.offset + done;
-        if space.populate_ahead(from..from + chunk).is_err() {
+        populating.charged = done + chunk;
+        let from = populating.next.window.offset + done;
+        Stepped::Populates(from..from + chunk)
+    }
+
+    /// What [`Stepped::Populates`] asked for is resident, or the system has no memory.
+    pub(crate) fn populated(
+        &mut self,
+        shared: &Shared,
+        range: Range<u64>,
+        is_resident: bool,
+    ) -> Stepped {
+        if self.closed {
+            return Stepped::Idle;
+        }
+        let Some(Moving::Populating(populating)) = self.moving.as_deref_mut() else {
+            // The partition has ended, or another one stands in its place.
+            return Stepped::Idle;
+        };
+        let (index, done) = (&populating.next, populating.done);
+        let chunk = range.end - range.start;
+        if index.window.offset + done != range.start || populating.charged != done + chunk {
+            return Stepped::Idle;
+        }
+        if !is_resident {
+            populating.charged = done;
             shared.budget.release(Kind::Index, chunk);
             return self.abort_reshape();
         }
         let bucket = |at: u64| (at / BUCKET_LEN as u64).min(index.buckets_in_all());
-        Index::initialise(space, bucket(done)..bucket(done + chunk), index);
+        Index::initialise(
+            &shared.regions.index,
+            bucket(done)..bucket(done + chunk),
+            index,
+        );
+        let len = window_len(shared, index.bucket_count());
         populating.done += chunk;
-        if populating.done < len {
-            return Stepped::Went;
+        let is_whole = populating.done == len;
+        self.work += chunk / BUCKET_LEN as u64;
+        if is_whole {
+            self.begin_filling(shared);
         }
-        self.begin_filling(shared);
         Stepped::Went
+    }
+
+    /// A step of a mutation, which does not leave the lock for it.
+    pub(super) fn step_at_once(&mut self, shared: &Shared) -> Stepped {
+        match self.reshape_step(shared) {
+            Stepped::Populates(range) => {
+                let populated = shared.regions.index.populate_ahead(range.clone());
+                self.populated(shared, range, populated.is_ok())
+            }
+            stepped => stepped,
+        }
     }
 
     fn begin_filling(&mut self, shared: &Shared) {
@@ -607,12 +658,12 @@ impl Partition {
             },
             Some(Moving::Populating(populating)) => {
                 let window = populating.next.window;
-                let len = IndexWindow::bytes(window.bucket_count).max(populating.done);
+                let len = IndexWindow::bytes(window.bucket_count).max(populating.charged);
                 Retired {
                     window: Some(Window {
                         offset: window.offset,
                         len,
-                        resident: populating.done,
+                        resident: populating.charged,
                     }),
                     private: populating.private,
                     ..Retired::default()
@@ -641,7 +692,7 @@ impl Partition {
     pub(super) fn reshape_window_charged(&self, shared: &Shared) -> u64 {
         match self.moving.as_deref() {
             None | Some(Moving::Reserving(_)) => 0,
-            Some(Moving::Populating(populating)) => populating.done,
+            Some(Moving::Populating(populating)) => populating.charged,
             Some(Moving::Filling(filling)) => window_len(shared, filling.next.index.bucket_count()),
             Some(Moving::Retiring(retiring)) => window_len(shared, retiring.old.bucket_count()),
         }

@@ -303,6 +303,70 @@ fn no_index_has_the_old_epoch_once_another_is_in_force() {
     store.check().unwrap();
 }
 
+/// The system may take its time for the memory of a larger index: others get the lock
+/// meanwhile, and whatever they do, the account stays right.
+#[test]
+fn the_system_is_asked_for_an_index_with_no_lock_held() {
+    let store = memfd(64 * MIB, 64 * MIB, 1);
+    let (mut n, mut asked) = (0, 0);
+    while store.stats().counts.index_reshapes < 16 {
+        n += 1;
+        assert_eq!(set(&store, &key(n), b"before", n), Outcome::Applied);
+        store.reshape_one_step_while(0, || {
+            (n, asked) = (n + 1, asked + 1);
+            assert_eq!(set(&store, &key(n), b"meanwhile", n), Outcome::Applied);
+            assert!(!store.reshape_one_step(0), "one at a time");
+            store.check().unwrap();
+        });
+    }
+    assert!(asked > 16, "some of them have several parts: {asked}");
+    let mut abandon = |meanwhile: &dyn Fn()| {
+        let mut is_asked = false;
+        while !is_asked {
+            n += 1;
+            assert_eq!(set(&store, &key(n), b"before", n), Outcome::Applied);
+            store.reshape_one_step_while(0, || {
+                is_asked = true;
+                meanwhile();
+                store.check().unwrap();
+            });
+        }
+        while store.reshape_one_step(0) {}
+        store.check().unwrap();
+    };
+    abandon(&|| assert_eq!(store.set_memory_limit(2 * MIB), 2 * MIB));
+    store.set_memory_limit(64 * MIB);
+    abandon(&|| {
+        store.begin_reload().unwrap();
+        store.finish_reload().unwrap();
+    });
+    assert_eq!(store.stats().items, 0, "another corpus");
+}
+
+/// Pages go on being populated ahead of need while a large index is replaced: else
+/// each writer would wait for the system.
+#[test]
+fn pages_are_populated_ahead_while_an_index_is_replaced() {
+    let store = memfd(512 * MIB, 512 * MIB, 1);
+    for n in 1..=200_000 {
+        assert_eq!(set(&store, &key(n), b"", n), Outcome::Applied);
+    }
+    let mut done = store.maintain(START);
+    let mut n = 200_000;
+    while done.reshaped == 0 {
+        // Nothing is free and the index is due.
+        n += 1;
+        assert_eq!(set(&store, &key(n), b"", n), Outcome::Applied);
+        while store.stats().resident.pages_free >= MIB {
+            n += 1;
+            assert_eq!(set(&store, &key(n), &[1; 900], n), Outcome::Applied);
+        }
+        done = store.maintain(START);
+    }
+    assert!(done.populated > 3 * MIB, "{done:?}");
+    store.check().unwrap();
+}
+
 /// The room of a large value is that of many small ones: one hold of the lock
 /// evicts or moves a bounded number of them, and others get the lock between.
 #[test]
