@@ -22,12 +22,18 @@ const TRIM_PERIOD: Duration = Duration::from_secs(5);
 /// Least time between two looks at the configuration, whatever requests say.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
 
+/// Huge pages are gathered when nothing has grown for so long. To gather one takes
+/// milliseconds of this thread, many more where it shares its core, and accesses to
+/// what is gathered wait: not while somebody fills the store.
+const GATHER_AFTER: Duration = Duration::from_secs(1);
+
 /// After a huge page was gathered: the copying is not to keep others from working.
 const GATHER_PAUSE: Duration = Duration::from_millis(2);
 
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut looked = Instant::now();
+    let mut grown = looked;
     let mut trim_at = looked + STARTED_AFTER;
     let mut program = None;
     let mut complaint = String::new();
@@ -42,7 +48,11 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     loop {
         let mut more = false;
         for member in &state.members {
-            more |= member.store.maintain(clock::now()).more;
+            let done = member.store.maintain(clock::now());
+            more |= done.more;
+            if done.populated > 0 || done.reshaped > 0 {
+                grown = Instant::now();
+            }
         }
         let elapsed = looked.elapsed();
         // Whoever flushes tells every backend that answers; this is for one that
@@ -64,7 +74,13 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             looked = Instant::now();
         }
         let mut gathered = false;
-        for (member, [index, data]) in state.members.iter().zip(&mut gatherers) {
+        let is_quiet = grown.elapsed() >= GATHER_AFTER;
+        let quiet = if is_quiet {
+            &mut gatherers[..]
+        } else {
+            &mut []
+        };
+        for (member, [index, data]) in state.members.iter().zip(quiet) {
             let regions = member.store.regions();
             gathered |= regions.index.gather(index) == Gathered::Page;
             gathered |= regions.data.gather(data) == Gathered::Page;

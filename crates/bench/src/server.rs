@@ -13,6 +13,8 @@ use crate::peer::{PeerError, spawn_on_core};
 const PROGRAM: &str = "trefoil";
 /// Doors on free ports.
 const FREE_DOORS: [&str; 4] = ["--memcached", "127.0.0.1:0", "--redis", "127.0.0.1:0"];
+/// Huge pages are gathered when nothing has grown for a second.
+const SETTLE_AFTER: Duration = Duration::from_millis(1500);
 /// Between two looks at how busy a server is.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// Looks before it is taken as it is.
@@ -166,6 +168,7 @@ impl Server {
     /// so: how long it took is returned.
     pub fn settle(&self) -> Result<Duration, PeerError> {
         let begin = std::time::Instant::now();
+        std::thread::sleep(SETTLE_AFTER);
         let mut before = self.cpu_time()?;
         for _ in 0..SETTLE_LOOKS {
             std::thread::sleep(SETTLE_PERIOD);
