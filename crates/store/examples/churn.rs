@@ -2,7 +2,10 @@
 //! half times what it can hold, by skewed look-aside requests with deletes, and
 //! prints bytes per item by what they are for.
 //!
-//! `cargo run --release -p trefoil-store --example churn [MIB [POLICY [VALUES]]]`
+//! `cargo run --release -p trefoil-store --example churn [MIB [POLICY [VALUES [PARTITIONS]]]]`
+//!
+//! *data* is what entries take beyond keys and values, *slots* what free
+//! slots take, *slack* what their pages have beyond both.
 //!
 //! With `shift` for VALUES: the hit ratio where lengths shift from 100 B to 4 KiB
 //! and back, beside that of a fresh store.
@@ -30,6 +33,9 @@ enum Lens {
     Fixed(usize),
     /// Uniform in the logarithm.
     Spread(usize, usize),
+    /// Normal in the logarithm around a mean, as in `trefoil bench churn`: with a
+    /// deviation of one half, and up to eight means.
+    Around(usize),
 }
 
 impl Lens {
@@ -42,6 +48,13 @@ impl Lens {
                 let ratio = (to as f64 / from as f64).powf(random.unit());
                 (from as f64 * ratio) as usize
             }
+            Lens::Around(mean) => {
+                let mut random = Random(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+                random.next();
+                let normal = (0..12).map(|_| random.unit()).sum::<f64>() - 6.0;
+                let len = mean as f64 * (0.5 * normal - 0.125).exp();
+                (len as usize).clamp(1, 8 * mean)
+            }
         }
     }
 
@@ -49,6 +62,7 @@ impl Lens {
         match self {
             Lens::Fixed(len) => format!("{len}"),
             Lens::Spread(from, to) => format!("{from}-{to}"),
+            Lens::Around(mean) => format!("~{mean}"),
         }
     }
 
@@ -65,16 +79,20 @@ fn main() {
         name.parse().expect("a policy")
     });
     let only = args.next();
+    let partitions = args.next().map(|count| count.parse().expect("partitions"));
+    let partitions = partitions.unwrap_or(StoreConfig::default().partition_count);
     if only.as_deref() == Some("shift") {
         return shift(mib << 20, policy);
     }
     println!(
-        "{:>14} {:>8} | {:>7} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} {:>5} {:>6}",
+        "{:>14} {:>8} | {:>7} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} {:>5} {:>6} {:>7} {:>8}",
         "values",
         "items",
         "B/item",
         "beyond",
         "data",
+        "slots",
+        "slack",
         "index",
         "priv",
         "free",
@@ -83,7 +101,9 @@ fn main() {
         "hit",
         "assoc",
         "side",
-        "refuse"
+        "refuse",
+        "reshape",
+        "moves"
     );
     let cases = [
         Lens::Fixed(100),
@@ -91,19 +111,22 @@ fn main() {
         Lens::Fixed(1000),
         Lens::Fixed(2000),
         Lens::Fixed(5000),
+        Lens::Around(130),
+        Lens::Around(1000),
         Lens::Spread(50, 1000),
         Lens::Spread(50, 8000),
         Lens::Spread(20_000, 2_000_000),
     ];
     for lens in cases {
         if only.as_ref().is_none_or(|only| *only == lens.name()) {
-            run(mib << 20, lens, policy);
+            run(mib << 20, lens, policy, partitions);
         }
     }
 }
 
-fn run(limit: u64, lens: Lens, policy: PolicyKind) {
+fn run(limit: u64, lens: Lens, policy: PolicyKind, partition_count: usize) {
     let config = StoreConfig {
+        partition_count,
         memory_limit: limit,
         policy,
         ..StoreConfig::default()
@@ -174,12 +197,15 @@ fn run(limit: u64, lens: Lens, policy: PolicyKind) {
     let resident = stats.resident;
     let total = resident.pages + resident.runs + resident.index + resident.private + resident.extra;
     println!(
-        "{:>14} {:>8} | {:>7.1} {:>7.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>6.2} | {:>6.3} {:>6.2} {:>6} {:>5} {:>6}",
+        "{:>14} {:>8} | {:>7.1} {:>7.1} {:>6.1} {:>6.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>6.2} | {:>6.3} {:>6.2} {:>6} {:>5} {:>6} {:>7} {:>8}",
         lens.name(),
         stats.items,
         per(total),
         per(total) - per(payload),
-        per(resident.pages + resident.runs) - per(payload),
+        per(stats.entry_bytes) - per(payload),
+        per(stats.free_slot_bytes),
+        per(resident.pages + resident.runs - resident.pages_free)
+            - per(stats.entry_bytes + stats.free_slot_bytes),
         per(resident.index),
         per(resident.private),
         per(resident.pages_free),
@@ -189,6 +215,8 @@ fn run(limit: u64, lens: Lens, policy: PolicyKind) {
         stats.counts.evicted_associativity,
         stats.side_table_items,
         refused,
+        stats.counts.index_reshapes,
+        stats.counts.entries_moved,
     );
 }
 

@@ -24,7 +24,7 @@ impl Store {
             ..StoreStats::default()
         };
         for cell in &self.partitions {
-            cell.enter().live.add_stats(&mut stats);
+            cell.enter().live.add_stats(&self.shared, &mut stats);
         }
         stats
     }

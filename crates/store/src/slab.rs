@@ -82,6 +82,14 @@ impl Slab {
             + self.bitmap_words * 8) as u64
     }
 
+    /// Bytes of free slots.
+    pub(crate) fn free_len(&self, classes: &Classes) -> u64 {
+        let of = |(class, state): (usize, &ClassState)| {
+            u64::from(state.free_slots) * classes.slot_len(class)
+        };
+        self.classes.iter().enumerate().map(of).sum()
+    }
+
     /// Pages held.
     pub(crate) fn page_count(&self) -> usize {
         self.pages.len() - self.vacant.len()

@@ -162,6 +162,8 @@ pub struct StoreStats {
     /// Bytes of their data entries: keys, values, 24 or 32 bytes of head each,
     /// rounded to whole granules of 8.
     pub entry_bytes: u64,
+    /// Bytes of free slots in pages that hold entries.
+    pub free_slot_bytes: u64,
     /// Resident bytes.
     pub resident: Resident,
     /// Their bound.

@@ -146,6 +146,8 @@ pub(crate) struct Partition {
     /// is reported without a time happened about then.
     now_s: u32,
     counts: Counts,
+    /// Evictions for room when the index was replaced last.
+    evicted_at_reshape: u64,
     classes: ClassCounts,
     scratch: WordBuffer,
     /// Bytes that it holds.
@@ -204,6 +206,7 @@ impl Partition {
             last_use: LastUse::default(),
             now_s: 0,
             counts: Counts::default(),
+            evicted_at_reshape: 0,
             classes: ClassCounts::default(),
             scratch: WordBuffer::default(),
             scratch_len: 0,
@@ -279,12 +282,13 @@ impl Partition {
     }
 
     /// Adds what this partition knows to `stats`.
-    pub(crate) fn add_stats(&self, stats: &mut crate::StoreStats) {
+    pub(crate) fn add_stats(&self, shared: &Shared, stats: &mut crate::StoreStats) {
         stats.items += self.visible_count();
         stats.entry_bytes += self.entry_len;
         stats.side_table_items += self.table.side.count() as u64;
         stats.tombstones += self.tombstones.count() as u64;
         stats.index_buckets += self.table.index.bucket_count();
+        stats.free_slot_bytes += self.slab.free_len(&shared.classes);
         stats.data_pages += self.slab.page_count() as u64;
         stats.counts.add(&self.counts);
         stats.classes.add(&self.classes);

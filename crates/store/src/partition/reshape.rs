@@ -597,6 +597,7 @@ impl Partition {
         self.crawl.restart();
         self.changes += 1;
         self.counts.index_reshapes += 1;
+        self.evicted_at_reshape = self.counts.evicted_capacity;
         // Nobody has seen the index of a corpus that is not served yet.
         let done = match self.advertised {
             true => 0,

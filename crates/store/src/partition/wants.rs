@@ -23,6 +23,10 @@ const GROWTH_FULL: u64 = 32;
 const FULL_LEN: u64 = 64 << 10;
 /// Load in percent under which an index is too large for a full store.
 const LOAD_MIN_FULL: u64 = 85;
+/// A full store's index becomes smaller only after it has evicted one in this many
+/// items since the last replacement. The memory of two indexes was paid for with
+/// items, whose place others have yet to take.
+const REFILLED_SHARE: u64 = 8;
 /// Load in percent of an index that was made smaller in a full store.
 const LOAD_SHRUNK_FULL: u64 = 88;
 /// Load in percent above which an index that was to be smaller is pointless.
@@ -99,13 +103,21 @@ impl Partition {
         // space: too much for a smaller index, which would grow again, and
         // have the crawler begin anew each time.
         let crawling = self.crawl.is_under_way() && !excess;
-        if load < load_min && now > bucket_count_first(shared) && !crawling {
+        let waits = crawling || full && !excess && self.is_refilling();
+        if load < load_min && now > bucket_count_first(shared) && !waits {
             let slots = self.item_count * 100 / load_shrunk;
             let wanted = (slots / SLOT_COUNT as u64).max(bucket_count_first(shared));
             let wanted = whole_frames(shared, wanted);
             return (wanted < now).then_some(wanted);
         }
         None
+    }
+
+    /// Whether it may hold fewer items than it has room for, since its index was
+    /// replaced.
+    fn is_refilling(&self) -> bool {
+        let evicted = self.counts.evicted_capacity - self.evicted_at_reshape;
+        self.counts.index_reshapes > 0 && evicted * REFILLED_SHARE < self.item_count
     }
 
     fn load(&self) -> u64 {
