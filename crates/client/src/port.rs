@@ -16,6 +16,7 @@ use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
 
 /// See the module.
+#[expect(clippy::large_enum_variant, reason = "the usual one is found in place")]
 pub(crate) enum ClientPort {
     Shm(Connection),
     Rpc(Box<RpcPort>),

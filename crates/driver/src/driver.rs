@@ -332,6 +332,7 @@ impl<H: Host> Driver<H> {
 
     /// Looks a key up by one-sided reads, in place; an error is where it has to wait.
     #[inline(always)]
+    #[expect(clippy::result_large_err, reason = "inlined: nothing is moved")]
     fn get_inline<const N: usize>(
         &mut self,
         key: &[u8],

@@ -61,7 +61,7 @@ const _: () = {
     assert!(EXPIRY_BITS + CLIENT_FLAGS_BITS == u64::BITS);
     assert!(ITEM_FLAGS_ALLOWED & (ITEM_HAS_UNIQUE | ITEM_HAS_EXPIRY) == 0);
     assert!(ITEM_HAS_UNIQUE & ITEM_HAS_EXPIRY == 0);
-    assert!((ITEM_FLAGS_ALLOWED | ITEM_HAS_UNIQUE | ITEM_HAS_EXPIRY) < 1 << ITEM_FLAGS_BITS);
+    assert!((ITEM_FLAGS_ALLOWED | ITEM_HAS_UNIQUE | ITEM_HAS_EXPIRY) >> ITEM_FLAGS_BITS == 0);
     // An owner may read both words behind the checksum of any entry.
     assert!((DATA_HEADER_LEN + 1).next_multiple_of(GRANULE) >= DATA_HEADER_LEN + WORD_LEN);
 };

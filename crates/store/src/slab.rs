@@ -303,7 +303,7 @@ impl Slab {
             }
             let (own, slots) = (state.free_slots as usize, classes.slots(class));
             let enough = own >= slots;
-            let free = u64::from(enough) << 63 | own as u64 * classes.slot_len(class);
+            let free = (u64::from(enough) << 63) | (own as u64 * classes.slot_len(class));
             if free >= most && (enough || self.free_near(classes, class) >= slots) {
                 (found, most) = (Some(class), free);
             }

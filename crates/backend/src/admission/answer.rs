@@ -223,7 +223,7 @@ mod tests {
 
     fn value() -> Vec<u8> {
         (0..5 * SLICE_LEN / 2)
-            .map(|at| (at * 7 >> 8) as u8)
+            .map(|at| ((at * 7) >> 8) as u8)
             .collect()
     }
 

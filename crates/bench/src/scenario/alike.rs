@@ -274,8 +274,11 @@ impl Spent {
 /// The version that each replica holds of a key, by its place in no order.
 type Held = [Option<(u64, u64)>; COPIES];
 
+/// A backend's copy of a key, and its version.
+type Copy = (u32, (u64, u64));
+
 fn compare(cell: &Cell) -> Result<Copies, ScenarioError> {
-    let mut held: HashMap<Box<[u8]>, Vec<(u32, (u64, u64))>> = HashMap::new();
+    let mut held: HashMap<Box<[u8]>, Vec<Copy>> = HashMap::new();
     let mut cursor = 0;
     loop {
         let next = cell.list_copies(cursor, PAGE, &mut |backend, item| {

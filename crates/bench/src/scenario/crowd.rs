@@ -261,7 +261,7 @@ fn concurrent(server: &Server, report: &mut CrowdReport) -> Result<(), ScenarioE
 
 async fn operation(client: &trefoil_client::AsyncClient, number: usize) -> Result<(), OpError> {
     let key = ((number / 2) as u64).to_le_bytes();
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         let stored = client.set(&key, &[7; 100], SetOptions::default()).await?;
         let is_stored = matches!(stored, Mutated::Stored { .. });
         return match is_stored {

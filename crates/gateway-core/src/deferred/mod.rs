@@ -523,6 +523,7 @@ impl<E: Executor> DeferredKeyspace<E> {
     }
 
     /// Goes on with reading many items behind the first ones.
+    #[expect(clippy::type_complexity, reason = "as the trait has it")]
     fn get_many_behind(
         &mut self,
         keys: &[&[u8]],

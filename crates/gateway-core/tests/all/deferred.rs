@@ -482,7 +482,7 @@ fn binary_script(random: &mut Random, letter: u8) -> Vec<u8> {
         ]);
         let name: &[u8] = match opcode {
             0x0a | 0x10 | 0x08 => b"",
-            _ => *random.pick(&[b"@a".as_slice(), b"@b", b"@c", b"@down", b"@full"]),
+            _ => random.pick::<&[u8]>(&[b"@a", b"@b", b"@c", b"@down", b"@full"]),
         };
         let key: Vec<u8> = name
             .iter()

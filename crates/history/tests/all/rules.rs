@@ -81,7 +81,7 @@ impl Perfect {
         let number = number + 1;
         self.clients[client] = (end, number);
         // Half of the clients are not told versions, as by the gateway.
-        let knows = client % 2 == 0;
+        let knows = client.is_multiple_of(2);
         let id = client as u32 + 1;
         let mark = Mark::new(id, number);
         let version = Version::new(now, u64::from(id), number);

@@ -315,6 +315,10 @@ impl Partition {
     /// Charges `bytes`, evicting a few items for them if need be. The way down
     /// leads through both indexes: the larger goes at once, so a smaller one
     /// may go beyond the limit.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a step's result, passed on as it is"
+    )]
     fn pay(
         &mut self,
         shared: &Shared,

@@ -190,7 +190,7 @@ impl Slru {
         } else {
             (1 - self.newer, place - first)
         };
-        space as u32 * SPACE | within as u32
+        (space as u32 * SPACE) | within as u32
     }
 
     /// Counts the items anew, in as many groups as that many slots should have.
@@ -589,7 +589,7 @@ mod tests {
         for slot in [3, 3, 64, u32::MAX] {
             policy.access(slot);
         }
-        let mut gone = vec![false; 64];
+        let mut gone = [false; 64];
         while let Some(slot) = victim(&mut policy) {
             assert!(!std::mem::replace(&mut gone[slot as usize], true));
             assert_eq!(policy.displacement(slot), (slot % 4) as u8);

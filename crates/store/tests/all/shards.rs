@@ -136,12 +136,12 @@ fn epochs_are_of_one_shard_and_only_grow() {
     store.raise_epoch(1, 40);
     store.raise_epoch(1, 7);
     store.raise_epoch(3, 50);
-    for shard in 0..3 {
+    for (shard, number) in numbers.into_iter().enumerate() {
         let expected = if shard == 1 { 40 } else { epoch::FIRST };
         assert_eq!(store.epoch(shard), expected);
         assert_eq!(stamps(&store, shard), [(expected, false)]);
-        assert_eq!(ask(&store, numbers[shard]).0, expected);
-        let ack = store.mutate(START, &mutation(Action::Set, &key(numbers[shard]), b"v", 5));
+        assert_eq!(ask(&store, number).0, expected);
+        let ack = store.mutate(START, &mutation(Action::Set, &key(number), b"v", 5));
         assert_eq!(ack.epoch, expected);
     }
     assert_eq!(store.check(), Ok(()));
