@@ -31,7 +31,8 @@
 //! | `asynchronous` | the same for tasks: a thread, a queue, reads in place |
 //! | `host` | connections and configurations for the driver |
 //! | `port`, `rpc` | the carriers: shared memory, gRPC |
-//! | `pulse` | whether this process has paused |
+//! | `pulse` | whether this process has paused: a thread that wakes ten times a second |
+//! | `reaches` | which backends cannot be reached, told in the log |
 //! | `carriers` | why a carrier is not the fastest one, said once |
 //! | `census`, `flush`, `list`, `reload` | of the whole cell, by RPC |
 

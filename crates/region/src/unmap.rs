@@ -29,6 +29,8 @@ impl Drop for Range {
             let len = PIECE_LEN.min(self.len - done);
             // SAFETY: a part of the range, which nothing refers to (see `unmap`); what
             // was unmapped before is not touched again.
+            // Refused only where the process has as many mappings as it may: the part
+            // then stays mapped, which harms nobody.
             let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), len) };
             done += len;
         }
