@@ -92,6 +92,8 @@ enum Work {
     Send,
     Refresh,
     Reconnect,
+    /// The configuration is being learned for it.
+    Refreshing,
     /// It is being reconnected to: nothing of this attempt is under way.
     Connecting,
     /// A step is outstanding, or an answer is there.
@@ -244,7 +246,7 @@ impl Mutate {
                     };
                 }
                 Work::Refresh if !over => {
-                    replica.work = Work::None;
+                    replica.work = Work::Refreshing;
                     return MutateStep::Refresh { replica: number };
                 }
                 Work::Reconnect if !over => {
@@ -368,13 +370,22 @@ impl Mutate {
 
     /// The configuration is fresh and still names the same cohort.
     pub fn handle_refreshed(&mut self, replica: usize) {
-        self.replicas[replica].work = Work::Send;
+        self.send_after(Work::Refreshing, replica);
     }
 
     /// The connection was established anew, or could not be: the message is
     /// tried again either way.
     pub fn handle_reconnected(&mut self, replica: usize) {
-        self.replicas[replica].work = Work::Send;
+        self.send_after(Work::Connecting, replica);
+    }
+
+    /// Sends to a replica for which this was done, unless nothing is to be sent to it
+    /// any more: a fill may have given way meanwhile.
+    fn send_after(&mut self, done: Work, replica: usize) {
+        let work = &mut self.replicas[replica].work;
+        if *work == done {
+            *work = Work::Send;
+        }
     }
 
     /// The version under which it is being stored.
@@ -471,7 +482,7 @@ impl Mutate {
         };
         let mut is_open = false;
         for replica in &mut self.replicas[..self.replica_count] {
-            if !matches!(replica.work, Work::None | Work::Connecting) {
+            if replica.work != Work::None {
                 replica.work = Work::None;
                 replica.ack = AckState::Down;
             }
@@ -519,6 +530,11 @@ impl Mutate {
             .iter_mut()
             .find(silent)
             .map_or(RetryCause::Connection, |replica| replica.lacking);
+        // What has refused this version has nothing of it, and will not receive it
+        // again: rings and calls deliver a message once, and none after its answer. Under
+        // a carrier that repeats messages it would be uncertain, too, as it is where
+        // an operation ends (`close_attempt`); here a refusal would then be told as
+        // indeterminate for the sake of what no carrier does.
         self.uncertain |= replicas.iter().any(|replica| replica.ack == AckState::Lost);
         if !self.spend(cause) {
             return;
@@ -575,7 +591,7 @@ impl Mutate {
             // Superseded, perhaps, by the successor of its own copy: a message
             // may be repeated below this machine.
             AckState::Applied { .. } | AckState::Superseded { .. } | AckState::Lost => true,
-            AckState::Open => replica.work == Work::None,
+            AckState::Open => matches!(replica.work, Work::None | Work::Refreshing),
             // Whoever answers has received it, and may receive it again.
             AckState::Down => replica.lacking != RetryCause::Connection,
             AckState::Rejected(_) => false,

@@ -224,6 +224,38 @@ fn a_fill_that_gives_way_waits_for_what_it_has_sent_to_take_it_back() {
     assert_eq!(fill.poll(1_000), done);
 }
 
+/// Whoever was being reached for it when it gave way is not sent it afterwards.
+#[test]
+fn a_fill_that_gave_way_is_sent_to_nobody_any_more() {
+    let gave_way = MutationOutcome::Superseded { bound: v(3) };
+    for refreshes in [false, true] {
+        let mut fill = fill_of([Some(1), Some(2), Some(3)]);
+        sends(&mut fill, &[0, 1, 2], 5);
+        fill.handle_failure(0, v(5), SendFailure::NotSent);
+        let step = match refreshes {
+            true => {
+                fill.handle_ack(1, v(5), rejected(Rejection::WrongShard));
+                MutateStep::Refresh { replica: 1 }
+            }
+            false => {
+                fill.handle_failure(1, v(5), SendFailure::NotSent);
+                MutateStep::Reconnect { replica: 1 }
+            }
+        };
+        assert_eq!(fill.poll(0), MutateStep::Reconnect { replica: 0 });
+        assert_eq!(fill.poll(0), step);
+        fill.handle_ack(2, v(5), written_since());
+        fill.handle_reconnected(0);
+        sends_stamp(&mut fill, 0, Some(1));
+        fill.handle_ack(0, v(5), written_since());
+        match refreshes {
+            true => fill.handle_refreshed(1),
+            false => fill.handle_reconnected(1),
+        }
+        ends(&mut fill, gave_way);
+    }
+}
+
 #[test]
 fn a_fill_goes_above_a_floor_under_the_same_stamps() {
     let mut fill = fill();
