@@ -85,6 +85,14 @@ impl Port for ClientPort {
         each!(self, port => port.flush_touches());
     }
 
+    fn others_have_moved(&mut self) -> bool {
+        each!(self, port => port.others_have_moved())
+    }
+
+    fn give_up(&mut self) {
+        each!(self, port => port.give_up());
+    }
+
     #[inline]
     fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
         match self {

@@ -827,7 +827,7 @@ fn wait_for_room<P: Port>(
     op.owed[replica] = Owed::Room(way);
     if owed_before != Owed::Room(way) {
         let waiter = Waiter::new(at, replica, op.value.len());
-        link.room_mut(way).push(waiter, now_ns);
+        link.waits(way, waiter, now_ns);
     }
 }
 

@@ -76,6 +76,9 @@ pub trait Host: Clock {
     /// A backend has been reached. Of no use to a host that tells nobody.
     fn reached(&mut self, _backend: u32) {}
 
+    /// The connection to a backend stands and it lives: said now and then.
+    fn stands(&mut self, _backend: u32) {}
+
     /// A backend does not answer any more, or still does not.
     fn unreached(&mut self, _backend: u32, _why: &str) {}
 }

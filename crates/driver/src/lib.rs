@@ -23,7 +23,7 @@
 //! | `driver` | begins operations, sends messages, swaps topologies |
 //! | `uses` | what is reported of items that were read |
 //! | `stamps` | what a miss leaves for a fill |
-//! | `room` | messages that wait for a full ring |
+//! | `room` | messages that wait for room in a ring or among calls |
 //! | `turn` | takes in what has come |
 //! | `step` | goes on with one operation |
 //!

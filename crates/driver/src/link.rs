@@ -4,7 +4,7 @@
 use crate::host::{Host, NotConnected};
 use crate::inline::COARSE_LAG_NS;
 use crate::options::Carrier;
-use crate::room::{Room, Way};
+use crate::room::{Room, Waiter, Way};
 use crate::topology::Topology;
 use std::sync::Arc;
 use trefoil_client_core::get::Strategy;
@@ -35,8 +35,9 @@ pub(crate) const IDLE_LOOK_NS: u64 = 500_000_000;
 /// down, and so much longer for each byte of the values on their way to it: 16 MB/s.
 const SILENCE_NS: u64 = 500_000_000;
 const SILENCE_NS_PER_BYTE: u64 = 64;
-/// So long before that one that owes reads only is greeted: if it answers, it is not
-/// silent but busy with what it was asked for, a long value on a slow link for one.
+/// So long before that one that owes reads only, or nothing to this client while others
+/// keep its messages waiting, is greeted: if it answers, it is not silent but busy with
+/// what it was asked for, a long value on a slow link for one.
 const GREETED_BEFORE_NS: u64 = 250_000_000;
 /// How soon after a connection that could not be made an operation may have the
 /// next one begun: each takes a thread.
@@ -106,8 +107,8 @@ pub struct Link<P> {
     /// Operations' answers that the near port, the far port owe.
     pub(crate) near_owes: u32,
     pub(crate) far_owes: u32,
-    /// When it was heard last while it owed answers to calls, and when it is to be
-    /// looked whether it has gone silent.
+    /// When it was heard last while it owed answers to calls, or others did and kept
+    /// messages waiting, and when it is to be looked whether it has gone silent.
     heard_ns: u64,
     silent_at_ns: u64,
     /// The connection that is being made shows whether it is there at all.
@@ -170,8 +171,7 @@ impl<P: Port> Link<P> {
     /// The far port, if it has something to tell: an answer, or room.
     #[inline(always)]
     pub(crate) fn far_expected(&self) -> Option<&P> {
-        let is_expected = self.far_owes > 0 || !self.far_room.is_empty();
-        self.far.as_ref().filter(|_| is_expected)
+        self.far.as_ref().filter(|_| self.expects_far())
     }
 
     /// The backend's memory, if it is mapped.
@@ -254,7 +254,7 @@ impl<P: Port> Link<P> {
     }
 
     /// Whether mapped memory stands, of a backend that lives.
-    pub(crate) fn stands(&self, now_ns: u64) -> bool {
+    pub fn stands(&self, now_ns: u64) -> bool {
         self.state == State::Near && self.view().is_some_and(|view| view.lease_alive(now_ns))
     }
 
@@ -319,7 +319,7 @@ impl<P: Port> Link<P> {
             self.set_down(&error.why, now_ns, host);
             return;
         }
-        if was_greeted && self.far_owes > 0 {
+        if was_greeted && self.expects_far() {
             self.heard(now_ns);
         }
         self.pause_ns = RETRY_NS_MIN;
@@ -364,6 +364,14 @@ impl<P: Port> Link<P> {
         self.near_owes += 1;
     }
 
+    /// A message waits for room.
+    pub(crate) fn waits(&mut self, way: Way, waiter: Waiter, now_ns: u64) {
+        if way == Way::Far && !self.expects_far() {
+            self.heard(now_ns);
+        }
+        self.room_mut(way).push(waiter, now_ns);
+    }
+
     /// A call that was begun.
     pub(crate) fn owes_far(&mut self, now_ns: u64) {
         if self.far_owes == 0 {
@@ -376,9 +384,25 @@ impl<P: Port> Link<P> {
     pub(crate) fn far_has_answered(&mut self, count: u32, now_ns: u64) {
         self.far_owes = self.far_owes.saturating_sub(count);
         self.heard(now_ns);
-        if self.far_owes == 0 {
+        if !self.expects_far() {
             self.silent_at_ns = u64::MAX;
         }
+    }
+
+    /// Looks whether it answers others, whose calls keep this client's waiting.
+    pub(crate) fn look_at_others(&mut self, now_ns: u64) {
+        if self.far.as_mut().is_some_and(Port::others_have_moved) {
+            self.far_room.has_moved(now_ns);
+            if self.far_owes == 0 {
+                self.heard(now_ns);
+            }
+        }
+    }
+
+    /// Whether calls are under way to it, or wait for room.
+    #[inline(always)]
+    fn expects_far(&self) -> bool {
+        self.far_owes > 0 || !self.far_room.is_empty()
     }
 
     fn heard(&mut self, now_ns: u64) {
@@ -393,8 +417,8 @@ impl<P: Port> Link<P> {
     }
 
     /// Whether it is, with `len` bytes of values on their way to it. One whose lease
-    /// is alive does not hang, and a pause of this process is not its silence. One that owes nothing but what it was asked to read is
-    /// greeted shortly before.
+    /// is alive does not hang, and a pause of this process is not its silence. One that
+    /// owes nothing but what it was asked to read is greeted shortly before.
     pub(crate) fn is_silent<H: Host<Port = P>>(
         &mut self,
         len: u64,
@@ -403,6 +427,10 @@ impl<P: Port> Link<P> {
         host: &mut H,
         topology: &Arc<Topology>,
     ) -> bool {
+        if !self.expects_far() {
+            self.silent_at_ns = u64::MAX;
+            return false;
+        }
         let has_paused = host.running_since_ns() > self.heard_ns;
         if has_paused || self.view().is_some_and(|view| view.lease_alive(now_ns)) {
             self.heard(now_ns);
@@ -425,7 +453,9 @@ impl<P: Port> Link<P> {
     /// It is silent: what its calls still bring belongs to nobody.
     #[cold]
     pub(crate) fn is_not_heard(&mut self) {
-        self.far = None;
+        if let Some(mut far) = self.far.take() {
+            far.give_up();
+        }
         self.far_owes = 0;
         self.silent_at_ns = u64::MAX;
     }

@@ -66,6 +66,33 @@ impl Waiter {
     }
 }
 
+/// How often an operation went on without a message that still waits: the way to its
+/// replica did not move for long. Each of its attempts may do so, for another replica
+/// may be well again; but less and less often, or they would use its retries up before
+/// the way moves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lateness {
+    count: u32,
+    again_ns: u64,
+}
+
+impl Lateness {
+    /// Whether it goes on without it now; that is counted then.
+    pub(crate) fn is_due(&mut self, way: Way, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.again_ns;
+        if is_due {
+            self.again_ns = now_ns + (way.patience_ns() << self.count.min(16));
+            self.count += 1;
+        }
+        is_due
+    }
+
+    /// Whether it ever did.
+    pub(crate) fn is_any(&self) -> bool {
+        self.count > 0
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Room {

@@ -4,6 +4,7 @@ use crate::driver::Driver;
 use crate::host::Host;
 use crate::inline::{self, COARSE_LAG_NS};
 use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
+use crate::room::Lateness;
 use std::sync::Arc;
 use trefoil_client_core::cas::CasStep;
 use trefoil_client_core::data::DataCheck;
@@ -99,6 +100,7 @@ impl<H: Host> Driver<H> {
         op.owed = [Owed::Nothing; REPLICAS_MAX];
         op.stamps = [None; REPLICAS_MAX];
         op.too_large = 0;
+        op.lateness = Lateness::default();
         if let Machine::Get(_) = op.machine {
             let get = self.new_lookup(op, now);
             op.machine = Machine::Get(get);

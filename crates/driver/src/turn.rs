@@ -130,6 +130,9 @@ impl<H: Host> Driver<H> {
         }
         for number in 0..self.links.len() {
             let link = &mut self.links[number];
+            if looks_at_idle && link.stands(now) {
+                self.host.stands(number as u32);
+            }
             if (link.near_owes > 0 || looks_at_idle) && now >= link.look_at_ns {
                 link.look_at_ns = now + LEASE_LOOK_NS;
                 if link.has_lapsed_twice(now) {
@@ -140,6 +143,9 @@ impl<H: Host> Driver<H> {
                     continue;
                 }
             }
+            if !link.room(Way::Far).is_empty() {
+                link.look_at_others(now);
+            }
             if now >= link.silent_at_ns() && self.is_silent(number, now) {
                 self.lose_calls(number, "the backend does not answer");
                 continue;
@@ -148,7 +154,7 @@ impl<H: Host> Driver<H> {
                 if !self.links[number].room(way).is_empty() {
                     self.send_blocked(number, way);
                     if self.links[number].room_mut(way).is_due(now) {
-                        self.decide_without(number, way);
+                        self.decide_without(number, way, now);
                     }
                 }
             }
@@ -233,7 +239,7 @@ impl<H: Host> Driver<H> {
     /// without, until the operation's deadline: what keeps it waiting are calls of this
     /// process, and those that a backend does not answer are found out by its silence.
     #[cold]
-    fn decide_without(&mut self, number: usize, way: Way) {
+    fn decide_without(&mut self, number: usize, way: Way, now: u64) {
         let len_max = self.options.waiting_len_max;
         let why = format!("backend {number} does not keep up");
         let mut kept_len = 0;
@@ -254,8 +260,7 @@ impl<H: Host> Driver<H> {
             let is_decided = is_over || op.held.is_some();
             let is_enough = is_decided || op.can_do_without(replica);
             if is_over || kept_len <= len_max && is_enough {
-                if !is_decided && !op.is_late {
-                    op.is_late = true;
+                if !is_decided && op.lateness.is_due(way, now) {
                     op.no_answer(replica, SendFailure::Lost, &why);
                     self.slab.make_ready(at);
                 }
@@ -391,8 +396,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// A backend that is reached by calls has been silent for long, with calls under
-    /// way: it hangs, or cannot be reached any more. The calls themselves are not
-    /// cancelled.
+    /// way: it hangs, or cannot be reached any more. Mutations that were sent may go on.
     #[cold]
     fn lose_calls(&mut self, number: usize, why: &str) {
         self.links[number].is_not_heard();
@@ -581,7 +585,7 @@ impl<H: Host> Driver<H> {
         // What is not stored needs no third copy, and what was asked no third answer.
         let is_question = matches!(op.machine, Machine::Get(_) | Machine::Uses { .. });
         let is_stored = matches!(outcome, Outcome::Mutated(MutationOutcome::Stored { .. }));
-        if is_question || op.is_late && !is_stored {
+        if is_question || op.lateness.is_any() && !is_stored {
             op.forget_room();
         }
         count(&mut self.counters, &outcome);

@@ -190,6 +190,18 @@ pub trait Port {
     /// Sends what was reported and still waits for company.
     fn flush_touches(&mut self) {}
 
+    /// Whether the target has answered anything, to whomever, since this was asked last:
+    /// of ports whose room others share, and that may be full without owing anything
+    /// themselves.
+    fn others_have_moved(&mut self) -> bool {
+        false
+    }
+
+    /// The target does not answer, and is given up: nobody waits for what this port
+    /// still owes, and what others share is given back. Nothing but dropping the port
+    /// may follow.
+    fn give_up(&mut self) {}
+
     /// Delivers what has completed and returns how much that was.
     fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed>;
 

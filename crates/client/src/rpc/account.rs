@@ -1,9 +1,13 @@
 //! What calls cost while they are under way: so many of them and so many bytes
 //! to one backend, and no more, whatever a backend that hangs does with them. Who
-//! finds no room is told when a call has ended, whosever it was.
+//! finds no room waits in a [`queue`](super::queue).
+//!
+//! A backend that does not answer is given up, and the places of its calls with it: a
+//! client that finds it well again does not wait for what is lost. Lost questions end.
+//! A lost mutation goes on, for the backend may have paused only and take it yet; as
+//! many of these as of the others, and no more.
 
-use super::bell::Bell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use super::queue::{Queue, RoomWatch};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,45 +30,46 @@ pub(crate) enum Purpose {
     Touch,
 }
 
-/// Where a client hears of room for its calls to one backend.
-#[derive(Debug)]
-pub(crate) struct RoomWatch {
-    has_room: AtomicBool,
-    bell: Arc<Bell>,
+/// Calls and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    calls: usize,
+    bytes: usize,
 }
 
-impl RoomWatch {
-    pub(crate) fn new(bell: Arc<Bell>) -> Self {
-        RoomWatch {
-            has_room: AtomicBool::new(false),
-            bell,
+impl Load {
+    /// Whether there is room for one more, of `len` bytes.
+    pub(super) fn takes(self, len: usize) -> bool {
+        let fits = self.calls < CALL_COUNT_MAX && self.bytes.saturating_add(len) <= CALL_LEN_MAX;
+        self.calls == 0 || fits
+    }
+
+    /// With one more.
+    pub(super) fn and(self, len: usize) -> Load {
+        Load {
+            calls: self.calls + 1,
+            bytes: self.bytes.saturating_add(len),
         }
     }
 
-    /// Whether a call has ended since room was refused.
-    #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.has_room.load(Ordering::SeqCst)
-    }
-
-    /// Its client has noticed.
-    pub(crate) fn clear(&self) {
-        self.has_room.store(false, Ordering::SeqCst);
-    }
-
-    fn tell(&self) {
-        self.has_room.store(true, Ordering::SeqCst);
-        self.bell.ring();
+    /// With one less.
+    fn without(self, len: usize) -> Load {
+        Load {
+            calls: self.calls - 1,
+            bytes: self.bytes - len,
+        }
     }
 }
 
 #[derive(Debug, Default)]
 struct Backend {
-    calls: usize,
-    bytes: usize,
+    load: Load,
+    /// Mutations that were lost with their backend and go on.
+    lost: Load,
     touch_calls: usize,
-    /// Told, and forgotten, when a call has ended.
-    waiting: Vec<Arc<RoomWatch>>,
+    queue: Queue,
+    /// Calls that it has answered.
+    answered: u64,
 }
 
 #[derive(Debug, Default)]
@@ -87,11 +92,13 @@ pub(crate) struct Place {
     backend: usize,
     bytes: usize,
     purpose: Purpose,
+    is_lost: bool,
+    is_answered: bool,
 }
 
 impl Account {
     /// A place for a call of `bytes` to backend number `backend`; `None` if too
-    /// much is under way to it: then `watch` is told when there may be room.
+    /// much is under way to it: then `watch` is told when there is room.
     pub(crate) fn enter(
         self: &Arc<Self>,
         backend: u32,
@@ -99,38 +106,53 @@ impl Account {
         purpose: Purpose,
         watch: Option<&Arc<RoomWatch>>,
     ) -> Option<Place> {
-        let backend = backend as usize;
         let mut state = self.lock();
-        if state.backends.len() <= backend {
-            state.backends.resize_with(backend + 1, Backend::default);
-        }
-        let of = &mut state.backends[backend];
+        let of = state.backend(backend);
         if purpose == Purpose::Touch {
             if of.touch_calls == TOUCH_CALL_COUNT_MAX {
                 return None;
             }
             of.touch_calls += 1;
         } else {
-            let is_full = of.calls == CALL_COUNT_MAX
-                || (of.calls > 0 && of.bytes.saturating_add(bytes) > CALL_LEN_MAX);
-            if is_full {
-                if let Some(watch) = watch
-                    && !of.waiting.iter().any(|known| Arc::ptr_eq(known, watch))
-                {
-                    of.waiting.push(Arc::clone(watch));
+            if !of.queue.load_ahead(of.load, watch).takes(bytes) {
+                if let Some(watch) = watch {
+                    of.queue.wait(watch, bytes);
                 }
                 return None;
             }
-            of.calls += 1;
-            of.bytes += bytes;
+            of.load = of.load.and(bytes);
+            if let Some(watch) = watch {
+                of.queue.leave(watch);
+            }
         }
+        // It may be shorter than the one that room was kept for.
+        let called = of.queue.call(of.load);
         state.mutations += usize::from(purpose == Purpose::Mutation);
+        drop(state);
+        tell(&called);
         Some(Place {
             account: Arc::clone(self),
-            backend,
+            backend: backend as usize,
             bytes,
             purpose,
+            is_lost: false,
+            is_answered: false,
         })
+    }
+
+    /// A client waits no more.
+    pub(crate) fn leave(&self, backend: u32, watch: &Arc<RoomWatch>) {
+        let mut state = self.lock();
+        let of = state.backend(backend);
+        of.queue.leave(watch);
+        let called = of.queue.call(of.load);
+        drop(state);
+        tell(&called);
+    }
+
+    /// How many calls backend number `backend` has answered.
+    pub(crate) fn answered(&self, backend: u32) -> u64 {
+        self.lock().backend(backend).answered
     }
 
     /// Waits until no mutation is under way; `false` if some still are after
@@ -161,17 +183,53 @@ impl Account {
     }
 }
 
+impl State {
+    fn backend(&mut self, number: u32) -> &mut Backend {
+        let index = number as usize;
+        if self.backends.len() <= index {
+            self.backends.resize_with(index + 1, Backend::default);
+        }
+        &mut self.backends[index]
+    }
+}
+
+impl Place {
+    /// The call's backend was given up. Whether the call goes on: then others have its
+    /// place; else it is to end now.
+    pub(crate) fn lose(&mut self) -> bool {
+        let mut state = self.account.lock();
+        let of = &mut state.backends[self.backend];
+        if self.purpose != Purpose::Mutation || !of.lost.takes(self.bytes) {
+            return false;
+        }
+        of.lost = of.lost.and(self.bytes);
+        of.load = of.load.without(self.bytes);
+        let called = of.queue.call(of.load);
+        drop(state);
+        tell(&called);
+        self.is_lost = true;
+        true
+    }
+
+    /// The backend has answered the call.
+    pub(crate) fn has_answer(&mut self) {
+        self.is_answered = true;
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.account.lock();
         let of = &mut state.backends[self.backend];
-        let mut waiting = Vec::new();
+        let mut called = Vec::new();
+        of.answered += u64::from(self.is_answered);
         if self.purpose == Purpose::Touch {
             of.touch_calls -= 1;
+        } else if self.is_lost {
+            of.lost = of.lost.without(self.bytes);
         } else {
-            of.calls -= 1;
-            of.bytes -= self.bytes;
-            waiting = std::mem::take(&mut of.waiting);
+            of.load = of.load.without(self.bytes);
+            called = of.queue.call(of.load);
         }
         if self.purpose == Purpose::Mutation {
             state.mutations -= 1;
@@ -180,15 +238,20 @@ impl Drop for Place {
             }
         }
         drop(state);
-        for watch in waiting {
-            watch.tell();
-        }
+        tell(&called);
+    }
+}
+
+fn tell(called: &[Arc<RoomWatch>]) {
+    for watch in called {
+        watch.tell();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rpc::Bell;
 
     #[test]
     fn a_backend_that_hangs_takes_so_much_and_no_more() {
@@ -234,10 +297,13 @@ mod tests {
         assert!(account.enter(0, 1, Purpose::Touch, None).is_some());
     }
 
+    fn watch() -> Arc<RoomWatch> {
+        Arc::new(RoomWatch::new(Arc::new(Bell::new())))
+    }
+
     #[test]
     fn who_finds_no_room_hears_of_the_next_call_that_ends() {
-        let account = Arc::new(Account::default());
-        let watch = Arc::new(RoomWatch::new(Arc::new(Bell::new())));
+        let (account, watch) = (Arc::new(Account::default()), watch());
         let enter = |len| account.enter(0, len, Purpose::Mutation, Some(&watch));
         let (first, second) = (enter(1).unwrap(), enter(CALL_LEN_MAX - 1).unwrap());
         assert!(enter(1).is_none() && enter(1).is_none());
@@ -252,6 +318,110 @@ mod tests {
         assert!(watch.has_room());
         watch.clear();
         drop(third);
-        assert!(!watch.has_room(), "nobody waits any more");
+        assert!(!watch.has_room(), "it was told, and nobody else waits");
+    }
+
+    /// A long value at one client's head, and others who always have a short one.
+    #[test]
+    fn what_is_long_gets_its_room_beside_any_number_of_short_calls() {
+        const LONG: usize = CALL_LEN_MAX / 2;
+        let (account, long, short) = (Arc::new(Account::default()), watch(), watch());
+        let enter = |len, watch| account.enter(0, len, Purpose::Mutation, Some(watch));
+        let mut under_way: Vec<_> = (0..4).map(|_| enter(LONG / 2, &short)).collect();
+        assert!(under_way.iter().all(Option::is_some));
+        assert!(enter(LONG, &long).is_none());
+        assert!(enter(LONG / 2, &short).is_none());
+        // Room for a short one, but not before its turn.
+        under_way.pop();
+        assert!(enter(LONG / 2, &short).is_none());
+        assert!(!long.has_room() && !short.has_room());
+        under_way.pop();
+        assert!(long.has_room() && !short.has_room());
+        let whole = enter(LONG, &long);
+        assert!(whole.is_some());
+        drop(under_way);
+        assert!(short.has_room() && enter(LONG / 2, &short).is_some());
+    }
+
+    #[test]
+    fn who_does_not_come_is_passed_and_keeps_its_place() {
+        let (account, absent, other) = (Arc::new(Account::default()), watch(), watch());
+        let enter = |len, watch| account.enter(0, len, Purpose::Mutation, Some(watch));
+        let whole = enter(CALL_LEN_MAX, &other);
+        assert!(enter(CALL_LEN_MAX, &absent).is_none());
+        assert!(enter(1, &other).is_none());
+        drop(whole);
+        assert!(absent.has_room());
+        let begin = Instant::now();
+        let passed = loop {
+            if let Some(place) = enter(1, &other) {
+                break place;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        // Now it comes, and is the first again.
+        assert!(enter(CALL_LEN_MAX, &absent).is_none());
+        assert!(enter(1, &other).is_none());
+        drop(passed);
+        assert!(enter(CALL_LEN_MAX, &absent).is_some());
+        // One that is no more is waited for by nobody.
+        other.clear();
+        let whole = enter(CALL_LEN_MAX, &other);
+        assert!(enter(CALL_LEN_MAX, &absent).is_none() && enter(1, &other).is_none());
+        drop(whole);
+        account.leave(0, &absent);
+        assert!(other.has_room() && enter(1, &other).is_some());
+    }
+
+    /// Room that was kept for a long value, whose client comes with a short one.
+    #[test]
+    fn room_that_is_not_taken_is_the_next_ones() {
+        let (account, first, next) = (Arc::new(Account::default()), watch(), watch());
+        let enter = |len, watch| account.enter(0, len, Purpose::Mutation, Some(watch));
+        let whole = enter(CALL_LEN_MAX, &first);
+        assert!(enter(CALL_LEN_MAX, &first).is_none() && enter(1, &next).is_none());
+        drop(whole);
+        assert!(first.has_room() && !next.has_room());
+        let short = enter(1, &first);
+        assert!(short.is_some() && next.has_room());
+    }
+
+    #[test]
+    fn what_is_lost_gives_its_place_back() {
+        let (account, watch) = (Arc::new(Account::default()), watch());
+        let enter = |purpose| account.enter(0, 10, purpose, Some(&watch));
+        let fill = || {
+            let places: Vec<_> = (0..CALL_COUNT_MAX)
+                .map(|_| enter(Purpose::Mutation).unwrap())
+                .collect();
+            assert!(enter(Purpose::Question).is_none());
+            places
+        };
+        let mut lost = fill();
+        assert!(lost.iter_mut().all(Place::lose));
+        assert!(watch.has_room());
+        // As many again, and those end when they are lost.
+        let mut more = fill();
+        assert!(!more.iter_mut().any(Place::lose));
+        lost.pop();
+        assert!(more[0].lose());
+        let mut question = enter(Purpose::Question).unwrap();
+        assert!(!question.lose());
+        drop((lost, more, question));
+        assert!(account.is_finished());
+        let load = account.lock().backends[0].load;
+        assert_eq!((load.calls, load.bytes), (0, 0));
+    }
+
+    #[test]
+    fn answers_are_counted_and_nothing_else() {
+        let account = Arc::new(Account::default());
+        let mut place = account.enter(1, 1, Purpose::Question, None).unwrap();
+        drop(account.enter(1, 1, Purpose::Question, None));
+        assert_eq!(account.answered(1), 0);
+        place.has_answer();
+        drop(place);
+        assert_eq!((account.answered(1), account.answered(0)), (1, 0));
     }
 }

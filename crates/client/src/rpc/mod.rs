@@ -2,23 +2,27 @@
 //!
 //! The runtime starts with the first call: a client of shared memory alone
 //! has none. Calls run as tasks and put their answers into their client's inbox,
-//! so that the third replica's call is never cancelled. Each has a deadline, and
-//! a place in the [`account`] of what is under way. To a driver they are a
-//! [`port`].
+//! so that the third replica's call goes on whatever becomes of who began it. Each has
+//! a deadline, and a place in the [`account`] of what is under way. To a driver they
+//! are a [`port`].
 
 mod account;
 mod bell;
 mod port;
+mod queue;
 
 pub(crate) use account::Purpose;
 pub(crate) use bell::Bell;
 pub(crate) use port::RpcPort;
 
-use account::{Account, Place, RoomWatch};
+use account::{Account, Place};
 use port::Inbox;
+use queue::RoomWatch;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 use trefoil_cell::{CellConfig, RpcAddress};
 use trefoil_fabric::Token;
 use trefoil_fabric::port::SendError;
@@ -44,6 +48,24 @@ pub(crate) enum CallAnswer {
     Lookup(Result<v1::LookupResponse, tonic::Status>),
     Mutate(Result<v1::MutateResponse, tonic::Status>),
     Use(Result<v1::UseResponse, tonic::Status>),
+}
+
+impl CallAnswer {
+    /// Why there is none, if so.
+    fn failure(&self) -> Option<&tonic::Status> {
+        match self {
+            CallAnswer::Lookup(result) => result.as_ref().err(),
+            CallAnswer::Mutate(result) => result.as_ref().err(),
+            CallAnswer::Use(result) => result.as_ref().err(),
+        }
+    }
+
+    /// Whether the backend itself has said something.
+    fn is_heard(&self) -> bool {
+        self.failure().is_none_or(|status| {
+            !is_of_the_way(status) && status.code() != tonic::Code::DeadlineExceeded
+        })
+    }
 }
 
 /// Channels to every server of a cell; shared by the clients of a process.
@@ -182,7 +204,8 @@ impl Rpc {
         &self,
         inbox: &Arc<Inbox>,
         token: Token,
-        place: Place,
+        mut place: Place,
+        given_up: watch::Receiver<bool>,
         late: fn(tonic::Status) -> CallAnswer,
         call: impl Future<Output = CallAnswer> + Send + 'static,
     ) -> Result<(), SendError> {
@@ -190,13 +213,19 @@ impl Rpc {
         self.runtime()
             .map_err(|_| SendError::Closed)?
             .spawn(async move {
-                let answer = match tokio::time::timeout(CALL_PATIENCE, call).await {
-                    Ok(answer) => answer,
-                    Err(_) => {
+                let call = tokio::time::timeout(CALL_PATIENCE, call);
+                let answer = match unless_lost(call, &mut place, given_up).await {
+                    Some(Ok(answer)) => answer,
+                    Some(Err(_)) => {
                         let why = format!("no answer within {} s", CALL_PATIENCE.as_secs());
                         late(tonic::Status::deadline_exceeded(why))
                     }
+                    // Nobody waits for it any more.
+                    None => return,
                 };
+                if answer.is_heard() {
+                    place.has_answer();
+                }
                 drop(place);
                 inbox.put(token, answer);
             });
@@ -229,6 +258,27 @@ impl Rpc {
     /// `false` if some are still under way after `patience`.
     pub(crate) fn finish(&self, patience: Duration) -> bool {
         self.account.finish(patience)
+    }
+}
+
+/// Carries a call on to its end; `None` if its backend is given up before, and with it
+/// the call.
+async fn unless_lost<T>(
+    call: impl Future<Output = T>,
+    place: &mut Place,
+    mut given_up: watch::Receiver<bool>,
+) -> Option<T> {
+    let mut call = pin!(call);
+    // A client that is no more gives nobody up.
+    let is_given_up = async { given_up.wait_for(|is_given_up| *is_given_up).await.is_ok() };
+    tokio::select! {
+        biased;
+        answer = &mut call => return Some(answer),
+        true = is_given_up => {}
+    }
+    match place.lose() {
+        true => Some(call.await),
+        false => None,
     }
 }
 
@@ -271,9 +321,13 @@ pub(crate) fn status_text(status: &tonic::Status) -> String {
     text
 }
 
-/// Whether a call has failed on its way, and the server itself has not said so.
+/// Whether a call has failed on its way: no connection, or one that has ended. Also
+/// what a server says by the means of the connection (it resets a stream because it
+/// has too many, or does not speak this protocol) has a source, but another code.
 pub(crate) fn is_of_the_way(status: &tonic::Status) -> bool {
-    std::error::Error::source(status).is_some()
+    use tonic::Code::{Cancelled, Unavailable, Unknown};
+    let is_of_connection = matches!(status.code(), Unavailable | Cancelled | Unknown);
+    is_of_connection && std::error::Error::source(status).is_some()
 }
 
 /// Whether no connection stood on which the call could have gone out, or the
@@ -289,6 +343,16 @@ pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
         return true;
     }
     is_nobody_there(status)
+}
+
+/// Whether a connection was made, and whoever is there did not keep to its protocol, or
+/// closed it at once.
+pub(crate) fn is_no_grpc(status: &tonic::Status) -> bool {
+    let has_answered = !matches!(
+        status.code(),
+        tonic::Code::Unavailable | tonic::Code::DeadlineExceeded
+    );
+    has_answered && std::error::Error::source(status).is_some() && !is_nobody_there(status)
 }
 
 /// Whether no connection could be made: nobody listens.
@@ -308,6 +372,26 @@ pub(crate) fn is_nobody_there(status: &tonic::Status) -> bool {
 mod tests {
     use super::*;
     use std::sync::Barrier;
+    use tonic::{Code, Status};
+
+    /// What a backend says, by whatever means, does not make it one that is away.
+    #[test]
+    fn only_what_befalls_the_connection_is_of_the_way() {
+        for (code, is_of_it) in [
+            (Code::Unavailable, true),
+            (Code::Unknown, true),
+            (Code::Cancelled, true),
+            (Code::Internal, false),
+            (Code::ResourceExhausted, false),
+            (Code::PermissionDenied, false),
+        ] {
+            let said = Status::new(code, "no");
+            assert!(!is_of_the_way(&said), "{code:?}");
+            let mut met = Status::new(code, "no");
+            met.set_source(Arc::new(std::io::Error::other("reset")));
+            assert_eq!(is_of_the_way(&met), is_of_it, "{code:?}");
+        }
+    }
 
     /// What loses a race must not be dropped where tasks run: that panics.
     #[test]

@@ -1,7 +1,7 @@
 //! Calls as a port: gRPC to one backend, for one client.
 
-use super::account::RoomWatch;
 use super::bell::Bell;
+use super::queue::RoomWatch;
 use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, is_of_the_way, status_text};
 use crate::cell::Shared;
 use crate::reaches::Reaches;
@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
 use trefoil_cell::CellConfig;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::touch::TouchBatch;
@@ -71,6 +72,10 @@ pub(crate) struct RpcPort {
     reaches: Arc<Reaches>,
     inbox: Arc<Inbox>,
     room: Arc<RoomWatch>,
+    /// Says to the calls that the backend is given up.
+    given_up: watch::Sender<bool>,
+    /// Calls that it had answered to this process when that was asked last.
+    answered: u64,
     touches: Vec<v1::PartitionTouches>,
     touch_count: usize,
 }
@@ -89,6 +94,8 @@ impl RpcPort {
             reaches: Arc::clone(&shared.reaches),
             room: Arc::new(RoomWatch::new(Arc::clone(&bell))),
             inbox: Arc::new(Inbox::new(bell)),
+            given_up: watch::Sender::new(false),
+            answered: shared.rpc.account.answered(backend),
             touches: Vec::new(),
             touch_count: 0,
         }
@@ -135,6 +142,7 @@ impl Port for RpcPort {
             purpose,
         };
         let (rpc, inbox, room) = (&self.rpc, &self.inbox, &self.room);
+        let given_up = self.given_up.subscribe();
         match request {
             Request::Mutate(mutation) => {
                 let len = mutation.entry.key.len() + mutation.entry.value.len();
@@ -148,6 +156,7 @@ impl Port for RpcPort {
                     inbox,
                     token,
                     place,
+                    given_up,
                     |status| CallAnswer::Mutate(Err(status)),
                     call,
                 )
@@ -167,6 +176,7 @@ impl Port for RpcPort {
                     inbox,
                     token,
                     place,
+                    given_up,
                     |status| CallAnswer::Lookup(Err(status)),
                     call,
                 )
@@ -186,6 +196,7 @@ impl Port for RpcPort {
                     inbox,
                     token,
                     place,
+                    given_up,
                     |status| CallAnswer::Use(Err(status)),
                     call,
                 )
@@ -224,6 +235,15 @@ impl Port for RpcPort {
         self.rpc.report(&self.config, request);
     }
 
+    fn others_have_moved(&mut self) -> bool {
+        let answered = self.rpc.account.answered(self.backend);
+        std::mem::replace(&mut self.answered, answered) != answered
+    }
+
+    fn give_up(&mut self) {
+        self.given_up.send_replace(true);
+    }
+
     fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
         self.room.clear();
         let mut count = 0;
@@ -253,19 +273,20 @@ impl Port for RpcPort {
 impl RpcPort {
     /// Whether the backend is there, by what came of a call to it.
     fn heard(&self, answer: &CallAnswer) {
-        let failure = match answer {
-            CallAnswer::Lookup(result) => result.as_ref().err(),
-            CallAnswer::Mutate(result) => result.as_ref().err(),
-            CallAnswer::Use(result) => result.as_ref().err(),
-        };
-        match failure {
+        match answer.failure() {
             Some(status) if is_of_the_way(status) => {
                 self.reaches.unreached(self.backend, &status_text(status));
             }
+            _ if answer.is_heard() => self.reaches.answered(self.backend),
             // It has only taken too long.
-            Some(status) if status.code() == tonic::Code::DeadlineExceeded => {}
-            _ => self.reaches.answered(self.backend),
+            _ => {}
         }
+    }
+}
+
+impl Drop for RpcPort {
+    fn drop(&mut self) {
+        self.rpc.account.leave(self.backend, &self.room);
     }
 }
 

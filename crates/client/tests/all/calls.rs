@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use tonic::{Code, Status};
 use trefoil_cell::Mode;
 use trefoil_client::{
-    Cell, Client, Completion, FlushError, ListError, Lookup, Mutated, OpError, Options, SetOptions,
-    Version,
+    CarrierInUse, Cell, Client, Completion, FlushError, ListError, Lookup, Mutated, OpError,
+    Options, SetOptions, Version,
 };
 use trefoil_layout::op::{Ack, Outcome};
 use trefoil_rpc::v1;
@@ -124,18 +124,37 @@ fn the_third_copy_is_waited_for_before_the_last_owner_goes() {
     }
 }
 
-/// Nobody waits for a backend that hangs, and what is kept for it is bounded.
+/// Counts itself while it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Nobody waits for a backend that hangs, and what is kept for it is bounded: what is
+/// under way, and as much that was lost and goes on.
 #[test]
 fn a_replica_that_hangs_costs_a_bounded_number_of_calls() {
-    let hanging = Arc::new(AtomicUsize::new(0));
+    let (hanging, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let script = Script::new(Mode::R32, {
-        let hanging = Arc::clone(&hanging);
+        let most = Arc::clone(&most);
         move |request| {
-            let hanging = Arc::clone(&hanging);
+            let (hanging, most) = (Arc::clone(&hanging), Arc::clone(&most));
             Box::pin(async move {
                 if request.backend == 2 {
-                    hanging.fetch_add(1, Ordering::Relaxed);
+                    let counted = Counted::new(&hanging);
+                    most.fetch_max(hanging.load(Ordering::SeqCst), Ordering::SeqCst);
                     std::future::pending::<()>().await;
+                    drop(counted);
                 }
                 Ok(ack(Outcome::Applied))
             })
@@ -143,14 +162,13 @@ fn a_replica_that_hangs_costs_a_bounded_number_of_calls() {
     });
     let fake = Fake::start(script);
     let cell = Cell::connect(&fake.address).unwrap();
-    let mut client = cell.client(Options::default());
-    for number in 0..600u32 {
-        let key = number.to_string();
-        let stored = client.set(key.as_bytes(), b"value", SetOptions::default());
-        assert!(matches!(stored, Ok(Mutated::Stored { .. })), "{stored:?}");
-    }
-    let count = hanging.load(Ordering::Relaxed);
-    assert!((1..=512).contains(&count), "{count}");
+    let mut client = cell.client(patient());
+    const COUNT: usize = 3 * CALL_COUNT_MAX;
+    submit(&mut client, COUNT);
+    poll_stored(&mut client, COUNT);
+    // The server hears of calls that have ended a little later.
+    let (most, bound) = (most.load(Ordering::SeqCst), 2 * CALL_COUNT_MAX);
+    assert!((1..=bound + bound / 8).contains(&most), "{most}");
     assert!(!client.finish(Duration::ZERO));
 }
 
@@ -246,22 +264,29 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
 
 /// A server that answers writes when its gate is open.
 fn gated() -> (Fake, Gate) {
+    let (script, gate) = gated_script();
+    (Fake::start(script), gate)
+}
+
+fn gated_script() -> (Script, Gate) {
     let gate = Gate {
         open: Arc::new(tokio::sync::watch::Sender::new(false)),
         keys: Arc::default(),
+        waiting: Arc::default(),
     };
     let script = Script::new(Mode::R1, {
         let gate = gate.clone();
         move |request| {
             let gate = gate.clone();
             Box::pin(async move {
+                let _counted = Counted::new(&gate.waiting);
                 gate.keys.lock().unwrap().push(request.key.to_vec());
-                let _ = gate.open.subscribe().wait_for(|is_open| *is_open).await;
+                gate.passed().await;
                 Ok(ack(Outcome::Applied))
             })
         }
     });
-    (Fake::start(script), gate)
+    (script, gate)
 }
 
 #[derive(Clone)]
@@ -269,9 +294,15 @@ struct Gate {
     open: Arc<tokio::sync::watch::Sender<bool>>,
     /// Those of the writes that have arrived.
     keys: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Those that wait for the gate and were not cancelled.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Gate {
+    async fn passed(&self) {
+        let _ = self.open.subscribe().wait_for(|is_open| *is_open).await;
+    }
+
     fn open(&self) {
         self.open.send_replace(true);
     }
@@ -304,7 +335,6 @@ fn submit(client: &mut Client, count: usize) {
         let key = number.to_string();
         client.submit_set(key.as_bytes(), b"value", SetOptions::default(), 0);
     }
-    client.poll(&mut |_, other| panic!("{other:?}"));
 }
 
 fn poll_stored(client: &mut Client, count: usize) {
@@ -377,4 +407,64 @@ fn what_finds_no_room_in_time_was_certainly_not_sent() {
     assert!(other.finish(Duration::from_secs(60)));
     let keys = gate.keys.lock().unwrap();
     assert!(!keys.iter().any(|key| key == b"other"));
+}
+
+/// A backend that does not even answer greetings is given up. What it was sent goes on
+/// for a while, and keeps nobody waiting meanwhile.
+#[test]
+fn calls_that_are_lost_give_their_places_back() {
+    let (mut script, gate) = gated_script();
+    script.on_ping = Box::new({
+        let gate = gate.clone();
+        move || {
+            let gate = gate.clone();
+            Box::pin(async move {
+                gate.passed().await;
+                Ok(v1::PingResponse {})
+            })
+        }
+    });
+    let fake = Fake::start(script);
+    let cell = Cell::connect(&fake.address).unwrap();
+    let (mut greedy, mut other) = (cell.client(patient()), cell.client(patient()));
+    submit(&mut greedy, CALL_COUNT_MAX);
+    gate.wait_for(CALL_COUNT_MAX);
+    let begin = Instant::now();
+    while greedy.carriers()[0].carrier != CarrierInUse::Down {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        greedy.poll(&mut |_, other| panic!("{other:?}"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    submit(&mut other, 1);
+    while gate.arrived() == CALL_COUNT_MAX {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        other.poll(&mut |_, other| panic!("{other:?}"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(gate.waiting.load(Ordering::SeqCst), CALL_COUNT_MAX + 1);
+    gate.open();
+    poll_stored(&mut greedy, CALL_COUNT_MAX);
+    poll_stored(&mut other, 1);
+}
+
+/// Its places are taken by calls of a client that is no more, so nobody hears its
+/// silence in calls of his own.
+#[test]
+fn a_backend_that_answers_nobody_is_left_by_who_has_no_call_under_way() {
+    let (mut script, gate) = gated_script();
+    script.on_ping = Box::new(|| Box::pin(std::future::pending()));
+    let fake = Fake::start(script);
+    let cell = Cell::connect(&fake.address).unwrap();
+    let (mut greedy, mut other) = (cell.client(patient()), cell.client(patient()));
+    submit(&mut greedy, CALL_COUNT_MAX);
+    gate.wait_for(CALL_COUNT_MAX);
+    drop(greedy);
+    submit(&mut other, 1);
+    let begin = Instant::now();
+    while other.carriers()[0].carrier != CarrierInUse::Down {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        other.poll(&mut |_, _| {});
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(gate.arrived(), CALL_COUNT_MAX, "it was never sent");
 }

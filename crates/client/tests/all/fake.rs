@@ -14,6 +14,7 @@ use trefoil_rpc::v1;
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Status>> + Send>>;
 type OnMutate = dyn Fn(v1::MutateRequest) -> Answer<v1::MutateResponse> + Send + Sync;
 type OnLookup = dyn Fn(v1::LookupRequest) -> Answer<v1::LookupResponse> + Send + Sync;
+type OnPing = dyn Fn() -> Answer<v1::PingResponse> + Send + Sync;
 type OnTouch = dyn Fn(v1::TouchRequest) + Send + Sync;
 type OnList = dyn Fn(v1::ListRequest) -> Result<v1::ListResponse, Status> + Send + Sync;
 type OnFlush = dyn Fn(v1::FlushRequest) -> Result<v1::FlushResponse, Status> + Send + Sync;
@@ -23,6 +24,7 @@ pub(crate) struct Script {
     pub(crate) mode: Mode,
     pub(crate) on_mutate: Box<OnMutate>,
     pub(crate) on_lookup: Box<OnLookup>,
+    pub(crate) on_ping: Box<OnPing>,
     pub(crate) on_touch: Box<OnTouch>,
     pub(crate) on_flush: Box<OnFlush>,
     pub(crate) on_list: Box<OnList>,
@@ -37,6 +39,7 @@ impl Script {
             mode,
             on_mutate: Box::new(on_mutate),
             on_lookup: Box::new(|_| Box::pin(async { Err(Status::unimplemented("not asked")) })),
+            on_ping: Box::new(|| Box::pin(async { Ok(v1::PingResponse {}) })),
             on_touch: Box::new(|_| {}),
             on_flush: Box::new(|_| Err(Status::unimplemented("not in this test"))),
             on_list: Box::new(|_| Err(Status::unimplemented("not in this test"))),
@@ -118,7 +121,7 @@ impl v1::trefoil_server::Trefoil for Service {
         &self,
         _: Request<v1::PingRequest>,
     ) -> Result<Response<v1::PingResponse>, Status> {
-        Ok(Response::new(v1::PingResponse {}))
+        (self.script.on_ping)().await.map(Response::new)
     }
 
     async fn hello(

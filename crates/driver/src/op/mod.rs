@@ -5,7 +5,7 @@ mod get;
 
 pub(crate) use get::{AnyPlan, GetMachine};
 
-use crate::room::Way;
+use crate::room::{Lateness, Way};
 use trefoil_cell::Cohort;
 use trefoil_client_core::cas::Cas;
 use trefoil_client_core::fill::Stamps;
@@ -147,9 +147,8 @@ pub(crate) struct Op {
     pub(crate) stamps: [Option<u64>; REPLICAS_MAX],
     /// Replicas whose answer did not fit a message, as a bit set: they are called.
     pub(crate) too_large: u8,
-    /// The way to a replica did not move for so long that it was decided without one
-    /// message, which still waits for it.
-    pub(crate) is_late: bool,
+    /// Of one message that waits for room.
+    pub(crate) lateness: Lateness,
     /// A backend is reached by other means than the plan says.
     pub(crate) needs_plan: bool,
     /// When it is stepped at the latest.
@@ -190,7 +189,7 @@ impl Op {
             messages: [Message::Lookup; REPLICAS_MAX],
             stamps: [None; REPLICAS_MAX],
             too_large: 0,
-            is_late: false,
+            lateness: Lateness::default(),
             needs_plan: false,
             wake_ns: u64::MAX,
             pause_until_ns: 0,
@@ -222,7 +221,7 @@ impl Op {
         self.owed = [Owed::Nothing; REPLICAS_MAX];
         self.stamps = [None; REPLICAS_MAX];
         self.too_large = 0;
-        self.is_late = false;
+        self.lateness = Lateness::default();
         self.needs_plan = false;
         self.passing_pause_ns = 0;
         self.wake_ns = u64::MAX;

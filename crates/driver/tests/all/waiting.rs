@@ -1,0 +1,85 @@
+//! Messages that wait for room on the way to a backend.
+
+use crate::world::{Client, Connects};
+use trefoil_cell::Mode;
+use trefoil_client_core::outcome::MutationOutcome;
+use trefoil_driver::{CarrierInUse, Outcome};
+
+fn is_stored(client: &Client) -> bool {
+    matches!(
+        client.outcome(),
+        Some(Outcome::Mutated(MutationOutcome::Stored { .. }))
+    )
+}
+
+/// A client all of whose calls find others' under way, to a backend reached by calls.
+fn refused(connects: Connects) -> Client {
+    let mut client = Client::new(Mode::R1, &[Connects::Far]);
+    let backend = &client.world.backends[0];
+    backend.is_full.set(true);
+    backend.connects.set(connects);
+    client.begin_set();
+    client
+}
+
+/// Though it owes nothing to this client.
+#[test]
+fn a_backend_that_answers_nobody_is_left() {
+    let mut client = refused(Connects::Silent);
+    client.pass(5_000);
+    assert_eq!(client.carrier(0), CarrierInUse::Down);
+    assert!(client.world.backends[0].is_given_up.get());
+    assert!(client.world.learned.get() > 0);
+    let outcome = client.outcome();
+    assert!(
+        matches!(
+            outcome,
+            Some(Outcome::Mutated(MutationOutcome::Failed { .. }))
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_backend_that_answers_others_or_greetings_is_waited_for() {
+    for (answers_others, connects) in [(true, Connects::Silent), (false, Connects::Far)] {
+        let mut client = refused(connects);
+        let backend = std::rc::Rc::clone(&client.world.backends[0]);
+        backend.answers_others.set(answers_others);
+        client.pass(5_000);
+        assert_eq!(client.carrier(0), CarrierInUse::Rpc);
+        assert!(client.outcome().is_none());
+        backend.is_full.set(false);
+        client.pass(5_000);
+        assert!(is_stored(&client), "{:?}", client.outcome());
+    }
+}
+
+/// One replica has it, the way to another does not move, and the third was down at
+/// first: it is asked again while the other one's message waits.
+#[test]
+fn a_replica_that_is_back_is_asked_while_another_does_not_keep_up() {
+    let connects = [Connects::Near, Connects::Down, Connects::Near];
+    let mut client = Client::new(Mode::R32, &connects);
+    client.world.backends[2].is_full.set(true);
+    client.begin_set();
+    client.pass(100);
+    assert!(client.outcome().is_none(), "{:?}", client.outcome());
+    client.world.backends[1].connects.set(Connects::Near);
+    client.pass(1_000);
+    assert!(is_stored(&client), "{:?}", client.outcome());
+}
+
+/// And where it does not come back, there are retries left when the way moves.
+#[test]
+fn a_way_that_moves_late_is_waited_for() {
+    let connects = [Connects::Near, Connects::Down, Connects::Near];
+    let mut client = Client::new(Mode::R32, &connects);
+    client.world.backends[2].is_full.set(true);
+    client.begin_set();
+    client.pass(5_000);
+    assert!(client.outcome().is_none(), "{:?}", client.outcome());
+    client.world.backends[2].is_full.set(false);
+    client.pass(100);
+    assert!(is_stored(&client), "{:?}", client.outcome());
+}
