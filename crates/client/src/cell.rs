@@ -3,10 +3,10 @@
 use crate::carriers::Notices;
 use crate::census::{Census, Hushed};
 use crate::client::Client;
-use crate::error::{ConnectError, OpError, UNREACHABLE};
+use crate::error::ConnectError;
 use crate::list::Silent;
 use crate::reaches::Reaches;
-use crate::rpc::Rpc;
+use crate::rpc::{Rpc, is_no_grpc};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -172,7 +172,7 @@ impl Cell {
     }
 
     /// Whether none of the cell's backends could be reached when the clients of this
-    /// process tried last. What fails meanwhile fails with [`UNREACHABLE`].
+    /// process tried last. What fails meanwhile fails with [`UNREACHABLE`](crate::UNREACHABLE).
     pub fn is_unreachable(&self) -> bool {
         self.inner.is_unreachable()
     }
@@ -201,19 +201,9 @@ fn hot_keys(keys: Vec<v1::HotKey>, reports: f64) -> Vec<HotKey> {
 }
 
 impl Shared {
-    fn is_unreachable(&self) -> bool {
+    pub(crate) fn is_unreachable(&self) -> bool {
         let count = self.topology().config().backends.len();
         self.reaches.are_all_away(count)
-    }
-
-    /// A failure, told alike in whatever way an operation met it if no backend can be
-    /// reached.
-    #[cold]
-    pub(crate) fn explained(&self, error: OpError) -> OpError {
-        match error {
-            OpError::Failed(_) if self.is_unreachable() => OpError::Failed(UNREACHABLE.to_owned()),
-            error => error,
-        }
     }
 
     pub(crate) fn topology(&self) -> Arc<Topology> {
@@ -284,10 +274,15 @@ fn load_from_servers(
 ) -> Result<CellConfig, ConnectError> {
     rpc.runtime().map_err(ConnectError::Runtime)?;
     let mut reason = "the address names no server".to_owned();
-    let mut is_refusal = false;
+    let (mut is_refusal, mut no_cell) = (false, None);
     for server in servers {
+        let mut is_other = false;
         let answer = rpc.open(server).and_then(|mut client| {
-            let call = async move { client.config(v1::ConfigRequest {}).await };
+            let call = async {
+                let answer = client.config(v1::ConfigRequest {}).await;
+                is_other = answer.as_ref().err().is_some_and(is_no_grpc);
+                answer
+            };
             rpc.wait(call, CONNECT_PATIENCE)
         });
         match answer {
@@ -300,9 +295,13 @@ fn load_from_servers(
             }
             Err(error) => {
                 is_refusal = error.contains(trefoil_rpc::OWN_USER_ONLY);
+                no_cell = is_other.then(|| server.to_string());
                 reason = error;
             }
         }
+    }
+    if let Some(address) = no_cell {
+        return Err(ConnectError::NoCell { address, reason });
     }
     if is_refusal && let Some(problem) = trefoil_cell::named_token_problem() {
         reason = format!("{}: {problem}", trefoil_cell::TOKEN_FILE_VARIABLE);

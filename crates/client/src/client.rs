@@ -2,7 +2,7 @@
 
 use crate::asynchronous::{Reach, Signals};
 use crate::cell::Shared;
-use crate::error::OpError;
+use crate::error::{OpError, UNREACHABLE};
 use crate::host::ClientHost;
 use crate::rpc::Bell;
 use crate::submit::Sleeper;
@@ -228,6 +228,28 @@ impl Client {
 
 /// What the async client's thread needs.
 impl Client {
+    /// A failure, told alike in whatever way an operation met it if no backend can be
+    /// reached. That is what the process's clients found, each by itself; where this one
+    /// stands in connection with a backend that lives, the others were wrong.
+    #[cold]
+    pub(crate) fn explained(&self, error: OpError) -> OpError {
+        if !matches!(error, OpError::Failed(_)) || !self.shared.is_unreachable() {
+            return error;
+        }
+        let now = time::monotonic_ns();
+        let mut is_reached = false;
+        for (number, link) in self.driver.links().iter().enumerate() {
+            if link.stands(now) {
+                self.shared.reaches.answered(number as u32);
+                is_reached = true;
+            }
+        }
+        match is_reached {
+            true => error,
+            false => OpError::Failed(UNREACHABLE.to_owned()),
+        }
+    }
+
     /// Counts as ready while there are signals.
     pub(crate) fn wakes_for(&mut self, signals: Arc<Signals>) {
         self.driver.host_mut().signals = Some(signals);

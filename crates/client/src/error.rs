@@ -32,6 +32,16 @@ pub enum ConnectError {
         /// It did answer, and does not serve this user.
         is_refusal: bool,
     },
+    /// Something listens there that speaks no gRPC.
+    #[error(
+        "{address} does not answer as a cell does ({reason}): give the RPC address of the cell's server (its --listen, port 7411 unless told otherwise), not that of its memcached, Redis or metrics clients"
+    )]
+    NoCell {
+        /// The server.
+        address: String,
+        /// What was wrong with its answer.
+        reason: String,
+    },
     /// A server's configuration makes no sense to this release.
     #[error("the cell at {address} sent a configuration that this release cannot use: {source}")]
     Wire {
@@ -55,6 +65,8 @@ impl ConnectError {
             }
             ConnectError::Config(error) => matches!(error, ConfigStoreError::NoCell(_)),
             ConnectError::Unreachable { is_refusal, .. } => !is_refusal,
+            // One that is ending closes connections before it answers, too.
+            ConnectError::NoCell { .. } => true,
             _ => false,
         }
     }

@@ -105,7 +105,7 @@ impl Client {
                     GetOutcome::Miss { reason } => {
                         Ok(Lookup::Miss(Miss::new(reason, self.driver.missed(&inline))))
                     }
-                    GetOutcome::Failed { cause } => Err(self.shared.explained(failed(cause, None))),
+                    GetOutcome::Failed { cause } => Err(self.explained(failed(cause, None))),
                 }
             }
             Err(at) => self.waited_lookup(at),
@@ -125,7 +125,7 @@ impl Client {
                 Ok(Lookup::Miss(Miss::new(reason, stamps)))
             }
             Some((Outcome::Failed { cause }, why)) => {
-                Err(self.shared.explained(failed(cause, why.as_deref())))
+                Err(self.explained(failed(cause, why.as_deref())))
             }
             other => Err(OpError::Failed(format!("a lookup ended as {other:?}"))),
         }

@@ -246,6 +246,13 @@ impl Host for ClientHost {
         self.seen.insert(backend, seen);
     }
 
+    /// Another client may have found it away, and asked nobody since.
+    fn stands(&mut self, backend: u32) {
+        if self.shared.reaches.is_any_away() {
+            self.reached(backend);
+        }
+    }
+
     fn unreached(&mut self, backend: u32, why: &str) {
         match self.seen.remove(&backend) {
             Some(seen) => self.shared.reaches.lost(backend, why, seen),

@@ -47,7 +47,7 @@ impl Client {
                     }
                     GetOutcome::Miss { reason } => Ok(missed(reason)),
                     GetOutcome::Failed { cause } => {
-                        unfinished(cause, None).map_err(|error| self.shared.explained(error))
+                        unfinished(cause, None).map_err(|error| self.explained(error))
                     }
                 }
             }
@@ -59,8 +59,9 @@ impl Client {
                 match ended {
                     Some((Outcome::Hit { version }, _)) => basis(hit(self.held.bytes(), version)),
                     Some((Outcome::Miss { reason, .. }, _)) => Ok(missed(reason)),
-                    Some((Outcome::Failed { cause }, why)) => unfinished(cause, why.as_deref())
-                        .map_err(|error| self.shared.explained(error)),
+                    Some((Outcome::Failed { cause }, why)) => {
+                        unfinished(cause, why.as_deref()).map_err(|error| self.explained(error))
+                    }
                     other => Err(OpError::Failed(format!("a look ended as {other:?}"))),
                 }
             }

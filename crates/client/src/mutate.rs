@@ -139,7 +139,7 @@ impl Client {
         self.held = unused;
         match ended {
             Some((Outcome::Mutated(outcome), why)) => {
-                concluded(outcome, why.as_deref()).map_err(|error| self.shared.explained(error))
+                concluded(outcome, why.as_deref()).map_err(|error| self.explained(error))
             }
             other => Err(OpError::Indeterminate(format!(
                 "a mutation ended as {other:?}"

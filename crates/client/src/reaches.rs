@@ -56,9 +56,15 @@ impl Reaches {
     /// The same of one that has answered a call.
     #[inline]
     pub(crate) fn answered(&self, backend: u32) {
-        if self.away_count.load(Ordering::Relaxed) > 0 {
+        if self.is_any_away() {
             self.reached(backend);
         }
+    }
+
+    /// Whether any backend is away.
+    #[inline]
+    pub(crate) fn is_any_away(&self) -> bool {
+        self.away_count.load(Ordering::Relaxed) > 0
     }
 
     /// A backend could not be reached.

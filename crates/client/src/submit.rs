@@ -125,7 +125,7 @@ impl Client {
             GetOutcome::Miss { reason } => {
                 Ok(Lookup::Miss(Miss::new(reason, self.driver.missed(&inline))))
             }
-            GetOutcome::Failed { cause } => Err(self.shared.explained(failed(cause, None))),
+            GetOutcome::Failed { cause } => Err(self.explained(failed(cause, None))),
         })
     }
 
@@ -244,7 +244,7 @@ impl Client {
             };
             count += 1;
             let why = why.as_deref();
-            let explained = |error| self.shared.explained(error);
+            let explained = |error| self.explained(error);
             let completion = match outcome {
                 Outcome::Hit { version } if is_look => {
                     Completion::Basis(basis(hit(self.held.bytes(), version)))

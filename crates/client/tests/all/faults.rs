@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use trefoil_cell::Mode;
 use trefoil_client::{
     Carrier, CarrierInUse, Cell, Client, Expected, Lookup, Mutated, OpError, Options, SetOptions,
+    UNREACHABLE,
 };
 use trefoil_layout::op::{Ack, Outcome, Rejection};
 
@@ -228,4 +229,39 @@ fn the_memory_of_a_dead_backend_does_not_stay_mapped() {
         client.poll(&mut |_, _| {});
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Whoever stands in connection with a backend knows better, says so, and fails for its
+/// own reasons.
+#[test]
+fn what_one_client_does_not_reach_is_not_away_for_all() {
+    let real = Real::start(Mode::R1);
+    let cell = Cell::connect(&real.address).unwrap();
+    let mut connected = cell.client(Options {
+        deadline: Duration::ZERO,
+        ..options()
+    });
+    assert_eq!(connected.carriers()[0].carrier, CarrierInUse::Shared);
+    let aside = real.fabric.with_extension("aside");
+    std::fs::rename(&real.fabric, &aside).unwrap();
+    let fails_to_connect = || {
+        let late = cell.client(options());
+        assert_eq!(late.carriers()[0].carrier, CarrierInUse::Down);
+        assert!(cell.is_unreachable());
+    };
+    fails_to_connect();
+    let failed = connected.set(b"key", b"value", SetOptions::default());
+    assert!(
+        matches!(&failed, Err(OpError::Failed(why)) if why != UNREACHABLE),
+        "{failed:?}"
+    );
+    assert!(!cell.is_unreachable());
+    fails_to_connect();
+    let begin = Instant::now();
+    while cell.is_unreachable() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        connected.poll(&mut |_, _| {});
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::fs::rename(&aside, &real.fabric).unwrap();
 }

@@ -203,6 +203,33 @@ fn a_gateway_stands_in_front_of_any_cell() {
 }
 
 #[test]
+fn a_port_that_is_not_the_cells_is_told_from_one_where_nobody_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let doors = ["--memcached", "127.0.0.1:0", "--redis", "127.0.0.1:0"];
+    let front = Front::serve(dir.path(), &doors);
+    let door = |name: &str| front.ready[name].as_str().unwrap().to_owned();
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let status = |address: &str| {
+        let output = run(&["cell", "status", "--cell", address]);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+        text(&output.stderr).to_owned()
+    };
+    std::thread::scope(|scope| {
+        for name in ["memcached", "redis"] {
+            let (door, status) = (door(name), &status);
+            scope.spawn(move || {
+                let message = status(&door);
+                let is_told = message.contains("give the RPC address") && message.contains(&door);
+                assert!(is_told && !message.contains("is it up"), "{message}");
+            });
+        }
+        let message = status(&nobody);
+        let is_told = message.contains("is it up?") && !message.contains("RPC address");
+        assert!(is_told, "{message}");
+    });
+}
+
+#[test]
 fn a_port_in_use_is_named_with_its_holder() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
