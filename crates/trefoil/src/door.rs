@@ -14,6 +14,7 @@ use trefoil_gateway_core::keyspace::Keyspace;
 
 /// memcached's own port.
 pub(crate) const MEMCACHED_DEFAULT: &str = "127.0.0.1:11211";
+pub(crate) const REDIS_DEFAULT: &str = "off";
 /// Before an address that TLS files are not for.
 const PLAIN: &str = "plain:";
 /// Most event loops: more than any machine has cores for.
@@ -46,7 +47,7 @@ pub(crate) fn options(
     };
     let memcached = args.memcached.as_deref().unwrap_or(MEMCACHED_DEFAULT);
     let mut doors = parse(memcached, "--memcached", Protocol::Memcached, tls.as_ref())?;
-    let redis = args.redis.as_deref().unwrap_or("off");
+    let redis = args.redis.as_deref().unwrap_or(REDIS_DEFAULT);
     doors.extend(parse(redis, "--redis", Protocol::Redis, tls.as_ref())?);
     let users = args.auth_file.as_deref().map(Users::read).transpose();
     let stop = Arc::clone(stop);

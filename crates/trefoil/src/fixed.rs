@@ -2,19 +2,27 @@
 //! file that was read again sets anew.
 
 use crate::args::{DoorArgs, GatewayArgs, ServeArgs, StoreArgs, UpArgs};
+use crate::cell::up;
+use crate::settings::StoreSettings;
+use crate::{door, gateway, serve};
 use std::fmt::Debug;
+use trefoil_cell::Mode;
+use trefoil_gateway::observe::SLOW_THRESHOLD_DEFAULT;
+use trefoil_gateway::server::{GatewayOptions, thread_count_default};
 
-/// A server's settings that stay as they are, and what they are.
+/// A server's settings that stay as they are, and what they are: the default, where
+/// nothing is said. Who writes the default into the file changes nothing.
 pub(crate) struct Fixed(Vec<(&'static str, String)>);
 
 impl Fixed {
     pub(crate) fn of_serve(args: &ServeArgs) -> Self {
+        let listen = serve::LISTEN_DEFAULT.to_string();
         let mut fixed = Fixed(vec![
-            ("mode", shown(&args.mode)),
-            ("name", shown(&args.name)),
-            ("listen", shown(&args.listen)),
-            ("socket", shown(&args.socket)),
-            ("metrics", shown(&args.metrics)),
+            ("mode", text(&args.mode, serve::MODE_DEFAULT)),
+            ("name", text(&args.name, serve::NAME_DEFAULT)),
+            ("listen", text(&args.listen, &listen)),
+            ("socket", shown(&serve::socket(args).ok())),
+            ("metrics", text(&args.metrics, serve::METRICS_DEFAULT)),
             ("allow_user", shown(&args.allow_user)),
             ("token_file", shown(&args.token_file)),
             ("plaintext", shown(&args.plaintext)),
@@ -25,13 +33,15 @@ impl Fixed {
     }
 
     pub(crate) fn of_up(args: &UpArgs) -> Self {
+        let mode = text(&args.mode, up::MODE_DEFAULT);
+        let copies = mode.parse().ok().map(|mode: Mode| mode.copy_count() as u32);
         let mut fixed = Fixed(vec![
             ("dir", shown(&args.dir)),
-            ("mode", shown(&args.mode)),
-            ("backends", shown(&args.backends)),
+            ("mode", mode),
+            ("backends", shown(&args.backends.or(copies))),
             ("load", shown(&args.load)),
-            ("metrics", shown(&args.metrics)),
-            ("name", shown(&args.name)),
+            ("metrics", text(&args.metrics, up::METRICS_DEFAULT)),
+            ("name", text(&args.name, up::NAME_DEFAULT)),
             ("allow_user", shown(&args.allow_user)),
         ]);
         fixed.add_store(&args.store);
@@ -41,7 +51,7 @@ impl Fixed {
     pub(crate) fn of_gateway(args: &GatewayArgs) -> Self {
         let mut fixed = Fixed(vec![
             ("cell", shown(&args.address.cell)),
-            ("metrics", shown(&args.metrics)),
+            ("metrics", text(&args.metrics, gateway::METRICS_DEFAULT)),
             ("plaintext", shown(&args.plaintext)),
         ]);
         fixed.add_doors(&args.doors);
@@ -50,23 +60,27 @@ impl Fixed {
 
     /// Of a store: all but its memory.
     fn add_store(&mut self, store: &StoreArgs) {
+        let store = StoreSettings::from(store);
         self.0.extend([
             ("eviction", shown(&store.eviction)),
-            ("value_max", shown(&store.value_max)),
+            ("value_max", shown(&store.value_len_max)),
             ("hash", shown(&store.hash)),
-            ("partitions", shown(&store.partitions)),
+            ("partitions", shown(&store.partition_count)),
             ("huge_pages", shown(&store.huge_pages)),
         ]);
     }
 
     /// Of front doors: what `Gateway::reload` does not take.
     fn add_doors(&mut self, doors: &DoorArgs) {
+        let defaults = GatewayOptions::new(Vec::new());
+        let threads = doors.threads.unwrap_or_else(thread_count_default);
+        let slow_log = doors.slow_log.unwrap_or(SLOW_THRESHOLD_DEFAULT);
         self.0.extend([
-            ("memcached", shown(&doors.memcached)),
-            ("redis", shown(&doors.redis)),
-            ("threads", shown(&doors.threads)),
-            ("spin", shown(&doors.spin)),
-            ("slow_log", shown(&doors.slow_log)),
+            ("memcached", text(&doors.memcached, door::MEMCACHED_DEFAULT)),
+            ("redis", text(&doors.redis, door::REDIS_DEFAULT)),
+            ("threads", shown(&threads)),
+            ("spin", shown(&doors.spin.unwrap_or(defaults.spin))),
+            ("slow_log", shown(&slow_log)),
             ("tls_cert", shown(&doors.tls_cert)),
             ("tls_key", shown(&doors.tls_key)),
             ("tls_client_ca", shown(&doors.tls_client_ca)),
@@ -96,6 +110,10 @@ impl Fixed {
 
 fn shown(setting: &impl Debug) -> String {
     format!("{setting:?}")
+}
+
+fn text(setting: &Option<String>, default: &str) -> String {
+    setting.as_deref().unwrap_or(default).to_owned()
 }
 
 #[cfg(test)]
@@ -164,5 +182,35 @@ mod tests {
         now.doors.threads = Some(2);
         now.mode = Some("R=3.2".to_owned());
         assert_eq!(changed(&now), ["mode", "threads"]);
+    }
+
+    #[test]
+    fn a_default_that_is_written_down_is_no_change() {
+        let before = ServeArgs::default();
+        let mut now = before.clone();
+        now.mode = Some("R=1".to_owned());
+        now.name = Some("serve".to_owned());
+        now.listen = Some("127.0.0.1:7411".to_owned());
+        now.socket = serve::socket(&before).ok();
+        now.metrics = Some("127.0.0.1:9411".to_owned());
+        now.store.eviction = Some(crate::args::Eviction::Slru);
+        now.store.value_max = Some(bytesize::ByteSize::mib(16));
+        now.store.hash = Some(crate::args::Hash::Xxh3);
+        now.store.partitions = Some(8);
+        now.store.huge_pages = Some(true);
+        now.doors.memcached = Some("127.0.0.1:11211".to_owned());
+        now.doors.redis = Some("off".to_owned());
+        now.doors.threads = Some(thread_count_default());
+        now.doors.spin = Some(std::time::Duration::from_micros(50));
+        now.doors.slow_log = Some(std::time::Duration::from_millis(10));
+        let changed = |before: &ServeArgs, now: &ServeArgs| {
+            Fixed::of_serve(before).changed(&Fixed::of_serve(now))
+        };
+        assert!(changed(&before, &now).is_empty());
+        // Nor if the line is taken out again.
+        assert!(changed(&now, &before).is_empty());
+        before.clone_into(&mut now);
+        now.store.huge_pages = Some(false);
+        assert_eq!(changed(&before, &now), ["huge_pages"]);
     }
 }

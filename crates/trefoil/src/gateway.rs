@@ -14,7 +14,7 @@ use trefoil_gateway::keyspace::{CellOptions, cell_keyspace};
 use trefoil_gateway::observe::Endpoint;
 use trefoil_gateway::server::{Doors, Protocol};
 
-const METRICS_DEFAULT: &str = "127.0.0.1:9412";
+pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9412";
 
 pub(crate) fn run(args: GatewayArgs) -> Outcome {
     let given = args.clone();

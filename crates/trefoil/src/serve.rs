@@ -20,14 +20,16 @@ use trefoil_gateway::keyspace::{CellOptions, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
 
-const LISTEN_DEFAULT: SocketAddr =
+pub(crate) const MODE_DEFAULT: &str = "R=1";
+pub(crate) const NAME_DEFAULT: &str = "serve";
+pub(crate) const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7411);
-const METRICS_DEFAULT: &str = "127.0.0.1:9411";
+pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9411";
 
 pub(crate) fn run(args: ServeArgs) -> Outcome {
     let given = args.clone();
     let args = settings::with_file(args)?;
-    let mode_text = args.mode.as_deref().unwrap_or("R=1");
+    let mode_text = args.mode.as_deref().unwrap_or(MODE_DEFAULT);
     let mode: Mode = mode_text
         .parse()
         .map_err(|e| Failure::Usage(format!("--mode {mode_text}: {e}")))?;
@@ -40,10 +42,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let tcp = listen_address(args.listen.as_deref())?;
     let users = crate::users::policy(&args.allow_user)?;
     crate::logging::start();
-    let socket = match &args.socket {
-        Some(path) => path.clone(),
-        None => default_socket(tcp.unwrap_or(LISTEN_DEFAULT))?,
-    };
+    let socket = socket(&args)?;
     let listen = ListenOptions {
         tcp,
         fabric: Some(fabric_socket(&socket)),
@@ -189,7 +188,7 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
     CellConfig {
         life: settings::random_life(),
         config_id: 1,
-        cell: args.name.clone().unwrap_or_else(|| "serve".into()),
+        cell: args.name.clone().unwrap_or_else(|| NAME_DEFAULT.into()),
         mode,
         backends: (0..mode.copy_count() as u32).map(backend).collect(),
         hash: KeyHasher {
@@ -240,6 +239,15 @@ fn fabric_socket(socket: &Path) -> PathBuf {
     let mut name = socket.as_os_str().to_owned();
     name.push(".fabric");
     name.into()
+}
+
+/// The socket of the RPC service.
+pub(crate) fn socket(args: &ServeArgs) -> Result<PathBuf, Failure> {
+    if let Some(path) = &args.socket {
+        return Ok(path.clone());
+    }
+    let tcp = listen_address(args.listen.as_deref())?;
+    default_socket(tcp.unwrap_or(LISTEN_DEFAULT))
 }
 
 /// A socket of this user's alone, named after the port.

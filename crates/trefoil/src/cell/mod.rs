@@ -2,7 +2,7 @@
 
 mod backend;
 pub(crate) mod status;
-mod up;
+pub(crate) mod up;
 
 use crate::args::{CellAddress, CellCommand};
 use crate::failure::{Failure, Outcome, print_json, print_line};

@@ -16,6 +16,9 @@ use trefoil_cell::{
 };
 use trefoil_layout::{KeyHasher, Version};
 
+pub(crate) const MODE_DEFAULT: &str = "R=3.2";
+pub(crate) const NAME_DEFAULT: &str = "cell";
+pub(crate) const METRICS_DEFAULT: &str = "off";
 /// Most backends of one cell on one machine.
 const BACKEND_COUNT_MAX: u32 = 256;
 /// How long a backend may take to end after it was asked to.
@@ -24,7 +27,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn run(args: UpArgs) -> Outcome {
     let given = args.clone();
     let args = crate::settings::up_with_file(args)?;
-    let mode_text = args.mode.as_deref().unwrap_or("R=3.2");
+    let mode_text = args.mode.as_deref().unwrap_or(MODE_DEFAULT);
     let mode: Mode = mode_text
         .parse()
         .map_err(|e| Failure::Usage(format!("--mode {mode_text}: {e}")))?;
@@ -64,7 +67,7 @@ pub(super) fn run(args: UpArgs) -> Outcome {
     }
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
-    let metrics = args.metrics.as_deref().unwrap_or("off");
+    let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     let metrics = crate::serve::metrics_address(metrics)?;
     crate::logging::start();
     let dir = configure(&args, dir, mode, count)?;
@@ -100,7 +103,7 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBu
     let config = CellConfig {
         life: crate::settings::random_life(),
         config_id: last_id + 1,
-        cell: args.name.clone().unwrap_or_else(|| "cell".into()),
+        cell: args.name.clone().unwrap_or_else(|| NAME_DEFAULT.into()),
         mode,
         backends: (0..count).map(backend).collect::<Result<_, Failure>>()?,
         hash: KeyHasher {
