@@ -49,6 +49,16 @@ pub enum OwnerError {
         /// The link's owner's user id.
         owner: u32,
     },
+    /// A directory of this user's or root's to which everybody may write.
+    #[error(
+        "everybody may write to {path} (mode {mode:o}), and put another cell there: take that away (chmod o-w), or choose another directory"
+    )]
+    Open {
+        /// Which directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// It cannot be inspected.
     #[error("cannot inspect {path}: {source}")]
     Inspect {
@@ -72,6 +82,26 @@ pub fn check_owner(path: &Path) -> Result<(), OwnerError> {
         });
     }
     Ok(())
+}
+
+const EVERYBODY_WRITES: u32 = 0o002;
+
+/// Checks that not everybody may put a cell's files into its directory: what they say
+/// is believed, and values are sent where they say. (Where the directory itself could
+/// be replaced, its owner tells; and a group that may write was chosen.)
+pub(crate) fn check_closed(directory: &Path) -> Result<(), OwnerError> {
+    let metadata = std::fs::metadata(directory).map_err(|source| inspect(directory, source))?;
+    closed(directory, metadata.mode())
+}
+
+fn closed(directory: &Path, mode: u32) -> Result<(), OwnerError> {
+    match mode & EVERYBODY_WRITES {
+        0 => Ok(()),
+        _ => Err(OwnerError::Open {
+            path: directory.to_owned(),
+            mode: mode & 0o7777,
+        }),
+    }
 }
 
 /// A cell's directory or socket that may be used.
@@ -193,6 +223,9 @@ impl Walk {
         if !is_ours(owner) && self.is_dir && self.mode & OTHERS_WRITE != 0 {
             return Err(planted(&self.end));
         }
+        if self.is_dir {
+            closed(&self.end, self.mode)?;
+        }
         for step in &self.steps {
             let others_write = step.place_mode & OTHERS_WRITE != 0;
             // What is ours stays what it is where others can only add.
@@ -312,6 +345,41 @@ mod tests {
             let found = walk.judge(Path::new("/cell"), VICTIM);
             assert_eq!(found.is_ok(), accepted, "{mode:o}");
         }
+    }
+
+    /// Its owner says nothing of who has put files into it. A sticky bit keeps what is
+    /// there, but not what will be.
+    #[test]
+    fn a_directory_that_everybody_writes_to_is_nobodys_cell() {
+        for owner in [VICTIM, ROOT] {
+            for (mode, accepted) in [
+                (0o700, true),
+                (0o755, true),
+                (0o775, true),
+                (0o777, false),
+                (0o702, false),
+                (0o1777, false),
+            ] {
+                let walk = Walk {
+                    steps: vec![step((ROOT, 0o755), owner, false)],
+                    end: "/cell".into(),
+                    owner,
+                    mode,
+                    is_dir: true,
+                };
+                let found = walk.judge(Path::new("/cell"), VICTIM);
+                assert_eq!(found.is_ok(), accepted, "{mode:o}");
+            }
+        }
+        // A socket is its owner's, whoever may write to it.
+        let walk = Walk {
+            steps: vec![step((ROOT, 0o1777), VICTIM, false)],
+            end: "/tmp/socket".into(),
+            owner: VICTIM,
+            mode: 0o777,
+            is_dir: false,
+        };
+        assert!(walk.judge(Path::new("/tmp/socket"), VICTIM).is_ok());
     }
 
     /// The way is the kernel's, and every link on it is seen.

@@ -65,6 +65,10 @@ pub(crate) fn runtime_dirs() -> Vec<PathBuf> {
 
 /// Refuses a directory that others own or may look into: in the directory for
 /// temporary files anybody could have made it first.
+///
+/// The directory around it is not judged. Where everybody may write to that and it is
+/// not sticky, others can take this one away, and then nothing is found or made; what
+/// they put in its place is theirs, or open to them, and refused here.
 pub(crate) fn check(path: &Path) -> Result<(), RuntimeDirError> {
     let metadata = std::fs::symlink_metadata(path).map_err(|source| RuntimeDirError::System {
         path: path.to_owned(),

@@ -13,7 +13,7 @@ use super::file::{FileError, FileLock, fail, holder, replace};
 use super::{ConfigStore, ConfigStoreError, check_swap};
 use crate::address::RpcAddress;
 use crate::config::CellConfig;
-use crate::owner::{check_found, check_owner};
+use crate::owner::{check_closed, check_found, check_owner};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -98,6 +98,7 @@ impl DirectoryStore {
             .map_err(|e| fail("create the directory", directory, e))?;
         let store = Self::at(directory)?;
         check_owner(&store.directory)?;
+        check_closed(&store.directory)?;
         Ok(store)
     }
 
@@ -106,6 +107,7 @@ impl DirectoryStore {
         Self::is_there(directory)?;
         let store = Self::at(directory)?;
         check_owner(&store.directory)?;
+        check_closed(&store.directory)?;
         Ok(store)
     }
 
