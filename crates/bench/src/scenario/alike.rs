@@ -131,24 +131,66 @@ pub fn alike(
     progress: Progress<'_>,
 ) -> Result<AlikeReport, ScenarioError> {
     options.pin()?;
-    let mut figures = Vec::new();
+    let mut cases = Vec::new();
     for requests in Requests::ALL {
         for reach in Reach::ALL {
-            figures.push(one(options, requests, reach, false, progress)?);
+            cases.push(Case {
+                requests,
+                reach,
+                one_process: false,
+            });
         }
     }
-    figures.push(one(options, Requests::Zipf, Reach::Native, true, progress)?);
+    cases.push(Case {
+        requests: Requests::Zipf,
+        reach: Reach::Native,
+        one_process: true,
+    });
+    if let Some(only) = &options.only {
+        cases.retain(|case| case.name().contains(only.as_str()));
+    }
+    if cases.is_empty() {
+        let only = options.only.as_deref().unwrap_or_default();
+        let none = format!("no case's name contains {only:?}");
+        return Err(ScenarioError::Course(none));
+    }
+    let mut figures = Vec::new();
+    for case in cases {
+        figures.push(one(options, case, progress)?);
+    }
     Ok(AlikeReport { figures })
+}
+
+/// One load by one way to one kind of cell.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    requests: Requests,
+    reach: Reach,
+    one_process: bool,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let processes = match self.one_process {
+            true => ", one process",
+            false => "",
+        };
+        let name = format!("{:?} by {:?}{processes}", self.requests, self.reach);
+        name.to_lowercase()
+    }
 }
 
 fn one(
     options: &ScenarioOptions,
-    requests: Requests,
-    reach: Reach,
-    one_process: bool,
+    case: Case,
     progress: Progress<'_>,
 ) -> Result<AlikeFigures, ScenarioError> {
-    let name = format!("alike: {requests:?} by {reach:?}");
+    let Case {
+        requests,
+        reach,
+        one_process,
+    } = case;
+    let name = format!("alike: {}", case.name());
     let memory = options.scaled(MEMORY, MEMORY / 2);
     let separate = LookAsideLoad::cell(options, "R=3.2", memory);
     let server = match one_process {

@@ -54,6 +54,8 @@ pub struct ScenarioOptions {
     pub runs: usize,
     /// Small and short: shows that it works, not how well.
     pub is_quick: bool,
+    /// The cases whose names contain this, where a scenario's cases have names.
+    pub only: Option<String>,
     /// Core of the servers; none on a machine with one.
     pub server_core: Option<usize>,
     /// Core of the load generator.
@@ -68,6 +70,7 @@ impl ScenarioOptions {
             program: program.to_owned(),
             runs: if is_quick { 1 } else { 5 },
             is_quick,
+            only: None,
             server_core: (cores > 1).then_some(0),
             client_core: (cores > 1).then_some(1),
         }

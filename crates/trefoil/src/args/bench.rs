@@ -83,6 +83,9 @@ pub(crate) struct ScenarioArgs {
     /// Small and short: shows that it works, not how well
     #[arg(long)]
     pub quick: bool,
+    /// Of `alike`: only the cases whose names contain this, as "oltp by native"
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
     /// Core of the servers
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub server_core: usize,

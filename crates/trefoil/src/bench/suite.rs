@@ -11,6 +11,11 @@ use trefoil_bench::suite::{SuiteOptions, suite};
 
 pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
     let mut options = ScenarioOptions::new(&program()?, args.quick);
+    if args.only.is_some() && args.name != Scenario::Alike {
+        let why = "--only: this scenario's cases have no names";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    options.only = args.only.clone();
     // A machine with one core has nothing to choose from.
     options.server_core = options.server_core.map(|_| args.server_core);
     options.client_core = options.client_core.map(|_| args.client_core);
