@@ -126,6 +126,20 @@ impl ShardMap {
         self.local_of(self.placement.first(hash))
     }
 
+    /// The cell's number of the shard that this backend numbers `local`.
+    ///
+    /// # Panics
+    /// If the backend holds fewer shards.
+    pub const fn shard(&self, local: usize) -> u32 {
+        assert!(local < self.shard_count());
+        let (count, local) = (self.placement.backend_count, local as u32);
+        if self.backend >= local {
+            self.backend - local
+        } else {
+            self.backend + count - local
+        }
+    }
+
     /// The backend's own number for shard number `shard` of the cell.
     #[inline]
     pub const fn local_of(&self, shard: u32) -> Option<usize> {
@@ -260,6 +274,7 @@ mod tests {
                     let cohort = placement.cohort_of_shard(shard);
                     let place = cohort.as_slice().iter().position(|n| *n == backend);
                     assert_eq!(map.local_of(shard), place);
+                    assert!(place.is_none_or(|place| map.shard(place) == shard));
                 }
                 assert_eq!(map.local_of(count), None);
                 let held = (0..count).filter_map(|shard| map.local_of(shard)).count();

@@ -73,6 +73,20 @@ pub struct StoreConfig {
     pub flush_floor: Version,
 }
 
+impl StoreConfig {
+    /// A partition's place in an order that does not depend on how this backend
+    /// numbers its shards: what the first partitions have more than others, they have
+    /// for the same keys at all replicas that hold the same shards.
+    pub(crate) fn partition_rank(&self, number: usize) -> usize {
+        let shard_count = self.shards.shard_count();
+        let sub_count = self.partition_count / shard_count;
+        let (local, sub) = (number / sub_count, number % sub_count);
+        let shard = self.shards.shard(local);
+        let others = (0..shard_count).map(|local| self.shards.shard(local));
+        sub * shard_count + others.filter(|other| *other < shard).count()
+    }
+}
+
 impl Default for StoreConfig {
     fn default() -> Self {
         StoreConfig {
@@ -141,4 +155,34 @@ pub enum StoreError {
         /// See [`crate::Regions`].
         max: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_layout::Placement;
+
+    #[test]
+    fn partitions_of_the_same_keys_have_one_rank_at_all_replicas() {
+        let count = 9;
+        let mut ranks_of = [[usize::MAX; 3]; 3];
+        for backend in 0..3 {
+            let config = StoreConfig {
+                partition_count: count,
+                shards: ShardMap::new(Placement::new(3, 3), backend),
+                ..StoreConfig::default()
+            };
+            let mut ranks = Vec::new();
+            for number in 0..count {
+                let rank = config.partition_rank(number);
+                ranks.push(rank);
+                let shard = config.shards.shard(number / 3) as usize;
+                let known = &mut ranks_of[shard][number % 3];
+                assert!(backend == 0 || *known == rank, "{number} of {backend}");
+                *known = rank;
+            }
+            ranks.sort_unstable();
+            assert!(ranks.into_iter().eq(0..count));
+        }
+    }
 }

@@ -132,11 +132,12 @@ impl Shared {
     }
 
     /// Pages that a partition should have: an equal part of what there is for
-    /// pages, and of what remains one for each of the first partitions.
+    /// pages, and of what remains one for each of the partitions of lowest rank.
     pub(crate) fn page_quota(&self, number: usize) -> u64 {
         let pages = self.budget.for_pages() / self.page_len();
         let count = self.holds.len() as u64;
-        pages / count + u64::from((number as u64) < pages % count)
+        let rank = self.config.partition_rank(number) as u64;
+        pages / count + u64::from(rank < pages % count)
     }
 
     /// The partition that is farthest above its quota, other than `number`.
