@@ -142,6 +142,14 @@ impl Index {
         None
     }
 
+    /// Home bucket and upper bits of the tag of a name, and how far a tag is shifted
+    /// to be compared with them; `None` if the name is of another index.
+    pub(crate) fn named_home(&self, name: u32) -> Option<(u64, u64, u32)> {
+        let (home, wanted, _) = self.named(name)?;
+        let shift = u64::BITS - name_tag_bits(self.bucket_count());
+        Some((home, wanted, shift))
+    }
+
     /// Bucket, tag bits and home slot of a name; `None` if it is of another index.
     fn named(&self, name: u32) -> Option<(u64, u64, usize)> {
         let bits = name_tag_bits(self.bucket_count());

@@ -21,10 +21,10 @@ impl Store {
     }
 
     /// Where the items with these names ([`trefoil_layout::KeyHash::name`]) stand in
-    /// a partition's window: puts slot numbers into the front of `into` and returns
-    /// them. For reports of who has read them at other replicas: [`Store::touch`]
-    /// takes what is returned. Names of another window, of nothing, and of items that
-    /// one-sided readers do not see are passed over, as are those that `into` has no
+    /// a partition's window, or beside it where one-sided readers do not see them: puts
+    /// their numbers into the front of `into` and returns them. For reports of who has
+    /// read them at other replicas: [`Store::touch`] takes what is returned. Names of
+    /// another window and of nothing are passed over, as are those that `into` has no
     /// room for. Takes the partition's lock once.
     pub fn slots_of<'a>(
         &self,
@@ -104,5 +104,42 @@ mod tests {
         let mut expected: Vec<String> = (0..50).map(|n| format!("key-{n}")).collect();
         expected.sort_unstable();
         assert_eq!(keys, expected);
+    }
+
+    #[test]
+    fn what_stands_beside_the_index_is_touched_by_its_name() {
+        let config = StoreConfig {
+            partition_count: 1,
+            memory_limit: 8 << 20,
+            ..StoreConfig::default()
+        };
+        let regions = Regions::heap(config.memory_limit);
+        let store = Store::new(config, regions).unwrap();
+        let now = Now::at(1_000_000_000);
+        // Nobody maintains it: its index becomes crowded.
+        let mut count = 0u64;
+        while store.stats().side_table_items < 2 {
+            count += 1;
+            assert!(count < 10_000, "the index has grown by itself");
+            let entry = DataEntry {
+                key: &count.to_le_bytes(),
+                value: &[7; 30],
+                ..DataEntry::default()
+            };
+            let ack = store.load(now, &entry, Version::new(count, 9, 0));
+            assert_eq!(ack.outcome, Outcome::Applied);
+        }
+        let window = control::index_window(&store.regions().control.words(), 0).unwrap();
+        let mut room = [0; 1];
+        for n in 1..=count {
+            let key = n.to_le_bytes();
+            let (hash, _) = store.place(&key).unwrap();
+            let name = hash.name(window.bucket_count);
+            let slots = store.slots_of(0, window.window_id, &[name], &mut room);
+            assert_eq!(slots.len(), 1, "{n} of {count}");
+            assert!(!store.item_use(now, &key).unwrap().hit_before);
+            store.touch(0, window.window_id, slots);
+            assert!(store.item_use(now, &key).unwrap().hit_before, "{n}");
+        }
     }
 }

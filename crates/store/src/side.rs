@@ -93,6 +93,13 @@ impl SideTable {
             .find(|place| self.get(*place).is_some_and(|side| side.entry.tag == tag))
     }
 
+    /// The place of an entry of `home` whose tag is `wanted` when shifted so far.
+    pub(crate) fn find_named(&self, home: u64, wanted: u64, shift: u32) -> Option<u32> {
+        let is_it = |side: &SideEntry| side.entry.tag >> shift == wanted;
+        self.of_home(home)
+            .find(|place| self.get(*place).is_some_and(is_it))
+    }
+
     /// Everything in it, with its place.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &SideEntry)> {
         let with_place = |(place, side): (usize, &'_ Option<SideEntry>)| -> Option<u32> {

@@ -48,7 +48,7 @@ mod wants;
 
 pub(crate) use crate::index::Stamp;
 use crate::mutants::{self, Mutant};
-use crate::policy::{Noted, Policy};
+use crate::policy::{Noted, Policy, SPACE};
 use crate::shared::Shared;
 use crate::slab::Slab;
 use crate::stats::{Counts, MutationKind};
@@ -260,7 +260,8 @@ impl Partition {
     pub(crate) fn touch(&mut self, window_id: u64, slots: &[u32]) {
         if window_id == self.table.index.window.window_id {
             let slot_count = self.table.index.slot_count();
-            for slot in slots.iter().filter(|slot| **slot < slot_count) {
+            let end = self.table.end() & !SPACE;
+            for slot in slots.iter().filter(|slot| **slot < end) {
                 let number = self.newest_number(self.table.index.space | *slot);
                 self.policy.note(number);
                 self.last_use.note(number, self.now_s, slot_count);

@@ -5,7 +5,9 @@ use super::Partition;
 use crate::shared::Shared;
 
 impl Partition {
-    /// The slots of this window in which the items with these names stand.
+    /// The numbers by which this window's items with these names are touched. An item
+    /// of the side table has one, too: other replicas may have it in their indexes,
+    /// and what is read there has to be known here.
     pub(crate) fn slots_of<'a>(
         &self,
         shared: &Shared,
@@ -23,7 +25,7 @@ impl Partition {
         }
         let found = names
             .iter()
-            .filter_map(|name| index.find_named(space, *name));
+            .filter_map(|name| self.table.find_named(space, *name));
         let mut count = 0;
         for (to, slot) in into.iter_mut().zip(found) {
             *to = slot;

@@ -6,7 +6,7 @@
 
 use crate::index::{Index, Vacancy, bucket_and_slot};
 use crate::mutants::{self, Mutant};
-use crate::policy::{Noted, Policy};
+use crate::policy::{Noted, Policy, SPACE};
 use crate::side::{SideEntry, SideTable};
 use crate::space::Space;
 use trefoil_layout::bucket::{self, BucketHeader, SLOT_COUNT};
@@ -59,6 +59,18 @@ impl Table {
         let place = self.side.find(self.index.home(hash), hash.tag)?;
         let side = self.side.get(place)?;
         Some((self.index.side_number(place), side.entry))
+    }
+
+    /// The number, without the bit of its space, of an entry that a client has named
+    /// ([`KeyHash::name`]).
+    pub(super) fn find_named(&self, space: &Space, name: u32) -> Option<u32> {
+        let found = self.index.find_named(space, name);
+        if found.is_some() || self.side.is_empty() {
+            return found;
+        }
+        let (home, wanted, shift) = self.index.named_home(name)?;
+        let place = self.side.find_named(home, wanted, shift)?;
+        Some(self.index.side_number(place) & !SPACE)
     }
 
     /// Where the entry of this hash that points at `offset` stands.

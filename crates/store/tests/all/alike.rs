@@ -1,14 +1,17 @@
 //! Full replicas hold the same: each evicts by itself, and hears of writes and
 //! reads in an order of its own.
 
-use crate::common::{MIB, Random, get, memfd, set};
+use crate::common::{MIB, Random, config, get, set};
 use std::collections::{BTreeMap, BTreeSet};
+use trefoil_layout::control;
 use trefoil_layout::op::Outcome;
-use trefoil_store::{Access, Now, Store};
+use trefoil_layout::{Placement, ShardMap};
+use trefoil_region::HugePages;
+use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
 
 const COPIES: usize = 3;
 const MEMORY: u64 = 32 * MIB;
-const PARTITIONS: usize = 8;
+const PARTITIONS: usize = 9;
 const KEYS: u64 = 200_000;
 const STEPS: u64 = 400_000;
 /// How far a replica may be behind another, in operations.
@@ -37,10 +40,7 @@ impl Replica {
         let later = self.waiting.split_off(&(until, 0));
         for told in std::mem::replace(&mut self.waiting, later).into_values() {
             match told {
-                Told::Read(key) => {
-                    let read = self.store.read(now(until), &name(key), Access::Use, |_| ());
-                    read.unwrap();
-                }
+                Told::Read(key) => self.touch(key),
                 Told::Write(key, step) => {
                     let value = vec![key as u8; VALUE_LEN + (key % 64) as usize];
                     let outcome = set(&self.store, &name(key), &value, step);
@@ -50,10 +50,33 @@ impl Replica {
         }
     }
 
+    /// As those report it who have read the item at the other replicas.
+    fn touch(&self, key: u64) {
+        let store = &self.store;
+        let hash = store.config().hasher.hash(&name(key));
+        let shard = store.config().shards.local(hash).unwrap();
+        let partition = hash.partition(shard, PARTITIONS / store.shard_count());
+        let words = store.regions().control.words();
+        let window = control::index_window(&words, partition).unwrap();
+        let names = [hash.name(window.bucket_count)];
+        let mut room = [0];
+        let slots = store.slots_of(partition, window.window_id, &names, &mut room);
+        store.touch(partition, window.window_id, slots);
+    }
+
     fn holds(&self, key: u64) -> bool {
         let read = (self.store).read(now(0), &name(key), Access::Peek, |item| item.is_some());
         read.unwrap()
     }
+}
+
+fn replica(backend: u32) -> Store {
+    let regions = Regions::memfd("alike", MEMORY, HugePages::Off).unwrap();
+    let config = StoreConfig {
+        shards: ShardMap::new(Placement::new(COPIES, COPIES as u32), backend),
+        ..config(MEMORY, PARTITIONS)
+    };
+    Store::new(config, regions).unwrap()
 }
 
 fn now(step: u64) -> Now {
@@ -67,9 +90,9 @@ fn name(key: u64) -> [u8; 8] {
 #[test]
 fn full_replicas_hold_the_same_whatever_order_they_hear_in() {
     let mut dice = Random(0x2545_F491_4F6C_DD1D);
-    let mut replicas: Vec<Replica> = (0..COPIES)
-        .map(|_| Replica {
-            store: memfd(MEMORY, MEMORY, PARTITIONS),
+    let mut replicas: Vec<Replica> = (0..COPIES as u32)
+        .map(|backend| Replica {
+            store: replica(backend),
             waiting: BTreeMap::new(),
         })
         .collect();
