@@ -22,18 +22,25 @@ const TRIM_PERIOD: Duration = Duration::from_secs(5);
 /// Least time between two looks at the configuration, whatever requests say.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
 
-/// Huge pages are gathered when nothing has grown for so long. To gather one takes
-/// milliseconds of this thread, many more where it shares its core, and accesses to
-/// what is gathered wait: not while somebody fills the store.
+/// Huge pages are gathered when nothing waits and nothing has grown for so long. To
+/// gather one takes milliseconds of this thread, many more where it shares its core,
+/// and accesses to what is gathered wait: not while somebody fills the store.
 const GATHER_AFTER: Duration = Duration::from_secs(1);
 
 /// After a huge page was gathered: the copying is not to keep others from working.
 const GATHER_PAUSE: Duration = Duration::from_millis(2);
 
+/// How long this thread keeps its core while it has work. Where the thread that serves
+/// messages shares the core, or another backend's does, a message would wait for the
+/// end of this thread's time slice, some milliseconds, and for as many more as there
+/// are such threads. Where nobody does, to ask costs less than a microsecond.
+const TURN: Duration = Duration::from_micros(50);
+
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut looked = Instant::now();
     let mut grown = looked;
+    let mut turn = looked;
     let mut trim_at = looked + STARTED_AFTER;
     let mut program = None;
     let mut complaint = String::new();
@@ -48,7 +55,8 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     loop {
         let mut more = false;
         for member in &state.members {
-            let done = member.store.maintain(clock::now());
+            let mut between = || leave_core(&mut turn);
+            let done = member.store.maintain_in_parts(clock::now(), &mut between);
             more |= done.more;
             if done.populated > 0 || done.reshaped > 0 {
                 grown = Instant::now();
@@ -74,7 +82,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             looked = Instant::now();
         }
         let mut gathered = false;
-        let is_quiet = grown.elapsed() >= GATHER_AFTER;
+        let is_quiet = !more && grown.elapsed() >= GATHER_AFTER;
         let quiet = if is_quiet {
             &mut gatherers[..]
         } else {
@@ -94,6 +102,14 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         if stop.wait(pause) {
             return;
         }
+    }
+}
+
+/// Whoever wants this core has it, when its turn since `since` is over. No lock is held.
+fn leave_core(since: &mut Instant) {
+    if since.elapsed() >= TURN {
+        std::thread::yield_now();
+        *since = Instant::now();
     }
 }
 

@@ -14,8 +14,9 @@ const CRAWL_SLOTS: u32 = 1024;
 const SHRINK_EVICTIONS: u64 = 512;
 /// Bytes that one step takes from one partition to shrink the store.
 const SHRINK_LEN: u64 = 4 << 20;
-/// Steps that one call takes for one partition's index.
-const RESHAPE_STEPS_MAX: usize = 4096;
+/// Steps that one call takes for indexes: some milliseconds of work, and more where
+/// others use the core between them. Whoever calls has other things to do, too.
+const RESHAPE_STEPS_MAX: usize = 256;
 /// After so many of them it looks whether pages are free: some milliseconds.
 const POPULATE_EVERY: usize = 64;
 /// Bytes populated ahead under one system call.
@@ -39,34 +40,43 @@ pub struct Maintained {
 impl Store {
     /// One bounded step of everything that waits.
     pub fn maintain(&self, now: Now) -> Maintained {
+        self.maintain_in_parts(now, &mut || {})
+    }
+
+    /// The same. Between two parts of it, some ten to a hundred microseconds each, no
+    /// lock is held and `between` is called: the place to let others have the core.
+    pub fn maintain_in_parts(&self, now: Now, between: &mut dyn FnMut()) -> Maintained {
         let mut done = Maintained::default();
         if self.is_revoked() {
             return done;
         }
         let used_before = self.shared.budget.used();
-        self.expire_step(now, &mut done);
-        self.shrink_step(true);
-        self.reshape_step(&mut done);
-        while self.shared.leaving.release_step(&self.shared) {}
+        self.expire_step(now, &mut done, between);
+        self.shrink_step(true, between);
+        self.reshape_step(&mut done, between);
+        self.release_leaving(between);
         let used = self.shared.budget.used();
         done.released = used_before.saturating_sub(used);
         done.more |= self.shared.budget.excess() > 0 && used < used_before;
         self.populate_step(&mut done);
-        self.reclaim_holes();
+        between();
+        self.reclaim_holes(between);
         done
     }
 
-    fn expire_step(&self, now: Now, done: &mut Maintained) {
+    fn expire_step(&self, now: Now, done: &mut Maintained, between: &mut dyn FnMut()) {
         for cell in &self.partitions {
             let mut slot = cell.enter();
             done.expired += slot.live.crawl(&self.shared, now, CRAWL_SLOTS);
             done.more |= slot.live.is_flushing();
+            drop(slot);
+            between();
         }
     }
 
     /// Towards the limit, if it was lowered. Partitions whose index should be
     /// smaller give nothing else first, if that can wait.
-    pub(crate) fn shrink_step(&self, can_wait: bool) {
+    pub(crate) fn shrink_step(&self, can_wait: bool, between: &mut dyn FnMut()) {
         let shared = &self.shared;
         let excess = shared.budget.excess();
         if excess == 0 {
@@ -85,6 +95,8 @@ impl Store {
                 slot.live.shed(shared, SHRINK_LEN, SHRINK_EVICTIONS);
                 slot.live.settle_private(shared);
             }
+            drop(slot);
+            between();
         }
         if shared.budget.excess() > 0 {
             self.give_back_unit();
@@ -111,22 +123,27 @@ impl Store {
 
     /// Grows what is crowded and shrinks what is far too large, a bounded step
     /// under the partition's lock at a time; those who wait go first.
-    fn reshape_step(&self, done: &mut Maintained) {
+    fn reshape_step(&self, done: &mut Maintained, between: &mut dyn FnMut()) {
+        let mut steps = 0;
         for (number, cell) in self.partitions.iter().enumerate() {
-            for step in 0..=RESHAPE_STEPS_MAX {
-                if step == RESHAPE_STEPS_MAX {
+            loop {
+                if steps == RESHAPE_STEPS_MAX {
                     done.more = true;
-                    break;
+                    return;
                 }
                 // Whoever stores something waits for the system where no page is free.
-                if step % POPULATE_EVERY == 0 {
+                if steps % POPULATE_EVERY == 0 {
                     self.populate_step(done);
+                    between();
                 }
                 if self.is_revoked() {
                     return;
                 }
                 match self.reshape_step_of(cell, || {}) {
-                    Stepped::Went => cell.give_way(),
+                    Stepped::Went => {
+                        cell.give_way();
+                        between();
+                    }
                     Stepped::Idle | Stepped::Populates(_) => break,
                     Stepped::Blocked(bytes) => {
                         // The partition could not make room by itself.
@@ -141,7 +158,7 @@ impl Store {
                     }
                     Stepped::Done(retired) => {
                         retired.release(&self.shared);
-                        while self.shared.leaving.release_step(&self.shared) {}
+                        self.release_leaving(between);
                         done.reshaped += 1;
                     }
                     Stepped::Aborted(retired) => {
@@ -149,7 +166,15 @@ impl Store {
                         break;
                     }
                 }
+                steps += 1;
             }
+        }
+    }
+
+    /// Gives back what indexes that were replaced have left.
+    fn release_leaving(&self, between: &mut dyn FnMut()) {
+        while self.shared.leaving.release_step(&self.shared) {
+            between();
         }
     }
 
@@ -197,7 +222,7 @@ impl Store {
     /// A reader that followed a stale pointer into a hole made the system put a
     /// page there; such pages are on no account. They are found by comparing
     /// the sums, and punched again.
-    fn reclaim_holes(&self) {
+    fn reclaim_holes(&self, between: &mut dyn FnMut()) {
         let shared = &self.shared;
         let (data, index) = (&shared.regions.data, &shared.regions.index);
         if let Some(object) = data.object() {
@@ -210,7 +235,7 @@ impl Store {
             }
         }
         shared.leaving.retry_stuck();
-        while shared.leaving.release_step(shared) {}
+        self.release_leaving(between);
         lock(&shared.runs).retry_stuck(data, &shared.budget);
         if let Some(object) = index.object() {
             let windows = lock(&shared.windows);

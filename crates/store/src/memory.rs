@@ -68,7 +68,7 @@ impl Store {
         let mut used = u64::MAX;
         while budget.excess() > 0 && budget.used() < used {
             used = budget.used();
-            self.shrink_step(false);
+            self.shrink_step(false, &mut || {});
         }
         let given = give - give.min(budget.excess());
         budget.set_limit(limit - given);
