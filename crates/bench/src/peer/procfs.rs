@@ -45,6 +45,44 @@ pub fn cpu_time(pid: u32) -> Result<Duration, PeerError> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// CPU time of the calling thread.
+pub fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What all cores of the machine have done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MachineTime {
+    /// Time of processes and of the kernel.
+    pub busy: Duration,
+    /// Time that the host gave to others.
+    pub stolen: Duration,
+}
+
+/// As the kernel counts it, in ticks of 10 ms.
+pub fn machine_time() -> Result<MachineTime, PeerError> {
+    const PATH: &str = "/proc/stat";
+    let text = std::fs::read_to_string(PATH).map_err(|e| proc_error(PATH, e))?;
+    parse_machine_time(&text).ok_or_else(|| proc_error(PATH, io::ErrorKind::InvalidData.into()))
+}
+
+fn parse_machine_time(text: &str) -> Option<MachineTime> {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .map_while(|ticks| ticks.parse().ok())
+        .collect();
+    let &[user, nice, system, _idle, _waits, irq, softirq, stolen, ..] = &ticks[..] else {
+        return None;
+    };
+    let time = |ticks: u64| Duration::from_millis(10 * ticks);
+    Some(MachineTime {
+        busy: time(user + nice + system + irq + softirq),
+        stolen: time(stolen),
+    })
+}
+
 /// Resident memory now.
 pub fn memory(pid: u32) -> Result<Memory, PeerError> {
     let path = format!("/proc/{pid}/smaps_rollup");
@@ -163,6 +201,17 @@ mod tests {
         let held = shared_files(pid).unwrap();
         assert!((64 << 20..1 << 38).contains(&held), "{held}");
         assert!(huge_pages(pid).is_ok());
+    }
+
+    #[test]
+    fn the_machine_s_time_is_read_by_its_columns() {
+        let text = "cpu  7 1 20 300 4000 50000 600000 8000000 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        let time = parse_machine_time(text).unwrap();
+        assert_eq!(time.busy, Duration::from_millis(6_500_280));
+        assert_eq!(time.stolen, Duration::from_secs(80_000));
+        assert_eq!(parse_machine_time("cpu  7 1 20\n"), None);
+        assert_eq!(parse_machine_time("intr 5\n"), None);
+        assert!(machine_time().unwrap().busy > Duration::ZERO);
     }
 
     #[test]
