@@ -5,7 +5,8 @@
 //! The load's thread does nothing but spin while it waits, and looks at the clock each
 //! time. A machine that has others to serve takes its core away, too, and the SET of
 //! that moment is slow whatever the servers did: how much of each of the slowest SETs
-//! that was is reported, and the longest gap between two looks. Nothing is subtracted.
+//! were gaps between two looks is reported, and the longest gap. Nothing is subtracted.
+//! (The thread's CPU clock would not do: it runs while the host has stopped the core.)
 //! On the servers' cores nobody spins for that (it would be one more who wants them):
 //! how many cores others used, and what the host took, is reported.
 
@@ -24,8 +25,9 @@ const VALUE_LEN: usize = 32;
 /// Memory of each backend for an item: with room for two indexes at a time.
 const MEMORY_OF_ITEM: u64 = 200;
 const MEMORY_MIN: u64 = 128 << 20;
-/// Of a SET that took so long it is found out how long its thread ran meanwhile.
-const SLOW: Duration = Duration::from_millis(1);
+/// A longer time between two looks at the clock is a gap: a look takes less than a
+/// microsecond.
+const GAP_MIN: Duration = Duration::from_micros(100);
 /// The slowest SETs that are reported one by one.
 const SLOWEST: usize = 5;
 /// Of so many items, one is looked up in the end.
@@ -51,8 +53,8 @@ pub struct LoadFigures {
     pub p99_9999_us: f64,
     /// Milliseconds of the slowest, the slowest first.
     pub slowest_ms: Vec<f64>,
-    /// Of each of these, the milliseconds in which the load's own thread, which spins,
-    /// did not run.
+    /// Of each of these, the milliseconds that were gaps: in which the load's own
+    /// thread, which spins, did not run.
     pub slowest_away_ms: Vec<f64>,
     /// Milliseconds of the longest gap between two looks of that thread at the clock.
     pub gap_ms: f64,
@@ -133,18 +135,18 @@ impl Busy {
 /// One SET, waited for by spinning.
 struct Spun {
     took: Duration,
-    /// Of it, the time in which this thread did not run. Only of a slow one.
+    /// Of it, the gaps, in which this thread did not run.
     away: Duration,
-    /// The longest time between two looks at the clock.
+    /// The longest of them.
     gap: Duration,
     error: Option<String>,
 }
 
 fn set(client: &mut Client, key: &[u8], value: &[u8]) -> Spun {
-    let ran = procfs::thread_time();
     let begin = Instant::now();
     client.submit_set(key, value, SetOptions::default(), 0);
-    let (mut looked, mut gap) = (begin, Duration::ZERO);
+    let (mut away, mut gap) = (Duration::ZERO, Duration::ZERO);
+    let mut looked = begin;
     let mut ended = None;
     while ended.is_none() {
         client.poll(&mut |_, completion| {
@@ -155,17 +157,16 @@ fn set(client: &mut Client, key: &[u8], value: &[u8]) -> Spun {
             ended = Some(error);
         });
         let now = Instant::now();
-        gap = gap.max(now - looked);
+        let between = now - looked;
+        if between >= GAP_MIN {
+            away += between;
+            gap = gap.max(between);
+        }
         looked = now;
         std::hint::spin_loop();
     }
-    let took = looked - begin;
-    let away = match took >= SLOW {
-        true => took.saturating_sub(procfs::thread_time() - ran),
-        false => Duration::ZERO,
-    };
     Spun {
-        took,
+        took: looked - begin,
         away,
         gap,
         error: ended.flatten(),
