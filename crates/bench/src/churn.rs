@@ -141,6 +141,8 @@ pub struct ChurnFigures {
     pub item_bytes: u64,
     /// Hits per lookup in the second half, 0 to 1.
     pub hit_ratio: f64,
+    /// Values that were refused for want of memory, and sent again.
+    pub refused: u64,
 }
 
 /// One length of values, or one cluster.
@@ -172,11 +174,13 @@ pub struct ChurnReport {
     pub cases: Vec<ChurnCase>,
 }
 
-/// Fills both, lets them churn, and looks at what they hold.
+/// Fills both, lets them churn, and looks at what they hold. `ended` is called with
+/// every case as it ends, and with the peer's name and version.
 pub fn churn(
     program: &Path,
     options: &ChurnOptions,
     progress: &mut dyn FnMut(&str),
+    ended: &mut dyn FnMut(&ChurnCase, &str),
 ) -> Result<ChurnReport, CompareError> {
     let fixed = options.value_lens.iter();
     let fixed = fixed.map(|len| Ok(Mix::fixed(options.key_len, *len)));
@@ -199,7 +203,8 @@ pub fn churn(
             let mut target = Trefoil::new(cell.client(Options::default()));
             let run = run(&mut target, options.memory, mix)?;
             server.settle()?;
-            figures(run, server.resident()?)
+            // Any refusal would have ended the run.
+            figures(run, server.resident()?, 0)
         };
         progress(&format!("{name}: memcached"));
         let memcached = {
@@ -208,16 +213,19 @@ pub fn churn(
             peer_label = peer.label();
             let mut target = Memcached::connect(peer.endpoint(), Waiting::Spinning)?;
             let run = run(&mut target, options.memory, mix)?;
-            figures(run, procfs::resident_with_program(peer.pid())?)
+            let resident = procfs::resident_with_program(peer.pid())?;
+            figures(run, resident, target.refused())
         };
-        cases.push(ChurnCase {
+        let case = ChurnCase {
             cluster: mix.cluster,
             key_size: mix.key_len,
             value_size: mix.value_len,
             ratio: memcached.resident_bytes_per_item / trefoil.resident_bytes_per_item,
             trefoil,
             memcached,
-        });
+        };
+        ended(&case, &peer_label);
+        cases.push(case);
     }
     Ok(ChurnReport {
         memory: options.memory,
@@ -229,13 +237,14 @@ pub fn churn(
 /// Items found in the end, the bytes of their keys and values, and hits per lookup.
 type Run = (u64, u64, f64);
 
-fn figures((items, item_bytes, hit_ratio): Run, resident_bytes: u64) -> ChurnFigures {
+fn figures((items, item_bytes, hit_ratio): Run, resident_bytes: u64, refused: u64) -> ChurnFigures {
     ChurnFigures {
         items,
         resident_bytes,
         resident_bytes_per_item: resident_bytes as f64 / items.max(1) as f64,
         item_bytes,
         hit_ratio,
+        refused,
     }
 }
 

@@ -11,6 +11,13 @@ use crate::target::{GetOutcome, Item, SetOutcome, Target, TargetError};
 
 /// memcached reads longer times as dates.
 const RELATIVE_TTL_S_MAX: u64 = 30 * 86_400;
+/// What memcached says when it finds nothing to evict among the first few items of a
+/// value's class. It has read the value, so the connection goes on.
+const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object";
+/// How often a value of a corpus that was refused so is sent again, and after what
+/// time: its background threads find room in some milliseconds.
+const NO_MEMORY_TRIES: usize = 1000;
+const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// A length beyond this is not a length.
 const VALUE_LEN_MAX: usize = 1 << 30;
 
@@ -19,6 +26,7 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 pub struct Memcached {
     stream: PeerStream,
     request: Vec<u8>,
+    refused: u64,
 }
 
 /// Where a hit lies in the inbox.
@@ -33,7 +41,14 @@ impl Memcached {
         Ok(Self {
             stream: PeerStream::connect("memcached", endpoint, waiting)?,
             request: Vec::with_capacity(64 << 10),
+            refused: 0,
         })
+    }
+
+    /// How often [`Target::set_many`] was refused a value for want of memory, and sent
+    /// it again.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// The peer's own counters, such as `curr_items` and `evictions`.
@@ -115,6 +130,38 @@ impl Memcached {
     }
 }
 
+impl Memcached {
+    /// As [`Memcached::stored`]; `false` where there was no memory.
+    fn stored_or_no_memory(&mut self) -> Result<bool, TargetError> {
+        let line = self.stream.line()?;
+        match self.stream.inbox.get(line.clone()) {
+            b"STORED" => Ok(true),
+            NO_MEMORY => {
+                self.refused += 1;
+                Ok(false)
+            }
+            _ => Err(self.unexpected(line)),
+        }
+    }
+
+    /// Sends a value until there is memory for it.
+    fn insist(&mut self, (key, value): Item<'_>) -> Result<(), TargetError> {
+        for _ in 0..NO_MEMORY_TRIES {
+            std::thread::sleep(NO_MEMORY_PAUSE);
+            self.request.clear();
+            self.push_set(key, value, None);
+            self.stream.request(&self.request)?;
+            if self.stored_or_no_memory()? {
+                return Ok(());
+            }
+        }
+        Err(TargetError::Refused {
+            system: "memcached",
+            message: String::from_utf8_lossy(NO_MEMORY).into_owned(),
+        })
+    }
+}
+
 impl Target for Memcached {
     fn get(&mut self, key: &[u8]) -> Result<GetOutcome<'_>, TargetError> {
         self.request.clear();
@@ -189,10 +236,13 @@ impl Target for Memcached {
             self.push_set(key, value, None);
         }
         self.stream.request(&self.request)?;
-        for _ in items {
-            self.stored()?;
+        let mut again = Vec::new();
+        for item in items {
+            if !self.stored_or_no_memory()? {
+                again.push(*item);
+            }
         }
-        Ok(())
+        again.into_iter().try_for_each(|item| self.insist(item))
     }
 
     fn erase(&mut self, key: &[u8]) -> Result<SetOutcome, TargetError> {

@@ -12,6 +12,7 @@ use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use trefoil_bench::churn::ChurnCase;
 use trefoil_bench::compare::{CompareOptions, compare};
 use trefoil_bench::floor::PageSize;
 use trefoil_bench::hit_ratio::{self, HitRatioOptions};
@@ -247,28 +248,39 @@ fn churn(args: &ChurnArgs) -> Outcome {
         value_lens,
         clusters,
     };
-    let report =
-        trefoil_bench::churn::churn(&program()?, &options, &mut |what| eprintln!("{what}"))
-            .map_err(Failure::of)?;
+    // A line as soon as a case has ended: a run takes minutes.
+    let mut printed = Ok(());
+    let mut ended = |case: &ChurnCase, peer: &str| {
+        if !args.json && printed.is_ok() {
+            printed = print_line(&churn_line(case, peer));
+        }
+    };
+    let mut progress = |what: &str| eprintln!("{what}");
+    let report = trefoil_bench::churn::churn(&program()?, &options, &mut progress, &mut ended)
+        .map_err(Failure::of)?;
+    printed?;
     if args.json {
-        return print_json(&report).map(|()| ExitCode::SUCCESS);
-    }
-    for case in &report.cases {
-        let name = case
-            .cluster
-            .map_or_else(String::new, |number| format!("cluster {number}, "));
-        print_line(&format!(
-            "{name}{:>6} B values: resident bytes per item trefoil {:.1}, {} {:.1}; items per resident byte {:.3}; hit ratio {:.2} % and {:.2} %",
-            case.value_size,
-            case.trefoil.resident_bytes_per_item,
-            report.peer,
-            case.memcached.resident_bytes_per_item,
-            case.ratio,
-            case.trefoil.hit_ratio * 100.0,
-            case.memcached.hit_ratio * 100.0
-        ))?;
+        print_json(&report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn churn_line(case: &ChurnCase, peer: &str) -> String {
+    let cluster = case.cluster;
+    let name = cluster.map_or_else(String::new, |number| format!("cluster {number}, "));
+    let refused = match case.memcached.refused {
+        0 => String::new(),
+        count => format!("; {peer} refused {count} values for want of memory, sent again"),
+    };
+    format!(
+        "{name}{:>6} B values: resident bytes per item trefoil {:.1}, {peer} {:.1}; items per resident byte {:.3}; hit ratio {:.2} % and {:.2} %{refused}",
+        case.value_size,
+        case.trefoil.resident_bytes_per_item,
+        case.memcached.resident_bytes_per_item,
+        case.ratio,
+        case.trefoil.hit_ratio * 100.0,
+        case.memcached.hit_ratio * 100.0
+    )
 }
 
 fn policy(eviction: crate::args::Eviction) -> Result<trefoil_bench::PolicyKind, Failure> {
