@@ -86,6 +86,7 @@ impl Poller {
             }
             if answered > 0 {
                 last_answer = None;
+                idle.begin();
                 continue;
             }
             if silent > 0 {
