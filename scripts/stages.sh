@@ -1,19 +1,27 @@
 # Sourced by the scripts that run several stages: `stage NAME COMMAND…` runs
 # one, and `stages_report` prints how many seconds each took. A stage that fails
 # ends the script with its exit code.
+stage_now=
+set -E
+trap 'stage_failed "$?" "$BASH_COMMAND"' ERR
 stage_names=()
 stage_seconds=()
+
+stage_failed() {
+  [[ -z $stage_now ]] || echo "== $stage_now failed (exit code $1): $2" >&2
+  stage_now=
+}
 
 stage() {
   local name=$1 begin=$SECONDS
   shift
   echo
   echo "== $name"
-  "$@" || {
-    local code=$?
-    echo "== $name failed (exit code $code): $*" >&2
-    exit "$code"
-  }
+  stage_now=$name
+  # Not as a part of a condition: there, of a function's commands only the last one
+  # counts.
+  "$@"
+  stage_now=
   stage_names+=("$name")
   stage_seconds+=($((SECONDS - begin)))
 }

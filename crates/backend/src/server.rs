@@ -19,7 +19,7 @@ use crate::listen::{Listeners, UnixSocket};
 use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
-use crate::options::ServerOptions;
+use crate::options::{ServerOptions, partitions_for};
 use crate::process::{Machine, Resident, usual_baseline};
 use crate::reporter::Reporter;
 use crate::state::State;
@@ -90,7 +90,8 @@ impl Server {
         check(&options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;
         let machine = Machine::now();
-        let plan = plan_regions(&options, &machine);
+        let partitions = partition_count(&options, &config);
+        let plan = plan_regions(&options, partitions, &machine);
         // What parsing the command line has touched is not what it takes to serve.
         ProgramPages::find().give_back();
         let baseline = Resident::now().total();
@@ -340,6 +341,7 @@ fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {
 fn partition_count(options: &ServerOptions, config: &CellConfig) -> usize {
     let copies = config.mode.copy_count();
     let asked = options.partition_count;
+    let asked = asked.unwrap_or_else(|| partitions_for(options.share()));
     let fits = asked.next_multiple_of(copies) <= PARTITION_COUNT_MAX;
     match fits || asked > PARTITION_COUNT_MAX {
         true => asked.next_multiple_of(copies),
@@ -358,8 +360,8 @@ struct RegionPlan {
 /// Huge pages are used if the system has enough of them free; then all that
 /// are free bound the limit. A small store does without: every partition's
 /// index takes at least one.
-fn plan_regions(options: &ServerOptions, machine: &Machine) -> RegionPlan {
-    let frames = (options.members.len() * options.partition_count) as u64 * HUGE_PAGE_LEN;
+fn plan_regions(options: &ServerOptions, partitions: usize, machine: &Machine) -> RegionPlan {
+    let frames = (options.members.len() * partitions) as u64 * HUGE_PAGE_LEN;
     let is_large = options.memory_limit / HUGE_INDEX_SHARE >= frames;
     if options.huge_pages && is_large && machine.huge_free >= options.memory_limit {
         RegionPlan {
@@ -412,8 +414,9 @@ fn make_store(
     let number = task.number;
     let fail = |source| StartError::Store { number, source };
     let policy: PolicyKind = config.eviction.parse()?;
+    let partition_count = partition_count(options, config);
     let store_config = StoreConfig {
-        partition_count: partition_count(options, config),
+        partition_count,
         shards: ShardMap::new(config.placement(), number),
         config_id: config.config_id,
         epoch: task.epoch,
@@ -423,7 +426,7 @@ fn make_store(
         memory_limit: task.share,
         value_len_max: config.value_len_max as usize,
         objects_max: options.objects_max,
-        tombstone_count_max: options.tombstone_count_max,
+        tombstone_count_max: options.tombstone_count_max.div_ceil(partition_count.max(1)),
         immutable: config.mode.is_immutable(),
         flush_floor: config.flush_floor,
     };

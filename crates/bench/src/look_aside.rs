@@ -30,7 +30,7 @@ const REQUEST_NS: u64 = 1_000;
 const MAINTAIN_EVERY: u64 = 256;
 /// Steps of maintenance in one turn, while there is more to do.
 const MAINTAIN_STEPS_MAX: usize = 16;
-/// Partitions of a backend in the product's default configuration.
+/// Partitions of a backend in the product's default configuration, with 1 GiB.
 const PARTITION_COUNT_DEFAULT: usize = 8;
 
 /// How accesses reach the eviction policy.

@@ -242,7 +242,20 @@ async fn strong_a_server_that_slept_through_its_lease_serves_nothing() {
             assert_eq!(shown, expected, "run {run}: {asked} by a former owner");
         }
         let now = caller.until_answered(&key, &format!("get {key}")).await;
-        assert_eq!(now, Answer::Value(expected), "run {run}");
+        if now != Answer::Value(expected) {
+            // On a machine that is busy enough another server may have slept past so
+            // short a lease meanwhile, and nobody is left who knows: then it is reported.
+            assert_eq!(now, Answer::Absent, "run {run}");
+            let reported = || {
+                let said = fleet.said.lock().unwrap();
+                said.losses.iter().any(|loss| loss.covers(&key))
+            };
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while !reported() && Instant::now() < deadline {
+                sleep(Duration::from_millis(20)).await;
+            }
+            assert!(reported(), "run {run}: {key} is gone, and nobody said so");
+        }
         // It joins anew before the next one is put to sleep.
         let before = fleet.said.lock().unwrap().ports.len();
         let deadline = Instant::now() + Duration::from_secs(15);

@@ -160,7 +160,7 @@ pub(crate) struct StoreArgs {
     /// How keys are hashed; sip13 where strangers choose the keys [default: xxh3]
     #[arg(long, value_name = "KIND")]
     pub hash: Option<Hash>,
-    /// Partitions of each backend [default: 8]
+    /// Partitions of each backend [default: one for every 128MiB of its memory, 2 to 8]
     #[arg(long, value_name = "N")]
     pub partitions: Option<usize>,
     /// Use huge pages: reserved ones if there are enough, else gathered from small ones [default: true]

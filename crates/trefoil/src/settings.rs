@@ -16,8 +16,6 @@ use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX
 
 /// Memory of a server that was not told.
 const MEMORY_DEFAULT: u64 = 1 << 30;
-/// Partitions of a backend that was not told.
-const PARTITION_COUNT_DEFAULT: usize = 8;
 
 /// Settings of a store.
 pub(crate) const STORE_KEYS: [&str; 6] = [
@@ -153,7 +151,8 @@ pub(crate) struct StoreSettings {
     pub eviction: Eviction,
     pub value_len_max: u64,
     pub hash: HashKind,
-    pub partition_count: usize,
+    /// `None`: as many as suit the memory.
+    pub partition_count: Option<usize>,
     pub huge_pages: bool,
 }
 
@@ -169,7 +168,7 @@ impl From<&StoreArgs> for StoreSettings {
                 Hash::Xxh3 => HashKind::Xxh3,
                 Hash::Sip13 => HashKind::Sip13,
             },
-            partition_count: args.partitions.unwrap_or(PARTITION_COUNT_DEFAULT),
+            partition_count: args.partitions,
             huge_pages: args.huge_pages.unwrap_or(true),
         }
     }
@@ -192,7 +191,7 @@ impl StoreSettings {
                 ByteSize::b(longest)
             )));
         }
-        let count = self.partition_count;
+        let count = self.partition_count.unwrap_or(1);
         if !(1..=PARTITION_COUNT_MAX).contains(&count) {
             return Err(Failure::Usage(format!(
                 "--partitions {count}: choose 1 to {PARTITION_COUNT_MAX}"

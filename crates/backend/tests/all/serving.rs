@@ -44,7 +44,9 @@ fn mutations_and_lookups_through_both_sockets() {
 
 #[test]
 fn hello_says_what_a_client_must_know() {
-    let cell = Setup::new(Mode::R32, 3).start();
+    let mut setup = Setup::new(Mode::R32, 3);
+    setup.options.partition_count = Some(8);
+    let cell = setup.start();
     let mut caller = cell.client();
     let hello = |backend| v1::HelloRequest {
         backend,

@@ -86,7 +86,7 @@ fn limits_and_numbers_that_cannot_be() {
     setup.options.members = vec![1, 1];
     fails(setup, "each runs once");
     let mut setup = Setup::new(Mode::R1, 1);
-    setup.options.partition_count = 65;
+    setup.options.partition_count = Some(65);
     fails(setup, "65 partitions");
     let mut setup = Setup::new(Mode::R1, 1);
     setup.options.members.clear();

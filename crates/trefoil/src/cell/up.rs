@@ -201,7 +201,6 @@ fn spawn(
         .arg(dir)
         .args(["--number", &number.to_string()])
         .args(["--memory", &settings.memory.to_string()])
-        .args(["--partitions", &settings.partition_count.to_string()])
         .args([
             "--huge-pages",
             if settings.huge_pages { "true" } else { "false" },
@@ -209,6 +208,9 @@ fn spawn(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true);
+    if let Some(count) = settings.partition_count {
+        command.args(["--partitions", &count.to_string()]);
+    }
     if let Some(file) = &args.load {
         command.arg("--load").arg(file);
     }
