@@ -65,6 +65,7 @@ impl Fixed {
             ("eviction", shown(&store.eviction)),
             ("value_max", shown(&store.value_len_max)),
             ("hash", shown(&store.hash)),
+            // Their default follows from the memory at the start.
             ("partitions", shown(&store.partition_count)),
             ("huge_pages", shown(&store.huge_pages)),
         ]);
@@ -196,7 +197,6 @@ mod tests {
         now.store.eviction = Some(crate::args::Eviction::Slru);
         now.store.value_max = Some(bytesize::ByteSize::mib(16));
         now.store.hash = Some(crate::args::Hash::Xxh3);
-        now.store.partitions = Some(8);
         now.store.huge_pages = Some(true);
         now.doors.memcached = Some("127.0.0.1:11211".to_owned());
         now.doors.redis = Some("off".to_owned());
