@@ -18,8 +18,8 @@ pub struct ServerOptions {
     pub locks: Vec<BackendLock>,
     /// Bound on the resident bytes of the whole process.
     pub memory_limit: u64,
-    /// Partitions of each member; `None` for as many as suit its share of the memory:
-    /// see [`partitions_for`].
+    /// Partitions of each member; `None` for as many as suit its share of the memory
+    /// (one for every 128 MiB, 2 to 8).
     pub partition_count: Option<usize>,
     /// Whether to back regions by huge pages if the system has enough reserved.
     pub huge_pages: bool,
@@ -52,7 +52,7 @@ const PARTITIONS_MIN: u64 = 2;
 const PARTITIONS_MAX: u64 = 8;
 
 /// Partitions of a member with such a share of the memory.
-pub fn partitions_for(memory: u64) -> usize {
+pub(crate) fn partitions_for(memory: u64) -> usize {
     (memory / PARTITION_MEMORY).clamp(PARTITIONS_MIN, PARTITIONS_MAX) as usize
 }
 

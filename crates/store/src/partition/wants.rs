@@ -19,6 +19,9 @@ const LOAD_MAX_FULL: u64 = 90;
 const NEARLY_FULL_SHARE: u64 = 16;
 /// By which part an index grows where growth has to evict.
 const GROWTH_FULL: u64 = 32;
+/// Growth that has to evict takes at most this share of the partition's data: where
+/// items are about as small as their index entries, two indexes would take them all.
+const GROWTH_COST_SHARE: u64 = 4;
 /// A store with less than this left is full.
 const FULL_LEN: u64 = 64 << 10;
 /// Load in percent under which an index is too large for a full store.
@@ -82,13 +85,17 @@ impl Partition {
             let kept = self
                 .reshape_len(shared, wanted)
                 .max(shared.budget.limit() / NEARLY_FULL_SHARE);
-            let full = shared.budget.available() < kept;
+            let available = shared.budget.available();
+            let full = available < kept;
+            let mut bearable = true;
             if full {
                 wanted = whole_frames(shared, now + (now / GROWTH_FULL).max(1));
+                let missing = self.reshape_len(shared, wanted).saturating_sub(available);
+                bearable = missing * GROWTH_COST_SHARE <= self.data_len;
             }
             let fits = (wanted + SPILL_MAX as u64) * (SLOT_COUNT as u64) * 17 / 16
                 < u64::from(SLOT_COUNT_MAX);
-            let due = !full || load >= LOAD_MAX_FULL || crowded(SIDE_SHARE_FULL);
+            let due = !full || bearable && (load >= LOAD_MAX_FULL || crowded(SIDE_SHARE_FULL));
             // While the store has to shrink, entries are evicted near their
             // home rather than everywhere for the sake of an index.
             return (fits && due && !excess).then_some(wanted);

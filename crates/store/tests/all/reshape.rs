@@ -261,3 +261,25 @@ fn touches_keep_items_and_nonsense_is_ignored() {
     assert_eq!(get(&store, &key(11)), None);
     store.check().unwrap();
 }
+
+/// With items as small as their index entries the memory of two indexes is more than all
+/// that a partition has to evict.
+#[test]
+fn in_a_full_store_an_index_does_not_grow_at_any_price() {
+    let store = memfd(12 * MIB, 12 * MIB, 2);
+    let mut most = 0;
+    let mut least_after = u64::MAX;
+    for n in 1..=600_000 {
+        assert_eq!(set(&store, &key(n), b"", n), Outcome::Applied);
+        if n % 64 == 0 {
+            store.maintain(START);
+            let stats = store.stats();
+            most = most.max(stats.items);
+            if stats.counts.evicted_capacity > 0 {
+                least_after = least_after.min(stats.items);
+            }
+        }
+    }
+    assert!(least_after * 4 > most * 3, "{least_after} of {most}");
+    store.check().unwrap();
+}
