@@ -48,6 +48,9 @@ use trefoil_store::{Regions, Store, StoreConfig};
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Bytes of a huge page.
 const HUGE_PAGE_LEN: u64 = 2 << 20;
+/// Members with less than this do without huge pages: their memory comes and goes in too
+/// small parts.
+const HUGE_SHARE_MIN: u64 = 256 << 20;
 /// An index page for every partition may take this share of the limit at most.
 const HUGE_INDEX_SHARE: u64 = 16;
 /// Client id of the versions that a first load gives: no client draws 0 bits.
@@ -362,7 +365,8 @@ struct RegionPlan {
 /// index takes at least one.
 fn plan_regions(options: &ServerOptions, partitions: usize, machine: &Machine) -> RegionPlan {
     let frames = (options.members.len() * partitions) as u64 * HUGE_PAGE_LEN;
-    let is_large = options.memory_limit / HUGE_INDEX_SHARE >= frames;
+    let is_large =
+        options.share() >= HUGE_SHARE_MIN && options.memory_limit / HUGE_INDEX_SHARE >= frames;
     if options.huge_pages && is_large && machine.huge_free >= options.memory_limit {
         RegionPlan {
             huge: HugePages::Auto,

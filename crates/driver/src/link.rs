@@ -393,9 +393,7 @@ impl<P: Port> Link<P> {
     pub(crate) fn look_at_others(&mut self, now_ns: u64) {
         if self.far.as_mut().is_some_and(Port::others_have_moved) {
             self.far_room.has_moved(now_ns);
-            if self.far_owes == 0 {
-                self.heard(now_ns);
-            }
+            self.heard(now_ns);
         }
     }
 
@@ -416,7 +414,8 @@ impl<P: Port> Link<P> {
         self.silent_at_ns
     }
 
-    /// Whether it is, with `len` bytes of values on their way to it. One whose lease
+    /// Whether it is, with `len` bytes of values on their way to it, or more of others on
+    /// the same connection. One whose lease
     /// is alive does not hang, and a pause of this process is not its silence. One that
     /// owes nothing but what it was asked to read is greeted shortly before.
     pub(crate) fn is_silent<H: Host<Port = P>>(
@@ -436,6 +435,8 @@ impl<P: Port> Link<P> {
             self.heard(now_ns);
             return false;
         }
+        let shared = self.far.as_ref().map_or(0, Port::len_under_way);
+        let len = len.max(shared);
         let patience_ns = SILENCE_NS.saturating_add(SILENCE_NS_PER_BYTE.saturating_mul(len));
         self.silent_at_ns = self.heard_ns.saturating_add(patience_ns);
         if now_ns >= self.silent_at_ns {

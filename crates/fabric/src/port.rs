@@ -197,6 +197,12 @@ pub trait Port {
         false
     }
 
+    /// Bytes of requests that are on their way to the target on what this port shares
+    /// with others, whosever they are: so long an answer may take.
+    fn len_under_way(&self) -> u64 {
+        0
+    }
+
     /// The target does not answer, and is given up: nobody waits for what this port
     /// still owes, and what others share is given back. Nothing but dropping the port
     /// may follow.

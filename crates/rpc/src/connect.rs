@@ -4,6 +4,7 @@ use crate::v1::trefoil_client::TrefoilClient;
 use crate::v1::trefoil_server::{Trefoil, TrefoilServer};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -18,6 +19,11 @@ pub const MESSAGE_LEN_MAX: usize = 40 << 20;
 /// HTTP/2 flow control: a value of a few MiB does not wait for window updates.
 const STREAM_WINDOW_LEN: u32 = 4 << 20;
 const CONNECTION_WINDOW_LEN: u32 = 16 << 20;
+
+/// A client's connection from which nothing came for so long is asked for a sign, and
+/// given up without one. Behind a full window on a slow link it takes a while.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_WITHIN: Duration = Duration::from_secs(20);
 
 const _: () = assert!(
     trefoil_layout::limits::VALUE_LEN_LIMIT + trefoil_layout::limits::KEY_LEN_MAX + 4096
@@ -106,6 +112,11 @@ fn tuned(endpoint: Endpoint) -> Endpoint {
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_LEN)
         .initial_connection_window_size(CONNECTION_WINDOW_LEN)
+        // A connection that only the other side, or something between, knows to be over
+        // would swallow calls until the system gives it up: a quarter of an hour.
+        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_WITHIN)
+        .keep_alive_while_idle(true)
 }
 
 /// A client over `channel` with the contract's message limits.

@@ -11,7 +11,8 @@ use trefoil_gateway::observe::SLOW_THRESHOLD_DEFAULT;
 use trefoil_gateway::server::{GatewayOptions, thread_count_default};
 
 /// A server's settings that stay as they are, and what they are: the default, where
-/// nothing is said. Who writes the default into the file changes nothing.
+/// nothing is said. Who writes the default into the file changes nothing, but for the
+/// number of partitions, which follows from the memory at the start.
 pub(crate) struct Fixed(Vec<(&'static str, String)>);
 
 impl Fixed {
@@ -65,7 +66,6 @@ impl Fixed {
             ("eviction", shown(&store.eviction)),
             ("value_max", shown(&store.value_len_max)),
             ("hash", shown(&store.hash)),
-            // Their default follows from the memory at the start.
             ("partitions", shown(&store.partition_count)),
             ("huge_pages", shown(&store.huge_pages)),
         ]);

@@ -155,6 +155,14 @@ impl Account {
         self.lock().backend(backend).answered
     }
 
+    /// Bytes of the calls under way to backend number `backend`, those that were lost
+    /// included.
+    pub(crate) fn len_under_way(&self, backend: u32) -> u64 {
+        let mut state = self.lock();
+        let of = state.backend(backend);
+        of.load.bytes.saturating_add(of.lost.bytes) as u64
+    }
+
     /// Waits until no mutation is under way; `false` if some still are after
     /// `patience`.
     pub(crate) fn finish(&self, patience: Duration) -> bool {

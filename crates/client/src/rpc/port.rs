@@ -19,7 +19,7 @@ use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, Send
 use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::op::ItemUse;
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
-use trefoil_region::WordBuffer;
+use trefoil_region::{ForkMark, WordBuffer};
 use trefoil_rpc::v1;
 
 /// Touched items of one call: so many reads share its cost, some 0.1 us each.
@@ -78,6 +78,7 @@ pub(crate) struct RpcPort {
     answered: u64,
     touches: Vec<v1::PartitionTouches>,
     touch_count: usize,
+    process: ForkMark,
 }
 
 impl RpcPort {
@@ -98,6 +99,7 @@ impl RpcPort {
             answered: shared.rpc.account.answered(backend),
             touches: Vec::new(),
             touch_count: 0,
+            process: ForkMark::new(),
         }
     }
 }
@@ -240,6 +242,10 @@ impl Port for RpcPort {
         std::mem::replace(&mut self.answered, answered) != answered
     }
 
+    fn len_under_way(&self) -> u64 {
+        self.rpc.account.len_under_way(self.backend)
+    }
+
     fn give_up(&mut self) {
         self.given_up.send_replace(true);
     }
@@ -286,7 +292,10 @@ impl RpcPort {
 
 impl Drop for RpcPort {
     fn drop(&mut self) {
-        self.rpc.account.leave(self.backend, &self.room);
+        // In a forked child a lock may be held by a thread that is not there.
+        if !self.process.is_child() {
+            self.rpc.account.leave(self.backend, &self.room);
+        }
     }
 }
 
