@@ -89,6 +89,10 @@ impl Port for ClientPort {
         each!(self, port => port.others_have_moved())
     }
 
+    fn len_under_way(&self) -> u64 {
+        each!(self, port => port.len_under_way())
+    }
+
     fn give_up(&mut self) {
         each!(self, port => port.give_up());
     }

@@ -193,20 +193,16 @@ pub trait Port {
     /// Whether the target has answered anything, to whomever, since this was asked last:
     /// of ports whose room others share, and that may be full without owing anything
     /// themselves.
-    fn others_have_moved(&mut self) -> bool {
-        false
-    }
+    fn others_have_moved(&mut self) -> bool;
 
     /// Bytes of requests that are on their way to the target on what this port shares
     /// with others, whosever they are: so long an answer may take.
-    fn len_under_way(&self) -> u64 {
-        0
-    }
+    fn len_under_way(&self) -> u64;
 
     /// The target does not answer, and is given up: nobody waits for what this port
     /// still owes, and what others share is given back. Nothing but dropping the port
     /// may follow.
-    fn give_up(&mut self) {}
+    fn give_up(&mut self);
 
     /// Delivers what has completed and returns how much that was.
     fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed>;

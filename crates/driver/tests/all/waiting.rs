@@ -40,6 +40,19 @@ fn a_backend_that_answers_nobody_is_left() {
     );
 }
 
+/// Long values of others, none of which is there yet.
+#[test]
+fn what_is_on_the_way_to_a_backend_has_its_time() {
+    let mut client = refused(Connects::Silent);
+    let backend = std::rc::Rc::clone(&client.world.backends[0]);
+    backend.len_under_way.set(64 << 20);
+    client.pass(4_000);
+    assert_eq!(client.carrier(0), CarrierInUse::Rpc);
+    assert!(!backend.is_given_up.get());
+    client.pass(4_000);
+    assert_eq!(client.carrier(0), CarrierInUse::Down);
+}
+
 #[test]
 fn a_backend_that_answers_others_or_greetings_is_waited_for() {
     for (answers_others, connects) in [(true, Connects::Silent), (false, Connects::Far)] {

@@ -41,6 +41,8 @@ pub(crate) struct Backend {
     pub(crate) is_full: Cell<bool>,
     /// It answers others, who keep the way full.
     pub(crate) answers_others: Cell<bool>,
+    /// Bytes of others on their way to it.
+    pub(crate) len_under_way: Cell<u64>,
     pub(crate) is_given_up: Cell<bool>,
     owes: RefCell<VecDeque<Token>>,
 }
@@ -74,6 +76,7 @@ impl Client {
                 connects: Cell::new(*connects),
                 is_full: Cell::new(false),
                 answers_others: Cell::new(false),
+                len_under_way: Cell::new(0),
                 is_given_up: Cell::new(false),
                 owes: RefCell::default(),
             })
@@ -237,6 +240,10 @@ impl Port for TestPort {
 
     fn others_have_moved(&mut self) -> bool {
         self.0.answers_others.get()
+    }
+
+    fn len_under_way(&self) -> u64 {
+        self.0.len_under_way.get()
     }
 
     fn give_up(&mut self) {

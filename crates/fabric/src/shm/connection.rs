@@ -195,6 +195,17 @@ impl Port for Connection {
         Connection::touch(self, partition, batch);
     }
 
+    /// Its room is its own.
+    fn others_have_moved(&mut self) -> bool {
+        false
+    }
+
+    fn len_under_way(&self) -> u64 {
+        0
+    }
+
+    fn give_up(&mut self) {}
+
     #[inline]
     fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
         Connection::poll(self, |token, answer| on(Completion::Answer(token, answer)))

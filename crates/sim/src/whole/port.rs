@@ -304,6 +304,17 @@ impl Port for SimPort {
         }
     }
 
+    /// Its room is its own.
+    fn others_have_moved(&mut self) -> bool {
+        false
+    }
+
+    fn len_under_way(&self) -> u64 {
+        0
+    }
+
+    fn give_up(&mut self) {}
+
     fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
         match self {
             SimPort::Near(near) => near.poll(on),
