@@ -93,8 +93,7 @@ impl Server {
         check(&options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;
         let machine = Machine::now();
-        let partitions = partition_count(&options, &config);
-        let plan = plan_regions(&options, partitions, &machine);
+        let plan = plan_regions(&options, &config, &machine);
         // What parsing the command line has touched is not what it takes to serve.
         ProgramPages::find().give_back();
         let baseline = Resident::now().total();
@@ -355,6 +354,8 @@ fn partition_count(options: &ServerOptions, config: &CellConfig) -> usize {
 /// How the members' regions are made.
 #[derive(Clone, Copy)]
 struct RegionPlan {
+    /// Of each member.
+    partitions: usize,
     huge: HugePages,
     /// The highest limit of the process that can be set while it lives.
     limit_max: u64,
@@ -363,17 +364,20 @@ struct RegionPlan {
 /// Huge pages are used if the system has enough of them free; then all that
 /// are free bound the limit. A small store does without: every partition's
 /// index takes at least one.
-fn plan_regions(options: &ServerOptions, partitions: usize, machine: &Machine) -> RegionPlan {
+fn plan_regions(options: &ServerOptions, config: &CellConfig, machine: &Machine) -> RegionPlan {
+    let partitions = partition_count(options, config);
     let frames = (options.members.len() * partitions) as u64 * HUGE_PAGE_LEN;
     let is_large =
         options.share() >= HUGE_SHARE_MIN && options.memory_limit / HUGE_INDEX_SHARE >= frames;
     if options.huge_pages && is_large && machine.huge_free >= options.memory_limit {
         RegionPlan {
+            partitions,
             huge: HugePages::Auto,
             limit_max: machine.huge_free,
         }
     } else {
         RegionPlan {
+            partitions,
             huge: HugePages::Off,
             limit_max: machine.memory,
         }
@@ -418,9 +422,8 @@ fn make_store(
     let number = task.number;
     let fail = |source| StartError::Store { number, source };
     let policy: PolicyKind = config.eviction.parse()?;
-    let partition_count = partition_count(options, config);
     let store_config = StoreConfig {
-        partition_count,
+        partition_count: plan.partitions,
         shards: ShardMap::new(config.placement(), number),
         config_id: config.config_id,
         epoch: task.epoch,
@@ -430,7 +433,7 @@ fn make_store(
         memory_limit: task.share,
         value_len_max: config.value_len_max as usize,
         objects_max: options.objects_max,
-        tombstone_count_max: options.tombstone_count_max.div_ceil(partition_count.max(1)),
+        tombstone_count_max: options.tombstone_count_max.div_ceil(plan.partitions.max(1)),
         immutable: config.mode.is_immutable(),
         flush_floor: config.flush_floor,
     };

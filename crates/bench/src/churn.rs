@@ -141,8 +141,6 @@ pub struct ChurnFigures {
     pub item_bytes: u64,
     /// Hits per lookup in the second half, 0 to 1.
     pub hit_ratio: f64,
-    /// Values that were refused for want of memory, and sent again.
-    pub refused: u64,
 }
 
 /// One length of values, or one cluster.
@@ -159,6 +157,9 @@ pub struct ChurnCase {
     pub trefoil: ChurnFigures,
     /// The peer.
     pub memcached: ChurnFigures,
+    /// Values that the peer refused for want of memory, and that were sent again. A
+    /// refusal of Trefoil's ends the run.
+    pub refused: u64,
     /// Items per resident byte, Trefoil's by the peer's.
     pub ratio: f64,
 }
@@ -203,18 +204,17 @@ pub fn churn(
             let mut target = Trefoil::new(cell.client(Options::default()));
             let run = run(&mut target, options.memory, mix)?;
             server.settle()?;
-            // Any refusal would have ended the run.
-            figures(run, server.resident()?, 0)
+            figures(run, server.resident()?)
         };
         progress(&format!("{name}: memcached"));
-        let memcached = {
+        let (memcached, refused) = {
             let peer =
                 PeerProcess::start(PeerOptions::new(PeerKind::Memcached, options.memory >> 20))?;
             peer_label = peer.label();
             let mut target = Memcached::connect(peer.endpoint(), Waiting::Spinning)?;
             let run = run(&mut target, options.memory, mix)?;
             let resident = procfs::resident_with_program(peer.pid())?;
-            figures(run, resident, target.refused())
+            (figures(run, resident), target.refused())
         };
         let case = ChurnCase {
             cluster: mix.cluster,
@@ -223,6 +223,7 @@ pub fn churn(
             ratio: memcached.resident_bytes_per_item / trefoil.resident_bytes_per_item,
             trefoil,
             memcached,
+            refused,
         };
         ended(&case, &peer_label);
         cases.push(case);
@@ -237,14 +238,13 @@ pub fn churn(
 /// Items found in the end, the bytes of their keys and values, and hits per lookup.
 type Run = (u64, u64, f64);
 
-fn figures((items, item_bytes, hit_ratio): Run, resident_bytes: u64, refused: u64) -> ChurnFigures {
+fn figures((items, item_bytes, hit_ratio): Run, resident_bytes: u64) -> ChurnFigures {
     ChurnFigures {
         items,
         resident_bytes,
         resident_bytes_per_item: resident_bytes as f64 / items.max(1) as f64,
         item_bytes,
         hit_ratio,
-        refused,
     }
 }
 

@@ -415,9 +415,9 @@ impl<P: Port> Link<P> {
     }
 
     /// Whether it is, with `len` bytes of values on their way to it, or more of others on
-    /// the same connection. One whose lease
-    /// is alive does not hang, and a pause of this process is not its silence. One that
-    /// owes nothing but what it was asked to read is greeted shortly before.
+    /// the same connection. One whose lease is alive does not hang, and a pause of this
+    /// process is not its silence. One that owes nothing but what it was asked to read is
+    /// greeted shortly before.
     pub(crate) fn is_silent<H: Host<Port = P>>(
         &mut self,
         len: u64,

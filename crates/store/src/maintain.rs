@@ -43,8 +43,9 @@ impl Store {
         self.maintain_in_parts(now, &mut || {})
     }
 
-    /// The same. Between two parts of it, some ten to a hundred microseconds each, no
-    /// lock is held and `between` is called: the place to let others have the core.
+    /// The same. Between two parts of it no lock is held and `between` is called: the
+    /// place to let others have the core. Most parts take ten to a hundred microseconds;
+    /// those that ask the system for memory or give it back may take longer.
     pub fn maintain_in_parts(&self, now: Now, between: &mut dyn FnMut()) -> Maintained {
         let mut done = Maintained::default();
         if self.is_revoked() {

@@ -50,25 +50,33 @@ mod tests {
     use trefoil_layout::op::Outcome;
     use trefoil_layout::{Version, control};
 
-    #[test]
-    fn slots_name_their_keys_and_nonsense_names_nothing() {
+    const NOW: Now = Now::at(1_000_000_000);
+
+    fn store() -> Store {
         let config = StoreConfig {
             partition_count: 1,
             memory_limit: 8 << 20,
             ..StoreConfig::default()
         };
         let regions = Regions::heap(config.memory_limit);
-        let store = Store::new(config, regions).unwrap();
-        let now = Now::at(1_000_000_000);
+        Store::new(config, regions).unwrap()
+    }
+
+    fn load(store: &Store, key: &[u8], version: u64) {
+        let entry = DataEntry {
+            key,
+            value: &[7; 30],
+            ..DataEntry::default()
+        };
+        let ack = store.load(NOW, &entry, Version::new(version, 9, 0));
+        assert_eq!(ack.outcome, Outcome::Applied);
+    }
+
+    #[test]
+    fn slots_name_their_keys_and_nonsense_names_nothing() {
+        let store = store();
         for n in 0..50u64 {
-            let key = format!("key-{n}");
-            let entry = DataEntry {
-                key: key.as_bytes(),
-                value: &[7; 30],
-                ..DataEntry::default()
-            };
-            let ack = store.load(now, &entry, Version::new(n + 1, 9, 0));
-            assert_eq!(ack.outcome, Outcome::Applied);
+            load(&store, format!("key-{n}").as_bytes(), n + 1);
         }
         let all: Vec<u32> = (0..100_000).chain([u32::MAX]).collect();
         let mut keys = Vec::new();
@@ -108,26 +116,13 @@ mod tests {
 
     #[test]
     fn what_stands_beside_the_index_is_touched_by_its_name() {
-        let config = StoreConfig {
-            partition_count: 1,
-            memory_limit: 8 << 20,
-            ..StoreConfig::default()
-        };
-        let regions = Regions::heap(config.memory_limit);
-        let store = Store::new(config, regions).unwrap();
-        let now = Now::at(1_000_000_000);
+        let store = store();
         // Nobody maintains it: its index becomes crowded.
         let mut count = 0u64;
         while store.stats().side_table_items < 2 {
             count += 1;
             assert!(count < 10_000, "the index has grown by itself");
-            let entry = DataEntry {
-                key: &count.to_le_bytes(),
-                value: &[7; 30],
-                ..DataEntry::default()
-            };
-            let ack = store.load(now, &entry, Version::new(count, 9, 0));
-            assert_eq!(ack.outcome, Outcome::Applied);
+            load(&store, &count.to_le_bytes(), count);
         }
         let window = control::index_window(&store.regions().control.words(), 0).unwrap();
         let mut room = [0; 1];
@@ -137,9 +132,9 @@ mod tests {
             let name = hash.name(window.bucket_count);
             let slots = store.slots_of(0, window.window_id, &[name], &mut room);
             assert_eq!(slots.len(), 1, "{n} of {count}");
-            assert!(!store.item_use(now, &key).unwrap().hit_before);
+            assert!(!store.item_use(NOW, &key).unwrap().hit_before);
             store.touch(0, window.window_id, slots);
-            assert!(store.item_use(now, &key).unwrap().hit_before, "{n}");
+            assert!(store.item_use(NOW, &key).unwrap().hit_before, "{n}");
         }
     }
 }

@@ -131,7 +131,7 @@ impl Memcached {
 }
 
 impl Memcached {
-    /// As [`Memcached::stored`]; `false` where there was no memory.
+    /// Whether a value was stored; `false` where there was no memory.
     fn stored_or_no_memory(&mut self) -> Result<bool, TargetError> {
         let line = self.stream.line()?;
         match self.stream.inbox.get(line.clone()) {

@@ -268,7 +268,7 @@ fn churn(args: &ChurnArgs) -> Outcome {
 fn churn_line(case: &ChurnCase, peer: &str) -> String {
     let cluster = case.cluster;
     let name = cluster.map_or_else(String::new, |number| format!("cluster {number}, "));
-    let refused = match case.memcached.refused {
+    let refused = match case.refused {
         0 => String::new(),
         count => format!("; {peer} refused {count} values for want of memory, sent again"),
     };
