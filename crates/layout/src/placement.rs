@@ -210,6 +210,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "too many hashes for an interpreter")]
     fn shards_are_balanced() {
         for count in [1, 2, 3, 5, 8, 100] {
             let mut keys = vec![0i64; count];
@@ -222,6 +223,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "too many hashes for an interpreter")]
     fn growth_moves_keys_only_to_the_new_backend_and_only_its_share() {
         for count in 1..12 {
             let mut moved = 0;
