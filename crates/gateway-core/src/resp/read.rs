@@ -104,7 +104,7 @@ fn range_of(first: i64, last: i64, len: usize) -> Option<(usize, usize)> {
         }
     };
     let (first, last) = (from_start(first), from_start(last).min(len - 1));
-    (first <= last && len > 0).then_some((first as usize, last as usize + 1))
+    (first <= last && len > 0).then(|| (first as usize, last as usize + 1))
 }
 
 /// TTL, PTTL, EXPIRETIME, PEXPIRETIME: -2 without a key, -1 without an expiry.
@@ -148,6 +148,8 @@ mod tests {
             (3, 100, 5, Some((3, 5))),
             (5, 100, 5, None),
             (-100, 1, 5, Some((0, 2))),
+            (0, -1, 0, None),
+            (0, 0, 0, None),
             (-100, -50, 5, Some((0, 1))),
             (2, 1, 5, None),
             (0, -1, 0, None),
