@@ -48,6 +48,7 @@ struct Write {
 /// What one life of the cell has promised.
 struct Life {
     id: u64,
+    begun_ns: u64,
     keys: Vec<KeyHistory>,
     /// Flushed, and acknowledged.
     floor: Version,
@@ -78,9 +79,10 @@ impl Book {
     }
 
     /// The cell begins another life; nothing of the former one is served any more.
-    pub(super) fn begin_life(&mut self, id: u64) {
+    pub(super) fn begin_life(&mut self, id: u64, now_ns: u64) {
         self.lives.push(Life {
             id,
+            begun_ns: now_ns,
             keys: (0..self.key_count).map(|_| KeyHistory::default()).collect(),
             floor: Version::ZERO,
         });
@@ -201,6 +203,11 @@ impl Book {
             };
         }
         if let MutationOutcome::Stored { version } = *outcome {
+            // Perhaps it was the former life that has acknowledged it, and this one does
+            // not know it: its client follows another life by the time it ends.
+            if times.begun_ns < self.lives[life].begun_ns {
+                return Ok(());
+            }
             let history = &mut self.lives[life].keys[key];
             match times.missed_ns {
                 Some(missed_ns) => history.fills(version, missed_ns),

@@ -150,7 +150,7 @@ impl World {
         let net = &self.net;
         let topology = Arc::clone(&net.published.borrow());
         let backends = topology.config().backends.len();
-        self.book.begin_life(topology.id().life);
+        self.book.begin_life(topology.id().life, net.now_ns.get());
         self.counts = vec![1; backends];
         self.victim = net.rng.index(backends) as u32;
         self.flushing = None;
