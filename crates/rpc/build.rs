@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "Evictions",
         "MutationCount",
         "SizeClassStats",
+        "RecoveryStats",
         "GatewayStats",
         "CommandStats",
         "DurationCount",

@@ -5,7 +5,8 @@
 //!  trefoil-rpc     gRPC, Unix and TCP ── Member::mutate ─┼─► Store ─► regions ─► readers
 //!                  HTTP, metrics                         │             ▲
 //!  trefoil-lease   renews every member's lease ──────────┼─────────────┘
-//!  trefoil-tend    Store::maintain, memory bound ────────┘
+//!  trefoil-tend    Store::maintain, memory bound ────────┤
+//!  trefoil-recover Store::import, after a restart ───────┘
 //! ```
 //!
 //! Requests are executed where they arrive: no hop to another thread, no queue.
@@ -21,6 +22,7 @@
 //! | `local` | the store, for other code of this process |
 //! | `member` | one backend: its store, its lease, its answers |
 //! | `lease`, `tend` | the two background threads |
+//! | `recovery` | what a backend that has lost its memory learns from its peers |
 //! | `memory` | the bound on the process's resident bytes, split over the members |
 //! | `process` | what the system says about this process |
 //! | `hot` | keys that are asked for most |
@@ -51,6 +53,7 @@ mod memory;
 mod metrics;
 mod options;
 mod process;
+mod recovery;
 mod reporter;
 mod server;
 mod service;

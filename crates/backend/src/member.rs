@@ -5,9 +5,10 @@ use crate::behind::Behind;
 use crate::clock;
 use crate::hot::Hot;
 use crate::lending::Lending;
+use crate::recovery::Progress;
 use std::cmp::Ordering;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig};
 use trefoil_fabric::clock::monotonic_ns;
@@ -34,17 +35,27 @@ pub(crate) struct Member {
     reloading: AtomicBool,
     behind: Arc<Behind>,
     lending: Arc<Lending>,
+    /// Of one that has lost its memory.
+    pub(crate) recovery: Option<Progress>,
 }
 
 impl Member {
-    /// Backend `number` of the cell, around its store.
+    /// Backend `number` of the cell, around its store. One that recovers serves nobody
+    /// until it has.
     pub(crate) fn new(
         number: u32,
         config: &CellConfig,
         store: Store,
         behind: Arc<Behind>,
         lending: Arc<Lending>,
+        recovers: bool,
     ) -> Self {
+        let shards = 0..store.shard_count();
+        if recovers {
+            shards
+                .clone()
+                .for_each(|shard| store.set_recovering(shard, true));
+        }
         Member {
             number,
             store,
@@ -54,6 +65,7 @@ impl Member {
             reloading: AtomicBool::new(false),
             behind,
             lending,
+            recovery: recovers.then(|| Progress::new(shards.len())),
         }
     }
 
@@ -107,11 +119,19 @@ impl Member {
                 outcome: Outcome::Rejected(rejection),
             };
         }
-        // Nobody gives anything up for a key that is not stored here.
-        let entry_len = mutation.entry.encoded_len();
-        let lends = Lending::is_for(entry_len) && self.holds(mutation.entry.key);
-        let _turn = lends.then(|| self.lending.make_fit(self, entry_len));
+        let _turn = self.make_fit(mutation);
         self.store.mutate(clock::now(), mutation)
+    }
+
+    /// Makes what a mutation stores fit, if others can give what is missing; to be kept
+    /// until it is stored.
+    pub(crate) fn make_fit(&self, mutation: &Mutation<'_>) -> Option<MutexGuard<'_, ()>> {
+        let entry_len = mutation.entry.encoded_len();
+        // Nobody gives anything up for a key that is not stored here.
+        let lends = Lending::is_for(entry_len) && self.holds(mutation.entry.key);
+        lends
+            .then(|| self.lending.make_fit(self, entry_len))
+            .flatten()
     }
 
     /// Executes a lookup; the data lies in `into`.

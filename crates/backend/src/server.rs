@@ -21,6 +21,7 @@ use crate::member::Member;
 use crate::memory::MemoryBound;
 use crate::options::{ServerOptions, partitions_for};
 use crate::process::{Machine, Resident, usual_baseline};
+use crate::recovery;
 use crate::reporter::Reporter;
 use crate::state::State;
 use crate::stop::Stop;
@@ -109,16 +110,17 @@ impl Server {
             .iter()
             .map(|&number| {
                 let share = bound.share();
-                let epoch = first_epoch(&options.locks, &config, number)?;
+                let begins = first_epoch(&options.locks, &config, number)?;
                 let task = Task {
                     number,
-                    epoch,
+                    epoch: begins.epoch,
                     incarnation,
                     share,
                 };
                 let store = make_store(&options, &config, task, plan)?;
                 let (behind, lending) = (Arc::clone(&behind), Arc::clone(&lending));
-                let member = Member::new(number, &config, store, behind, lending);
+                let recovers = begins.recovers;
+                let member = Member::new(number, &config, store, behind, lending, recovers);
                 Ok(Arc::new(member))
             })
             .collect::<Result<Vec<_>, StartError>>()?;
@@ -162,6 +164,14 @@ impl Server {
             target.users = listeners.users.clone();
             let target = start_fabric(target, &running.state)?;
             let _ = running.state.target.set(Mutex::new(Some(target)));
+        }
+        if let Some(runtime) = &running.runtime
+            && running.state.members.iter().any(|m| m.recovery.is_some())
+        {
+            let runtime = runtime.handle().clone();
+            running.spawn("trefoil-recover", move |state, stop| {
+                recovery::run(state, stop, &runtime);
+            })?;
         }
         let (tcp_address, metrics_address) = (listeners.tcp_address(), listeners.metrics_address());
         running.listen(listeners, stopping_seen)?;
@@ -394,23 +404,36 @@ struct Task {
     share: u64,
 }
 
-/// The epoch that a backend begins with: the first one in its first incarnation
-/// of a cell's life. One that comes back empty has forgotten what it
-/// acknowledged and must not vote; there is no recovery yet that could raise its
-/// peers' epoch, so it begins in one of its own, and its votes pair with
-/// nobody's, not even with those of a peer that came back empty, too.
-fn first_epoch(locks: &[BackendLock], config: &CellConfig, number: u32) -> Result<u32, StartError> {
+/// How a backend begins.
+#[derive(Clone, Copy)]
+struct Begins {
+    epoch: u32,
+    /// It has forgotten what it acknowledged.
+    recovers: bool,
+}
+
+/// The epoch that a backend begins with: the first one in its first incarnation of a
+/// cell's life. One that comes back empty has forgotten what it acknowledged: it begins
+/// in an epoch of its own, whose votes pair with nobody's, and has no vote at all until
+/// it has recovered and raised its cohorts' epochs.
+fn first_epoch(
+    locks: &[BackendLock],
+    config: &CellConfig,
+    number: u32,
+) -> Result<Begins, StartError> {
     let lock = locks.iter().find(|lock| lock.number() == number);
     let count = lock.map_or(Ok(1), |lock| lock.begin_incarnation(config.life))?;
-    if count > 1 && config.mode == Mode::R32 {
-        tracing::warn!(
+    let recovers = count > 1 && config.mode == Mode::R32;
+    if recovers {
+        tracing::info!(
             backend = number,
             incarnation = count,
-            "restarted empty: it holds a copy again but has no vote until the cell is restarted"
+            "restarted empty: it recovers"
         );
     }
     let used_up = StartError::IncarnationsUsedUp { number, count };
-    epoch::of_incarnation(count, number).ok_or(used_up)
+    let epoch = epoch::of_incarnation(count, number).ok_or(used_up)?;
+    Ok(Begins { epoch, recovers })
 }
 
 fn make_store(

@@ -103,7 +103,11 @@ impl Server {
         };
         let mut command = Command::new(&options.program);
         if options.processes {
+            // What is killed here stays dead until somebody says otherwise.
             command.args(["cell", "up", "--dir"]).arg(&dir);
+            if !options.more.iter().any(|option| option == "--restart") {
+                command.args(["--restart", "never"]);
+            }
         } else {
             let listen = format!("127.0.0.1:{}", options.port.unwrap_or(0));
             command.args(["serve", "--listen", &listen, "--metrics", "off", "--socket"]);

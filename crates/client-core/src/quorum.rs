@@ -94,6 +94,15 @@ fn same_version(a: &Vote, b: &Vote) -> bool {
     matches!((a, b), (Vote::Present { version: a, .. }, Vote::Present { version: b, .. }) if a == b)
 }
 
+/// Whether two votes name one version, in different epochs.
+pub(crate) fn differ_by_epoch(votes: &[Vote]) -> bool {
+    let mut pairs = votes
+        .iter()
+        .enumerate()
+        .flat_map(|(at, a)| votes[at + 1..].iter().map(move |b| (a, b)));
+    pairs.any(|(a, b)| a != b && same_version(a, b))
+}
+
 /// Where a SET or ERASE stands at one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckState {

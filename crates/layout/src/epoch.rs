@@ -53,6 +53,17 @@ pub const fn shared_above(highest: u32) -> Option<u32> {
     Some(round << WHOSE_BITS | SHARED)
 }
 
+/// Rounds by which a message may raise an epoch at once: far more than backends are
+/// ever restarted between two recoveries, and few enough for the numbers to last.
+const ROUNDS_AT_ONCE: u32 = 1 << 12;
+
+/// Whether a cohort whose member is in epoch `current` may be told to raise it to
+/// `next`: an epoch that its members can share, and not absurdly far ahead.
+pub const fn may_follow(current: u32, next: u32) -> bool {
+    let ahead = (next >> WHOSE_BITS).saturating_sub(current >> WHOSE_BITS);
+    next & ((1 << WHOSE_BITS) - 1) == SHARED && ahead <= ROUNDS_AT_ONCE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +88,18 @@ mod tests {
         }
         let alone = of_incarnation(500, 3).unwrap();
         assert!(shared_above(alone).unwrap() > alone);
+    }
+
+    #[test]
+    fn only_shared_epochs_that_are_near_may_follow() {
+        let next = shared_above(FIRST).unwrap();
+        assert!(may_follow(FIRST, next) && may_follow(next, FIRST));
+        assert!(may_follow(of_incarnation(9, 2).unwrap(), next));
+        assert!(!may_follow(FIRST, of_incarnation(2, 0).unwrap()));
+        assert!(!may_follow(FIRST, NONE));
+        let far = (ROUNDS_AT_ONCE + 1) << WHOSE_BITS | SHARED;
+        assert!(!may_follow(FIRST, far) && may_follow(next, far));
+        assert!(!may_follow(FIRST, u32::MAX));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use crate::config::Now;
 use crate::partition::StoredItem;
 use crate::store::Store;
+use trefoil_layout::KeyHash;
 
 /// How far the listing of a shard has come: its partitions before `partition`
 /// and, in it, places below `place` are done.
@@ -23,6 +24,11 @@ pub struct Position {
 impl Position {
     /// Bits of `place`.
     pub const PLACE_BITS: u32 = 40;
+
+    /// Where a key stands among [`crate::PLACES`].
+    pub const fn place_of(hash: KeyHash) -> u64 {
+        hash.place >> (u64::BITS - Self::PLACE_BITS)
+    }
 
     /// As one number, below 2^48; the beginning is 0.
     pub fn to_number(self) -> u64 {

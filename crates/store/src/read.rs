@@ -129,7 +129,8 @@ impl Store {
             Err(Rejection::Immutable)
         } else {
             self.check_key(key)
-                .and_then(|()| self.check_form(now, &mutation))
+                .and_then(|()| self.check_form(&mutation))
+                .and_then(|()| Self::check_clock(now, &mutation))
         };
         let (hash, number) = match self.place(key) {
             Ok(place) => place,

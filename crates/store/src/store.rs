@@ -224,8 +224,16 @@ impl Store {
         }
     }
 
+    /// Whether the version of a mutation is one that may come from outside.
+    pub(crate) fn check_clock(now: Now, mutation: &Mutation<'_>) -> Result<(), Rejection> {
+        match mutation.version.time_ns > now.unix_ns.saturating_add(CLOCK_AHEAD_NS_MAX) {
+            true => Err(Rejection::ClockAhead),
+            false => Ok(()),
+        }
+    }
+
     /// Whether the form of a mutation is acceptable, whatever is stored.
-    pub(crate) fn check_form(&self, now: Now, mutation: &Mutation<'_>) -> Result<(), Rejection> {
+    pub(crate) fn check_form(&self, mutation: &Mutation<'_>) -> Result<(), Rejection> {
         let entry = &mutation.entry;
         if entry.key.is_empty() {
             return Err(Rejection::KeyEmpty);
@@ -238,9 +246,6 @@ impl Store {
         }
         if entry.expiry_ms > EXPIRY_MS_MAX || entry.item_flags & !ITEM_FLAGS_ALLOWED != 0 {
             return Err(Rejection::BadItem);
-        }
-        if mutation.version.time_ns > now.unix_ns.saturating_add(CLOCK_AHEAD_NS_MAX) {
-            return Err(Rejection::ClockAhead);
         }
         Ok(())
     }
@@ -275,7 +280,10 @@ impl Store {
         kind: MutationKind,
         refused: Result<(), Rejection>,
     ) -> Ack {
-        let refused = refused.and_then(|()| self.check_form(now, mutation));
+        let mut refused = refused.and_then(|()| self.check_form(mutation));
+        if kind != MutationKind::Load {
+            refused = refused.and_then(|()| Self::check_clock(now, mutation));
+        }
         let (hash, number) = match self.place(mutation.entry.key) {
             Ok(place) => place,
             Err(rejection) => return of_no_shard(rejection),
@@ -304,18 +312,22 @@ impl Store {
                     Some(staged) if kind == MutationKind::Load => (&mut **staged, Some(live)),
                     _ => (&mut *live, None),
                 };
+                // A corpus that is loaded is not served yet; what recovery installs
+                // comes in by a way of its own.
+                let recovers = target.is_recovering() && kind != MutationKind::Load;
                 let result = match refused {
                     Err(rejection) => Ok(Outcome::Rejected(rejection)),
                     Ok(()) if self.is_revoked() => Ok(Outcome::Rejected(Rejection::WrongShard)),
-                    // A corpus that is loaded is not served yet; what recovery
-                    // installs comes in by a way of its own.
-                    Ok(()) if target.is_recovering() && kind != MutationKind::Load => {
+                    Ok(()) if recovers && !is_repeatable(mutation.action) => {
                         Ok(Outcome::Rejected(Rejection::Recovering))
                     }
                     Ok(()) => target.mutate(&self.shared, now, hash, mutation, &mut effort),
                 };
                 match result {
-                    Ok(outcome) => {
+                    Ok(mut outcome) => {
+                        if recovers && refused.is_ok() {
+                            outcome = Outcome::Rejected(Rejection::Recovering);
+                        }
                         let retired = target.after_mutation(&self.shared, kind, &outcome);
                         let ack = Ack {
                             epoch: target.epoch(),
@@ -474,12 +486,28 @@ impl Store {
         slot.live.key_stamp(&self.shared, hash)
     }
 
+    /// The bound of the key with this hash: nothing older is stored of it. `None` for a
+    /// key of another backend.
+    pub fn bound(&self, hash: KeyHash) -> Option<Version> {
+        let shard = self.shared.config.shards.local(hash)?;
+        let number = hash.partition(shard, self.sub_count());
+        let slot = self.partitions[number].enter();
+        Some(slot.live.bound_of(&self.shared, hash))
+    }
+
     /// The partition that a key belongs to and its floor: what is known of
     /// keys of which nothing else is known. `None` for a key of another backend.
     pub fn floor(&self, key: &[u8]) -> Option<(usize, Version)> {
         let (_, number) = self.place(key).ok()?;
         Some((number, self.partitions[number].enter().live.floor()))
     }
+}
+
+/// Whether a recovering shard stores what it may not acknowledge (rule 8): a SET or an
+/// ERASE that it keeps is the same as a copy of the message that comes late, when it
+/// has recovered. So what is written meanwhile has its third copy.
+const fn is_repeatable(action: Action) -> bool {
+    matches!(action, Action::Set | Action::Erase)
 }
 
 /// The answer to a mutation of a key that this backend has no shard for.

@@ -371,8 +371,21 @@ pub(crate) struct UpArgs {
     /// Users besides this one who may come in: names or numbers
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub allow_user: Vec<String>,
+    /// Whether to start a backend again that has died [default: always]
+    #[arg(long, value_enum)]
+    pub restart: Option<Restart>,
     #[command(flatten)]
     pub store: StoreArgs,
+}
+
+/// What becomes of a backend that has died.
+#[derive(ValueEnum, serde::Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Restart {
+    /// It is started again, later each time if it dies soon
+    Always,
+    /// It stays dead until the cell is started anew
+    Never,
 }
 
 #[derive(Args, Debug, Clone)]

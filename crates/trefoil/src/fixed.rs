@@ -44,6 +44,10 @@ impl Fixed {
             ("metrics", text(&args.metrics, up::METRICS_DEFAULT)),
             ("name", text(&args.name, up::NAME_DEFAULT)),
             ("allow_user", shown(&args.allow_user)),
+            (
+                "restart",
+                format!("{:?}", args.restart.unwrap_or(up::RESTART_DEFAULT)),
+            ),
         ]);
         fixed.add_store(&args.store);
         fixed
@@ -156,6 +160,7 @@ mod tests {
             metrics: None,
             name: None,
             allow_user: Vec::new(),
+            restart: None,
             store: StoreArgs::default(),
         };
         check(Fixed::of_up(&up), &[&UP_KEYS[..], &STORE_KEYS].concat());

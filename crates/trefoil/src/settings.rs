@@ -2,8 +2,8 @@
 //! defaults.
 
 use crate::args::{
-    CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, Plaintext, ServeArgs, StoreArgs, Switch,
-    UpArgs,
+    CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, Plaintext, Restart, ServeArgs, StoreArgs,
+    Switch, UpArgs,
 };
 use crate::failure::Failure;
 use bytesize::ByteSize;
@@ -55,7 +55,7 @@ pub(crate) const SERVE_KEYS: [&str; 8] = [
     "token_file",
     "plaintext",
 ];
-pub(crate) const UP_KEYS: [&str; 7] = [
+pub(crate) const UP_KEYS: [&str; 8] = [
     "dir",
     "mode",
     "backends",
@@ -63,6 +63,7 @@ pub(crate) const UP_KEYS: [&str; 7] = [
     "metrics",
     "name",
     "allow_user",
+    "restart",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
 
@@ -74,6 +75,7 @@ struct File {
     dir: Option<PathBuf>,
     backends: Option<u32>,
     load: Option<PathBuf>,
+    restart: Option<Restart>,
     mode: Option<String>,
     #[serde(default, deserialize_with = "size")]
     memory: Option<ByteSize>,
@@ -295,6 +297,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user;
     }
+    args.restart = args.restart.or(file.restart);
     Ok(args)
 }
 

@@ -1,6 +1,7 @@
 //! The RPC contract, served. Requests are executed on the thread that has read
 //! them: a mutation takes a microsecond, handing it over would take more.
 
+mod copy;
 mod list;
 mod reload;
 mod stats;
@@ -61,6 +62,11 @@ impl RpcService {
                 numbers.join(", ")
             ))
         })
+    }
+
+    /// The member whose shard a request names.
+    fn member_of(&self, shard: Option<&v1::ShardName>) -> Result<&Arc<Member>, Status> {
+        self.member(shard.map_or(0, |shard| shard.backend))
     }
 
     /// Looks up what is long: when its turn has come, and copied once.
@@ -338,6 +344,44 @@ impl Trefoil for RpcService {
         let member = self.member(request.backend)?;
         check_life(member, request.life)?;
         Ok(Response::new(list::page(member, request)))
+    }
+
+    async fn raise_epoch(
+        &self,
+        request: Request<v1::RaiseEpochRequest>,
+    ) -> Result<Response<v1::RaiseEpochResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.into_inner();
+        let member = Arc::clone(self.member_of(request.shard.as_ref())?);
+        let shard = copy::shard(&member, request.shard.as_ref())?;
+        let epoch = request.epoch;
+        let raised =
+            tokio::task::spawn_blocking(move || copy::raise_epoch(&member, shard, epoch)).await;
+        let raised = raised
+            .map_err(|error| Status::internal(format!("raising the epoch failed: {error}")))?;
+        Ok(Response::new(raised?))
+    }
+
+    async fn copy_items(
+        &self,
+        request: Request<v1::CopyItemsRequest>,
+    ) -> Result<Response<v1::CopyItemsResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.get_ref();
+        let member = self.member_of(request.shard.as_ref())?;
+        let shard = copy::shard(member, request.shard.as_ref())?;
+        Ok(Response::new(copy::items(member, shard, request)))
+    }
+
+    async fn copy_bounds(
+        &self,
+        request: Request<v1::CopyBoundsRequest>,
+    ) -> Result<Response<v1::CopyBoundsResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.get_ref();
+        let member = self.member_of(request.shard.as_ref())?;
+        let shard = copy::shard(member, request.shard.as_ref())?;
+        Ok(Response::new(copy::bounds(member, shard, request)))
     }
 
     type ReloadStream = Pin<Box<dyn Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;

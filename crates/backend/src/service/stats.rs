@@ -107,6 +107,7 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         lease_left_ms: member.lease_left().as_millis() as u64,
         lease_ms: LEASE.as_millis() as u64,
         size_classes: size_classes(&stats.classes),
+        recovery: member.recovery.as_ref().map(|progress| progress.stats()),
     }
 }
 

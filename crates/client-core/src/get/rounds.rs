@@ -5,7 +5,7 @@ use super::machine::Get;
 use super::{GetFailure, GetOutcome, MissReason, ONE_SIDED_FAULTS_MAX, Strategy};
 use crate::mode::REPLICAS_MAX;
 use crate::mutants::{self, Mutant};
-use crate::quorum::{Vote, VoteDecision, decide_votes};
+use crate::quorum::{Vote, VoteDecision, decide_votes, differ_by_epoch};
 use crate::retry::{GiveUp, RetryCause};
 use trefoil_layout::Version;
 
@@ -304,7 +304,15 @@ impl<const N: usize> Get<N> {
     /// it is most likely no mutation on its way, which ends within microseconds,
     /// and to the caller it is a miss either way. Three different values may be three
     /// mutations on their way: who is careful tells by their age.
+    /// Two that agree but for the epoch are being told another one, because the third
+    /// recovers: that is over in a moment.
     fn no_two_agree(&mut self) {
+        if differ_by_epoch(&self.votes) {
+            if self.spend(RetryCause::Epoch) {
+                self.new_round();
+            }
+            return;
+        }
         self.note_votes();
         let is_absent = |vote: &Vote| matches!(vote, Vote::Absent { .. });
         let may_stay = self.is_careful() || self.votes.iter().any(is_absent);

@@ -204,6 +204,27 @@ impl v1::trefoil_server::Trefoil for Service {
         (self.script.on_list)(request.into_inner()).map(Response::new)
     }
 
+    async fn raise_epoch(
+        &self,
+        _: Request<v1::RaiseEpochRequest>,
+    ) -> Result<Response<v1::RaiseEpochResponse>, Status> {
+        no()
+    }
+
+    async fn copy_items(
+        &self,
+        _: Request<v1::CopyItemsRequest>,
+    ) -> Result<Response<v1::CopyItemsResponse>, Status> {
+        no()
+    }
+
+    async fn copy_bounds(
+        &self,
+        _: Request<v1::CopyBoundsRequest>,
+    ) -> Result<Response<v1::CopyBoundsResponse>, Status> {
+        no()
+    }
+
     async fn reload(
         &self,
         _: Request<tonic::Streaming<v1::ReloadRequest>>,

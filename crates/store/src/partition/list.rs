@@ -15,14 +15,8 @@ const BUCKET_BITS: u32 = 48;
 const SPARE_BITS: u32 = BUCKET_BITS - Position::PLACE_BITS;
 /// Homes that one page looks at most: an almost empty index is large, too.
 const HOME_COUNT_MAX: u64 = 4096;
-/// A key that is longer counts as several items, so that a page's bytes are
-/// bounded as well.
+/// A key that is longer counts as several items.
 const KEY_LEN_USUAL: usize = 256;
-
-/// A key hash's place, as positions count it.
-fn place_of(hash: KeyHash) -> u64 {
-    hash.place >> (64 - Position::PLACE_BITS)
-}
 
 /// An entry that a walk has come to.
 pub(super) struct Walked<'w> {
@@ -56,20 +50,21 @@ impl Partition {
                 let key = walked.key;
                 each(&ListedItem { key, item });
             }
-            visible
+            // A long key makes a page shorter, so that its bytes are bounded.
+            usize::from(visible) * (1 + walked.key.len() / KEY_LEN_USUAL)
         })
     }
 
     /// Walks over the entries at `places`, home by home, until `left` is used up
     /// or the walk has looked at enough; where to go on, `None` at the end.
-    /// `each` says whether an entry counts.
+    /// `each` says what an entry takes of it.
     pub(super) fn walk(
         &mut self,
         shared: &Shared,
         places: Range<u64>,
         left: &mut usize,
         key: &mut Vec<u8>,
-        each: &mut dyn FnMut(&Self, Walked<'_>) -> bool,
+        each: &mut dyn FnMut(&Self, Walked<'_>) -> usize,
     ) -> Option<u64> {
         self.write_what_is_unwritten(shared);
         let homes = self.table.index.bucket_count();
@@ -84,7 +79,9 @@ impl Partition {
             self.entries_of(shared, home, &mut found);
             for (number, entry) in found.drain(..) {
                 let hash = self.read_key(shared, entry, key);
-                if self.table.index.home(hash) != home || !places.contains(&place_of(hash)) {
+                if self.table.index.home(hash) != home
+                    || !places.contains(&Position::place_of(hash))
+                {
                     continue;
                 }
                 let walked = Walked {
@@ -93,9 +90,7 @@ impl Partition {
                     key,
                     hash,
                 };
-                if each(self, walked) {
-                    *left = left.saturating_sub(1 + key.len() / KEY_LEN_USUAL);
-                }
+                *left = left.saturating_sub(each(self, walked));
             }
             home += 1;
             if home >= homes {

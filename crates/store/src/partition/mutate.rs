@@ -48,6 +48,11 @@ impl Partition {
         known.max(self.flush_floor)
     }
 
+    /// The bound of a key.
+    pub(crate) fn bound_of(&self, shared: &Shared, hash: KeyHash) -> Version {
+        self.bound(hash, self.find(shared, hash))
+    }
+
     /// Executes a mutation that has passed the checks of its form.
     pub(crate) fn mutate(
         &mut self,

@@ -38,6 +38,7 @@ pub struct StoredItem<'a> {
     pub entry_len: usize,
     words: SharedWords<'a>,
     skip: usize,
+    key_len: usize,
     value_len: usize,
 }
 
@@ -51,6 +52,17 @@ impl StoredItem<'_> {
     /// Whether its time is over.
     pub(super) fn is_expired(&self, now: Now) -> bool {
         self.expiry_ms != 0 && self.expiry_ms <= now.host_ms()
+    }
+
+    /// Appends its data entry as it lies there, checksum included.
+    pub fn append_entry(&self, out: &mut Vec<u8>) {
+        self.words.append_to(0, self.skip + self.value_len, out);
+    }
+
+    /// Appends its key.
+    pub fn append_key(&self, out: &mut Vec<u8>) {
+        self.words
+            .append_to(self.skip - self.key_len, self.key_len, out);
     }
 
     /// Appends its value.
@@ -120,6 +132,7 @@ impl Partition {
             entry_len: pointer.len(),
             words,
             skip: head.key_at + head.key_len,
+            key_len: head.key_len,
             value_len: head.value_len,
         }
     }

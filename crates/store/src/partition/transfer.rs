@@ -2,64 +2,59 @@
 
 use super::Partition;
 use crate::config::Now;
-use crate::list::Position;
 use crate::mutants::Mutant;
 use crate::policy::Policy;
 use crate::shared::Shared;
-use crate::transfer::{ExportPart, Exported};
+use crate::transfer::Exported;
+use std::ops::Range;
 use trefoil_layout::{KeyHash, Version};
 
 impl Partition {
-    /// Exports from `part` on until `left` is used up; where to go on, `None` at
-    /// the end of the partition.
+    /// Exports what stands in the index at `places`, as far as `room` goes; where to
+    /// go on, `None` at the end. `each` says what an entry takes of the room.
     pub(crate) fn export(
         &mut self,
         shared: &Shared,
         now: Now,
-        part: ExportPart,
-        left: &mut usize,
+        places: Range<u64>,
+        room: usize,
         key: &mut Vec<u8>,
-        each: &mut dyn FnMut(Exported<'_>),
-    ) -> Option<ExportPart> {
-        match part {
-            ExportPart::Entries(place) => {
-                let places = place..1 << Position::PLACE_BITS;
-                let next = self.walk(shared, places, left, key, &mut |partition, walked| {
-                    let (entry, hash) = (walked.entry, walked.hash);
-                    let item =
-                        partition.stored_item(shared, walked.number, entry.version, entry.pointer);
-                    let dead = partition.is_flushed(item.version) || item.is_expired(now);
-                    each(match dead {
-                        true => Exported::Bound {
-                            hash,
-                            version: item.version,
-                        },
-                        false => Exported::Value {
-                            key: walked.key,
-                            item,
-                        },
-                    });
-                    true
-                });
-                Some(next.map_or(ExportPart::Tombstones(0), ExportPart::Entries))
+        each: &mut dyn FnMut(Exported<'_>) -> usize,
+    ) -> Option<u64> {
+        let mut left = room;
+        self.walk(shared, places, &mut left, key, &mut |partition, walked| {
+            let (entry, hash) = (walked.entry, walked.hash);
+            let item = partition.stored_item(shared, walked.number, entry.version, entry.pointer);
+            let version = item.version;
+            match partition.is_flushed(version) || item.is_expired(now) {
+                true => each(Exported::Bound { hash, version }),
+                false => each(Exported::Value { hash, item }),
             }
-            ExportPart::Tombstones(first) => {
-                let mut next = first;
-                for tombstone in self.tombstones.iter_from(first) {
-                    next += 1;
-                    let Some((hash, version)) = tombstone else {
-                        continue;
-                    };
-                    each(Exported::Bound { hash, version });
-                    *left = left.saturating_sub(1);
-                    if *left == 0 {
-                        return Some(ExportPart::Tombstones(next));
-                    }
-                }
-                each(Exported::Floor(self.floor));
-                None
+        })
+    }
+
+    /// Exports tombstones from number `first` on, until `left` is used up, and then the
+    /// floor; where to go on, `None` at the end of the partition.
+    pub(crate) fn export_bounds(
+        &self,
+        first: u32,
+        left: &mut usize,
+        each: &mut dyn FnMut(Exported<'_>),
+    ) -> Option<u32> {
+        let mut next = first;
+        for tombstone in self.tombstones.iter_from(first as usize) {
+            next += 1;
+            let Some((hash, version)) = tombstone else {
+                continue;
+            };
+            each(Exported::Bound { hash, version });
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                return Some(next);
             }
         }
+        each(Exported::Floor(self.floor));
+        None
     }
 
     /// See [`crate::Store::import_bound`].

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use trefoil_layout::bucket::{self, BUCKET_LEN};
 use trefoil_layout::control;
 use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Action, Found, Mutation, Outcome, Rejection};
+use trefoil_layout::op::{Action, Expected, Found, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_region::WordBuffer;
-use trefoil_store::{ExportCursor, Exported, Regions, Store, StoreConfig, StoreError};
+use trefoil_store::{
+    BoundsCursor, Exported, PLACES, Position, Regions, Store, StoreConfig, StoreError,
+};
 
 const BACKENDS: u32 = 5;
 const SUB_COUNT: usize = 2;
@@ -157,13 +159,10 @@ fn a_recovering_shard_gives_no_vote_and_refuses_mutations() {
     assert_eq!(stamps(&store, 1), [(epoch::FIRST, true)]);
     let recovering = Rejection::Recovering;
     assert_eq!(ask(&store, filled).1, Err(recovering));
+    let refused = Outcome::Rejected(recovering);
     assert_eq!(
-        set(&store, &key(filled), b"v", 5),
-        Outcome::Rejected(recovering)
-    );
-    assert_eq!(
-        erase(&store, &key(filled), 6),
-        Outcome::Rejected(recovering)
+        cas(&store, &key(filled), b"v", Expected::Version(version(3)), 4),
+        refused
     );
     let read = store.read(START, &key(filled), trefoil_store::Access::Peek, |item| {
         item.is_some()
@@ -178,6 +177,42 @@ fn a_recovering_shard_gives_no_vote_and_refuses_mutations() {
         get(&store, &key(filled)),
         Some((version(4), b"copied".to_vec()))
     );
+    assert_eq!(store.check(), Ok(()));
+}
+
+#[test]
+fn what_is_written_while_a_shard_recovers_is_kept_and_not_acknowledged() {
+    let store = store(2);
+    let refused = Outcome::Rejected(Rejection::Recovering);
+    let numbers: Vec<u32> = keys_of(1).take(4).collect();
+    let [written, late, erased, above] = [0, 1, 2, 3].map(|at| key(numbers[at]));
+    store.set_recovering(1, true);
+    // In any order with what recovery brings.
+    assert_eq!(set(&store, &written, b"new", 9), refused);
+
+    let import = |mutation: &Mutation<'_>| store.import(START, mutation).outcome;
+    assert!(matches!(
+        import(&mutation(Action::Set, &written, b"copied", 5)),
+        Outcome::Superseded { .. }
+    ));
+    assert_eq!(
+        import(&mutation(Action::Set, &late, b"copied", 5)),
+        Outcome::Applied
+    );
+    assert_eq!(set(&store, &late, b"old", 3), refused);
+    assert_eq!(
+        import(&mutation(Action::Set, &erased, b"copied", 5)),
+        Outcome::Applied
+    );
+    assert_eq!(erase(&store, &erased, 6), refused);
+    assert_eq!(set(&store, &above, b"lost", 4), refused);
+    store.import_bound(hash(numbers[3]), version(7)).unwrap();
+    store.set_recovering(1, false);
+    let value = |key: &[u8]| get(&store, key).map(|(version, value)| (version.time_ns, value));
+    assert_eq!(value(&written), Some((START.unix_ns + 9, b"new".to_vec())));
+    assert_eq!(value(&late), Some((START.unix_ns + 5, b"copied".to_vec())));
+    assert_eq!(value(&erased), None);
+    assert_eq!(value(&above), None);
     assert_eq!(store.check(), Ok(()));
 }
 
@@ -226,18 +261,46 @@ struct Known {
 
 fn export(store: &Store, shard: usize, count: usize) -> Known {
     let mut known = Known::default();
-    let mut cursor = Some(ExportCursor::default());
-    while let Some(from) = cursor {
-        cursor = store.export(LATER, shard, from, count, &mut |exported| match exported {
-            Exported::Value { key, item } => {
-                let mut value = Vec::new();
-                item.append_value(&mut value);
-                known.values.insert(key.to_vec(), (item.version, value));
+    let mut from = PLACES.start;
+    while from < PLACES.end {
+        let places = from..PLACES.end;
+        let mut page = Vec::new();
+        from = store.export(LATER, shard, places, count, &mut |exported| {
+            page.push(match exported {
+                Exported::Value { hash, item } => {
+                    let mut entry = Vec::new();
+                    item.append_entry(&mut entry);
+                    let entry = DataEntry::decode(&entry).expect("an entry as it was written");
+                    let (key, value) = (entry.key.to_vec(), entry.value.to_vec());
+                    (hash, item.version, Some((key, value)))
+                }
+                Exported::Bound { hash, version } => (hash, version, None),
+                Exported::Floor(_) => unreachable!("no floor stands in an index"),
+            });
+            1
+        });
+        // What lies behind comes again.
+        page.retain(|(hash, ..)| Position::place_of(*hash) < from);
+        for (hash, version, item) in page {
+            match item {
+                Some((key, value)) => {
+                    let before = known.values.insert(key, (version, value));
+                    assert_eq!(before, None, "told twice");
+                }
+                None => {
+                    known.bounds.insert((hash.place, hash.tag), version);
+                }
             }
+        }
+    }
+    let mut cursor = Some(BoundsCursor::default());
+    while let Some(from) = cursor {
+        cursor = store.export_bounds(shard, from, count, &mut |exported| match exported {
             Exported::Bound { hash, version } => {
                 known.bounds.insert((hash.place, hash.tag), version);
             }
             Exported::Floor(version) => known.floor = known.floor.max(version),
+            Exported::Value { .. } => unreachable!("a bound is no value"),
         });
     }
     known

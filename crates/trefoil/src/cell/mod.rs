@@ -1,6 +1,7 @@
 //! `cell`: cells with a process for each backend.
 
 mod backend;
+mod revival;
 pub(crate) mod status;
 pub(crate) mod up;
 

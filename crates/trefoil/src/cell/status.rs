@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
 use trefoil_client::{BackendStats, Cell, Options};
+use trefoil_rpc::v1::RecoveryStats;
 
 #[derive(Serialize)]
 struct Status {
@@ -20,7 +21,8 @@ struct Status {
 #[derive(Serialize, Default)]
 struct Backend {
     number: u32,
-    /// "up", "silent" (its process is there and does not answer) or "down".
+    /// "up", "recovering" (it has lost its memory and does not vote for all of its keys
+    /// yet), "silent" (its process is there and does not answer) or "down".
     state: &'static str,
     /// What carries this process's operations to it, and why nothing faster does.
     carrier: &'static str,
@@ -50,6 +52,9 @@ struct Backend {
     epoch: u32,
     incarnation: String,
     mutations: Vec<Mutations>,
+    /// Of one that was restarted without its cell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovery: Option<RecoveryStats>,
 }
 
 #[derive(Serialize)]
@@ -86,7 +91,8 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
     } else {
         print(&status)?
     }
-    let any_up = status.backends.iter().any(|backend| backend.state == "up");
+    let is_up = |backend: &Backend| matches!(backend.state, "up" | "recovering");
+    let any_up = status.backends.iter().any(is_up);
     Ok(if any_up {
         ExitCode::SUCCESS
     } else {
@@ -139,7 +145,10 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
     let evictions = member.evictions.unwrap_or_default();
     Backend {
         number,
-        state: "up",
+        state: match &member.recovery {
+            Some(recovery) if recovery.shards_left > 0 => "recovering",
+            _ => "up",
+        },
         carrier: "",
         carrier_why: None,
         error: None,
@@ -172,6 +181,7 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
                 count: m.count,
             })
             .collect(),
+        recovery: member.recovery,
     }
 }
 
@@ -181,12 +191,12 @@ fn print(status: &Status) -> Result<(), Failure> {
         status.cell, status.mode, status.eviction, status.config_id
     ))?;
     print_line(
-        "backend  state      pid        items   entries    resident       limit   evicted  expired",
+        "backend  state          pid        items   entries    resident       limit   evicted  expired",
     )?;
     for backend in &status.backends {
         if let Some(error) = &backend.error {
             print_line(&format!(
-                "{:>7}  {:<6} {:>7}  {error}",
+                "{:>7}  {:<10} {:>7}  {error}",
                 backend.number,
                 backend.state,
                 backend
@@ -196,7 +206,7 @@ fn print(status: &Status) -> Result<(), Failure> {
             continue;
         }
         print_line(&format!(
-            "{:>7}  {:<6} {:>7} {:>12} {:>11} {:>11} {:>11} {:>9} {:>8}",
+            "{:>7}  {:<10} {:>7} {:>12} {:>11} {:>11} {:>11} {:>9} {:>8}",
             backend.number,
             backend.state,
             backend.pid.unwrap_or_default(),
@@ -207,10 +217,37 @@ fn print(status: &Status) -> Result<(), Failure> {
             backend.evictions_capacity + backend.evictions_associativity,
             backend.expired,
         ))?;
+        if let Some(recovery) = &backend.recovery {
+            print_line(&format!("         {}", recovery_line(recovery)))?;
+        }
         if let Some(why) = &backend.carrier_why {
             let carrier = backend.carrier;
             print_line(&format!("         reached by {carrier}, not faster: {why}"))?;
         }
     }
     Ok(())
+}
+
+/// How far a recovery has come, or what came of it.
+fn recovery_line(recovery: &RecoveryStats) -> String {
+    let items = recovery.items + recovery.repaired;
+    let bytes = ByteSize::b(recovery.bytes);
+    let seconds = recovery.took_ms as f64 / 1e3;
+    let mut line = match recovery.shards_left {
+        0 => format!("recovered {items} items, {bytes}, in {seconds:.1} s"),
+        left => format!(
+            "recovering: {:.1} % done, {left} shards left, {items} items, {bytes}, since {seconds:.1} s",
+            f64::from(recovery.permille) / 10.0
+        ),
+    };
+    if !recovery.waits_for.is_empty() {
+        line += &format!("; waits: {}", recovery.waits_for);
+    }
+    if recovery.shards_lost > 0 {
+        line += &format!(
+            "; {} shards came back empty: two of three replicas had lost them",
+            recovery.shards_lost
+        );
+    }
+    line
 }

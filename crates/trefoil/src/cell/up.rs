@@ -1,14 +1,15 @@
-//! `cell up`: a process for each backend, watched but never restarted.
+//! `cell up`: a process for each backend, watched, and started again when it dies.
 
-use crate::args::UpArgs;
+use crate::args::{Restart, UpArgs};
+use crate::cell::revival::{Backend, Revival};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{MemoryLimit, StoreSettings};
+use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::time::Duration;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use trefoil_cell::{
@@ -19,8 +20,11 @@ use trefoil_layout::{KeyHasher, Version};
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
 pub(crate) const NAME_DEFAULT: &str = "cell";
 pub(crate) const METRICS_DEFAULT: &str = "off";
+pub(crate) const RESTART_DEFAULT: Restart = Restart::Always;
 /// Most backends of one cell on one machine.
 const BACKEND_COUNT_MAX: u32 = 256;
+/// How often backends are looked at, even if nothing is heard of their end.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -123,12 +127,6 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBu
     Ok(store.directory().to_owned())
 }
 
-struct Backend {
-    number: u32,
-    pid: u32,
-    child: Child,
-}
-
 async fn supervise(
     given: &UpArgs,
     args: &UpArgs,
@@ -139,39 +137,42 @@ async fn supervise(
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::of)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
+    let mut child_ended = signal(SignalKind::child()).map_err(Failure::of)?;
+    let start = |number| spawn(args, metrics, dir, number);
     // All at once: each waits out its predecessor's lease.
-    let mut starting = Vec::new();
-    for number in 0..count {
-        starting.push(spawn(args, metrics, dir, number)?);
-    }
     let mut backends = Vec::new();
-    for mut backend in starting {
-        await_ready(&mut backend).await?;
-        backends.push(backend);
+    for number in 0..count {
+        backends.push(Backend::new(number, start(number)?));
+    }
+    for backend in &mut backends {
+        backend.await_ready().await?;
     }
     let address = CellAddress::Path(dir.to_owned()).to_string();
-    let pids: Vec<u32> = backends.iter().map(|backend| backend.pid).collect();
+    let pids: Vec<u32> = backends.iter().map(Backend::pid).collect();
     print_line(&format!(
         "ready {}",
         serde_json::json!({ "cell": address, "pids": pids })
     ))?;
     let mut memory = MemoryLimit::new(&address, StoreSettings::from(&args.store).memory);
+    let revival = Revival::new(args, dir)?;
     loop {
+        // Those who have ended, and those whose pause before the next start is over.
+        let now = Instant::now();
+        for backend in &mut backends {
+            backend.look(now, &revival);
+            backend.start_if_due(now, &start);
+        }
+        if backends.iter().all(Backend::is_over) {
+            return Err(Failure::Failed("the last backend has died".into()));
+        }
+        let due = backends.iter().filter_map(Backend::due).min();
+        let pause = due.map_or(LOOK_PERIOD, |due| due.saturating_duration_since(now));
         tokio::select! {
             _ = hangup.recv() => crate::signals::tell(reload(given, args, &mut memory)),
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            index = any_ended(&mut backends) => {
-                let backend = backends.remove(index);
-                tracing::error!(
-                    backend = backend.number,
-                    pid = backend.pid,
-                    "a backend has died; it is not restarted: restart the whole cell to replace it"
-                );
-                if backends.is_empty() {
-                    return Err(Failure::Failed("the last backend has died".into()));
-                }
-            }
+            _ = child_ended.recv() => {}
+            () = tokio::time::sleep(pause.min(LOOK_PERIOD)) => {}
         }
     }
     stop(backends).await
@@ -191,7 +192,7 @@ fn spawn(
     metrics: Option<SocketAddr>,
     dir: &Path,
     number: u32,
-) -> Result<Backend, Failure> {
+) -> Result<Child, Failure> {
     let program =
         std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let settings = StoreSettings::from(&args.store);
@@ -227,55 +228,30 @@ fn spawn(
         address.set_port(port);
         command.args(["--metrics", &address.to_string()]);
     }
-    let child = command
+    command
         .spawn()
-        .map_err(|e| Failure::doing(format!("cannot start backend {number}"), e))?;
-    let pid = child.id().unwrap_or(0);
-    Ok(Backend { number, pid, child })
-}
-
-/// Waits for a backend's word that it serves. Its reasons for not doing so
-/// have gone to our stderr, which it shares.
-async fn await_ready(backend: &mut Backend) -> Result<(), Failure> {
-    let number = backend.number;
-    let ended = || {
-        Failure::Failed(format!(
-            "backend {number} did not start; its message stands above"
-        ))
-    };
-    let out = backend.child.stdout.take().ok_or_else(ended)?;
-    match BufReader::new(out).lines().next_line().await {
-        Ok(Some(line)) if line == "ready" => Ok(()),
-        _ => Err(ended()),
-    }
-}
-
-async fn any_ended(backends: &mut [Backend]) -> usize {
-    loop {
-        for (index, backend) in backends.iter_mut().enumerate() {
-            if !matches!(backend.child.try_wait(), Ok(None)) {
-                return index;
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        .map_err(|e| Failure::doing(format!("cannot start backend {number}"), e))
 }
 
 async fn stop(backends: Vec<Backend>) -> Outcome {
-    use rustix::process::{Pid, Signal, kill_process};
-    for backend in &backends {
-        if let Some(pid) = Pid::from_raw(backend.pid as i32) {
+    let mut children: Vec<(u32, Child)> = backends
+        .into_iter()
+        .filter_map(Backend::into_child)
+        .collect();
+    for (_, child) in &children {
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::TERM);
         }
     }
     let mut code = ExitCode::SUCCESS;
-    for mut backend in backends {
-        match tokio::time::timeout(STOP_PATIENCE, backend.child.wait()).await {
+    for (number, child) in &mut children {
+        match tokio::time::timeout(STOP_PATIENCE, child.wait()).await {
             // One that was killed before is no failure of the stop.
             Ok(_) => {}
             Err(_) => {
-                tracing::error!(backend = backend.number, "does not stop; killing it");
-                let _ = backend.child.kill().await;
+                tracing::error!(backend = number, "does not stop; killing it");
+                let _ = child.kill().await;
                 code = ExitCode::FAILURE;
             }
         }

@@ -19,6 +19,7 @@ mod left_out;
 mod packaging;
 mod read_path;
 mod readme;
+mod recovery;
 mod restarts;
 mod strangers;
 mod support;

@@ -87,10 +87,14 @@ impl Cell {
         Cell::start(&args)
     }
 
-    /// `trefoil cell up` in `dir`.
+    /// `trefoil cell up` in `dir`. A backend that is killed stays dead, unless `more` says
+    /// otherwise.
     pub fn up(dir: &Path, more: &[&str]) -> Cell {
         let dir = dir.display().to_string();
         let mut args = vec!["cell", "up", "--dir", &dir];
+        if !more.contains(&"--restart") {
+            args.extend_from_slice(&["--restart", "never"]);
+        }
         args.extend_from_slice(more);
         Cell::start(&args)
     }
