@@ -32,8 +32,10 @@ pub(super) struct Faults {
     killed: Option<usize>,
     /// The loss that the kill was, if there is no other copy.
     loss: Option<Event>,
-    /// The one started in its place.
+    /// The one started in its place, which has not recovered yet.
     successor: Option<Child>,
+    /// Those who have.
+    recovered: Vec<Child>,
     counts: BTreeMap<Fault, u64>,
     events: Vec<Event>,
 }
@@ -53,6 +55,7 @@ impl Faults {
             killed: None,
             loss: None,
             successor: None,
+            recovered: Vec::new(),
             counts,
             events: Vec::new(),
         }
@@ -65,6 +68,11 @@ impl Faults {
     /// The flushes and losses.
     pub(super) fn events(&self) -> Vec<Event> {
         self.events.iter().chain(&self.loss).copied().collect()
+    }
+
+    /// How many backends have lost their memory and voted again.
+    pub(super) fn recoveries(&self) -> u64 {
+        self.recovered.len() as u64
     }
 
     pub(super) fn killed(&self) -> Option<usize> {
@@ -81,6 +89,7 @@ impl Faults {
             return Ok(());
         }
         self.next = now + Duration::from_millis(round.rng.random_range(PAUSE_MS));
+        self.look_for_recovery(round);
         let Some(fault) = self.enabled.choose(&mut round.rng).copied() else {
             return Ok(());
         };
@@ -156,6 +165,28 @@ impl Faults {
         Ok(true)
     }
 
+    /// Once it votes again, another one may be killed.
+    fn look_for_recovery(&mut self, round: &mut Round<'_>) {
+        let (Some(number), Some(successor)) = (self.killed, self.successor.take()) else {
+            return;
+        };
+        let pid = successor.id();
+        let stats = round.cell.stats().into_iter().nth(number);
+        let stats = stats.and_then(|answer| answer.stats.ok());
+        let votes = stats.is_some_and(|stats| {
+            let is_it = stats.process.is_some_and(|process| process.pid == pid);
+            let mut recoveries = stats.members.iter().map(|member| &member.recovery);
+            is_it && recoveries.all(|recovery| matches!(recovery, Some(r) if r.shards_left == 0))
+        });
+        if !votes {
+            self.successor = Some(successor);
+            return;
+        }
+        round.server.pids[number] = pid;
+        self.killed = None;
+        self.recovered.push(successor);
+    }
+
     fn flush(&mut self, round: &Round<'_>) -> bool {
         let number = self.events.len() as u32 + 1;
         let mut event = Event::begun(NOBODY, number, 0, Kind::Flush, now_ns());
@@ -179,22 +210,18 @@ impl Faults {
     }
 
     /// Nobody is left standing still.
-    pub(super) fn end(&mut self, _: &mut Round<'_>) {
+    pub(super) fn end(&mut self) {
         self.go_on();
-        if let Some(mut successor) = self.successor.take() {
-            let _ = successor.kill();
-            let _ = successor.wait();
+        for mut child in self.recovered.drain(..).chain(self.successor.take()) {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
 
 impl Drop for Faults {
     fn drop(&mut self) {
-        self.go_on();
-        if let Some(mut successor) = self.successor.take() {
-            let _ = successor.kill();
-            let _ = successor.wait();
-        }
+        self.end();
     }
 }
 

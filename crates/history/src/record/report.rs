@@ -38,6 +38,8 @@ pub struct HistoriesReport {
     pub outcomes: BTreeMap<String, u64>,
     /// What went wrong on purpose.
     pub faults: BTreeMap<Fault, u64>,
+    /// Backends that were killed and voted again.
+    pub recoveries: u64,
     /// Histories broken on purpose, and how many of them the check noticed.
     pub damages: usize,
     /// See `damages`.
@@ -81,6 +83,7 @@ impl HistoriesReport {
             let name = format!("{} {}", kind.name(), outcome.name());
             *self.outcomes.entry(name).or_default() += count;
         }
+        self.recoveries += recorded.recoveries;
         for (fault, count) in &recorded.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
@@ -134,7 +137,9 @@ impl HistoriesReport {
             .map(|(name, n)| (name.to_string(), *n as u64));
         let _ = writeln!(text, "operations  {}", list(outcomes.collect()));
         let _ = writeln!(text, "carriers    {}", list(carriers.collect()));
-        let _ = writeln!(text, "faults      {}", list(faults.collect()));
+        let recoveries = self.recoveries;
+        let faults = list(faults.collect());
+        let _ = writeln!(text, "faults      {faults}; {recoveries} recoveries");
         let _ = writeln!(
             text,
             "checked     {} hits held against something older; {} of {} damages to good histories noticed",

@@ -33,6 +33,8 @@ pub(super) struct Recorded {
     pub carriers: BTreeMap<u32, CarrierKind>,
     /// What went wrong on purpose, and how often.
     pub faults: BTreeMap<Fault, u64>,
+    /// Backends that were killed and voted again.
+    pub recoveries: u64,
     /// What went wrong and should not have.
     pub troubles: Vec<String>,
     pub seconds: f64,
@@ -81,13 +83,15 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         faults.step(&mut round, done as f64 / plan.operations.max(1) as f64)?;
         round.look_after_workers(&mut troubles);
     }
-    faults.end(&mut round);
     round.check_servers(&faults, &mut troubles);
+    let recoveries = faults.recoveries();
+    faults.end();
     let (events, carriers) = round.end(faults.events(), &mut troubles)?;
     Ok(Recorded {
         events,
         carriers,
         faults: faults.counts(),
+        recoveries,
         troubles,
         seconds: begin.elapsed().as_secs_f64(),
     })
