@@ -143,20 +143,25 @@ impl Recovery {
         let [first, second] = &self.copied;
         for ((key, first), second) in self.keys(env).zip(first).zip(second) {
             let bound = first.bound.max(second.bound);
-            store
-                .import_bound(key.hash, bound)
-                .expect("a key of the member's shard");
-            if let (Some((a, data)), Some((b, _))) = (&first.value, &second.value)
-                && a == b
-                && *a == bound
-                && let Some(entry) = DataEntry::decode(data)
-            {
+            let agreed = match (&first.value, &second.value) {
+                (Some((a, data)), Some((b, _))) if a == b && *a == bound => DataEntry::decode(data),
+                _ => None,
+            };
+            let installed = agreed.map(|entry| {
                 let mutation = Mutation {
                     action: Action::Set,
                     version: bound,
                     entry,
                 };
-                store.import(env.now(), &mutation);
+                store.import(env.now(), &mutation).outcome
+            });
+            let is_known = matches!(
+                installed,
+                Some(Outcome::Applied | Outcome::Superseded { .. })
+            );
+            if !is_known {
+                let known = store.import_bound(key.hash, bound);
+                known.expect("a key of the member's shard");
             }
         }
     }

@@ -314,12 +314,16 @@ impl Store {
                 };
                 // A corpus that is loaded is not served yet; what recovery installs
                 // comes in by a way of its own.
-                let recovers = target.is_recovering() && kind != MutationKind::Load;
+                let imports = target.is_recovering() && kind == MutationKind::Load;
+                let recovers = target.is_recovering() && !imports;
                 let result = match refused {
                     Err(rejection) => Ok(Outcome::Rejected(rejection)),
                     Ok(()) if self.is_revoked() => Ok(Outcome::Rejected(Rejection::WrongShard)),
                     Ok(()) if recovers && !is_repeatable(mutation.action) => {
                         Ok(Outcome::Rejected(Rejection::Recovering))
+                    }
+                    Ok(()) if imports => {
+                        target.import(&self.shared, now, hash, mutation, &mut effort)
                     }
                     Ok(()) => target.mutate(&self.shared, now, hash, mutation, &mut effort),
                 };

@@ -131,9 +131,10 @@ impl Store {
         Ok(())
     }
 
-    /// A mutation that a recovering shard does not refuse: what recovery
-    /// installs, by the same rules as any other. How far its version lies ahead of
-    /// the clock is not asked: those it comes from have taken it.
+    /// Stores what the shard's peers hold: while it recovers, unless something newer of
+    /// the key itself is known; afterwards by the rules of any other mutation. How far
+    /// its version lies ahead of the clock is not asked: those it comes from have taken
+    /// it.
     pub fn import(&self, now: Now, mutation: &Mutation<'_>) -> Ack {
         self.execute(now, mutation, MutationKind::Load, Ok(()))
     }

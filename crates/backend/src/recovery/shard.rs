@@ -139,6 +139,8 @@ impl Copy<'_> {
             self.install(first, page, held?).await?;
             from = until;
             self.progress.came_to(from);
+            // Its index grows as fast as it is filled.
+            while self.member.store.maintain(clock::now()).more {}
             match next? {
                 Some(next) => page = next,
                 None => return Ok(()),
@@ -182,10 +184,9 @@ impl Copy<'_> {
 
     fn value(&self, item: &Item) {
         match item.install(self.member) {
+            Some(Outcome::Applied) => self.progress.installed(item.data.len()),
             // Something newer came meanwhile.
-            Some(Outcome::Applied | Outcome::Superseded { .. }) => {
-                self.progress.installed(item.data.len());
-            }
+            Some(Outcome::Superseded { .. }) => {}
             _ => self.bound(item.hash, item.version),
         }
     }

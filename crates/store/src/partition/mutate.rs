@@ -142,6 +142,34 @@ impl Partition {
         Ok(Outcome::Applied)
     }
 
+    /// Stores what a recovering shard's peers hold, unless something newer of the very key
+    /// is known. The floor does not count yet: what has raised it here, while nobody was
+    /// answered, was an eviction of what came to be known in the same way, of another key.
+    /// From the first vote on it holds for whatever is not here.
+    pub(crate) fn import(
+        &mut self,
+        shared: &Shared,
+        now: Now,
+        hash: KeyHash,
+        mutation: &Mutation<'_>,
+        effort: &mut Effort,
+    ) -> Result<Outcome, NoRoom> {
+        self.write_what_is_unwritten(shared);
+        let found = self.find(shared, hash);
+        let known = match found {
+            Some((_, entry)) => Some(entry.version),
+            None => self.tombstones.version(hash),
+        };
+        let bound = known.unwrap_or_default().max(self.flush_floor);
+        if mutation.version < bound || self.is_flushed(mutation.version) {
+            return Ok(Outcome::Superseded { bound });
+        }
+        if found.is_none_or(|(_, entry)| entry.version != mutation.version) {
+            self.install(shared, now, hash, found, mutation, effort)?;
+        }
+        Ok(Outcome::Applied)
+    }
+
     /// See [`control::stamp`].
     pub(crate) fn key_stamp(&self, shared: &Shared, hash: KeyHash) -> u64 {
         let words = shared.regions.control.words();

@@ -251,6 +251,35 @@ fn bounds_come_in_and_never_fall() {
     }
 }
 
+#[test]
+fn what_a_recovering_shard_evicts_keeps_nothing_else_out() {
+    // Small: most of it is evicted, and raises the floor.
+    let store = store(2);
+    store.set_recovering(1, true);
+    let value = [7; 1500];
+    let numbers: Vec<u32> = keys_of(1).take(2000).collect();
+    let mut outcomes = HashMap::new();
+    for (at, number) in numbers.iter().enumerate() {
+        // The newest ones first.
+        let n = 10_000 - at as u64;
+        let key = key(*number);
+        let ack = store.import(START, &mutation(Action::Set, &key, &value, n));
+        *outcomes.entry(format!("{:?}", ack.outcome)).or_insert(0) += 1;
+    }
+    assert_eq!(outcomes, HashMap::from([("Applied".to_owned(), 2000)]));
+    let stats = store.stats();
+    assert!(stats.counts.evicted_capacity > 500, "{:?}", stats.counts);
+    store.set_recovering(1, false);
+    // From now on it holds: what was evicted is not stored again in an older form.
+    let newest = version(10_000);
+    let evicted = numbers.iter().filter(|n| get(&store, &key(**n)).is_none());
+    for number in evicted {
+        let outcome = set(&store, &key(*number), b"older", 1);
+        assert!(matches!(outcome, Outcome::Superseded { bound } if bound <= newest));
+    }
+    assert_eq!(store.check(), Ok(()));
+}
+
 /// What an export in batches of `count` tells: bounds by key, values, floors.
 #[derive(Default, Debug, PartialEq)]
 struct Known {
