@@ -7,8 +7,8 @@ use crate::hot::Hot;
 use crate::lending::Lending;
 use crate::recovery::Progress;
 use std::cmp::Ordering;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig};
 use trefoil_fabric::clock::monotonic_ns;
@@ -119,19 +119,11 @@ impl Member {
                 outcome: Outcome::Rejected(rejection),
             };
         }
-        let _turn = self.make_fit(mutation);
-        self.store.mutate(clock::now(), mutation)
-    }
-
-    /// Makes what a mutation stores fit, if others can give what is missing; to be kept
-    /// until it is stored.
-    pub(crate) fn make_fit(&self, mutation: &Mutation<'_>) -> Option<MutexGuard<'_, ()>> {
-        let entry_len = mutation.entry.encoded_len();
         // Nobody gives anything up for a key that is not stored here.
+        let entry_len = mutation.entry.encoded_len();
         let lends = Lending::is_for(entry_len) && self.holds(mutation.entry.key);
-        lends
-            .then(|| self.lending.make_fit(self, entry_len))
-            .flatten()
+        let _turn = lends.then(|| self.lending.make_fit(self, entry_len));
+        self.store.mutate(clock::now(), mutation)
     }
 
     /// Executes a lookup; the data lies in `into`.

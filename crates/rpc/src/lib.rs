@@ -15,9 +15,9 @@ pub use connect::{
     RELOAD_PATH, Service, client, endpoint_tcp, endpoint_unix, service, shown_token,
 };
 pub use convert::{
-    ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_bounds, decode_hash,
-    decode_lookup_answer, decode_mutation, decode_touches, decode_version, encode_ack,
-    encode_bound, encode_hash, encode_long_answer, encode_lookup_answer, encode_mutation,
-    encode_touches, encode_version,
+    ContractError, TOUCH_COUNT_MAX, Touches, decode_ack, decode_hash, decode_held,
+    decode_lookup_answer, decode_mutation, decode_touches, decode_version, encode_ack, encode_hash,
+    encode_held, encode_long_answer, encode_lookup_answer, encode_mutation, encode_touches,
+    encode_version,
 };
 pub use generated::v1;

@@ -12,6 +12,8 @@ pub enum Rule {
     Client(trefoil_client_core::mutants::Mutant),
     /// One of the stores'.
     Store(trefoil_store::mutants::Mutant),
+    /// One of recovery's.
+    Recovery(trefoil_recovery::mutants::Mutant),
 }
 
 impl Rule {
@@ -20,6 +22,7 @@ impl Rule {
         match self {
             Rule::Client(mutant) => trefoil_client_core::mutants::set(Some(mutant)),
             Rule::Store(mutant) => trefoil_store::mutants::set(Some(mutant)),
+            Rule::Recovery(mutant) => trefoil_recovery::mutants::set(Some(mutant)),
         }
     }
 }
@@ -28,6 +31,7 @@ impl Rule {
 fn mend_all() {
     trefoil_client_core::mutants::set(None);
     trefoil_store::mutants::set(None);
+    trefoil_recovery::mutants::set(None);
 }
 
 /// Runs up to `count` seeds from `first` with `rule` broken on all threads;

@@ -1,45 +1,25 @@
-//! A crashed backend's members come back empty and recover from their peers,
-//! one peer at a time (rules 6 to 10): what epochs exist for.
+//! A crashed backend's members come back empty and recover from their peers, by the
+//! product's own machine: what epochs exist for.
 //!
-//! ```text
-//! lease ended -> new, recovering incarnation
-//!   -> raise the first peer's epoch -> copy from it
-//!   -> raise the second peer's epoch -> copy from it
-//!   -> install: the higher bound; a value only if both held it -> serving
-//! ```
-//! Every arrow is a step of its own, with anything in between.
+//! A question is put, and its answer made, at one moment; it arrives at a later one, with
+//! anything in between.
 
-use crate::env::{Env, Key, Life};
+use crate::env::{Env, Life};
 use crate::stats::Mark;
-use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Action, Expected, Found, Mutation, Outcome};
-use trefoil_layout::{Version, epoch};
-use trefoil_region::WordBuffer;
-
-/// A version that nobody issues: a CAS that expects it changes nothing and
-/// names the bound.
-const NEVER: Version = Version {
-    time_ns: 0,
-    origin: 1,
-};
-
-/// What a peer holds of one key.
-#[derive(Debug, Clone, Default)]
-struct Copied {
-    bound: Version,
-    value: Option<(Version, Vec<u8>)>,
-}
+use trefoil_recovery::{Answer, Ask, Ended};
+use trefoil_store::{PLACES, Store};
 
 /// One member's recovery.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     member: usize,
-    /// The other two of its cohort, in the order of copying.
+    /// The other two of its cohort; values come from the first.
     peers: [usize; 2],
-    epoch: u32,
-    stage: usize,
-    /// By peer, then by key of this cohort.
-    copied: [Vec<Copied>; 2],
+    /// Once it has come back.
+    machine: Option<trefoil_recovery::Recovery<Vec<u8>>>,
+    /// Answers on their way.
+    answers: [Option<Answer<Vec<u8>>>; 2],
+    has_voted: bool,
 }
 
 impl Recovery {
@@ -53,132 +33,86 @@ impl Recovery {
         Recovery {
             member,
             peers,
-            epoch: 0,
-            stage: 0,
-            copied: Default::default(),
+            machine: None,
+            answers: [None, None],
+            has_voted: false,
         }
     }
 
-    /// Takes one step; `true` when the member serves again.
+    /// Takes one step; `true` when the member serves again, and has been repaired.
     pub(crate) fn step(&mut self, env: &mut Env<'_>) -> bool {
-        match self.stage {
-            0 => {
-                let old = env.current(self.member);
-                if old.life.get() == Life::Dead {
-                    if env.time_ns.get() < old.lease_end_ns.get() {
-                        return false;
-                    }
-                    let fresh = env.instance(old.backend);
-                    for shard in 0..fresh.store.shard_count() {
-                        fresh.store.set_recovering(shard, true);
-                    }
-                    env.serving[fresh.backend] = env.instances.len();
-                    env.instances.push(fresh);
+        let shard = env.members[self.member].place;
+        if self.machine.is_none() {
+            let old = env.current(self.member);
+            if old.life.get() == Life::Dead {
+                if env.time_ns.get() < old.lease_end_ns.get() {
+                    return false;
                 }
-                // Whoever copies from a peer also belongs to its new epoch.
-                self.epoch = env.epoch_above(self.peers);
-                env.raise_epoch(self.member, self.epoch);
+                let fresh = env.instance(old.backend);
+                for shard in 0..fresh.store.shard_count() {
+                    fresh.store.set_recovering(shard, true);
+                }
+                env.serving[fresh.backend] = env.instances.len();
+                env.instances.push(fresh);
             }
-            1 | 3 => env.raise_epoch(self.peers[self.stage / 2], self.epoch),
-            2 | 4 => {
-                self.copied[self.stage / 2 - 1] = self.copy(env, self.peers[self.stage / 2 - 1])
-            }
-            _ => {
-                self.install(env);
-                let shard = env.members[self.member].place;
-                env.current(self.member).store.set_recovering(shard, false);
-                env.mark(Mark::Recovered);
-            }
+            self.machine = Some(trefoil_recovery::Recovery::new(shard));
+            self.tell(env, "begins to recover");
+            return false;
         }
-        env.trace.line(None, || {
-            let what = [
-                "begins to recover",
-                "raises the first peer's epoch",
-                "copies from the first peer",
-                "raises the second peer's epoch",
-                "copies from the second peer",
-                "has recovered",
-            ][self.stage];
-            format!("member {} {what}, epoch {}", self.member, self.epoch)
-        });
-        self.stage += 1;
-        self.stage > 5
-    }
-
-    fn keys<'e>(&self, env: &'e Env<'_>) -> impl Iterator<Item = &'e Key> + use<'e> {
-        let cohort = self.member - self.member % 3;
-        env.keys
-            .iter()
-            .filter(move |key| key.first_member == cohort)
-    }
-
-    fn copy(&self, env: &Env<'_>, peer: usize) -> Vec<Copied> {
-        let store = &env.current(peer).store;
-        let mut buffer = WordBuffer::default();
-        self.keys(env)
-            .map(|key| {
-                let probe = Mutation {
-                    action: Action::Cas(Expected::Version(NEVER)),
-                    version: NEVER,
-                    entry: DataEntry {
-                        key: &key.bytes,
-                        ..DataEntry::default()
-                    },
-                };
-                let bound = match store.mutate(env.now(), &probe).outcome {
-                    Outcome::Mismatch { bound, .. } | Outcome::Superseded { bound } => bound,
-                    other => unreachable!("a CAS that expects nothing known: {other:?}"),
-                };
-                let value = match store.lookup(env.now(), &key.bytes, &mut buffer).found {
-                    Found::Present { version, data } => Some((version, data.to_vec())),
-                    _ => None,
-                };
-                Copied { bound, value }
-            })
-            .collect()
-    }
-
-    fn install(&mut self, env: &Env<'_>) {
-        let store = &env.current(self.member).store;
-        let [first, second] = &self.copied;
-        for ((key, first), second) in self.keys(env).zip(first).zip(second) {
-            let bound = first.bound.max(second.bound);
-            let agreed = match (&first.value, &second.value) {
-                (Some((a, data)), Some((b, _))) if a == b && *a == bound => DataEntry::decode(data),
-                _ => None,
-            };
-            let installed = agreed.map(|entry| {
-                let mutation = Mutation {
-                    action: Action::Set,
-                    version: bound,
-                    entry,
-                };
-                store.import(env.now(), &mutation).outcome
-            });
-            let is_known = matches!(
-                installed,
-                Some(Outcome::Applied | Outcome::Superseded { .. })
-            );
-            if !is_known {
-                let known = store.import_bound(key.hash, bound);
-                known.expect("a key of the member's shard");
-            }
+        let Some(machine) = &mut self.machine else {
+            return false;
+        };
+        let peer = env.rng.index(2);
+        if let Some(answer) = self.answers[peer].take() {
+            let store = &env.current(self.member).store;
+            let taken = machine.answer(peer, answer, store, env.now());
+            taken.expect("peers speak the same language");
+        } else if let Some(ask) = machine.ask(peer) {
+            let text = format!("asks member {} for {ask:?}", self.peers[peer]);
+            let shard = env.members[self.peers[peer]].place;
+            let store = &env.current(self.peers[peer]).store;
+            self.answers[peer] = Some(answer(env, store, shard, ask));
+            self.tell(env, &text);
         }
+        let Some(machine) = &self.machine else {
+            return false;
+        };
+        let (votes, ended) = (machine.votes(), machine.ended());
+        if votes && !self.has_voted {
+            self.has_voted = true;
+            env.mark(Mark::Recovered);
+            self.tell(env, "votes");
+        }
+        match ended {
+            None => false,
+            Some(Ended::Recovered) => true,
+            other => unreachable!("one failure at a time: {other:?}"),
+        }
+    }
+
+    fn tell(&self, env: &Env<'_>, what: &str) {
+        let line = || format!("member {} {what}", self.member);
+        env.trace.line(None, line);
     }
 }
 
-impl Env<'_> {
-    fn raise_epoch(&self, member: usize, epoch: u32) {
-        let shard = self.members[member].place;
-        self.current(member).store.raise_epoch(shard, epoch);
-    }
-
-    /// An epoch above those of both peers.
-    fn epoch_above(&self, peers: [usize; 2]) -> u32 {
-        let [a, b] = peers.map(|peer| {
-            let shard = self.members[peer].place;
-            self.current(peer).store.epoch(shard)
-        });
-        epoch::shared_above(a.max(b)).expect("no run has so many recoveries")
+/// What a peer answers, in pages of any length.
+fn answer(env: &Env<'_>, store: &Store, shard: usize, ask: Ask) -> Answer<Vec<u8>> {
+    match ask {
+        Ask::Standing { raise_to } => {
+            let standing = trefoil_recovery::standing(store, shard, raise_to);
+            Answer::Standing(standing.expect("epochs that may follow"))
+        }
+        Ask::Items {
+            from,
+            until,
+            values,
+        } => {
+            let len = 1 + env.rng.below(PLACES.end);
+            let places = from..until.min(from + len);
+            let page = trefoil_recovery::items(store, env.now(), shard, places, values);
+            Answer::Items(page)
+        }
+        Ask::Long { .. } => unreachable!("no value of a run is so long"),
     }
 }

@@ -65,4 +65,4 @@ pub use reload::ReloadError;
 pub use space::{Regions, Space};
 pub use stats::{Counts, MutationKind, OutcomeCounts, Resident, StoreStats};
 pub use store::Store;
-pub use transfer::{BoundsCursor, Exported, PLACES};
+pub use transfer::{Exported, PLACES};

@@ -319,7 +319,9 @@ impl Store {
                 let result = match refused {
                     Err(rejection) => Ok(Outcome::Rejected(rejection)),
                     Ok(()) if self.is_revoked() => Ok(Outcome::Rejected(Rejection::WrongShard)),
-                    Ok(()) if recovers && !is_repeatable(mutation.action) => {
+                    // What it keeps without an answer is the same as a copy of the message
+                    // that comes late, when it has recovered.
+                    Ok(()) if recovers && !target.keeps(mutation.action) => {
                         Ok(Outcome::Rejected(Rejection::Recovering))
                     }
                     Ok(()) if imports => {
@@ -505,13 +507,6 @@ impl Store {
         let (_, number) = self.place(key).ok()?;
         Some((number, self.partitions[number].enter().live.floor()))
     }
-}
-
-/// Whether a recovering shard stores what it may not acknowledge (rule 8): a SET or an
-/// ERASE that it keeps is the same as a copy of the message that comes late, when it
-/// has recovered. So what is written meanwhile has its third copy.
-const fn is_repeatable(action: Action) -> bool {
-    matches!(action, Action::Set | Action::Erase)
 }
 
 /// The answer to a mutation of a key that this backend has no shard for.

@@ -158,20 +158,6 @@ impl Tombstones {
             self.ring[place].hash.tag = 0;
         }
     }
-
-    /// Erased keys and their versions, by place from `first` on; `None` where a
-    /// key has a value again.
-    pub(crate) fn iter_from(
-        &self,
-        first: usize,
-    ) -> impl Iterator<Item = Option<(KeyHash, Version)>> + '_ {
-        let ring = self.ring.get(first..).unwrap_or_default().iter();
-        ring.map(|tombstone| {
-            let live = tombstone.hash.tag != 0;
-            live.then_some((tombstone.hash, tombstone.version))
-        })
-    }
-
     /// Erased keys remembered.
     pub(crate) fn count(&self) -> usize {
         self.count
@@ -258,7 +244,6 @@ mod tests {
             assert_eq!(tombstones.version(hash), found, "{n}: {key}");
             let live = list.iter().filter(|(_, _, live)| *live).count();
             assert_eq!(tombstones.count(), live);
-            assert_eq!(tombstones.iter_from(0).flatten().count(), live);
         }
     }
 

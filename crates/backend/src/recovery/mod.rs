@@ -1,122 +1,174 @@
-//! A backend that has lost its memory and comes back without its cell: it learns from
-//! the other two of each cohort what they know, and then votes again (DESIGN section 4,
-//! rules 6 to 10).
-//!
-//! ```text
-//! for each shard   ask both for its epoch
-//!                  raise it at both, and here, to one above all of them
-//!                  copy: from one the values, from the other what it holds at which
-//!                        version, the same places of both; at last tombstones, floors
-//!                  vote
-//!                  repair: values that both hold and this one lacks, because they were
-//!                          written while it was copying
-//! ```
-//!
-//! The shard serves nobody while it is copied, but keeps what is written meanwhile
-//! ([`trefoil_store::Store`] says how). Everything may be interrupted and begins again
-//! where it was, unless a peer has lost its memory, too.
-//!
-//! **Two of three have lost the shard.** Then no value has a quorum any more, and the
-//! promise is void. Nothing is invented: the shard comes back empty, nothing older than
-//! what the third one knows is stored, and an error says so.
+//! Recovery of a backend that has lost its memory: asks its peers what the machine wants
+//! to know ([`trefoil_recovery`]).
 
-mod merge;
 mod peer;
 mod progress;
-mod repair;
-mod shard;
 
 pub(crate) use progress::Progress;
 
+use crate::clock;
 use crate::member::Member;
 use crate::state::State;
 use crate::stop::Stop;
+use bytes::Bytes;
+use peer::{Peer, Setback};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use trefoil_recovery::{Ended, Recovery};
 
 /// Between two attempts: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Why a shard's recovery cannot go on at the moment.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Setback {
-    /// It may come back.
-    #[error("backend {number} cannot be asked: {why}")]
-    Unreachable {
-        /// Which.
-        number: u32,
-        /// What it, or the system, says.
-        why: String,
-    },
-    /// Its memory is another one than that from which was copied.
-    #[error("backend {number} was restarted meanwhile")]
-    Restarted {
-        /// Which.
-        number: u32,
-    },
-    /// Every recovery takes one.
-    #[error("the epochs are used up: restart the whole cell")]
-    EpochsUsedUp,
-    /// This server ends.
-    #[error("the server is shutting down")]
-    Stopping,
-}
-
 /// Recovers every shard of the members that have to, one after the other.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
-    let recovers = |member: &&Arc<Member>| member.recovery.is_some();
-    for member in state.members.iter().filter(recovers) {
+    for member in &state.members {
         let Some(progress) = &member.recovery else {
             continue;
         };
         progress.begin();
         for shard in 0..member.store.shard_count() {
-            if !until_done(stop, progress, || {
-                runtime.block_on(shard::recover(state, member, shard, progress))
-            }) {
-                return;
+            let task = Task {
+                state,
+                stop,
+                member,
+                progress,
+                shard,
+            };
+            match runtime.block_on(task.run()) {
+                Some(Ended::Recovered) => {}
+                Some(Ended::Lost) => {
+                    progress.shard_lost();
+                    tracing::error!(
+                        backend = member.number,
+                        shard = member.store.config().shards.shard(shard),
+                        "two of three replicas had lost this shard before one had recovered: it is empty now"
+                    );
+                }
+                Some(Ended::EpochsUsedUp) => {
+                    tracing::error!("the epochs are used up: restart the whole cell");
+                    return;
+                }
+                // The server ends.
+                None => return,
             }
-            progress.shard_done();
         }
+        let stats = progress.stats();
         tracing::info!(
             backend = member.number,
-            items = progress.items(),
-            bytes = progress.bytes(),
-            disagreed = progress.disagreed(),
-            took_ms = progress.took().as_millis() as u64,
-            "recovered: it votes again"
+            items = stats.items,
+            bytes = stats.bytes,
+            disagreed = stats.disagreed,
+            repaired = stats.repaired,
+            took_ms = stats.took_ms,
+            "recovered"
         );
-        for shard in 0..member.store.shard_count() {
-            if !until_done(stop, progress, || {
-                runtime.block_on(repair::repair(state, member, shard, progress))
-            }) {
-                return;
-            }
-        }
     }
 }
 
-/// Tries again until it is done; `false` if the server ends before.
-fn until_done(
-    stop: &Stop,
-    progress: &Progress,
-    mut attempt: impl FnMut() -> Result<(), Setback>,
-) -> bool {
-    let mut pause = PAUSE_MIN;
-    loop {
-        match attempt() {
-            Ok(()) => {
-                progress.gets_on();
-                return true;
+/// One shard of a member.
+struct Task<'t> {
+    state: &'t Arc<State>,
+    stop: &'t Stop,
+    member: &'t Member,
+    progress: &'t Progress,
+    shard: usize,
+}
+
+impl Task<'_> {
+    /// Until it has ended; `None` if the server ends before.
+    async fn run(&self) -> Option<Ended> {
+        let mut recovery = Recovery::<Bytes>::new(self.shard);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let place = recovery.place();
+            match self.attempt(&mut recovery).await {
+                Ok(ended) => {
+                    self.progress.gets_on();
+                    return Some(ended);
+                }
+                Err(Setback::Stopping) => return None,
+                Err(setback) => self.progress.waits_for(&setback.to_string()),
             }
-            Err(Setback::Stopping) => return false,
-            Err(setback) => progress.waits_for(&setback.to_string()),
+            if recovery.place() > place {
+                pause = PAUSE_MIN;
+            }
+            if self.stop.wait(pause) {
+                return None;
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
         }
-        if stop.wait(pause) {
-            return false;
+    }
+
+    /// Until it has ended, or a peer does not answer. Each peer has one question at a
+    /// time.
+    async fn attempt(&self, recovery: &mut Recovery<Bytes>) -> Result<Ended, Setback> {
+        let mut peers = self.peers()?;
+        // Not always the same one has the work.
+        if self.shard % 2 == 1 {
+            peers.swap(0, 1);
         }
-        pause = (pause * 2).min(PAUSE_MAX);
+        let [first, second] = &peers;
+        let (mut one, mut other) = (None, None);
+        let result = loop {
+            if one.is_none() {
+                one = recovery.ask(0).map(|ask| Box::pin(first.ask(ask)));
+            }
+            if other.is_none() {
+                other = recovery.ask(1).map(|ask| Box::pin(second.ask(ask)));
+            }
+            let (number, answer) = tokio::select! {
+                Some(answer) = conditional(&mut one) => {
+                    one = None;
+                    (0, answer)
+                }
+                Some(answer) = conditional(&mut other) => {
+                    other = None;
+                    (1, answer)
+                }
+                else => break Err(Setback::Stopping),
+            };
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(setback) => break Err(setback),
+            };
+            let taken = recovery.answer(number, answer, &self.member.store, clock::now());
+            if let Err(nonsense) = taken {
+                break Err(peers[number].cannot(nonsense.to_string()));
+            }
+            self.progress.is_at(recovery);
+            if let Some(ended) = recovery.ended() {
+                return Ok(ended);
+            }
+        };
+        recovery.failed(0);
+        recovery.failed(1);
+        result
+    }
+
+    /// The other two of the shard's cohort.
+    fn peers(&self) -> Result<[Peer; 2], Setback> {
+        let config = self.state.config();
+        let shard = self.member.store.config().shards.shard(self.shard);
+        let cohort = config.placement().cohort_of_shard(shard);
+        let own = self.member.number;
+        let others = cohort.as_slice().iter().filter(|number| **number != own);
+        let mut peers = Vec::new();
+        for number in others {
+            peers.push(Peer::new(self.state, &config, *number, shard)?);
+        }
+        peers.try_into().map_err(|_| Setback::Unreachable {
+            number: own,
+            why: "its cohort has no two others".into(),
+        })
+    }
+}
+
+/// Waits for a question's answer, if one was asked.
+async fn conditional<F: Future + Unpin>(question: &mut Option<F>) -> Option<F::Output> {
+    match question {
+        Some(question) => Some(question.await),
+        None => None,
     }
 }

@@ -1,14 +1,15 @@
-//! Another member of a shard's cohort, as the one sees it that asks it for what it
-//! knows.
+//! Another member of a shard's cohort, asked by messages.
 
-use super::Setback;
 use crate::state::State;
+use bytes::Bytes;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 use trefoil_cell::CellConfig;
 use trefoil_layout::Version;
 use trefoil_layout::op::Found;
+use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, Credentials, v1};
 
@@ -20,28 +21,33 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Why a shard's recovery cannot go on at the moment.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Setback {
+    /// It may come back.
+    #[error("backend {number} cannot be asked: {why}")]
+    Unreachable {
+        /// Which.
+        number: u32,
+        /// What it, or the system, says.
+        why: String,
+    },
+    /// This server ends.
+    #[error("the server is shutting down")]
+    Stopping,
+}
+
 /// See the module.
 pub(super) struct Peer {
     /// Its number.
-    pub(super) number: u32,
+    number: u32,
     /// The cell's number of the shard.
     shard: u32,
     life: u64,
     /// The memory that was met first; 0 before.
-    incarnation: u64,
+    incarnation: AtomicU64,
     client: Client,
     state: Arc<State>,
-}
-
-/// What a peer says of the shard.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
-    pub(super) epoch: u32,
-    /// It has lost its memory, too.
-    pub(super) recovering: bool,
-    pub(super) incarnation: u64,
-    /// The highest version that it has ever applied.
-    pub(super) newest: Version,
 }
 
 impl Peer {
@@ -63,10 +69,33 @@ impl Peer {
             number,
             shard,
             life: config.life,
-            incarnation: 0,
+            incarnation: AtomicU64::new(0),
             client: trefoil_rpc::client(channel, Credentials::none()),
             state: Arc::clone(state),
         })
+    }
+
+    /// Asks it, and waits for the answer.
+    pub(super) async fn ask(&self, ask: Ask) -> Result<Answer<Bytes>, Setback> {
+        match ask {
+            Ask::Standing { raise_to } => self.raise_epoch(raise_to).await.map(Answer::Standing),
+            Ask::Items {
+                from,
+                until,
+                values,
+            } => self.items(from, until, values).await.map(Answer::Items),
+            Ask::Long { key, version } => self.long(key, version).await.map(Answer::Long),
+        }
+    }
+
+    /// Nothing can be had of it, for this reason.
+    pub(super) fn cannot(&self, why: String) -> Setback {
+        let number = self.number;
+        Setback::Unreachable { number, why }
+    }
+
+    fn malformed(&self, error: ContractError) -> Setback {
+        self.cannot(format!("it answers nonsense: {error}"))
     }
 
     fn name(&self) -> Option<v1::ShardName> {
@@ -74,37 +103,29 @@ impl Peer {
             backend: self.number,
             shard: self.shard,
             life: self.life,
-            incarnation: self.incarnation,
+            incarnation: self.incarnation.load(Ordering::Relaxed),
         })
     }
 
-    /// Its standing, after it has raised the shard's epoch to `epoch`; 0 only asks. The
-    /// first one that is asked for fixes the memory that is meant from then on.
-    pub(super) async fn raise_epoch(&mut self, epoch: u32) -> Result<Standing, Setback> {
-        let request = v1::RaiseEpochRequest {
-            shard: self.name(),
-            epoch,
-        };
+    async fn raise_epoch(&self, epoch: u32) -> Result<Standing, Setback> {
+        let shard = self.name();
+        let request = v1::RaiseEpochRequest { shard, epoch };
         let mut client = self.client.clone();
         let answer = self.call(client.raise_epoch(request)).await?;
-        self.incarnation = answer.incarnation;
+        // From now on it is this memory that is meant.
+        self.incarnation
+            .store(answer.incarnation, Ordering::Relaxed);
+        let bound_max = answer.bound_max.map(trefoil_rpc::decode_version);
         Ok(Standing {
             epoch: answer.epoch,
-            recovering: answer.recovering,
+            is_lost: answer.recovering,
             incarnation: answer.incarnation,
-            newest: answer
-                .newest
-                .map(trefoil_rpc::decode_version)
-                .unwrap_or_default(),
+            bound_max: bound_max.unwrap_or_default(),
+            bucket_count: answer.bucket_count,
         })
     }
 
-    /// One page of what stands in its index from place `from` on.
-    pub(super) async fn items(
-        &self,
-        (from, until): (u64, u64),
-        values: bool,
-    ) -> Result<v1::CopyItemsResponse, Setback> {
+    async fn items(&self, from: u64, until: u64, values: bool) -> Result<Page<Bytes>, Setback> {
         let request = v1::CopyItemsRequest {
             shard: self.name(),
             from,
@@ -113,58 +134,43 @@ impl Peer {
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
-        if page.next <= from || page.next > until {
-            return Err(self.nonsense("a page that does not lead on"));
-        }
-        Ok(page)
-    }
-
-    /// One page of its other bounds, after `page` if there was one.
-    pub(super) async fn bounds(
-        &self,
-        page: Option<&v1::CopyBoundsResponse>,
-    ) -> Result<v1::CopyBoundsResponse, Setback> {
-        let request = v1::CopyBoundsRequest {
-            shard: self.name(),
-            partition: page.map_or(0, |page| page.partition),
-            tombstone: page.map_or(0, |page| page.tombstone),
+        let item = |item: v1::CopiedItem| {
+            let version = item.version.map(trefoil_rpc::decode_version);
+            let data = match item.data.is_empty() {
+                false => Data::Whole(item.data),
+                true => Data::Long { key: item.key },
+            };
+            version.map(|version| Item { version, data })
         };
-        let mut client = self.client.clone();
-        self.call(client.copy_bounds(request)).await
+        let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
+        let held = trefoil_rpc::decode_held(&page.held);
+        Ok(Page {
+            next: page.next,
+            epoch: page.epoch,
+            items: items.ok_or_else(|| self.malformed(ContractError::Missing("version")))?,
+            held: held.map_err(|error| self.malformed(error))?,
+        })
     }
 
-    /// A long value's data entry, if it is still of this version.
-    pub(super) async fn long_item(
-        &self,
-        key: &[u8],
-        version: Version,
-    ) -> Result<Option<bytes::Bytes>, Setback> {
+    async fn long(&self, key: Vec<u8>, version: Version) -> Result<Option<Bytes>, Setback> {
         let request = v1::LookupRequest {
             backend: self.number,
             config_id: self.state.config().config_id,
-            key: key.to_vec().into(),
+            key: key.into(),
             life: self.life,
         };
         let mut client = self.client.clone();
         let answer = self.call(client.lookup(request)).await?;
         let found = trefoil_rpc::decode_lookup_answer(&answer).map_err(|e| self.malformed(e))?;
-        let is_this = matches!(found.found, Found::Present { version: v, .. } if v == version);
+        let is_this = match found.found {
+            Found::Present { version: found, .. } => found == version,
+            Found::Absent => false,
+            Found::Rejected(rejection) => return Err(self.cannot(rejection.to_string())),
+        };
         Ok(match answer.found {
             Some(lookup_response::Found::Present(present)) if is_this => Some(present.data),
             _ => None,
         })
-    }
-
-    /// What it has sent is none of this contract's messages.
-    pub(super) fn malformed(&self, error: ContractError) -> Setback {
-        self.nonsense(&error.to_string())
-    }
-
-    /// The same, in other words.
-    pub(super) fn nonsense(&self, why: &str) -> Setback {
-        let why = format!("it answers nonsense: {why}");
-        let number = self.number;
-        Setback::Unreachable { number, why }
     }
 
     /// Waits for an answer, but not for ever, nor beyond the server's end.
@@ -174,21 +180,14 @@ impl Peer {
     ) -> Result<T, Setback> {
         let mut call = std::pin::pin!(call);
         let begin = Instant::now();
-        let number = self.number;
         loop {
             match tokio::time::timeout(LOOK_PERIOD, call.as_mut()).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) if status.code() == Code::Aborted => {
-                    return Err(Setback::Restarted { number });
-                }
-                Ok(Err(status)) => {
-                    let why = status.message().to_owned();
-                    return Err(Setback::Unreachable { number, why });
-                }
+                Ok(Err(status)) => return Err(self.cannot(status.message().to_owned())),
                 Err(_) if self.state.is_stopping() => return Err(Setback::Stopping),
                 Err(_) if begin.elapsed() >= CALL_PATIENCE => {
-                    let why = format!("no answer within {} s", CALL_PATIENCE.as_secs());
-                    return Err(Setback::Unreachable { number, why });
+                    let seconds = CALL_PATIENCE.as_secs();
+                    return Err(self.cannot(format!("no answer within {seconds} s")));
                 }
                 Err(_) => {}
             }

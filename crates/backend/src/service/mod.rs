@@ -373,17 +373,6 @@ impl Trefoil for RpcService {
         Ok(Response::new(copy::items(member, shard, request)))
     }
 
-    async fn copy_bounds(
-        &self,
-        request: Request<v1::CopyBoundsRequest>,
-    ) -> Result<Response<v1::CopyBoundsResponse>, Status> {
-        self.count(&self.state.counters.rpc_other);
-        let request = request.get_ref();
-        let member = self.member_of(request.shard.as_ref())?;
-        let shard = copy::shard(member, request.shard.as_ref())?;
-        Ok(Response::new(copy::bounds(member, shard, request)))
-    }
-
     type ReloadStream = Pin<Box<dyn Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;
 
     async fn reload(

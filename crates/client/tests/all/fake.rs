@@ -218,13 +218,6 @@ impl v1::trefoil_server::Trefoil for Service {
         no()
     }
 
-    async fn copy_bounds(
-        &self,
-        _: Request<v1::CopyBoundsRequest>,
-    ) -> Result<Response<v1::CopyBoundsResponse>, Status> {
-        no()
-    }
-
     async fn reload(
         &self,
         _: Request<tonic::Streaming<v1::ReloadRequest>>,

@@ -5,13 +5,13 @@
 //! whatever carried the request.
 
 mod answer;
-mod bounds;
+mod held;
 mod request;
 
 pub use answer::{
     decode_ack, decode_lookup_answer, encode_ack, encode_long_answer, encode_lookup_answer,
 };
-pub use bounds::{decode_bounds, encode_bound};
+pub use held::{decode_held, encode_held};
 pub use request::{
     TOUCH_COUNT_MAX, Touches, decode_mutation, decode_touches, encode_mutation, encode_touches,
 };

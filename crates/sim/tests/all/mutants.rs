@@ -2,6 +2,7 @@
 //! bounded number of seeds, by a property that the rule protects.
 
 use trefoil_client_core::mutants::Mutant as Core;
+use trefoil_recovery::mutants::Mutant as Recovery;
 use trefoil_sim::mutants::{Rule, hunt};
 use trefoil_sim::{Property, run_many};
 use trefoil_store::mutants::Mutant as Stored;
@@ -72,6 +73,51 @@ fn rule_4_acknowledgements_are_of_one_epoch() {
 fn rule_5_votes_are_of_one_epoch() {
     let rule = Rule::Client(Core::VotesAcrossEpochs);
     shows_near(30_500, rule, &[Property::Monotone, Property::Fresh]);
+}
+
+#[test]
+fn rule_6_epochs_are_raised_before_anything_is_copied() {
+    let rule = Rule::Recovery(Recovery::EpochRaisedLate);
+    shows(
+        rule,
+        &[Property::Fresh, Property::Monotone, Property::Exact],
+    );
+}
+
+#[test]
+fn rules_7_and_8_a_recovering_shard_neither_votes_nor_acknowledges() {
+    let rule = Rule::Recovery(Recovery::VotesAtOnce);
+    shows(
+        rule,
+        &[Property::Fresh, Property::Monotone, Property::Exact],
+    );
+}
+
+#[test]
+fn rule_9_a_floor_stands_for_all_bounds() {
+    let rule = Rule::Recovery(Recovery::FloorForgotten);
+    shows(
+        rule,
+        &[Property::Fresh, Property::Monotone, Property::Exact],
+    );
+}
+
+#[test]
+fn rule_10_recovery_copies_what_two_hold() {
+    let rule = Rule::Recovery(Recovery::LoneValueCopied);
+    shows(
+        rule,
+        &[Property::Failed, Property::Fresh, Property::Monotone],
+    );
+}
+
+#[test]
+fn rule_11_repair_installs_what_two_hold() {
+    let rule = Rule::Recovery(Recovery::RepairedByOne);
+    shows(
+        rule,
+        &[Property::Failed, Property::Fresh, Property::Monotone],
+    );
 }
 
 #[test]

@@ -59,7 +59,7 @@ use reshape::{Moving, Retired};
 use std::sync::atomic::Ordering;
 use table::Table;
 use trefoil_layout::data::DataHead;
-use trefoil_layout::op::Outcome;
+use trefoil_layout::op::{Action, Outcome};
 use trefoil_layout::size_class::ClassCounts;
 use trefoil_layout::words::Words;
 use trefoil_layout::{KeyHash, Pointer, Version, control};
@@ -148,6 +148,11 @@ pub(crate) struct Partition {
     counts: Counts,
     /// Evictions for room when the index was replaced last.
     evicted_at_reshape: u64,
+    /// While it recovers, SETs and ERASEs are kept: what they must not undo is known.
+    keeps_writes: bool,
+    /// Buckets that are asked for beforehand: what fills the index comes in the order
+    /// of its buckets. 0 if nothing is.
+    bucket_count_min: u64,
     classes: ClassCounts,
     scratch: WordBuffer,
     /// Bytes that it holds.
@@ -207,6 +212,8 @@ impl Partition {
             now_s: 0,
             counts: Counts::default(),
             evicted_at_reshape: 0,
+            keeps_writes: false,
+            bucket_count_min: 0,
             classes: ClassCounts::default(),
             scratch: WordBuffer::default(),
             scratch_len: 0,
@@ -250,6 +257,21 @@ impl Partition {
     #[inline]
     pub(crate) fn is_recovering(&self) -> bool {
         self.table.index.stamp.recovering
+    }
+
+    /// Whether what it must not acknowledge is kept.
+    pub(crate) fn keeps(&self, action: Action) -> bool {
+        self.keeps_writes && matches!(action, Action::Set | Action::Erase)
+    }
+
+    /// Buckets of its index.
+    pub(crate) fn bucket_count(&self) -> u64 {
+        self.table.index.bucket_count()
+    }
+
+    /// Asks for an index of at least so many buckets; 0 no longer does.
+    pub(crate) fn expect_buckets(&mut self, bucket_count: u64) {
+        self.bucket_count_min = bucket_count;
     }
 
     pub(crate) fn floor(&self) -> Version {

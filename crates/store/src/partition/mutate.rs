@@ -143,9 +143,9 @@ impl Partition {
     }
 
     /// Stores what a recovering shard's peers hold, unless something newer of the very key
-    /// is known. The floor does not count yet: what has raised it here, while nobody was
-    /// answered, was an eviction of what came to be known in the same way, of another key.
-    /// From the first vote on it holds for whatever is not here.
+    /// is known. The floor does not count: it stands for what is not known of other keys
+    /// ([`crate::Store::keep_writes`]), and what evictions add to it here, while nobody is
+    /// answered, was acknowledged by nobody.
     pub(crate) fn import(
         &mut self,
         shared: &Shared,

@@ -60,6 +60,12 @@ pub(super) fn whole_frames(shared: &Shared, bucket_count: u64) -> u64 {
     (bucket_count + SPILL_MAX as u64).next_multiple_of(frame_buckets) - SPILL_MAX as u64
 }
 
+/// Whether an index of so many buckets has slots, side table included, that the policy
+/// can number.
+fn slots_fit(bucket_count: u64) -> bool {
+    (bucket_count + SPILL_MAX as u64) * (SLOT_COUNT as u64) * 17 / 16 < u64::from(SLOT_COUNT_MAX)
+}
+
 /// Buckets of the index of an empty partition: a small share of its memory.
 pub(super) fn bucket_count_first(shared: &Shared) -> u64 {
     let share = shared.fair_len() / 64 / BUCKET_LEN as u64;
@@ -70,6 +76,11 @@ impl Partition {
     /// How many buckets the index should have, if not as many as it has.
     pub(super) fn bucket_count_wanted(&self, shared: &Shared) -> Option<u64> {
         let now = self.table.index.bucket_count();
+        if self.bucket_count_min > 0
+            && let Some(wanted) = self.bucket_count_reserved(shared, now)
+        {
+            return (wanted > now).then_some(wanted);
+        }
         let load = self.load();
         let side = self.table.side.count() as u64;
         let crowded = |share: u64| side > SIDE_COUNT_MIN && side * share > self.item_count;
@@ -93,8 +104,7 @@ impl Partition {
                 let missing = self.reshape_len(shared, wanted).saturating_sub(available);
                 bearable = missing * GROWTH_COST_SHARE <= self.data_len;
             }
-            let fits = (wanted + SPILL_MAX as u64) * (SLOT_COUNT as u64) * 17 / 16
-                < u64::from(SLOT_COUNT_MAX);
+            let fits = slots_fit(wanted);
             let due = !full || bearable && (load >= LOAD_MAX_FULL || crowded(SIDE_SHARE_FULL));
             // While the store has to shrink, entries are evicted near their
             // home rather than everywhere for the sake of an index.
@@ -118,6 +128,14 @@ impl Partition {
             return (wanted < now).then_some(wanted);
         }
         None
+    }
+
+    /// How many buckets were asked for beforehand, if there is memory for them.
+    fn bucket_count_reserved(&self, shared: &Shared, now: u64) -> Option<u64> {
+        let wanted = whole_frames(shared, self.bucket_count_min.max(now));
+        let is_there =
+            now >= wanted || self.reshape_len(shared, wanted) <= shared.budget.available();
+        (is_there && slots_fit(wanted)).then_some(wanted)
     }
 
     /// Whether it may hold fewer items than it has room for, since its index was

@@ -1,6 +1,6 @@
 //! Shards: which keys they hold, their epochs, their recovery.
 
-use crate::common::{self, *};
+use crate::common::*;
 use std::collections::HashMap;
 use trefoil_layout::bucket::{self, BUCKET_LEN};
 use trefoil_layout::control;
@@ -8,9 +8,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Found, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_region::WordBuffer;
-use trefoil_store::{
-    BoundsCursor, Exported, PLACES, Position, Regions, Store, StoreConfig, StoreError,
-};
+use trefoil_store::{Exported, PLACES, Position, Regions, Store, StoreConfig, StoreError};
 
 const BACKENDS: u32 = 5;
 const SUB_COUNT: usize = 2;
@@ -78,7 +76,6 @@ fn a_key_of_another_backend_is_refused() {
             assert_eq!(outcome, Outcome::Rejected(wrong));
             assert_eq!(ask(&store, number), (epoch::NONE, Err(wrong)));
             assert_eq!(store.floor(&key(number)), None);
-            assert_eq!(store.import_bound(hash(number), version(9)), Err(wrong));
             refused += 1;
         }
     }
@@ -184,35 +181,34 @@ fn a_recovering_shard_gives_no_vote_and_refuses_mutations() {
 fn what_is_written_while_a_shard_recovers_is_kept_and_not_acknowledged() {
     let store = store(2);
     let refused = Outcome::Rejected(Rejection::Recovering);
-    let numbers: Vec<u32> = keys_of(1).take(4).collect();
-    let [written, late, erased, above] = [0, 1, 2, 3].map(|at| key(numbers[at]));
+    let numbers: Vec<u32> = keys_of(1).take(5).collect();
+    let keys = [0, 1, 2, 3, 4].map(|at| key(numbers[at]));
+    let [written, late, erased, old, early] = &keys;
     store.set_recovering(1, true);
-    // In any order with what recovery brings.
-    assert_eq!(set(&store, &written, b"new", 9), refused);
-
-    let import = |mutation: &Mutation<'_>| store.import(START, mutation).outcome;
-    assert!(matches!(
-        import(&mutation(Action::Set, &written, b"copied", 5)),
-        Outcome::Superseded { .. }
-    ));
-    assert_eq!(
-        import(&mutation(Action::Set, &late, b"copied", 5)),
-        Outcome::Applied
-    );
-    assert_eq!(set(&store, &late, b"old", 3), refused);
-    assert_eq!(
-        import(&mutation(Action::Set, &erased, b"copied", 5)),
-        Outcome::Applied
-    );
-    assert_eq!(erase(&store, &erased, 6), refused);
-    assert_eq!(set(&store, &above, b"lost", 4), refused);
-    store.import_bound(hash(numbers[3]), version(7)).unwrap();
+    // What it must not undo is not known yet.
+    assert_eq!(set(&store, early, b"early", 99), refused);
+    store.keep_writes(1, version(8));
+    // In any order with what recovery brings, which may be older than the floor.
+    assert_eq!(set(&store, written, b"new", 9), refused);
+    let import = |key: &[u8], n| {
+        let mutation = mutation(Action::Set, key, b"copied", n);
+        store.import(START, &mutation).outcome
+    };
+    let bound = version(9);
+    assert_eq!(import(written, 5), Outcome::Superseded { bound });
+    assert_eq!(import(late, 5), Outcome::Applied);
+    assert_eq!(set(&store, late, b"older", 3), refused);
+    assert_eq!(import(erased, 5), Outcome::Applied);
+    assert_eq!(erase(&store, erased, 9), refused);
+    assert_eq!(set(&store, old, b"below the floor", 7), refused);
     store.set_recovering(1, false);
-    let value = |key: &[u8]| get(&store, key).map(|(version, value)| (version.time_ns, value));
-    assert_eq!(value(&written), Some((START.unix_ns + 9, b"new".to_vec())));
-    assert_eq!(value(&late), Some((START.unix_ns + 5, b"copied".to_vec())));
-    assert_eq!(value(&erased), None);
-    assert_eq!(value(&above), None);
+    let value = |key: &[u8]| get(&store, key).map(|(_, value)| value);
+    assert_eq!(value(written), Some(b"new".to_vec()));
+    assert_eq!(value(late), Some(b"copied".to_vec()));
+    assert_eq!(
+        [erased, old, early].map(|key| value(key)),
+        [None, None, None]
+    );
     assert_eq!(store.check(), Ok(()));
 }
 
@@ -229,25 +225,6 @@ fn a_floor_is_raised_for_one_shard() {
             0 => assert_eq!(outcome, Outcome::Superseded { bound }),
             _ => assert_eq!(outcome, Outcome::Applied),
         }
-    }
-}
-
-#[test]
-fn bounds_come_in_and_never_fall() {
-    for tombstones in [0, 16] {
-        let store = store_with(2, tombstones);
-        let number = keys_of(0).next().unwrap();
-        let (key, hash) = (key(number), hash(number));
-        set(&store, &key, b"old", 5);
-        store.import_bound(hash, version(4)).unwrap();
-        assert_eq!(get(&store, &key), Some((version(5), b"old".to_vec())));
-        store.import_bound(hash, version(8)).unwrap();
-        assert_eq!(get(&store, &key), None, "below the bound");
-        store.import_bound(hash, version(6)).unwrap();
-        let bound = version(8);
-        assert_eq!(set(&store, &key, b"late", 7), Outcome::Superseded { bound });
-        assert_eq!(set(&store, &key, b"new", 8), Outcome::Applied);
-        assert_eq!(store.check(), Ok(()));
     }
 }
 
@@ -280,106 +257,63 @@ fn what_a_recovering_shard_evicts_keeps_nothing_else_out() {
     assert_eq!(store.check(), Ok(()));
 }
 
-/// What an export in batches of `count` tells: bounds by key, values, floors.
-#[derive(Default, Debug, PartialEq)]
-struct Known {
-    values: HashMap<Vec<u8>, (Version, Vec<u8>)>,
-    bounds: HashMap<(u64, u64), Version>,
-    floor: Version,
-}
-
-fn export(store: &Store, shard: usize, count: usize) -> Known {
-    let mut known = Known::default();
+/// What an export in pages of `count` tells, by key.
+fn export(store: &Store, shard: usize, count: usize) -> HashMap<Vec<u8>, (Version, Vec<u8>)> {
+    let mut values = HashMap::new();
     let mut from = PLACES.start;
     while from < PLACES.end {
         let places = from..PLACES.end;
         let mut page = Vec::new();
         from = store.export(LATER, shard, places, count, &mut |exported| {
-            page.push(match exported {
-                Exported::Value { hash, item } => {
-                    let mut entry = Vec::new();
-                    item.append_entry(&mut entry);
-                    let entry = DataEntry::decode(&entry).expect("an entry as it was written");
-                    let (key, value) = (entry.key.to_vec(), entry.value.to_vec());
-                    (hash, item.version, Some((key, value)))
-                }
-                Exported::Bound { hash, version } => (hash, version, None),
-                Exported::Floor(_) => unreachable!("no floor stands in an index"),
-            });
+            let Exported { hash, item } = exported;
+            let mut entry = Vec::new();
+            item.append_entry(&mut entry);
+            let entry = DataEntry::decode(&entry).expect("an entry as it was written");
+            let mut key = Vec::new();
+            item.append_key(&mut key);
+            assert_eq!(key, entry.key);
+            page.push((hash, key, (item.version, entry.value.to_vec())));
             1
         });
         // What lies behind comes again.
         page.retain(|(hash, ..)| Position::place_of(*hash) < from);
-        for (hash, version, item) in page {
-            match item {
-                Some((key, value)) => {
-                    let before = known.values.insert(key, (version, value));
-                    assert_eq!(before, None, "told twice");
-                }
-                None => {
-                    known.bounds.insert((hash.place, hash.tag), version);
-                }
-            }
+        for (_, key, value) in page {
+            assert_eq!(values.insert(key, value), None, "told twice");
         }
     }
-    let mut cursor = Some(BoundsCursor::default());
-    while let Some(from) = cursor {
-        cursor = store.export_bounds(shard, from, count, &mut |exported| match exported {
-            Exported::Bound { hash, version } => {
-                known.bounds.insert((hash.place, hash.tag), version);
-            }
-            Exported::Floor(version) => known.floor = known.floor.max(version),
-            Exported::Value { .. } => unreachable!("a bound is no value"),
-        });
-    }
-    known
+    values
 }
 
 const LATER: trefoil_store::Now = trefoil_store::Now::at(START.unix_ns + 60_000_000_000);
 
 #[test]
-fn an_export_tells_everything_of_one_shard_and_can_be_imported() {
+fn an_export_tells_every_value_of_one_shard_and_can_be_imported() {
     let from = store_with(2, 4);
     let numbers: Vec<u32> = keys_of(1).take(300).collect();
     for number in (0..3).flat_map(|shard| keys_of(shard).take(300)) {
-        set(
-            &from,
-            &key(number),
-            format!("value {number}").as_bytes(),
-            10,
-        );
+        let value = format!("value {number}");
+        set(&from, &key(number), value.as_bytes(), 10);
     }
-    // Six erased, of which four at most are remembered by each partition.
     for number in &numbers[..20] {
-        erase(&from, &key(*number), 20 + u64::from(*number));
+        erase(&from, &key(*number), 20);
     }
     // One that is expired by the time of the export.
     let expired = key(numbers[30]);
-    let entry = DataEntry {
-        key: &expired,
-        value: b"short",
-        expiry_ms: START.unix_ms() + 1,
-        ..DataEntry::default()
-    };
     let action = Action::Set;
-    let version = version(11);
     let mutation = Mutation {
         action,
-        version,
-        entry,
+        version: version(11),
+        entry: DataEntry {
+            key: &expired,
+            value: b"short",
+            expiry_ms: START.unix_ms() + 1,
+            ..DataEntry::default()
+        },
     };
     assert_eq!(from.mutate(START, &mutation).outcome, Outcome::Applied);
     let known = export(&from, 1, 7);
     assert_eq!(known, export(&from, 1, usize::MAX));
-    assert_eq!(known.values.len(), 279);
-    assert!((5..=9).contains(&known.bounds.len()), "{:?}", known.bounds);
-    assert!(known.floor > common::version(20), "forgotten tombstones");
-    for number in &numbers {
-        let (place, tag) = (hash(*number).place, hash(*number).tag);
-        let value = known.values.contains_key(&key(*number));
-        let below = known.floor >= common::version(20 + u64::from(*number));
-        assert!(value || known.bounds.contains_key(&(place, tag)) || below);
-    }
+    assert_eq!(known.len(), 279);
 
     // Backend 1 holds the same shard, under another number of its own.
     let into = store(1);
@@ -388,27 +322,18 @@ fn an_export_tells_everything_of_one_shard_and_can_be_imported() {
         .unwrap();
     assert_ne!(shard, 1);
     into.set_recovering(shard, true);
-    for ((place, tag), version) in &known.bounds {
-        let (place, tag) = (*place, *tag);
-        into.import_bound(KeyHash { place, tag }, *version).unwrap();
-    }
-    for (key, (version, value)) in &known.values {
-        let entry = DataEntry {
-            key,
-            value,
-            ..DataEntry::default()
-        };
+    into.keep_writes(shard, from.newest());
+    into.reserve(shard, from.bucket_count(1));
+    for (key, (version, value)) in &known {
         let mutation = Mutation {
             action,
             version: *version,
-            entry,
+            entry: entry(key, value),
         };
         assert_eq!(into.import(LATER, &mutation).outcome, Outcome::Applied);
     }
-    into.raise_floor(shard, known.floor);
     into.set_recovering(shard, false);
-    let copied = export(&into, shard, 50);
-    assert_eq!(copied.values, known.values);
-    assert_eq!(copied.floor, known.floor);
+    assert_eq!(export(&into, shard, 50), known);
+    assert_eq!(into.floor(&key(numbers[0])).unwrap().1, from.newest());
     assert_eq!(into.check(), Ok(()));
 }

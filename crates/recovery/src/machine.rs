@@ -1,0 +1,340 @@
+//! One shard's recovery: whom to ask for what next, and what to do with the answer.
+
+use crate::copy::Copy;
+use crate::mutants::{self, Mutant};
+use crate::page::Page;
+use crate::repair::Repair;
+use trefoil_layout::{Version, epoch};
+use trefoil_store::{Now, Store};
+
+/// Rounds of raising the epochs of a cohort until all are the same: others may be
+/// raising them, too.
+const ROUNDS_MAX: u32 = 16;
+
+/// Calls of maintenance in which an empty index becomes as large as the peer's, and more
+/// than that takes.
+const MAINTENANCE_MAX: u32 = 256;
+
+/// What to ask a peer. Of each one thing at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Its standing, after it has raised the shard's epoch; to 0 only asks.
+    Standing {
+        /// The epoch.
+        raise_to: u32,
+    },
+    /// A page of what stands in its index ([`crate::items`]).
+    Items {
+        /// The first place.
+        from: u64,
+        /// The place behind the last.
+        until: u64,
+        /// With values, or only what is held at which version.
+        values: bool,
+    },
+    /// A long value's data entry, by message.
+    Long {
+        /// Its key.
+        key: Vec<u8>,
+        /// Of no use at any other version.
+        version: Version,
+    },
+}
+
+/// What a peer has answered.
+#[derive(Clone, Debug)]
+pub enum Answer<D> {
+    /// To [`Ask::Standing`].
+    Standing(Standing),
+    /// To [`Ask::Items`].
+    Items(Page<D>),
+    /// To [`Ask::Long`]; `None` if it is no longer of that version.
+    Long(Option<D>),
+}
+
+/// What a peer says of the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its epoch: no answer and no vote is of an older one any more.
+    pub epoch: u32,
+    /// It has lost its memory, too, and gives no vote.
+    pub is_lost: bool,
+    /// Which memory it is.
+    pub incarnation: u64,
+    /// No bound of any key is higher there.
+    pub bound_max: Version,
+    /// Buckets of the shard's indexes.
+    pub bucket_count: u64,
+}
+
+/// An answer that no replica of this release gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it answers nonsense: {0}")]
+pub struct Nonsense(pub &'static str);
+
+/// How a recovery has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The shard votes, with all that it lacked.
+    Recovered,
+    /// The shard votes, and is empty: two of three had lost it.
+    Lost,
+    /// No epoch is left to raise it to.
+    EpochsUsedUp,
+}
+
+/// What came of the keys so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Values installed.
+    pub items: u64,
+    /// Bytes of their data entries.
+    pub bytes: u64,
+    /// Values that the first peer held and the second did not.
+    pub disagreed: u64,
+    /// Values installed after the vote.
+    pub repaired: u64,
+}
+
+impl Counts {
+    /// Both together.
+    pub const fn plus(self, other: Counts) -> Counts {
+        Counts {
+            items: self.items + other.items,
+            bytes: self.bytes + other.bytes,
+            disagreed: self.disagreed + other.disagreed,
+            repaired: self.repaired + other.repaired,
+        }
+    }
+}
+
+/// See the module. `D` holds the bytes of values.
+#[derive(Debug)]
+pub struct Recovery<D> {
+    /// The backend's own number of the shard.
+    shard: usize,
+    phase: Phase<D>,
+    /// A question is under way.
+    asked: [bool; 2],
+    /// From whose memory was copied, and how far.
+    copied: Option<([u64; 2], u64)>,
+    counts: Counts,
+    /// Of a mutant: the epochs were raised when everything had been copied.
+    has_raised: bool,
+    ended: Option<Ended>,
+}
+
+#[derive(Debug)]
+enum Phase<D> {
+    /// Both are told the epoch, 0 at first, until all are in the same one.
+    Epochs {
+        raise_to: u32,
+        standings: [Option<Standing>; 2],
+        rounds: u32,
+    },
+    Copy(Copy<D>),
+    Repair(Repair),
+}
+
+impl<D: AsRef<[u8]>> Recovery<D> {
+    /// Of a shard that the store numbers `shard` and that is recovering. Of its two
+    /// peers, values come from the first one.
+    pub fn new(shard: usize) -> Self {
+        Recovery {
+            shard,
+            phase: Phase::begin(),
+            asked: [false; 2],
+            copied: None,
+            counts: Counts::default(),
+            has_raised: false,
+            ended: None,
+        }
+    }
+
+    /// What to ask a peer now; nothing while another answer is waited for. An answer, or
+    /// [`Recovery::failed`], has to follow.
+    pub fn ask(&mut self, peer: usize) -> Option<Ask> {
+        if self.asked[peer] || self.ended.is_some() {
+            return None;
+        }
+        let ask = match &mut self.phase {
+            Phase::Epochs {
+                raise_to,
+                standings,
+                ..
+            } => standings[peer].is_none().then_some(Ask::Standing {
+                raise_to: *raise_to,
+            }),
+            Phase::Copy(copy) => copy.ask(peer),
+            Phase::Repair(repair) => repair.ask(peer),
+        };
+        self.asked[peer] = ask.is_some();
+        ask
+    }
+
+    /// A peer could not be asked, or did not answer: everything begins again with the
+    /// epochs, and the copy goes on where it was if both memories are still the same.
+    pub fn failed(&mut self, peer: usize) {
+        self.asked[peer] = false;
+        if self.ended.is_none() {
+            self.phase = Phase::begin();
+        }
+    }
+
+    /// A peer's answer to what it was asked last.
+    pub fn answer(
+        &mut self,
+        peer: usize,
+        answer: Answer<D>,
+        store: &Store,
+        now: Now,
+    ) -> Result<(), Nonsense> {
+        self.asked[peer] = false;
+        let counts = &mut self.counts;
+        match (&mut self.phase, answer) {
+            (Phase::Epochs { standings, .. }, Answer::Standing(standing)) => {
+                standings[peer] = Some(standing);
+                self.look_at_epochs(store, now);
+            }
+            (Phase::Copy(copy), answer) => {
+                copy.answer(peer, answer, (store, now), counts)?;
+                self.look_at_copy(store);
+            }
+            (Phase::Repair(repair), answer) => {
+                repair.answer(peer, answer, (store, now), counts)?;
+                if repair.is_done() {
+                    self.ended = Some(Ended::Recovered);
+                }
+            }
+            // To a question of before a failure of the other one.
+            (Phase::Epochs { .. }, _) => {}
+        }
+        Ok(())
+    }
+
+    /// How it has ended, if it has.
+    pub fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// Whether the shard votes.
+    pub fn votes(&self) -> bool {
+        matches!(self.phase, Phase::Repair(_)) || self.ended == Some(Ended::Lost)
+    }
+
+    /// The place before which everything was copied.
+    pub fn place(&self) -> u64 {
+        self.copied.map_or(0, |(_, place)| place)
+    }
+
+    /// What came of the keys so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Both have answered, perhaps.
+    fn look_at_epochs(&mut self, store: &Store, now: Now) {
+        let Phase::Epochs {
+            raise_to,
+            standings,
+            rounds,
+        } = &mut self.phase
+        else {
+            return;
+        };
+        let [Some(first), Some(second)] = *standings else {
+            return;
+        };
+        let has_lost = first.is_lost || second.is_lost;
+        let memories = [first.incarnation, second.incarnation];
+        if mutants::is(Mutant::EpochRaisedLate) && *raise_to == 0 && self.copied.is_none() {
+            self.copied = Some((memories, 0));
+            self.phase = Phase::Copy(Copy::from(0));
+            return;
+        }
+        if mutants::is(Mutant::VotesAtOnce) {
+            store.set_recovering(self.shard, false);
+        } else if !store.is_recovering(self.shard) {
+            // It was interrupted after it had voted. What a peer has lost has no quorum.
+            match has_lost {
+                true => self.ended = Some(Ended::Recovered),
+                false => self.phase = Phase::Repair(Repair::default()),
+            }
+            return;
+        }
+        store.raise_epoch(self.shard, *raise_to);
+        let own = store.epoch(self.shard);
+        let is_resumed = self.copied.is_some_and(|(from, _)| from == memories);
+        let is_agreed = (*raise_to > 0 || is_resumed) && first.epoch == own && second.epoch == own;
+        if !is_agreed {
+            let highest = first.epoch.max(second.epoch).max(own);
+            let next = match *raise_to {
+                0 => epoch::shared_above(highest),
+                // Somebody else raises them, too.
+                _ => Some(highest),
+            };
+            let is_in_time = *rounds < ROUNDS_MAX;
+            match next.filter(|_| is_in_time) {
+                Some(next) => {
+                    (*raise_to, *standings) = (next, [None; 2]);
+                    *rounds += 1;
+                }
+                None if is_in_time => self.ended = Some(Ended::EpochsUsedUp),
+                None => self.phase = Phase::begin(),
+            }
+            return;
+        }
+        // Whatever was acknowledged in an older epoch is no newer.
+        let floor = first.bound_max.max(second.bound_max);
+        if has_lost {
+            store.raise_floor(self.shard, floor);
+            store.set_recovering(self.shard, false);
+            self.ended = Some(Ended::Lost);
+            return;
+        }
+        if !mutants::is(Mutant::FloorForgotten) {
+            store.keep_writes(self.shard, floor);
+        }
+        let place = self.copied.map_or(0, |(_, place)| place);
+        let place = if is_resumed { place } else { 0 };
+        self.copied = Some((memories, place));
+        store.reserve(self.shard, first.bucket_count);
+        for _ in 0..MAINTENANCE_MAX {
+            if !store.maintain(now).more {
+                break;
+            }
+        }
+        self.phase = Phase::Copy(Copy::from(place));
+        self.look_at_copy(store);
+    }
+
+    /// Whether everything is copied: then it votes.
+    fn look_at_copy(&mut self, store: &Store) {
+        let Phase::Copy(copy) = &self.phase else {
+            return;
+        };
+        if let Some((_, place)) = &mut self.copied {
+            *place = copy.place();
+        }
+        if !copy.is_done() {
+            return;
+        }
+        if mutants::is(Mutant::EpochRaisedLate) && !std::mem::replace(&mut self.has_raised, true) {
+            self.phase = Phase::begin();
+            return;
+        }
+        store.reserve(self.shard, 0);
+        store.set_recovering(self.shard, false);
+        self.phase = Phase::Repair(Repair::default());
+    }
+}
+
+impl<D> Phase<D> {
+    fn begin() -> Self {
+        Phase::Epochs {
+            raise_to: 0,
+            standings: [None; 2],
+            rounds: 0,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Single rules of recovery, turned off: the simulator shows with these that each is
+//! needed. Compiled only with the feature `mutants`, never into the product; off unless
+//! switched on in the calling thread.
+
+#[cfg(feature = "mutants")]
+use std::cell::Cell;
+
+/// A rule that is not followed. Numbers are those of DESIGN section 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// 6: the epochs are raised when everything was copied.
+    EpochRaisedLate,
+    /// 7, 8: the shard votes and takes everything from its first moment on.
+    VotesAtOnce,
+    /// 9: nothing stands for the bounds of keys without a common value.
+    FloorForgotten,
+    /// 10: what one peer holds is copied.
+    LoneValueCopied,
+    /// 11: repair installs what one peer holds.
+    RepairedByOne,
+}
+
+impl Mutant {
+    /// Every mutant.
+    pub const ALL: [Mutant; 5] = [
+        Mutant::EpochRaisedLate,
+        Mutant::VotesAtOnce,
+        Mutant::FloorForgotten,
+        Mutant::LoneValueCopied,
+        Mutant::RepairedByOne,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Makes every recovery that the calling thread drives break one rule, or none.
+#[cfg(feature = "mutants")]
+pub fn set(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
+
+/// Whether the calling thread breaks this rule.
+#[inline(always)]
+pub(crate) fn is(mutant: Mutant) -> bool {
+    #[cfg(feature = "mutants")]
+    return ACTIVE.get() == Some(mutant);
+    #[cfg(not(feature = "mutants"))]
+    {
+        let _ = mutant;
+        false
+    }
+}

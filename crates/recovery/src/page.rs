@@ -1,0 +1,123 @@
+//! What a replica tells of a shard, a page at a time.
+
+use crate::machine::Standing;
+use std::ops::Range;
+use trefoil_layout::{KeyHash, Version, epoch};
+use trefoil_store::{Exported, Now, Position, Store, StoredItem};
+
+/// Bytes of data entries in one page, about. A part of them is copied under one hold of
+/// a partition's lock.
+const ENTRIES_LEN: usize = 512 << 10;
+/// Keys in one page of versions, about.
+const HELD_COUNT: usize = 8192;
+/// Longer entries are not part of a page.
+const LONG_LEN: usize = 64 << 10;
+
+/// What stands in a shard's index at some places. `D` holds bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page<D> {
+    /// Every key before this place, and not before the first that was asked for, was
+    /// told.
+    pub next: u64,
+    /// The shard's epoch, if it was the same all the time and the shard votes; else
+    /// [`epoch::NONE`]: then the page is no vote.
+    pub epoch: u32,
+    /// Values, if they were asked for.
+    pub items: Vec<Item<D>>,
+    /// Which keys have a value, and its version, if no values were asked for.
+    pub held: Vec<(KeyHash, Version)>,
+}
+
+/// A value as a replica holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<D> {
+    /// The mutation that wrote it.
+    pub version: Version,
+    /// Its data entry.
+    pub data: Data<D>,
+}
+
+/// A data entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data<D> {
+    /// As it lies in the data region, checksum included.
+    Whole(D),
+    /// Too long for a page: to be looked up.
+    Long {
+        /// Its key.
+        key: D,
+    },
+}
+
+/// A replica's standing in a shard, after its epoch was raised to `raise_to` (unless
+/// that is 0). Takes as long as rewriting the headers of the shard's buckets. `None` if no
+/// such epoch may follow.
+pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> {
+    let current = store.epoch(shard);
+    if raise_to > current {
+        if !epoch::may_follow(current, raise_to) {
+            return None;
+        }
+        store.raise_epoch(shard, raise_to);
+    }
+    Some(Standing {
+        epoch: store.epoch(shard),
+        is_lost: store.is_recovering(shard),
+        incarnation: store.config().incarnation,
+        bound_max: store.bound_max(shard),
+        bucket_count: store.bucket_count(shard),
+    })
+}
+
+/// A page of what stands in the index of `shard` at `places`.
+pub fn items(
+    store: &Store,
+    now: Now,
+    shard: usize,
+    places: Range<u64>,
+    values: bool,
+) -> Page<Vec<u8>> {
+    let before = store.epoch(shard);
+    let (mut items, mut held) = (Vec::new(), Vec::new());
+    let room = if values { ENTRIES_LEN } else { HELD_COUNT };
+    let next = store.export(now, shard, places, room, &mut |exported| {
+        let Exported { hash, item } = exported;
+        if !values {
+            held.push((hash, item.version));
+            return 1;
+        }
+        let (item, len) = copied(&item);
+        items.push((Position::place_of(hash), item));
+        len
+    });
+    // What lies behind comes with the next page.
+    items.retain(|(place, _)| *place < next);
+    held.retain(|(hash, _)| Position::place_of(*hash) < next);
+    let votes = store.epoch(shard) == before && !store.is_recovering(shard);
+    Page {
+        next,
+        epoch: if votes { before } else { epoch::NONE },
+        items: items.into_iter().map(|(_, item)| item).collect(),
+        held,
+    }
+}
+
+/// An item and what it takes of a page's room.
+fn copied(item: &StoredItem<'_>) -> (Item<Vec<u8>>, usize) {
+    let mut bytes = Vec::new();
+    let is_long = item.entry_len > LONG_LEN;
+    match is_long {
+        true => item.append_key(&mut bytes),
+        false => {
+            bytes.reserve_exact(item.entry_len);
+            item.append_entry(&mut bytes);
+        }
+    }
+    let len = bytes.len();
+    let data = match is_long {
+        true => Data::Long { key: bytes },
+        false => Data::Whole(bytes),
+    };
+    let version = item.version;
+    (Item { version, data }, len)
+}

@@ -1,0 +1,153 @@
+//! Repair of a shard that votes: what was written while it was copied, and did not reach
+//! it.
+//!
+//! A value that both others hold at one version, in one epoch, is a quorum's; it is
+//! stored here at its own version, under the rules of any SET (rule 11). Nothing else is
+//! changed.
+
+use crate::copy::{Sound, leads_on};
+use crate::machine::{Answer, Ask, Counts, Nonsense};
+use crate::mutants::{self, Mutant};
+use crate::page::Data;
+use std::collections::HashMap;
+use trefoil_layout::op::Outcome;
+use trefoil_layout::{KeyHash, Version, epoch};
+use trefoil_store::{Now, PLACES, Position, Store};
+
+/// Who is asked first, and for values.
+const FIRST: usize = 0;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Repair {
+    /// Everything before is done.
+    place: u64,
+    /// The end of the first peer's page from there on, and its epoch.
+    page: Option<(u64, u32)>,
+    /// What the first holds there and this one lacks.
+    lacking: HashMap<KeyHash, Version>,
+    /// Of these, what the second holds, too, before `second_place`.
+    agreed: Vec<(KeyHash, Version)>,
+    second_place: u64,
+    /// A long value that is being looked up.
+    long: Option<(Vec<u8>, Version)>,
+}
+
+impl Repair {
+    pub(crate) fn is_done(&self) -> bool {
+        self.place == PLACES.end
+    }
+
+    pub(crate) fn ask(&self, peer: usize) -> Option<Ask> {
+        let Some((end, _)) = self.page else {
+            return (peer == FIRST && !self.is_done()).then_some(Ask::Items {
+                from: self.place,
+                until: PLACES.end,
+                values: false,
+            });
+        };
+        let is_compared = self.second_place == end;
+        if peer != FIRST {
+            return (!is_compared).then_some(Ask::Items {
+                from: self.second_place,
+                until: end,
+                values: false,
+            });
+        }
+        if let Some((key, version)) = &self.long {
+            let (key, version) = (key.clone(), *version);
+            return Some(Ask::Long { key, version });
+        }
+        let wanted = self.agreed.last().filter(|_| is_compared);
+        wanted.map(|(hash, _)| {
+            let from = Position::place_of(*hash);
+            Ask::Items {
+                from,
+                until: from + 1,
+                values: true,
+            }
+        })
+    }
+
+    pub(crate) fn answer<D: AsRef<[u8]>>(
+        &mut self,
+        peer: usize,
+        answer: Answer<D>,
+        (store, now): (&Store, Now),
+        counts: &mut Counts,
+    ) -> Result<(), Nonsense> {
+        match (answer, self.page) {
+            (Answer::Items(page), None) => {
+                leads_on(&page, self.place)?;
+                let is_vote = page.epoch != epoch::NONE;
+                let held = page.held.into_iter().filter(|_| is_vote);
+                self.lacking.extend(held.filter(|(hash, version)| {
+                    store.bound(*hash).is_some_and(|bound| bound < *version)
+                }));
+                self.page = Some((page.next, page.epoch));
+                if mutants::is(Mutant::RepairedByOne) {
+                    self.agreed = self.lacking.drain().collect();
+                }
+                self.second_place = match self.lacking.is_empty() {
+                    true => page.next,
+                    false => self.place,
+                };
+            }
+            (Answer::Items(page), Some((_, epoch))) if peer != FIRST => {
+                leads_on(&page, self.second_place)?;
+                if page.epoch == epoch {
+                    let held = page.held.into_iter();
+                    let agrees = |(hash, version): &(KeyHash, Version)| {
+                        self.lacking.get(hash) == Some(version)
+                    };
+                    self.agreed.extend(held.filter(agrees));
+                }
+                self.second_place = page.next;
+            }
+            (Answer::Items(page), Some(_)) => {
+                let wanted = self.agreed.pop();
+                for item in page.items {
+                    if wanted.is_none_or(|(_, version)| version != item.version) {
+                        continue;
+                    }
+                    match item.data {
+                        Data::Long { key } => {
+                            self.long = Some((key.as_ref().to_vec(), item.version));
+                        }
+                        Data::Whole(data) => {
+                            install(
+                                &Sound::of(store, item.version, &data)?,
+                                (store, now),
+                                counts,
+                            );
+                        }
+                    }
+                }
+            }
+            (Answer::Long(data), _) => {
+                if let (Some((_, version)), Some(data)) = (self.long.take(), data) {
+                    install(&Sound::of(store, version, &data)?, (store, now), counts);
+                }
+            }
+            _ => {}
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    /// To the next page, if nothing of this one is left.
+    fn go_on(&mut self) {
+        let Some((end, _)) = self.page else { return };
+        if self.second_place == end && self.agreed.is_empty() && self.long.is_none() {
+            self.place = end;
+            self.page = None;
+            self.lacking.clear();
+        }
+    }
+}
+
+fn install(found: &Sound<'_>, (store, now): (&Store, Now), counts: &mut Counts) {
+    if found.install(store, now) == Outcome::Applied {
+        counts.repaired += 1;
+    }
+}
