@@ -14,6 +14,8 @@ pub enum Mutant {
     VotesAtOnce,
     /// 9: nothing stands for the bounds of keys without a common value.
     FloorForgotten,
+    /// 9: a floor that was taken over stands for nothing in the next recovery.
+    FloorNotInherited,
     /// 10: what one peer holds is copied.
     LoneValueCopied,
     /// 11: repair installs what one peer holds.
@@ -22,10 +24,11 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 5] = [
+    pub const ALL: [Mutant; 6] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
+        Mutant::FloorNotInherited,
         Mutant::LoneValueCopied,
         Mutant::RepairedByOne,
     ];

@@ -1,6 +1,7 @@
 //! What a replica tells of a shard, a page at a time.
 
 use crate::machine::Standing;
+use crate::mutants::{self, Mutant};
 use std::ops::Range;
 use trefoil_layout::{KeyHash, Version, epoch};
 use trefoil_store::{Exported, Now, Position, Store, StoredItem};
@@ -64,7 +65,10 @@ pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> 
         epoch: store.epoch(shard),
         is_lost: store.is_recovering(shard),
         incarnation: store.config().incarnation,
-        bound_max: store.bound_max(shard),
+        bound_max: match mutants::is(Mutant::FloorNotInherited) {
+            true => store.newest(),
+            false => store.bound_max(shard),
+        },
         bucket_count: store.bucket_count(shard),
     })
 }

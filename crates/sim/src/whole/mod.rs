@@ -27,6 +27,7 @@ mod net;
 mod port;
 mod process;
 mod profile;
+mod recovery;
 mod stats;
 mod world;
 

@@ -7,6 +7,7 @@ use super::engine::Scan;
 use super::host::Mailbox;
 use super::process::{Process, State};
 use super::profile::Profile;
+use super::recovery;
 use crate::rng::Rng;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -17,6 +18,7 @@ use trefoil_client_core::outcome::SendFailure;
 use trefoil_driver::Topology;
 use trefoil_fabric::Token;
 use trefoil_layout::TopologyId;
+use trefoil_recovery::{Answer, Ask};
 
 /// The moment at which every run begins, in nanoseconds since the Unix epoch.
 pub(super) const BEGIN_UNIX_NS: u64 = 1_700_000_000_000_000_000;
@@ -79,6 +81,21 @@ pub(super) enum Errand {
     },
     /// A client asks for the configuration.
     Learn(Rc<Mailbox>),
+    /// A backend that recovers asks its peers what it wants to know.
+    Recover(Rc<Process>),
+    /// A peer is asked.
+    Ask(Question),
+    /// Its answer arrives; `None` if it did not get there.
+    Answered(Question, Option<Answer<Vec<u8>>>),
+}
+
+/// What a recovering backend asks a peer.
+pub(super) struct Question {
+    pub(super) from: Rc<Process>,
+    /// Which attempt of the recovery, and which of the two peers.
+    pub(super) attempt: u64,
+    pub(super) peer: usize,
+    pub(super) ask: Ask,
 }
 
 /// A call on its way to a backend.
@@ -264,6 +281,12 @@ impl Net {
                 since_ns,
             } => to.knock(self, topology, backend, since_ns),
             Errand::Learn(to) => to.learn(self),
+            Errand::Recover(process) => process.recover(self),
+            Errand::Ask(question) => recovery::ask(self, question),
+            Errand::Answered(question, answer) => {
+                let process = Rc::clone(&question.from);
+                process.take_answer(self, &question, answer);
+            }
         }
     }
 

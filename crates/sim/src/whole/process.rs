@@ -4,6 +4,7 @@
 
 use super::net::{BEGIN_UNIX_NS, Call, Errand, LEASE_NS, Net};
 use super::port::Ring;
+use super::recovery::Recoveries;
 use super::stats::Count;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -53,6 +54,7 @@ pub(super) struct Process {
     is_behind: Cell<bool>,
     parked: RefCell<Vec<Call>>,
     filler_clock: RefCell<VersionClock>,
+    pub(super) recoveries: Recoveries,
     message: RefCell<WordBuffer>,
     scratch: RefCell<WordBuffer>,
 }
@@ -82,6 +84,10 @@ impl Process {
         };
         let regions = Regions::heap_of_pages(profile.memory_max);
         let store = Store::new(store_config, regions).expect("memory for an empty store");
+        let has_lost = count > 1 && shards.shard_count() > 1;
+        if has_lost {
+            (0..shards.shard_count()).for_each(|shard| store.set_recovering(shard, true));
+        }
         let agreement = Agreement {
             backend: number,
             incarnation,
@@ -105,9 +111,13 @@ impl Process {
             is_behind: Cell::new(false),
             parked: RefCell::default(),
             filler_clock: RefCell::new(VersionClock::new(incarnation)),
+            recoveries: Recoveries::new(has_lost),
             message: RefCell::default(),
             scratch: RefCell::default(),
         });
+        if has_lost {
+            net.send(net.takes(1_000_000), Errand::Recover(Rc::clone(&process)));
+        }
         process.renew(net);
         net.trace(None, || {
             format!(

@@ -70,7 +70,7 @@ pub(super) struct Profile {
     pub(super) connect_failure: u32,
     /// Something happens at a backend beside a read.
     pub(super) torn: u32,
-    /// One backend is killed so often, and restarted empty.
+    /// Backends are killed so often, one after another, and come back empty.
     pub(super) kills: usize,
     /// Backends are stopped so often.
     pub(super) stops: usize,
@@ -269,7 +269,7 @@ impl Profile {
             twice: rng.pick(&[0, 0, 100]),
             connect_failure: rng.pick(&[0, 0, 100]),
             torn: rng.pick(&[0, 30, 200]),
-            kills: rng.pick(&[0, 1, 1, 2]),
+            kills: rng.pick(&[0, 1, 2, 4]),
             stops: rng.pick(&[0, 0, 1, 2]),
             stop_ns: rng.pick(&[100 * MS, 900 * MS, 3_000 * MS]),
             restarts: seldom(rng, 256),

@@ -19,7 +19,7 @@ use trefoil_client_core::outcome::MutationOutcome;
 use trefoil_driver::Topology;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 use trefoil_layout::op::Found;
-use trefoil_layout::{KeyHasher, Version, epoch};
+use trefoil_layout::{KeyHasher, Version};
 use trefoil_region::WordBuffer;
 
 /// Turns of clients in one run, at most.
@@ -172,6 +172,12 @@ impl World {
         })?;
         self.heal();
         self.rest()?;
+        let end = self.net.now_ns.get() + REST_NS;
+        self.go_on_until(end, World::has_recovered)?;
+        if !self.has_recovered() {
+            let message = "nothing fails, and a backend does not recover".to_owned();
+            return Err((Property::Stuck, message));
+        }
         self.check_quorums()?;
         self.rest()?;
         for process in self.net.processes.borrow().iter() {
@@ -279,6 +285,10 @@ impl World {
                 self.suffer(Fault::EndCell);
             }
             Fault::Kill => {
+                // One failure at a time: another one only once everything has recovered.
+                if self.has_recovered() {
+                    self.victim = any as u32;
+                }
                 let victim = self.victim;
                 if let Some(process) = net.process(victim) {
                     net.stats.add(Count::Killed);
@@ -429,6 +439,14 @@ impl World {
         }
     }
 
+    /// Whether every backend is there, and nobody recovers any more.
+    fn has_recovered(&self) -> bool {
+        let is_over = |process: &Rc<Process>| {
+            process.state.get() != State::Dead && process.recoveries.are_over()
+        };
+        self.net.processes.borrow().iter().all(is_over)
+    }
+
     /// Waits until nothing is under way; what has not ended by then has leaked.
     fn rest(&mut self) -> Result<(), Broken> {
         let begin = self.net.now_ns.get();
@@ -449,19 +467,6 @@ impl World {
         Ok(())
     }
 
-    /// Whether two of the key's backends have been there all the cell's life: one
-    /// that came back empty has no vote.
-    fn has_quorum(&self, key: usize) -> bool {
-        let topology = Arc::clone(&self.net.published.borrow());
-        let hash = topology.hash(&super::client::key_name(key));
-        let cohort = topology.cohort(hash);
-        let first = |number: &&u32| {
-            self.counts[**number as usize] == 1 && epoch::of_incarnation(1, **number).is_some()
-        };
-        let needed = topology.mode().quorum();
-        cohort.as_slice().iter().filter(first).count() >= needed
-    }
-
     /// Whether a client's clock may be so far ahead of a backend's that what it
     /// writes is refused.
     fn are_clocks_apart(&self) -> bool {
@@ -478,9 +483,6 @@ impl World {
         }
         self.rest()?;
         for key in 0..self.net.profile.keys {
-            if !self.has_quorum(key) {
-                continue;
-            }
             let healer = self.net.rng.index(self.clients.len());
             let want = self.net.rng.pick(&[Want::Set, Want::Add, Want::Erase]);
             let before = self.carry_out(healer, Want::Get, key)?;

@@ -103,6 +103,12 @@ fn rule_9_a_floor_stands_for_all_bounds() {
 }
 
 #[test]
+fn rule_9_a_floor_is_inherited() {
+    let rule = Rule::Recovery(Recovery::FloorNotInherited);
+    shows_near(24_500, rule, &[Property::Fresh, Property::Monotone]);
+}
+
+#[test]
 fn rule_10_recovery_copies_what_two_hold() {
     let rule = Rule::Recovery(Recovery::LoneValueCopied);
     shows(
