@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use trefoil_rpc::v1::{MemberStats, ProcessStats, StatsResponse};
+use trefoil_rpc::v1::{MemberStats, ProcessStats, RecoveryStats, StatsResponse};
 
 /// One metric. A counter's samples carry `_total` behind its name.
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +88,14 @@ fn start_time_s(process: &ProcessStats) -> f64 {
     })
 }
 
+/// Of a backend that has lost nothing, zeros.
+fn recovery(member: &MemberStats) -> RecoveryStats {
+    member.recovery.clone().unwrap_or_default()
+}
+
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 29] = [
+pub const METRICS: [MetricInfo; 33] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -149,6 +154,16 @@ pub const METRICS: [MetricInfo; 29] = [
     gauge("trefoil_side_table_items", "Items reached by message only", Member(|m| one(m.side_table_items))),
     gauge("trefoil_tombstones", "Erased keys remembered", Member(|m| one(m.tombstones))),
     counter("trefoil_index_reshapes", "Indexes replaced by larger or smaller ones", Member(|m| one(m.index_reshapes))),
+    gauge("trefoil_recovery_shards_left", "Shards that do not vote yet, after a restart without the cell", Member(|m| {
+        one(recovery(m).shards_left.into())
+    })),
+    gauge("trefoil_recovery_shards_lost", "Shards that came back empty: two of three replicas had lost them", Member(|m| {
+        one(recovery(m).shards_lost.into())
+    })),
+    counter("trefoil_recovery_items", "Values that a restarted backend learned from the others", Member(|m| {
+        one(recovery(m).items + recovery(m).repaired)
+    })),
+    counter("trefoil_recovery_bytes", "Bytes of their data entries", Member(|m| one(recovery(m).bytes))),
     counter("trefoil_slab_moves", "Pages emptied to serve another size", Member(|m| one(m.slab_moves))),
 ];
 
