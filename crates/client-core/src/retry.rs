@@ -129,6 +129,11 @@ pub struct Limits {
 /// machines' back-off about 15 ms of waiting.
 pub const RETRIES_MAX_DEFAULT: u16 = 24;
 
+/// Retries beside the others while replicas are in different epochs: with the longest
+/// back-off some half a second. Raising a shard's epoch takes as long as rewriting all
+/// of its headers, at each replica by itself.
+const EPOCH_RETRIES_MAX: u16 = 500;
+
 /// Longest single back-off, in nanoseconds.
 pub const PAUSE_NS_MAX: u64 = 1_000_000;
 
@@ -174,6 +179,7 @@ fn after(last: &Option<RetryCause>) -> String {
 pub(crate) struct Retry {
     deadline_ns: u64,
     left: u16,
+    epoch_left: u16,
     spent: u16,
     last: Option<RetryCause>,
     counts: [u8; RetryCause::COUNT],
@@ -185,6 +191,7 @@ impl Retry {
         Retry {
             deadline_ns: limits.deadline_ns,
             left: limits.retries_max,
+            epoch_left: EPOCH_RETRIES_MAX,
             spent: 0,
             last: None,
             counts: [0; RetryCause::COUNT],
@@ -207,11 +214,15 @@ impl Retry {
     /// Takes one retry off the budget, or says that it is spent.
     pub(crate) fn spend(&mut self, cause: RetryCause) -> Result<(), GiveUp> {
         self.count(cause);
-        if self.left == 0 {
+        let left = match cause {
+            RetryCause::Epoch => &mut self.epoch_left,
+            _ => &mut self.left,
+        };
+        if *left == 0 {
             return Err(GiveUp::Budget { last: cause });
         }
-        self.left -= 1;
-        self.spent += 1;
+        *left -= 1;
+        self.spent = self.spent.saturating_add(1);
         Ok(())
     }
 

@@ -53,9 +53,10 @@ pub const fn shared_above(highest: u32) -> Option<u32> {
     Some(round << WHOSE_BITS | SHARED)
 }
 
-/// Rounds by which a message may raise an epoch at once: far more than backends are
-/// ever restarted between two recoveries, and few enough for the numbers to last.
-const ROUNDS_AT_ONCE: u32 = 1 << 12;
+/// Rounds by which a message may raise an epoch at once: more than a backend that dies at
+/// each start is started in a month (each start begins a round of its own), and few
+/// enough for the numbers to last.
+const ROUNDS_AT_ONCE: u32 = 1 << 17;
 
 /// Whether a cohort whose member is in epoch `current` may be told to raise it to
 /// `next`: an epoch that its members can share, and not absurdly far ahead.

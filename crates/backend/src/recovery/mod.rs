@@ -12,6 +12,7 @@ use crate::state::State;
 use crate::stop::Stop;
 use bytes::Bytes;
 use peer::{Peer, Setback};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -21,37 +22,46 @@ use trefoil_recovery::{Ended, Recovery};
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Recovers every shard of the members that have to, one after the other.
+/// Recovers every shard of the members that have to. One whose peers cannot be asked is
+/// tried again after the others.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
     for member in &state.members {
         let Some(progress) = &member.recovery else {
             continue;
         };
         progress.begin();
-        for shard in 0..member.store.shard_count() {
-            let task = Task {
-                state,
-                stop,
-                member,
-                progress,
-                shard,
-            };
-            match runtime.block_on(task.run()) {
-                Some(Ended::Recovered) => {}
-                Some(Ended::Lost) => {
-                    progress.shard_lost();
-                    tracing::error!(
-                        backend = member.number,
-                        shard = member.store.config().shards.shard(shard),
-                        "two of three replicas had lost this shard before one had recovered: it is empty now"
-                    );
-                }
-                Some(Ended::EpochsUsedUp) => {
+        let task = |shard| Task {
+            state,
+            member,
+            progress,
+            shard,
+            recovery: Recovery::new(shard),
+        };
+        let mut tasks: VecDeque<Task<'_>> = (0..member.store.shard_count()).map(task).collect();
+        let mut setbacks = Setbacks::default();
+        while let Some(mut task) = tasks.pop_front() {
+            let place = task.recovery.place();
+            match runtime.block_on(task.attempt()) {
+                Ok(Ended::Recovered) => setbacks.clear(),
+                Ok(Ended::Lost) => tracing::error!(
+                    backend = member.number,
+                    shard = member.store.config().shards.shard(task.shard),
+                    "two of three replicas had lost this shard before one had recovered: it is empty now"
+                ),
+                Ok(Ended::EpochsUsedUp) => {
                     tracing::error!("the epochs are used up: restart the whole cell");
-                    return;
                 }
-                // The server ends.
-                None => return,
+                Err(Setback::Stopping) => return,
+                Err(setback) => {
+                    progress.waits_for(&setback.to_string());
+                    if task.recovery.place() > place {
+                        setbacks.clear();
+                    }
+                    tasks.push_back(task);
+                    if stop.wait(setbacks.pause(tasks.len())) {
+                        return;
+                    }
+                }
             }
         }
         let stats = progress.stats();
@@ -67,44 +77,43 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
     }
 }
 
+/// Attempts in a row that came to nothing.
+#[derive(Debug, Default)]
+struct Setbacks(u32);
+
+impl Setbacks {
+    fn clear(&mut self) {
+        self.0 = 0;
+    }
+
+    /// How long to wait after another one, with so many shards left: nothing before each
+    /// has had its turn, then twice as long each round.
+    fn pause(&mut self, shards_left: usize) -> Duration {
+        self.0 += 1;
+        let left = shards_left.max(1) as u32;
+        if !self.0.is_multiple_of(left) {
+            return Duration::ZERO;
+        }
+        let rounds = (self.0 / left - 1).min(16);
+        (PAUSE_MIN * (1 << rounds)).min(PAUSE_MAX)
+    }
+}
+
 /// One shard of a member.
 struct Task<'t> {
     state: &'t Arc<State>,
-    stop: &'t Stop,
     member: &'t Member,
     progress: &'t Progress,
     shard: usize,
+    recovery: Recovery<Bytes>,
 }
 
 impl Task<'_> {
-    /// Until it has ended; `None` if the server ends before.
-    async fn run(&self) -> Option<Ended> {
-        let mut recovery = Recovery::<Bytes>::new(self.shard);
-        let mut pause = PAUSE_MIN;
-        loop {
-            let place = recovery.place();
-            match self.attempt(&mut recovery).await {
-                Ok(ended) => {
-                    self.progress.gets_on();
-                    return Some(ended);
-                }
-                Err(Setback::Stopping) => return None,
-                Err(setback) => self.progress.waits_for(&setback.to_string()),
-            }
-            if recovery.place() > place {
-                pause = PAUSE_MIN;
-            }
-            if self.stop.wait(pause) {
-                return None;
-            }
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
-    }
-
     /// Until it has ended, or a peer does not answer. Each peer has one question at a
     /// time.
-    async fn attempt(&self, recovery: &mut Recovery<Bytes>) -> Result<Ended, Setback> {
+    async fn attempt(&mut self) -> Result<Ended, Setback> {
         let mut peers = self.peers()?;
+        let recovery = &mut self.recovery;
         // Not always the same one has the work.
         if self.shard % 2 == 1 {
             peers.swap(0, 1);
@@ -170,5 +179,21 @@ async fn conditional<F: Future + Unpin>(question: &mut Option<F>) -> Option<F::O
     match question {
         Some(question) => Some(question.await),
         None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_come_when_each_shard_has_had_its_turn() {
+        let mut setbacks = Setbacks::default();
+        let ms: Vec<u128> = (0..9).map(|_| setbacks.pause(3).as_millis()).collect();
+        assert_eq!(ms, [0, 0, 20, 0, 0, 40, 0, 0, 80]);
+        setbacks.clear();
+        let ms: Vec<u128> = (0..8).map(|_| setbacks.pause(1).as_millis()).collect();
+        assert_eq!(ms, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+        assert_eq!(Setbacks::default().pause(0), PAUSE_MIN);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use trefoil_recovery::{Counts, Recovery};
+use trefoil_recovery::{Counts, Ended, Recovery};
 use trefoil_rpc::v1;
 use trefoil_store::PLACES;
 
@@ -28,6 +28,8 @@ struct Now {
     /// Milliseconds from `begun` to the last shard's vote.
     took_ms: Option<u64>,
     waits_for: String,
+    /// The reason that the log has told last.
+    told: String,
 }
 
 impl Now {
@@ -68,35 +70,30 @@ impl Progress {
     pub(super) fn is_at<D: AsRef<[u8]>>(&self, recovery: &Recovery<D>) {
         let mut now = self.lock();
         now.counts = recovery.counts();
+        let gets_on = recovery.place() > now.place || recovery.votes() != now.votes;
+        if gets_on || recovery.ended().is_some() {
+            now.waits_for.clear();
+        }
         now.place = recovery.place();
         now.votes = recovery.votes();
-        now.waits_for.clear();
         now.note_votes(self.shard_count);
-        if recovery.ended().is_some() {
+        if let Some(ended) = recovery.ended() {
             now.ended += 1;
+            now.lost += u32::from(ended == Ended::Lost);
             let (before, counts) = (now.before, now.counts);
             now.before = before.plus(counts);
             (now.counts, now.place, now.votes) = (Counts::default(), 0, false);
         }
     }
 
-    /// The last shard to end has come back empty.
-    pub(super) fn shard_lost(&self) {
-        self.lock().lost += 1;
-    }
-
-    /// Says so, once for each reason.
+    /// Says so, once for each reason in a row.
     pub(super) fn waits_for(&self, why: &str) {
         let mut now = self.lock();
-        if now.waits_for != why {
+        if now.told != why {
             tracing::warn!(why, "recovery waits");
-            why.clone_into(&mut now.waits_for);
+            why.clone_into(&mut now.told);
         }
-    }
-
-    /// It waits for nothing any more.
-    pub(super) fn gets_on(&self) {
-        self.lock().waits_for.clear();
+        why.clone_into(&mut now.waits_for);
     }
 
     /// All of it as a message.

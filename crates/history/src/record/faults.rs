@@ -21,6 +21,8 @@ const STOP_MS: std::ops::Range<u64> = 50..1_500;
 const NOBODY: u32 = 0;
 /// No backend works with less.
 const MEMORY_MIN: u64 = 32 << 20;
+/// How long a backend may take to recover, on a machine that does much else.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 /// Share of the round after which a backend may be killed: memory is full by then.
 const KILL_AFTER: f64 = 0.4;
 
@@ -32,12 +34,14 @@ pub(super) struct Faults {
     killed: Option<usize>,
     /// The loss that the kill was, if there is no other copy.
     loss: Option<Event>,
-    /// The one started in its place, which has not recovered yet.
-    successor: Option<Child>,
+    /// The one started in its place, which has not recovered yet, and when it was.
+    successor: Option<(Child, Instant)>,
     /// Those who have.
     recovered: Vec<Child>,
     counts: BTreeMap<Fault, u64>,
     events: Vec<Event>,
+    /// What should not have happened.
+    trouble: Option<String>,
 }
 
 impl Faults {
@@ -58,6 +62,7 @@ impl Faults {
             recovered: Vec::new(),
             counts,
             events: Vec::new(),
+            trouble: None,
         }
     }
 
@@ -73,6 +78,11 @@ impl Faults {
     /// How many backends have lost their memory and voted again.
     pub(super) fn recoveries(&self) -> u64 {
         self.recovered.len() as u64
+    }
+
+    /// What should not have happened.
+    pub(super) fn trouble(&self) -> Option<&String> {
+        self.trouble.as_ref()
     }
 
     pub(super) fn killed(&self) -> Option<usize> {
@@ -161,13 +171,13 @@ impl Faults {
             .stderr(Stdio::null())
             .spawn()
             .map_err(RecordError::doing("starting a backend again"))?;
-        self.successor = Some(child);
+        self.successor = Some((child, Instant::now()));
         Ok(true)
     }
 
     /// Once it votes again, another one may be killed.
     fn look_for_recovery(&mut self, round: &mut Round<'_>) {
-        let (Some(number), Some(successor)) = (self.killed, self.successor.take()) else {
+        let (Some(number), Some((successor, since))) = (self.killed, self.successor.take()) else {
             return;
         };
         let pid = successor.id();
@@ -179,7 +189,13 @@ impl Faults {
             is_it && recoveries.all(|recovery| matches!(recovery, Some(r) if r.shards_left == 0))
         });
         if !votes {
-            self.successor = Some(successor);
+            let is_stuck = round.plan.mode != "R=1" && since.elapsed() > RECOVERY_PATIENCE;
+            if is_stuck && self.trouble.is_none() {
+                let patience = RECOVERY_PATIENCE.as_secs();
+                let trouble = format!("backend {number} has not recovered within {patience} s");
+                self.trouble = Some(trouble);
+            }
+            self.successor = Some((successor, since));
             return;
         }
         round.server.pids[number] = pid;
@@ -212,7 +228,8 @@ impl Faults {
     /// Nobody is left standing still.
     pub(super) fn end(&mut self) {
         self.go_on();
-        for mut child in self.recovered.drain(..).chain(self.successor.take()) {
+        let successor = self.successor.take().map(|(child, _)| child);
+        for mut child in self.recovered.drain(..).chain(successor) {
             let _ = child.kill();
             let _ = child.wait();
         }

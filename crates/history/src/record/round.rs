@@ -84,6 +84,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         round.look_after_workers(&mut troubles);
     }
     round.check_servers(&faults, &mut troubles);
+    troubles.extend(faults.trouble().cloned());
     let recoveries = faults.recoveries();
     faults.end();
     let (events, carriers) = round.end(faults.events(), &mut troubles)?;

@@ -4,38 +4,71 @@
 use crate::args::{Restart, UpArgs};
 use crate::cell::up::RESTART_DEFAULT;
 use crate::failure::Failure;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
 use trefoil_cell::{ConfigStore as _, DirectoryStore, Mode};
 
+/// The signal's number.
+const KILL: i32 = rustix::process::Signal::KILL.as_raw();
 /// Before the first restart in a row: none; before the second, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// One that has lived so long has not died soon.
+/// Before the first restart of one that was killed: its memory is the host's again only
+/// when its clients have let go of it, and the host may be short of it.
+const PAUSE_KILLED: Duration = Duration::from_secs(1);
+/// One that has served for so long has not died soon.
 const LIFE_MIN: Duration = Duration::from_secs(60);
+/// When one that does not say that it serves is told of, and how often.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// When a backend that has died is started again.
 pub(super) struct Revival {
     restart: Restart,
     store: DirectoryStore,
-    /// The configuration whose corpus `--load` names; another file was loaded since if
-    /// it has changed.
-    corpus_of: Option<u32>,
+    /// The cell's life; the directory may hold another cell by now.
+    life: u64,
+    corpus: Option<Corpus>,
+}
+
+/// The file of an immutable cell, as it was at the start.
+#[derive(PartialEq)]
+struct Corpus {
+    /// The configuration that it belongs to: another file was loaded since if that has
+    /// changed.
+    config_id: u32,
+    path: PathBuf,
+    /// Device, number, length and time of its last change.
+    file: (u64, u64, u64, i64),
+}
+
+impl Corpus {
+    fn now(path: &Path, config_id: u32) -> Option<Self> {
+        let file = std::fs::metadata(path).ok()?;
+        Some(Corpus {
+            config_id,
+            path: path.to_owned(),
+            file: (file.dev(), file.ino(), file.len(), file.mtime()),
+        })
+    }
 }
 
 impl Revival {
     pub(super) fn new(args: &UpArgs, dir: &Path) -> Result<Self, Failure> {
         let store = DirectoryStore::open(dir).map_err(Failure::of)?;
         let config = store.load().map_err(Failure::of)?;
-        let corpus_of = config
-            .filter(|config| config.mode == Mode::R2)
-            .map(|config| config.config_id);
+        let config =
+            config.ok_or_else(|| Failure::Failed("the cell has no configuration".into()))?;
+        let path = args.load.as_ref().filter(|_| config.mode == Mode::R2);
         Ok(Revival {
             restart: args.restart.unwrap_or(RESTART_DEFAULT),
             store,
-            corpus_of,
+            life: config.life,
+            corpus: path.and_then(|path| Corpus::now(path, config.config_id)),
         })
     }
 
@@ -44,11 +77,15 @@ impl Revival {
         if self.restart == Restart::Never {
             return Some("it is not restarted (--restart never): restart the whole cell");
         }
-        let config_id = self.corpus_of?;
-        let current = self.store.load().ok().flatten();
-        let is_same = current.is_some_and(|config| config.config_id == config_id);
+        // Whoever cannot read it now will not start either, and says why.
+        let config = self.store.load().ok().flatten()?;
+        if config.life != self.life {
+            return Some("it is not restarted: another cell was started in this directory");
+        }
+        let corpus = self.corpus.as_ref()?;
+        let is_same = Corpus::now(&corpus.path, config.config_id).as_ref() == Some(corpus);
         (!is_same).then_some(
-            "it is not restarted, because another corpus was loaded than the one at the start: restart the whole cell with the new file",
+            "it is not restarted: another corpus was loaded since the start, or the file was changed; restart the whole cell with the new one",
         )
     }
 }
@@ -65,21 +102,33 @@ enum State {
     Runs {
         child: Child,
         since: Instant,
+        /// When it said that it serves.
+        served: Arc<OnceLock<Instant>>,
+        /// When its silence is told of next.
+        tell_at: Instant,
     },
     /// Dead, until then.
-    Waits {
-        due: Instant,
-    },
+    Waits { due: Instant },
     /// Dead for good.
     Over,
 }
 
+impl State {
+    fn runs(child: Child, since: Instant) -> Self {
+        State::Runs {
+            child,
+            since,
+            served: Arc::default(),
+            tell_at: since + SILENCE,
+        }
+    }
+}
+
 impl Backend {
     pub(super) fn new(number: u32, child: Child) -> Self {
-        let since = Instant::now();
         Backend {
             number,
-            state: State::Runs { child, since },
+            state: State::runs(child, Instant::now()),
             deaths: 0,
         }
     }
@@ -117,7 +166,11 @@ impl Backend {
     pub(super) async fn await_ready(&mut self) -> Result<(), Failure> {
         let number = self.number;
         let is_ready = match &mut self.state {
-            State::Runs { child, .. } => is_ready(child.stdout.take()).await,
+            State::Runs { child, served, .. } => {
+                let is_ready = is_ready(child.stdout.take()).await;
+                let _ = served.set(Instant::now());
+                is_ready
+            }
             _ => false,
         };
         match is_ready {
@@ -130,15 +183,35 @@ impl Backend {
 
     /// Notices its death.
     pub(super) fn look(&mut self, now: Instant, revival: &Revival) {
-        let State::Runs { child, since } = &mut self.state else {
+        let State::Runs {
+            child,
+            since,
+            served,
+            tell_at,
+        } = &mut self.state
+        else {
             return;
         };
-        let how = match child.try_wait() {
-            Ok(None) => return,
-            Ok(Some(status)) => status.to_string(),
-            Err(error) => error.to_string(),
+        let (how, is_killed) = match child.try_wait() {
+            Ok(None) => {
+                if served.get().is_none() && now >= *tell_at {
+                    let seconds = now.saturating_duration_since(*since).as_secs();
+                    *tell_at = now + LIFE_MIN;
+                    tracing::warn!(
+                        backend = self.number,
+                        seconds,
+                        "the backend does not serve yet"
+                    );
+                }
+                return;
+            }
+            Ok(Some(status)) => (status.to_string(), status.signal() == Some(KILL)),
+            Err(error) => (error.to_string(), false),
         };
-        let is_soon = now.saturating_duration_since(*since) < LIFE_MIN;
+        let life = served
+            .get()
+            .map(|served| now.saturating_duration_since(*served));
+        let is_soon = life.is_none_or(|life| life < LIFE_MIN);
         self.deaths = if is_soon { self.deaths + 1 } else { 1 };
         let backend = self.number;
         if let Some(why) = revival.hindrance() {
@@ -146,7 +219,10 @@ impl Backend {
             self.state = State::Over;
             return;
         }
-        let pause = pause(self.deaths);
+        let pause = match is_killed {
+            true => pause(self.deaths).max(PAUSE_KILLED),
+            false => pause(self.deaths),
+        };
         let pause_ms = pause.as_millis() as u64;
         tracing::error!(
             backend,
@@ -161,6 +237,7 @@ impl Backend {
     pub(super) fn start_if_due(
         &mut self,
         now: Instant,
+        revival: &Revival,
         start: &dyn Fn(u32) -> Result<Child, Failure>,
     ) {
         let State::Waits { due } = self.state else {
@@ -170,15 +247,26 @@ impl Backend {
             return;
         }
         let number = self.number;
+        // Something may have changed while it waited.
+        if let Some(why) = revival.hindrance() {
+            tracing::error!(backend = number, why, "the backend stays dead");
+            self.state = State::Over;
+            return;
+        }
         match start(number) {
             Ok(mut child) => {
                 let (pid, out) = (child.id(), child.stdout.take());
+                self.state = State::runs(child, now);
+                let State::Runs { served, .. } = &self.state else {
+                    return;
+                };
+                let served = Arc::clone(served);
                 tokio::spawn(async move {
                     if is_ready(out).await {
+                        let _ = served.set(Instant::now());
                         tracing::info!(backend = number, pid, "the backend serves again");
                     }
                 });
-                self.state = State::Runs { child, since: now };
             }
             Err(error) => {
                 tracing::error!(backend = number, %error, "cannot start the backend again");

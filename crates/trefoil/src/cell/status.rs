@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
 use trefoil_client::{BackendStats, Cell, Options};
-use trefoil_rpc::v1::RecoveryStats;
+use trefoil_rpc::v1::{MemberStats, RecoveryStats};
 
 #[derive(Serialize)]
 struct Status {
@@ -91,13 +91,25 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
     } else {
         print(&status)?
     }
-    let is_up = |backend: &Backend| matches!(backend.state, "up" | "recovering");
-    let any_up = status.backends.iter().any(is_up);
+    let any_up = status.backends.iter().any(|backend| is_up(backend.state));
     Ok(if any_up {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// The state of a backend that answers.
+pub(crate) fn state_of(member: &MemberStats) -> &'static str {
+    match &member.recovery {
+        Some(recovery) if recovery.shards_left > 0 => "recovering",
+        _ => "up",
+    }
+}
+
+/// Whether a backend of this state answers.
+pub(crate) fn is_up(state: &str) -> bool {
+    matches!(state, "up" | "recovering")
 }
 
 /// The state of a backend that says nothing, and its process: one that hangs is
@@ -145,10 +157,7 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
     let evictions = member.evictions.unwrap_or_default();
     Backend {
         number,
-        state: match &member.recovery {
-            Some(recovery) if recovery.shards_left > 0 => "recovering",
-            _ => "up",
-        },
+        state: state_of(&member),
         carrier: "",
         carrier_why: None,
         error: None,

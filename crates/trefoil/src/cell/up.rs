@@ -7,6 +7,7 @@ use crate::fixed::Fixed;
 use crate::settings::{MemoryLimit, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -138,11 +139,13 @@ async fn supervise(
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
     let mut child_ended = signal(SignalKind::child()).map_err(Failure::of)?;
-    let start = |number| spawn(args, metrics, dir, number);
+    let program = Program::this()?;
+    let start = |number, memory| spawn(&program, args, memory, metrics, dir, number);
+    let first_memory = StoreSettings::from(&args.store).memory;
     // All at once: each waits out its predecessor's lease.
     let mut backends = Vec::new();
     for number in 0..count {
-        backends.push(Backend::new(number, start(number)?));
+        backends.push(Backend::new(number, start(number, first_memory)?));
     }
     for backend in &mut backends {
         backend.await_ready().await?;
@@ -153,14 +156,14 @@ async fn supervise(
         "ready {}",
         serde_json::json!({ "cell": address, "pids": pids })
     ))?;
-    let mut memory = MemoryLimit::new(&address, StoreSettings::from(&args.store).memory);
+    let mut memory = MemoryLimit::new(&address, first_memory);
     let revival = Revival::new(args, dir)?;
     loop {
         // Those who have ended, and those whose pause before the next start is over.
         let now = Instant::now();
         for backend in &mut backends {
             backend.look(now, &revival);
-            backend.start_if_due(now, &start);
+            backend.start_if_due(now, &revival, &|number| start(number, memory.chosen()));
         }
         if backends.iter().all(Backend::is_over) {
             return Err(Failure::Failed("the last backend has died".into()));
@@ -168,9 +171,11 @@ async fn supervise(
         let due = backends.iter().filter_map(Backend::due).min();
         let pause = due.map_or(LOOK_PERIOD, |due| due.saturating_duration_since(now));
         tokio::select! {
-            _ = hangup.recv() => crate::signals::tell(reload(given, args, &mut memory)),
+            // Whoever ends us may have ended the backends, too.
+            biased;
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            _ = hangup.recv() => crate::signals::tell(reload(given, args, &mut memory)),
             _ = child_ended.recv() => {}
             () = tokio::time::sleep(pause.min(LOOK_PERIOD)) => {}
         }
@@ -187,21 +192,40 @@ fn reload(given: &UpArgs, begun: &UpArgs, memory: &mut MemoryLimit) -> Result<()
     memory.change(settings.memory)
 }
 
+/// The program that runs, whatever stands at its path by now: all backends of a cell are
+/// of one release.
+struct Program(std::fs::File);
+
+impl Program {
+    fn this() -> Result<Self, Failure> {
+        let file = std::fs::File::open("/proc/self/exe");
+        let file = file.map_err(|e| Failure::doing("cannot find this program", e))?;
+        Ok(Program(file))
+    }
+
+    fn command(&self) -> Command {
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let mut command = Command::new(path);
+        command.arg0("trefoil");
+        command
+    }
+}
+
 fn spawn(
+    program: &Program,
     args: &UpArgs,
+    memory: u64,
     metrics: Option<SocketAddr>,
     dir: &Path,
     number: u32,
 ) -> Result<Child, Failure> {
-    let program =
-        std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let settings = StoreSettings::from(&args.store);
-    let mut command = Command::new(program);
+    let mut command = program.command();
     command
         .args(["cell", "backend", "--dir"])
         .arg(dir)
         .args(["--number", &number.to_string()])
-        .args(["--memory", &settings.memory.to_string()])
+        .args(["--memory", &memory.to_string()])
         .args([
             "--huge-pages",
             if settings.huge_pages { "true" } else { "false" },

@@ -15,6 +15,7 @@ mod screen;
 mod table;
 
 use crate::args::TopArgs;
+use crate::cell::status::is_up;
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use reading::Reading;
 use report::Report;
@@ -49,7 +50,7 @@ pub(crate) fn run(args: TopArgs) -> Outcome {
             }
         }
         if args.once {
-            let any_up = report.backends.iter().any(|backend| backend.state == "up");
+            let any_up = report.backends.iter().any(|backend| is_up(backend.state));
             return Ok(match any_up {
                 true => ExitCode::SUCCESS,
                 false => ExitCode::FAILURE,

@@ -201,7 +201,7 @@ fn backend(stats: &v1::StatsResponse, member: &v1::MemberStats) -> Backend {
     let process = stats.process.unwrap_or_default();
     Backend {
         number: member.backend,
-        state: "up",
+        state: crate::cell::status::state_of(member),
         pid: Some(process.pid),
         uptime_s: process.uptime_ms as f64 / 1e3,
         items: member.items,

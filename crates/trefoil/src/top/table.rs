@@ -1,6 +1,7 @@
 //! The report as lines of text.
 
 use super::report::{Backend, Report};
+use crate::cell::status::is_up;
 use bytesize::ByteSize;
 
 /// Columns of the tables, with their widths; a negative one is left-aligned.
@@ -16,7 +17,7 @@ pub(super) const KEY_COLUMNS: [(&str, i8); 3] = [("ops/s", 10), ("bytes/s", 12),
 /// See [`COMMAND_COLUMNS`].
 pub(super) const BACKEND_COLUMNS: [(&str, i8); 11] = [
     ("backend", 7),
-    ("state", -6),
+    ("state", -10),
     ("pid", 8),
     ("items", 11),
     ("resident", 11),
@@ -58,7 +59,7 @@ fn micros(us: f64) -> String {
 pub(super) fn head(report: &Report) -> Vec<String> {
     let memory = &report.memory;
     let operations = &report.operations;
-    let up = report.backends.iter().filter(|b| b.state == "up").count();
+    let up = report.backends.iter().filter(|b| is_up(b.state)).count();
     let full = memory.resident_bytes as f64 / memory.limit_bytes.max(1) as f64;
     let mut lines = vec![
         format!(
