@@ -2,12 +2,12 @@
 
 use crate::machine::{Answer, Ask, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
-use crate::page::{Data, Page};
+use crate::page::{Data, Item, Page};
 use std::collections::HashMap;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
-use trefoil_layout::{KeyHash, Version};
-use trefoil_store::{Now, PLACES, Store};
+use trefoil_layout::{KeyHash, KeyHasher, Version};
+use trefoil_store::{Now, PLACES, Position, Store};
 
 /// Whose values are copied; the other one is compared with it.
 const FIRST: usize = 0;
@@ -21,8 +21,7 @@ pub(crate) struct Copy<D> {
     page: Option<Page<D>>,
     /// Its next one.
     ahead: Option<Page<D>>,
-    /// What the second peer holds at the page's places, before `second_place`.
-    second: HashMap<KeyHash, Version>,
+    /// The second peer has told what it holds before this place.
     second_place: u64,
     /// Of a page that was compared: long values that both hold, to be looked up.
     long: Vec<(D, Version)>,
@@ -35,7 +34,6 @@ impl<D: AsRef<[u8]>> Copy<D> {
             place,
             page: None,
             ahead: None,
-            second: HashMap::new(),
             second_place: place,
             long: Vec::new(),
         }
@@ -81,21 +79,27 @@ impl<D: AsRef<[u8]>> Copy<D> {
         match answer {
             Answer::Items(page) if peer == FIRST => {
                 let begin = self.page.as_ref().map_or(self.place, |page| page.next);
-                leads_on(&page, begin)?;
+                leads_on(&page, (begin, PLACES.end))?;
                 match self.page {
                     None => self.page = Some(page),
                     Some(_) => self.ahead = Some(page),
                 }
+                self.go_on();
             }
             Answer::Items(page) => {
-                leads_on(&page, self.second_place)?;
-                self.second.extend(page.held);
+                let end = self.page.as_ref().map_or(self.place, |page| page.next);
+                leads_on(&page, (self.second_place, end))?;
                 self.second_place = page.next;
-                self.compare((store, now), counts)?;
+                self.compare(page, (store, now), counts);
+                self.go_on();
             }
             Answer::Long(data) => {
-                if let (Some((_, version)), Some(data)) = (self.long.pop(), data) {
-                    install(&Sound::of(store, version, &data)?, (store, now), counts);
+                let wanted = self.long.pop();
+                if let (Some((_, version)), Some(data)) = (wanted, data) {
+                    match Sound::of(store, version, &data) {
+                        Some(sound) => install(&sound, (store, now), counts),
+                        None => counts.disagreed += 1,
+                    }
                 }
                 self.go_on();
             }
@@ -104,48 +108,53 @@ impl<D: AsRef<[u8]>> Copy<D> {
         Ok(())
     }
 
-    /// Installs the page, if the second peer has told all that it holds there.
-    fn compare(&mut self, into: (&Store, Now), counts: &mut Counts) -> Result<(), Nonsense> {
-        let Some(page) = &mut self.page else {
-            return Ok(());
-        };
-        if self.second_place < page.next {
-            return Ok(());
-        }
-        for item in page.items.drain(..) {
+    /// Installs what both hold of the first peer's page, as far as the second one has told.
+    fn compare(&mut self, second: Page<D>, (store, now): (&Store, Now), counts: &mut Counts) {
+        let Some(page) = &mut self.page else { return };
+        let held: HashMap<KeyHash, Version> = second.held.into_iter().collect();
+        let hasher = &store.config().hasher;
+        for item in std::mem::take(&mut page.items) {
             let version = item.version;
-            let (sound, hash) = match &item.data {
-                Data::Whole(data) => {
-                    let sound = Sound::of(into.0, version, data)?;
-                    let hash = sound.hash;
-                    (Some(sound), hash)
-                }
-                Data::Long { key } => (None, into.0.config().hasher.hash(key.as_ref())),
+            let Some(hash) = item.hash(hasher) else {
+                // Damaged there; it may be sound elsewhere, but two have to hold it.
+                counts.disagreed += 1;
+                continue;
             };
+            if Position::place_of(hash) >= second.next {
+                page.items.push(item);
+                continue;
+            }
             // A value that one of them holds alone is no quorum's.
-            let is_agreed = self.second.get(&hash) == Some(&version);
+            let is_agreed = held.get(&hash) == Some(&version);
             if !is_agreed && !mutants::is(Mutant::LoneValueCopied) {
                 counts.disagreed += 1;
                 continue;
             }
-            match sound {
-                Some(sound) => install(&sound, into, counts),
-                None => {
-                    if let Data::Long { key } = item.data {
+            match item.data {
+                Data::Whole(data) => match Sound::of(store, version, &data) {
+                    Some(sound) => install(&sound, (store, now), counts),
+                    None => counts.disagreed += 1,
+                },
+                // One that was fetched in an attempt before is not fetched again.
+                Data::Long { key } => {
+                    if store.held(hash) != Some(version) {
                         self.long.push((key, version));
                     }
                 }
             }
         }
-        self.second.clear();
-        self.go_on();
-        Ok(())
     }
 
-    /// To the next page, if nothing of this one is left.
+    /// To the next page, if nothing of this one is left. Where the first peer holds
+    /// nothing, the second need not be asked.
     fn go_on(&mut self) {
-        let Some(page) = &self.page else { return };
-        if self.long.is_empty() && self.second_place >= page.next {
+        while let Some(page) = &self.page {
+            if page.items.is_empty() {
+                self.second_place = self.second_place.max(page.next);
+            }
+            if !self.long.is_empty() || self.second_place < page.next {
+                return;
+            }
             self.place = page.next;
             self.page = self.ahead.take();
         }
@@ -160,37 +169,41 @@ fn install(found: &Sound<'_>, (store, now): (&Store, Now), counts: &mut Counts) 
     }
 }
 
-/// Whether a page ends behind its begin.
-pub(crate) fn leads_on<D>(page: &Page<D>, begin: u64) -> Result<(), Nonsense> {
-    match page.next > begin && page.next <= PLACES.end {
+/// Whether a page ends behind its begin, and not behind what was asked for.
+pub(crate) fn leads_on<D>(page: &Page<D>, (begin, end): (u64, u64)) -> Result<(), Nonsense> {
+    match page.next > begin && page.next <= end {
         true => Ok(()),
         false => Err(Nonsense("a page that does not lead on")),
     }
 }
 
+impl<D: AsRef<[u8]>> Item<D> {
+    /// Of its key, which may be damaged; `None` if there is none to be found.
+    fn hash(&self, hasher: &KeyHasher) -> Option<KeyHash> {
+        let key = match &self.data {
+            Data::Whole(data) => DataEntry::decode(data.as_ref())?.key,
+            Data::Long { key } => key.as_ref(),
+        };
+        Some(hasher.hash(key))
+    }
+}
+
 /// A data entry whose checksum holds.
 pub(crate) struct Sound<'s> {
-    pub(crate) hash: KeyHash,
     version: Version,
     len: usize,
     entry: DataEntry<'s>,
 }
 
 impl<'s> Sound<'s> {
-    pub(crate) fn of(
-        store: &Store,
-        version: Version,
-        data: &'s impl AsRef<[u8]>,
-    ) -> Result<Self, Nonsense> {
+    /// `None` if it is damaged.
+    pub(crate) fn of(store: &Store, version: Version, data: &'s impl AsRef<[u8]>) -> Option<Self> {
         let data = data.as_ref();
-        let entry = DataEntry::decode(data).ok_or(Nonsense("an item without a key"))?;
+        let entry = DataEntry::decode(data)?;
         let hash = store.config().hasher.hash(entry.key);
-        if DataEntry::validate(data, hash.tag, version, entry.key).is_err() {
-            return Err(Nonsense("an item whose checksum fails"));
-        }
+        DataEntry::validate(data, hash.tag, version, entry.key).ok()?;
         let len = data.len();
-        Ok(Sound {
-            hash,
+        Some(Sound {
             version,
             len,
             entry,

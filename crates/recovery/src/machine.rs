@@ -13,7 +13,7 @@ const ROUNDS_MAX: u32 = 16;
 
 /// Calls of maintenance in which an empty index becomes as large as the peer's, and more
 /// than that takes.
-const MAINTENANCE_MAX: u32 = 256;
+const MAINTENANCE_MAX: u32 = 32;
 
 /// What to ask a peer. Of each one thing at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +119,7 @@ pub struct Recovery<D> {
     /// From whose memory was copied, and how far.
     copied: Option<([u64; 2], u64)>,
     counts: Counts,
+    votes: bool,
     /// Of a mutant: the epochs were raised when everything had been copied.
     has_raised: bool,
     ended: Option<Ended>,
@@ -146,6 +147,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             asked: [false; 2],
             copied: None,
             counts: Counts::default(),
+            votes: false,
             has_raised: false,
             ended: None,
         }
@@ -219,7 +221,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
 
     /// Whether the shard votes.
     pub fn votes(&self) -> bool {
-        matches!(self.phase, Phase::Repair(_)) || self.ended == Some(Ended::Lost)
+        self.votes
     }
 
     /// The place before which everything was copied.
@@ -287,8 +289,10 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         // Whatever was acknowledged in an older epoch is no newer.
         let floor = first.bound_max.max(second.bound_max);
         if has_lost {
+            store.reserve(self.shard, 0);
             store.raise_floor(self.shard, floor);
             store.set_recovering(self.shard, false);
+            self.votes = true;
             self.ended = Some(Ended::Lost);
             return;
         }
@@ -325,6 +329,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         }
         store.reserve(self.shard, 0);
         store.set_recovering(self.shard, false);
+        self.votes = true;
         self.phase = Phase::Repair(Repair::default());
     }
 }

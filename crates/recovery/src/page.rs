@@ -55,10 +55,12 @@ pub enum Data<D> {
 /// such epoch may follow.
 pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> {
     let current = store.epoch(shard);
-    if raise_to > current {
+    if raise_to >= current {
         if !epoch::may_follow(current, raise_to) {
             return None;
         }
+        // The same again, too: whoever has begun to raise it may still be at work, and
+        // what is answered here is in force.
         store.raise_epoch(shard, raise_to);
     }
     Some(Standing {

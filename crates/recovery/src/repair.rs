@@ -78,7 +78,7 @@ impl Repair {
     ) -> Result<(), Nonsense> {
         match (answer, self.page) {
             (Answer::Items(page), None) => {
-                leads_on(&page, self.place)?;
+                leads_on(&page, (self.place, PLACES.end))?;
                 let is_vote = page.epoch != epoch::NONE;
                 let held = page.held.into_iter().filter(|_| is_vote);
                 self.lacking.extend(held.filter(|(hash, version)| {
@@ -93,8 +93,8 @@ impl Repair {
                     false => self.place,
                 };
             }
-            (Answer::Items(page), Some((_, epoch))) if peer != FIRST => {
-                leads_on(&page, self.second_place)?;
+            (Answer::Items(page), Some((end, epoch))) if peer != FIRST => {
+                leads_on(&page, (self.second_place, end))?;
                 if page.epoch == epoch {
                     let held = page.held.into_iter();
                     let agrees = |(hash, version): &(KeyHash, Version)| {
@@ -115,18 +115,14 @@ impl Repair {
                             self.long = Some((key.as_ref().to_vec(), item.version));
                         }
                         Data::Whole(data) => {
-                            install(
-                                &Sound::of(store, item.version, &data)?,
-                                (store, now),
-                                counts,
-                            );
+                            install(Sound::of(store, item.version, &data), (store, now), counts);
                         }
                     }
                 }
             }
             (Answer::Long(data), _) => {
                 if let (Some((_, version)), Some(data)) = (self.long.take(), data) {
-                    install(&Sound::of(store, version, &data)?, (store, now), counts);
+                    install(Sound::of(store, version, &data), (store, now), counts);
                 }
             }
             _ => {}
@@ -146,8 +142,8 @@ impl Repair {
     }
 }
 
-fn install(found: &Sound<'_>, (store, now): (&Store, Now), counts: &mut Counts) {
-    if found.install(store, now) == Outcome::Applied {
+fn install(found: Option<Sound<'_>>, (store, now): (&Store, Now), counts: &mut Counts) {
+    if found.is_some_and(|found| found.install(store, now) == Outcome::Applied) {
         counts.repaired += 1;
     }
 }

@@ -501,6 +501,16 @@ impl Store {
         Some(slot.live.bound_of(&self.shared, hash))
     }
 
+    /// The version of the value that stands under this hash, if there is one.
+    pub fn held(&self, hash: KeyHash) -> Option<Version> {
+        let shard = self.shared.config.shards.local(hash)?;
+        let number = hash.partition(shard, self.sub_count());
+        self.partitions[number]
+            .enter()
+            .live
+            .held(&self.shared, hash)
+    }
+
     /// The partition that a key belongs to and its floor: what is known of
     /// keys of which nothing else is known. `None` for a key of another backend.
     pub fn floor(&self, key: &[u8]) -> Option<(usize, Version)> {

@@ -136,7 +136,7 @@ impl Task<'_> {
                     other = None;
                     (1, answer)
                 }
-                else => break Err(Setback::Stopping),
+                else => break Err(first.cannot("nothing is left to ask, and no end".into())),
             };
             let answer = match answer {
                 Ok(answer) => answer,
@@ -146,7 +146,7 @@ impl Task<'_> {
             if let Err(nonsense) = taken {
                 break Err(peers[number].cannot(nonsense.to_string()));
             }
-            self.progress.is_at(recovery);
+            self.progress.is_at(self.shard, recovery);
             if let Some(ended) = recovery.ended() {
                 return Ok(ended);
             }

@@ -16,6 +16,8 @@ use trefoil_rpc::{Client, ContractError, Credentials, v1};
 /// How long a call may take. Raising an epoch rewrites an index's headers; a page takes
 /// milliseconds.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// The same of a long value, which may wait for its turn at the peer.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
 /// How often one who waits for an answer looks whether the server stops.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// How long a connection may take to be made.
@@ -84,7 +86,12 @@ impl Peer {
                 until,
                 values,
             } => self.items(from, until, values).await.map(Answer::Items),
-            Ask::Long { key, version } => self.long(key, version).await.map(Answer::Long),
+            Ask::Long { key, version } => match self.long(key, version).await {
+                Err(Setback::Stopping) => Err(Setback::Stopping),
+                // One value that cannot be had is not worth the shard. If the peer is
+                // gone, the next question says so.
+                long => Ok(Answer::Long(long.unwrap_or_default())),
+            },
         }
     }
 
@@ -116,11 +123,12 @@ impl Peer {
         self.incarnation
             .store(answer.incarnation, Ordering::Relaxed);
         let bound_max = answer.bound_max.map(trefoil_rpc::decode_version);
+        let missing = || self.malformed(ContractError::Missing("bound_max"));
         Ok(Standing {
             epoch: answer.epoch,
             is_lost: answer.recovering,
             incarnation: answer.incarnation,
-            bound_max: bound_max.unwrap_or_default(),
+            bound_max: bound_max.ok_or_else(missing)?,
             bucket_count: answer.bucket_count,
         })
     }
@@ -160,7 +168,9 @@ impl Peer {
             life: self.life,
         };
         let mut client = self.client.clone();
-        let answer = self.call(client.lookup(request)).await?;
+        let answer = self
+            .call_within(LONG_PATIENCE, client.lookup(request))
+            .await?;
         let found = trefoil_rpc::decode_lookup_answer(&answer).map_err(|e| self.malformed(e))?;
         let is_this = match found.found {
             Found::Present { version: found, .. } => found == version,
@@ -173,9 +183,17 @@ impl Peer {
         })
     }
 
-    /// Waits for an answer, but not for ever, nor beyond the server's end.
     async fn call<T>(
         &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Setback> {
+        self.call_within(CALL_PATIENCE, call).await
+    }
+
+    /// Waits for an answer, but not for ever, nor beyond the server's end.
+    async fn call_within<T>(
+        &self,
+        patience: Duration,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Setback> {
         let mut call = std::pin::pin!(call);
@@ -185,8 +203,8 @@ impl Peer {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(status)) => return Err(self.cannot(status.message().to_owned())),
                 Err(_) if self.state.is_stopping() => return Err(Setback::Stopping),
-                Err(_) if begin.elapsed() >= CALL_PATIENCE => {
-                    let seconds = CALL_PATIENCE.as_secs();
+                Err(_) if begin.elapsed() >= patience => {
+                    let seconds = patience.as_secs();
                     return Err(self.cannot(format!("no answer within {seconds} s")));
                 }
                 Err(_) => {}

@@ -9,7 +9,6 @@ use trefoil_store::PLACES;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    shard_count: u32,
     now: Mutex<Now>,
 }
 
@@ -17,14 +16,7 @@ pub(crate) struct Progress {
 struct Now {
     /// When the server served, so that peers and clients can be spoken to.
     begun: Option<Instant>,
-    /// Shards that have ended before the present one, and what came of their keys.
-    ended: u32,
-    before: Counts,
-    /// The present shard's.
-    counts: Counts,
-    place: u64,
-    votes: bool,
-    lost: u32,
+    shards: Vec<ShardProgress>,
     /// Milliseconds from `begun` to the last shard's vote.
     took_ms: Option<u64>,
     waits_for: String,
@@ -32,28 +24,33 @@ struct Now {
     told: String,
 }
 
+#[derive(Debug, Default, Clone, Copy)]
+struct ShardProgress {
+    counts: Counts,
+    place: u64,
+    votes: bool,
+    is_lost: bool,
+}
+
 impl Now {
     fn votes(&self) -> u32 {
-        self.ended + u32::from(self.votes)
+        self.shards.iter().filter(|shard| shard.votes).count() as u32
     }
 
     fn elapsed_ms(&self) -> u64 {
         let since = self.begun.map(|begun| begun.elapsed());
         since.map_or(0, |since| since.as_millis() as u64)
     }
-
-    fn note_votes(&mut self, shard_count: u32) {
-        if self.votes() >= shard_count && self.took_ms.is_none() {
-            self.took_ms = Some(self.elapsed_ms());
-        }
-    }
 }
 
 impl Progress {
     pub(crate) fn new(shard_count: usize) -> Self {
+        let now = Now {
+            shards: vec![ShardProgress::default(); shard_count],
+            ..Now::default()
+        };
         Progress {
-            shard_count: shard_count as u32,
-            now: Mutex::default(),
+            now: Mutex::new(now),
         }
     }
 
@@ -66,23 +63,25 @@ impl Progress {
         self.lock().begun = Some(Instant::now());
     }
 
-    /// The present shard gets on.
-    pub(super) fn is_at<D: AsRef<[u8]>>(&self, recovery: &Recovery<D>) {
+    /// A shard gets on.
+    pub(super) fn is_at<D: AsRef<[u8]>>(&self, shard: usize, recovery: &Recovery<D>) {
         let mut now = self.lock();
-        now.counts = recovery.counts();
-        let gets_on = recovery.place() > now.place || recovery.votes() != now.votes;
+        let Some(before) = now.shards.get_mut(shard) else {
+            return;
+        };
+        let after = ShardProgress {
+            counts: recovery.counts(),
+            place: recovery.place(),
+            votes: recovery.votes(),
+            is_lost: recovery.ended() == Some(Ended::Lost),
+        };
+        let gets_on = after.place > before.place || after.votes != before.votes;
+        *before = after;
         if gets_on || recovery.ended().is_some() {
             now.waits_for.clear();
         }
-        now.place = recovery.place();
-        now.votes = recovery.votes();
-        now.note_votes(self.shard_count);
-        if let Some(ended) = recovery.ended() {
-            now.ended += 1;
-            now.lost += u32::from(ended == Ended::Lost);
-            let (before, counts) = (now.before, now.counts);
-            now.before = before.plus(counts);
-            (now.counts, now.place, now.votes) = (Counts::default(), 0, false);
+        if now.votes() as usize == now.shards.len() && now.took_ms.is_none() {
+            now.took_ms = Some(now.elapsed_ms());
         }
     }
 
@@ -99,24 +98,24 @@ impl Progress {
     /// All of it as a message.
     pub(crate) fn stats(&self) -> v1::RecoveryStats {
         let now = self.lock();
-        let counts = now.before.plus(now.counts);
-        let left = self.shard_count.saturating_sub(now.votes());
-        let of_shard = match now.votes {
+        let shards = &now.shards;
+        let sum = |sum: Counts, shard: &ShardProgress| sum.plus(shard.counts);
+        let counts = shards.iter().fold(Counts::default(), sum);
+        let permille = |shard: &ShardProgress| match shard.votes {
             true => 1000,
-            false => now.place * 1000 / PLACES.end,
+            false => shard.place * 1000 / PLACES.end,
         };
-        let permille = u64::from(now.ended) * 1000 + of_shard;
-        let permille = permille / u64::from(self.shard_count.max(1));
+        let permille = shards.iter().map(permille).sum::<u64>() / shards.len().max(1) as u64;
         v1::RecoveryStats {
-            shards_left: left,
-            permille: permille.min(1000) as u32,
+            shards_left: shards.len() as u32 - now.votes(),
+            permille: permille as u32,
             items: counts.items,
             bytes: counts.bytes,
             disagreed: counts.disagreed,
             repaired: counts.repaired,
             took_ms: now.took_ms.unwrap_or_else(|| now.elapsed_ms()),
             waits_for: now.waits_for.clone(),
-            shards_lost: now.lost,
+            shards_lost: shards.iter().filter(|shard| shard.is_lost).count() as u32,
         }
     }
 }

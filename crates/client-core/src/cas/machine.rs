@@ -476,7 +476,11 @@ impl Cas {
         let lacks = |state: &CasState| {
             matches!(
                 state,
-                CasState::Unsent | CasState::Refused { .. } | CasState::Lost
+                CasState::Unsent
+                    | CasState::Refused { .. }
+                    | CasState::Lost
+                    // It keeps a SET meanwhile.
+                    | CasState::Rejected(Rejection::Recovering)
             )
         };
         (0..self.replica_count).find(|replica| {

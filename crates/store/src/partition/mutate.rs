@@ -53,6 +53,11 @@ impl Partition {
         self.bound(hash, self.find(shared, hash))
     }
 
+    /// The version of what stands under a hash.
+    pub(crate) fn held(&self, shared: &Shared, hash: KeyHash) -> Option<Version> {
+        self.find(shared, hash).map(|(_, entry)| entry.version)
+    }
+
     /// Executes a mutation that has passed the checks of its form.
     pub(crate) fn mutate(
         &mut self,

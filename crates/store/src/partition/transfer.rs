@@ -7,6 +7,9 @@ use crate::transfer::Exported;
 use std::ops::Range;
 use trefoil_layout::Version;
 
+/// What an entry takes of an export's room that is not told of, because its time is over.
+const DEAD_ROOM: usize = 16;
+
 impl Partition {
     /// Exports the values that stand in the index at `places`, as far as `room` goes;
     /// where to go on, `None` at the end. `each` says what one takes of the room.
@@ -25,7 +28,8 @@ impl Partition {
             let item = partition.stored_item(shared, walked.number, entry.version, entry.pointer);
             let is_dead = partition.is_flushed(item.version) || item.is_expired(now);
             match is_dead {
-                true => 0,
+                // It was looked at all the same, under the lock.
+                true => DEAD_ROOM,
                 false => each(Exported { hash, item }),
             }
         })

@@ -76,10 +76,8 @@ impl Partition {
     /// How many buckets the index should have, if not as many as it has.
     pub(super) fn bucket_count_wanted(&self, shared: &Shared) -> Option<u64> {
         let now = self.table.index.bucket_count();
-        if self.bucket_count_min > 0
-            && let Some(wanted) = self.bucket_count_reserved(shared, now)
-        {
-            return (wanted > now).then_some(wanted);
+        if let Some(wanted) = self.bucket_count_reserved(shared, now) {
+            return Some(wanted);
         }
         let load = self.load();
         let side = self.table.side.count() as u64;
@@ -120,7 +118,9 @@ impl Partition {
         // space: too much for a smaller index, which would grow again, and
         // have the crawler begin anew each time.
         let crawling = self.crawl.is_under_way() && !excess;
-        let waits = crawling || full && !excess && self.is_refilling();
+        // What was asked for beforehand has yet to be filled.
+        let is_reserved = self.bucket_count_min > 0 && !excess;
+        let waits = crawling || is_reserved || full && !excess && self.is_refilling();
         if load < load_min && now > bucket_count_first(shared) && !waits {
             let slots = self.item_count * 100 / load_shrunk;
             let wanted = (slots / SLOT_COUNT as u64).max(bucket_count_first(shared));
@@ -132,9 +132,11 @@ impl Partition {
 
     /// How many buckets were asked for beforehand, if there is memory for them.
     fn bucket_count_reserved(&self, shared: &Shared, now: u64) -> Option<u64> {
-        let wanted = whole_frames(shared, self.bucket_count_min.max(now));
-        let is_there =
-            now >= wanted || self.reshape_len(shared, wanted) <= shared.budget.available();
+        if self.bucket_count_min <= now {
+            return None;
+        }
+        let wanted = whole_frames(shared, self.bucket_count_min);
+        let is_there = self.reshape_len(shared, wanted) <= shared.budget.available();
         (is_there && slots_fit(wanted)).then_some(wanted)
     }
 
