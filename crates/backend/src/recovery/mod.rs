@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use trefoil_recovery::{Ended, Recovery};
+use trefoil_recovery::{Ask, Ended, Recovery};
 
 /// Between two attempts: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -74,6 +74,29 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
             took_ms = stats.took_ms,
             "recovered"
         );
+    }
+}
+
+/// Tells the others of a shard's cohort of an epoch that was raised here. Whoever raises
+/// epochs may die after the first: then the two that live would be in different ones, and
+/// nothing would have a quorum until it is back. To raise one early is always safe.
+pub(crate) async fn pass_on(state: Arc<State>, member: Arc<Member>, shard: usize, epoch: u32) {
+    let config = state.config();
+    let shard = member.store.config().shards.shard(shard);
+    let cohort = config.placement().cohort_of_shard(shard);
+    let others = cohort
+        .as_slice()
+        .iter()
+        .filter(|number| **number != member.number);
+    for number in others {
+        let Ok(peer) = Peer::new(&state, &config, *number, shard) else {
+            continue;
+        };
+        let raised = peer.ask(Ask::Standing { raise_to: epoch }).await;
+        if let Err(setback) = raised {
+            // It may be the very one that recovers, and not be listening yet.
+            tracing::debug!(epoch, %setback, "an epoch was not passed on");
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use stats::top_keys;
 use crate::admission::{self, Admitted, LEN_MIN, LongAnswer};
 use crate::flush::FlushError;
 use crate::member::{Member, found_len};
+use crate::recovery;
 use crate::state::State;
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -355,6 +356,10 @@ impl Trefoil for RpcService {
         let member = Arc::clone(self.member_of(request.shard.as_ref())?);
         let shard = copy::shard(&member, request.shard.as_ref())?;
         let epoch = request.epoch;
+        if epoch > member.store.epoch(shard) {
+            let (state, member) = (Arc::clone(&self.state), Arc::clone(&member));
+            tokio::spawn(recovery::pass_on(state, member, shard, epoch));
+        }
         let raised =
             tokio::task::spawn_blocking(move || copy::raise_epoch(&member, shard, epoch)).await;
         let raised = raised

@@ -70,6 +70,8 @@ pub(crate) enum Scenario {
     Large,
     /// Ten million new items at R=3.2: the slowest SET while indexes grow
     Load,
+    /// A backend with a gigabyte is killed, recovers under load, and another one is killed
+    Recovery,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
     Restarts,
     /// 1000 connections that misbehave, 10000 operations at once, 200 client processes

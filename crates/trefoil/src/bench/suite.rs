@@ -54,6 +54,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         Scenario::Restarts => show(args, scenario::restarts(&options, progress), |report| {
             report.is_clean()
         }),
+        Scenario::Recovery => show(args, scenario::recovery(&options, progress), |report| {
+            report.is_clean()
+        }),
         Scenario::Crowd => show(args, scenario::crowd(&options, progress), |report| {
             report.is_clean()
         }),
