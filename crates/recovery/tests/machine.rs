@@ -1,0 +1,317 @@
+//! The machine over real stores, with questions answered on the spot.
+
+use std::collections::HashMap;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
+use trefoil_layout::{KeyHasher, Placement, ShardMap, Version, epoch};
+use trefoil_recovery::{Answer, Ask, Data, Ended, Recovery, items, standing};
+use trefoil_region::WordBuffer;
+use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
+
+const NOW: Now = Now::at(1_700_000_000_000_000_000);
+
+fn version(n: u64) -> Version {
+    Version::new(NOW.unix_ns + n, 7, 0)
+}
+
+fn store(number: u32, incarnation: u64) -> Store {
+    let config = StoreConfig {
+        partition_count: 6,
+        shards: ShardMap::new(Placement::new(3, 3), number),
+        incarnation,
+        epoch: epoch::of_incarnation(incarnation as u32, number).unwrap(),
+        memory_limit: 16 << 20,
+        ..StoreConfig::default()
+    };
+    Store::new(config, Regions::heap(16 << 20)).unwrap()
+}
+
+fn mutation<'a>(action: Action, key: &'a [u8], value: &'a [u8], n: u64) -> Mutation<'a> {
+    Mutation {
+        action,
+        version: version(n),
+        entry: DataEntry {
+            key,
+            value,
+            ..DataEntry::default()
+        },
+    }
+}
+
+fn set(store: &Store, key: &str, value: &str, n: u64) -> Outcome {
+    let mutation = mutation(Action::Set, key.as_bytes(), value.as_bytes(), n);
+    store.mutate(NOW, &mutation).outcome
+}
+
+fn get(store: &Store, key: &str) -> Option<String> {
+    let read = store.read(NOW, key.as_bytes(), Access::Peek, |item| {
+        item.map(|item| {
+            let mut value = Vec::new();
+            item.append_value(&mut value);
+            String::from_utf8(value).unwrap()
+        })
+    });
+    read.unwrap()
+}
+
+/// A cohort of which the first has come back empty.
+struct Cohort {
+    lost: Store,
+    peers: [Store; 2],
+    /// The cell's number of the shard, and what each of them calls it.
+    local: [usize; 3],
+    /// Keys of the shard.
+    keys: Vec<String>,
+    /// What is done to a page before it arrives.
+    damage: fn(&mut Answer<Vec<u8>>),
+    asked: HashMap<&'static str, u32>,
+}
+
+impl Cohort {
+    fn new(count: usize) -> Self {
+        let stores = [store(0, 2), store(1, 1), store(2, 1)];
+        let placement = Placement::new(3, 3);
+        let local = [0, 1, 2].map(|number| ShardMap::new(placement, number).local_of(0).unwrap());
+        let is_in = |key: &String| placement.first(KeyHasher::default().hash(key.as_bytes())) == 0;
+        let keys = (0..).map(|n| format!("key {n}")).filter(is_in);
+        let keys = keys.take(count).collect();
+        let [lost, one, other] = stores;
+        lost.set_recovering(local[0], true);
+        Cohort {
+            lost,
+            peers: [one, other],
+            local,
+            keys,
+            damage: |_| {},
+            asked: HashMap::new(),
+        }
+    }
+
+    fn set_at_both(&self, key: &str, value: &str, n: u64) {
+        for peer in &self.peers {
+            assert_eq!(set(peer, key, value, n), Outcome::Applied);
+        }
+    }
+
+    /// One question and its answer; `false` if there is nothing to ask.
+    fn step(&mut self, machine: &mut Recovery<Vec<u8>>, peer: usize) -> bool {
+        let Some(ask) = machine.ask(peer) else {
+            return false;
+        };
+        let (store, shard) = (&self.peers[peer], self.local[1 + peer]);
+        let (what, mut answer) = match ask {
+            Ask::Standing { raise_to } => {
+                let standing = standing(store, shard, raise_to).unwrap();
+                ("standing", Answer::Standing(standing))
+            }
+            Ask::Items {
+                from,
+                until,
+                values,
+            } => {
+                let page = items(store, NOW, shard, from..until, values);
+                let what = if values { "values" } else { "held" };
+                (what, Answer::Items(page))
+            }
+            Ask::Long { key, version } => {
+                let mut bytes = WordBuffer::default();
+                let found = store.lookup(NOW, &key, &mut bytes).found;
+                let is_it = matches!(found, trefoil_layout::op::Found::Present { version: v, .. } if v == version);
+                ("long", Answer::Long(is_it.then(|| bytes.bytes().to_vec())))
+            }
+        };
+        *self.asked.entry(what).or_default() += 1;
+        (self.damage)(&mut answer);
+        machine.answer(peer, answer, &self.lost, NOW).unwrap();
+        true
+    }
+
+    fn run(&mut self, machine: &mut Recovery<Vec<u8>>) -> Ended {
+        loop {
+            let moves = [0, 1].map(|peer| self.step(machine, peer));
+            if let Some(ended) = machine.ended() {
+                return ended;
+            }
+            assert_ne!(moves, [false; 2], "nothing to ask, and no end");
+        }
+    }
+
+    fn recover(&mut self) -> Recovery<Vec<u8>> {
+        let mut machine = Recovery::new(self.local[0]);
+        assert_eq!(self.run(&mut machine), Ended::Recovered);
+        assert!(machine.votes());
+        assert!(!self.lost.is_recovering(self.local[0]));
+        machine
+    }
+}
+
+#[test]
+fn what_both_hold_comes_back_and_nothing_else() {
+    let mut cohort = Cohort::new(3000);
+    let keys = cohort.keys.clone();
+    for key in &keys {
+        cohort.set_at_both(key, key, 10);
+    }
+    // One holds another version, one holds nothing, both hold nothing.
+    set(&cohort.peers[0], &keys[0], "newer", 20);
+    let erase = mutation(Action::Erase, keys[1].as_bytes(), b"", 20);
+    cohort.peers[1].mutate(NOW, &erase);
+    let machine = cohort.recover();
+    for key in &keys[2..] {
+        assert_eq!(get(&cohort.lost, key).as_ref(), Some(key));
+    }
+    assert_eq!(get(&cohort.lost, &keys[0]), None);
+    assert_eq!(get(&cohort.lost, &keys[1]), None);
+    assert_eq!(machine.counts().items, 2998);
+    assert_eq!(machine.counts().disagreed, 2);
+    assert_eq!(machine.counts().repaired, 0);
+    // All are in one epoch, in which nobody was before.
+    let epochs = [&cohort.lost, &cohort.peers[0], &cohort.peers[1]];
+    let epochs: Vec<u32> = (epochs.iter().zip(cohort.local))
+        .map(|(store, shard)| store.epoch(shard))
+        .collect();
+    assert!(epochs[0] > epoch::FIRST && epochs.iter().all(|epoch| *epoch == epochs[0]));
+    // What is older than the newest of both is not stored where nothing was copied.
+    let outcome = set(&cohort.lost, &keys[1], "late", 15);
+    assert!(matches!(outcome, Outcome::Superseded { bound } if bound == version(20)));
+    assert_eq!(cohort.lost.check(), Ok(()));
+}
+
+#[test]
+fn what_is_written_meanwhile_is_kept_or_repaired() {
+    let mut cohort = Cohort::new(20);
+    let keys = cohort.keys.clone();
+    for key in &keys {
+        cohort.set_at_both(key, "old", 10);
+    }
+    let mut machine = Recovery::new(cohort.local[0]);
+    // Both epochs are raised; the first page is on its way.
+    while cohort.asked.get("values").is_none() {
+        cohort.step(&mut machine, 0);
+        if cohort.asked.get("values").is_none() {
+            cohort.step(&mut machine, 1);
+        }
+    }
+    cohort.set_at_both(&keys[0], "kept", 30);
+    let refused = Outcome::Rejected(Rejection::Recovering);
+    assert_eq!(set(&cohort.lost, &keys[0], "kept", 30), refused);
+    cohort.set_at_both(&keys[1], "missed", 30);
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(get(&cohort.lost, &keys[0]).as_deref(), Some("kept"));
+    assert_eq!(get(&cohort.lost, &keys[1]).as_deref(), Some("missed"));
+    assert_eq!(machine.counts().repaired, 1);
+}
+
+#[test]
+fn an_interrupted_copy_goes_on_where_it_was_and_raises_nothing_again() {
+    let mut cohort = Cohort::new(3000);
+    let keys = cohort.keys.clone();
+    let value = "v".repeat(1000);
+    for key in &keys {
+        cohort.set_at_both(key, &value, 10);
+    }
+    let mut machine = Recovery::new(cohort.local[0]);
+    while machine.place() == 0 {
+        cohort.step(&mut machine, 0);
+        cohort.step(&mut machine, 1);
+    }
+    let place = machine.place();
+    let epoch = cohort.lost.epoch(cohort.local[0]);
+    let _ = machine.ask(0);
+    machine.failed(0);
+    machine.failed(1);
+    assert_eq!(machine.place(), place);
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(cohort.lost.epoch(cohort.local[0]), epoch);
+    assert!(keys.iter().all(|key| get(&cohort.lost, key).is_some()));
+    let mut again = Cohort::new(3000);
+    for key in &keys {
+        again.set_at_both(key, &value, 10);
+    }
+    again.recover();
+    assert!(again.asked["values"] > 3, "the shard is several pages");
+    assert!(
+        cohort.asked["values"] <= again.asked["values"] + 2,
+        "{:?} {:?}",
+        cohort.asked,
+        again.asked
+    );
+}
+
+#[test]
+fn one_damaged_value_costs_itself_only() {
+    let mut cohort = Cohort::new(100);
+    let keys = cohort.keys.clone();
+    for key in &keys {
+        cohort.set_at_both(key, key, 10);
+    }
+    cohort.damage = |answer| {
+        if let Answer::Items(page) = answer
+            && let Some(item) = page.items.first_mut()
+            && let Data::Whole(bytes) = &mut item.data
+            && let Some(last) = bytes.last_mut()
+        {
+            *last ^= 1;
+        }
+    };
+    let machine = cohort.recover();
+    assert_eq!(machine.counts().items, 99);
+    let lacking = keys.iter().filter(|key| get(&cohort.lost, key).is_none());
+    assert_eq!(lacking.count(), 1);
+}
+
+#[test]
+fn long_values_are_looked_up() {
+    let mut cohort = Cohort::new(4);
+    let keys = cohort.keys.clone();
+    let long = "long".repeat(30_000);
+    for key in &keys {
+        cohort.set_at_both(key, &long, 10);
+    }
+    cohort.recover();
+    assert_eq!(cohort.asked["long"], 4);
+    for key in &keys {
+        assert_eq!(get(&cohort.lost, key).as_ref(), Some(&long));
+    }
+}
+
+#[test]
+fn where_two_of_three_have_lost_the_shard_it_comes_back_empty() {
+    let mut cohort = Cohort::new(50);
+    let keys = cohort.keys.clone();
+    for key in &keys {
+        cohort.set_at_both(key, "value", 10);
+    }
+    cohort.peers[1] = store(2, 2);
+    cohort.peers[1].set_recovering(cohort.local[2], true);
+    let mut machine = Recovery::new(cohort.local[0]);
+    assert_eq!(cohort.run(&mut machine), Ended::Lost);
+    assert!(machine.votes());
+    assert!(keys.iter().all(|key| get(&cohort.lost, key).is_none()));
+    let outcome = set(&cohort.lost, &keys[0], "late", 5);
+    assert!(matches!(outcome, Outcome::Superseded { .. }));
+    assert_eq!(set(&cohort.lost, &keys[0], "new", 20), Outcome::Applied);
+}
+
+#[test]
+fn nonsense_is_an_error() {
+    let mut cohort = Cohort::new(3);
+    let key = cohort.keys[0].clone();
+    cohort.set_at_both(&key, "value", 10);
+    let mut machine = Recovery::<Vec<u8>>::new(cohort.local[0]);
+    while cohort.asked.get("values").is_none() {
+        cohort.step(&mut machine, 0);
+        if cohort.asked.get("values").is_none() {
+            cohort.step(&mut machine, 1);
+        }
+    }
+    let Some(Ask::Items { from, until, .. }) = machine.ask(1) else {
+        panic!("the second peer is asked for what it holds");
+    };
+    for next in [from, until + 1] {
+        let mut page = items(&cohort.peers[1], NOW, cohort.local[2], from..until, false);
+        page.next = next;
+        let answer = machine.answer(1, Answer::Items(page), &cohort.lost, NOW);
+        assert!(answer.is_err(), "{next}");
+    }
+}
