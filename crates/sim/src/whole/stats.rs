@@ -57,8 +57,6 @@ counts! {
     Interleaved "interleaved",
     /// Shards that backends came back without and recovered.
     ShardsRecovered "shards.recovered",
-    /// Shards that two of three had lost.
-    ShardsLost "shards.lost",
     /// Sends that found a ring full.
     RingFull "ring_full",
     /// Calls that found too many under way.

@@ -72,7 +72,7 @@ fn rule_4_acknowledgements_are_of_one_epoch() {
 #[test]
 fn rule_5_votes_are_of_one_epoch() {
     let rule = Rule::Client(Core::VotesAcrossEpochs);
-    shows_near(30_500, rule, &[Property::Monotone, Property::Fresh]);
+    shows_near(7_500, rule, &[Property::Monotone, Property::Fresh]);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn rule_9_a_floor_stands_for_all_bounds() {
 #[test]
 fn rule_9_a_floor_is_inherited() {
     let rule = Rule::Recovery(Recovery::FloorNotInherited);
-    shows_near(24_500, rule, &[Property::Fresh, Property::Monotone]);
+    shows_near(4_000, rule, &[Property::Fresh, Property::Monotone]);
 }
 
 #[test]
@@ -202,7 +202,8 @@ fn a_fill_that_gives_way_leaves_nothing_behind() {
 
 #[test]
 fn rule_15_one_refusal_is_no_failure() {
-    shows(Rule::Client(Core::OneRefusalFails), &[Property::Failed]);
+    // It shows as a disagreement that stays, too, and a hunt ends with its first few finds.
+    shows_near(550, Rule::Client(Core::OneRefusalFails), &[Property::Failed]);
 }
 
 #[test]

@@ -226,7 +226,7 @@ mod tests {
         assert!(lines[0].contains("0 of 1 backends up"), "{lines:?}");
         assert_eq!(
             lines.last().unwrap(),
-            "      2  down           -  connection refused"
+            "      2  down               -  connection refused"
         );
     }
 }
