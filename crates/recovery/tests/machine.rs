@@ -186,9 +186,9 @@ fn what_is_written_meanwhile_is_kept_or_repaired() {
     }
     let mut machine = Recovery::new(cohort.local[0]);
     // Both epochs are raised; the first page is on its way.
-    while cohort.asked.get("values").is_none() {
+    while !cohort.asked.contains_key("values") {
         cohort.step(&mut machine, 0);
-        if cohort.asked.get("values").is_none() {
+        if !cohort.asked.contains_key("values") {
             cohort.step(&mut machine, 1);
         }
     }
@@ -299,9 +299,9 @@ fn nonsense_is_an_error() {
     let key = cohort.keys[0].clone();
     cohort.set_at_both(&key, "value", 10);
     let mut machine = Recovery::<Vec<u8>>::new(cohort.local[0]);
-    while cohort.asked.get("values").is_none() {
+    while !cohort.asked.contains_key("values") {
         cohort.step(&mut machine, 0);
-        if cohort.asked.get("values").is_none() {
+        if !cohort.asked.contains_key("values") {
             cohort.step(&mut machine, 1);
         }
     }

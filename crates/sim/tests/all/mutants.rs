@@ -203,7 +203,11 @@ fn a_fill_that_gives_way_leaves_nothing_behind() {
 #[test]
 fn rule_15_one_refusal_is_no_failure() {
     // It shows as a disagreement that stays, too, and a hunt ends with its first few finds.
-    shows_near(550, Rule::Client(Core::OneRefusalFails), &[Property::Failed]);
+    shows_near(
+        550,
+        Rule::Client(Core::OneRefusalFails),
+        &[Property::Failed],
+    );
 }
 
 #[test]
