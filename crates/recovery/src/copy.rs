@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_layout::{KeyHash, KeyHasher, Version};
-use trefoil_store::{Now, PLACES, Position, Store};
+use trefoil_store::{Now, PLACES, Position, Recency, Store};
 
 /// Whose values are copied; the other one is compared with it.
 const FIRST: usize = 0;
@@ -24,7 +24,7 @@ pub(crate) struct Copy<D> {
     /// The second peer has told what it holds before this place.
     second_place: u64,
     /// Of a page that was compared: long values that both hold, to be looked up.
-    long: Vec<(D, Version)>,
+    long: Vec<(D, Version, Recency)>,
 }
 
 impl<D: AsRef<[u8]>> Copy<D> {
@@ -57,7 +57,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
                 values: false,
             });
         }
-        if let Some((key, version)) = self.long.last() {
+        if let Some((key, version, _)) = self.long.last() {
             let (key, version) = (key.as_ref().to_vec(), *version);
             return Some(Ask::Long { key, version });
         }
@@ -95,9 +95,9 @@ impl<D: AsRef<[u8]>> Copy<D> {
             }
             Answer::Long(data) => {
                 let wanted = self.long.pop();
-                if let (Some((_, version)), Some(data)) = (wanted, data) {
+                if let (Some((_, version, recency)), Some(data)) = (wanted, data) {
                     match Sound::of(store, version, &data) {
-                        Some(sound) => install(&sound, (store, now), counts),
+                        Some(sound) => install(&sound.used(recency), (store, now), counts),
                         None => counts.disagreed += 1,
                     }
                 }
@@ -114,7 +114,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
         let held: HashMap<KeyHash, Version> = second.held.into_iter().collect();
         let hasher = &store.config().hasher;
         for item in std::mem::take(&mut page.items) {
-            let version = item.version;
+            let (version, recency) = (item.version, item.recency);
             let Some(hash) = item.hash(hasher) else {
                 // Damaged there; it may be sound elsewhere, but two have to hold it.
                 counts.disagreed += 1;
@@ -132,13 +132,13 @@ impl<D: AsRef<[u8]>> Copy<D> {
             }
             match item.data {
                 Data::Whole(data) => match Sound::of(store, version, &data) {
-                    Some(sound) => install(&sound, (store, now), counts),
+                    Some(sound) => install(&sound.used(recency), (store, now), counts),
                     None => counts.disagreed += 1,
                 },
                 // One that was fetched in an attempt before is not fetched again.
                 Data::Long { key } => {
                     if store.held(hash) != Some(version) {
-                        self.long.push((key, version));
+                        self.long.push((key, version, recency));
                     }
                 }
             }
@@ -179,7 +179,7 @@ pub(crate) fn leads_on<D>(page: &Page<D>, (begin, end): (u64, u64)) -> Result<()
 
 impl<D: AsRef<[u8]>> Item<D> {
     /// Of its key, which may be damaged; `None` if there is none to be found.
-    fn hash(&self, hasher: &KeyHasher) -> Option<KeyHash> {
+    pub(crate) fn hash(&self, hasher: &KeyHasher) -> Option<KeyHash> {
         let key = match &self.data {
             Data::Whole(data) => DataEntry::decode(data.as_ref())?.key,
             Data::Long { key } => key.as_ref(),
@@ -191,6 +191,7 @@ impl<D: AsRef<[u8]>> Item<D> {
 /// A data entry whose checksum holds.
 pub(crate) struct Sound<'s> {
     version: Version,
+    recency: Recency,
     len: usize,
     entry: DataEntry<'s>,
 }
@@ -205,9 +206,16 @@ impl<'s> Sound<'s> {
         let len = data.len();
         Some(Sound {
             version,
+            recency: Recency::default(),
             len,
             entry,
         })
+    }
+
+    /// The same with what is known of its use.
+    pub(crate) fn used(mut self, recency: Recency) -> Self {
+        self.recency = recency;
+        self
     }
 
     /// Stores it at its own version.
@@ -217,6 +225,6 @@ impl<'s> Sound<'s> {
             version: self.version,
             entry: self.entry,
         };
-        store.import(now, &mutation).outcome
+        store.import(now, &mutation, self.recency).outcome
     }
 }

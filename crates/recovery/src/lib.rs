@@ -31,13 +31,16 @@
 //! | `page` | what a replica tells of a shard, a page at a time |
 //! | `machine` | whom to ask for what next, and what to do with the answer |
 //! | `copy`, `repair` | the two walks over a shard |
+//! | `handover` | how a backend's number moves to another process, which loses nothing |
 //! | `mutants` | single rules, turned off for the simulator |
 
 mod copy;
+mod handover;
 mod machine;
 pub mod mutants;
 mod page;
 mod repair;
 
+pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
 pub use page::{Data, Item, Page, items, standing};

@@ -20,17 +20,26 @@ pub enum Mutant {
     LoneValueCopied,
     /// 11: repair installs what one peer holds.
     RepairedByOne,
+    /// A handover ends with what had changed while the predecessor went on.
+    NeverFrozen,
+    /// A handover takes the values and leaves the floor.
+    FloorLeftBehind,
+    /// A handover leaves alone what was erased after it had been copied.
+    ErasedStays,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 6] = [
+    pub const ALL: [Mutant; 9] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
         Mutant::FloorNotInherited,
         Mutant::LoneValueCopied,
         Mutant::RepairedByOne,
+        Mutant::NeverFrozen,
+        Mutant::FloorLeftBehind,
+        Mutant::ErasedStays,
     ];
 }
 

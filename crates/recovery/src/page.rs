@@ -4,7 +4,7 @@ use crate::machine::Standing;
 use crate::mutants::{self, Mutant};
 use std::ops::Range;
 use trefoil_layout::{KeyHash, Version, epoch};
-use trefoil_store::{Exported, Now, Position, Store, StoredItem};
+use trefoil_store::{Exported, Now, Position, Recency, Store, StoredItem};
 
 /// Bytes of data entries in one page, about. A part of them is copied under one hold of
 /// a partition's lock.
@@ -34,6 +34,8 @@ pub struct Page<D> {
 pub struct Item<D> {
     /// The mutation that wrote it.
     pub version: Version,
+    /// How it was used.
+    pub recency: Recency,
     /// Its data entry.
     pub data: Data<D>,
 }
@@ -87,12 +89,16 @@ pub fn items(
     let (mut items, mut held) = (Vec::new(), Vec::new());
     let room = if values { ENTRIES_LEN } else { HELD_COUNT };
     let next = store.export(now, shard, places, room, &mut |exported| {
-        let Exported { hash, item } = exported;
+        let Exported {
+            hash,
+            item,
+            recency,
+        } = exported;
         if !values {
             held.push((hash, item.version));
             return 1;
         }
-        let (item, len) = copied(&item);
+        let (item, len) = copied(&item, recency);
         items.push((Position::place_of(hash), item));
         len
     });
@@ -109,7 +115,7 @@ pub fn items(
 }
 
 /// An item and what it takes of a page's room.
-fn copied(item: &StoredItem<'_>) -> (Item<Vec<u8>>, usize) {
+fn copied(item: &StoredItem<'_>, recency: Recency) -> (Item<Vec<u8>>, usize) {
     let mut bytes = Vec::new();
     let is_long = item.entry_len > LONG_LEN;
     match is_long {
@@ -125,5 +131,10 @@ fn copied(item: &StoredItem<'_>) -> (Item<Vec<u8>>, usize) {
         false => Data::Whole(bytes),
     };
     let version = item.version;
-    (Item { version, data }, len)
+    let item = Item {
+        version,
+        recency,
+        data,
+    };
+    (item, len)
 }

@@ -17,6 +17,7 @@
 //! (how an index grows under readers).
 
 mod budget;
+mod changed;
 mod classes;
 mod config;
 mod evictions;
@@ -59,7 +60,7 @@ pub use evictions::Evicted;
 pub use list::{ListedItem, Position};
 pub use maintain::Maintained;
 pub use partition::{CheckError, StoredItem};
-pub use policy::PolicyKind;
+pub use policy::{PolicyKind, Recency};
 pub use read::{Access, EachRead};
 pub use reload::ReloadError;
 pub use space::{Regions, Space};

@@ -140,6 +140,7 @@ impl Store {
         let outcome = match refused {
             Err(rejection) => Outcome::Rejected(rejection),
             Ok(()) if slot.live.is_recovering() => Outcome::Rejected(Rejection::Recovering),
+            Ok(()) if slot.live.is_frozen() => Outcome::Rejected(Rejection::UnknownConfig),
             Ok(()) => slot
                 .live
                 .erase_if(&self.shared, now, hash, expected, &mutation),

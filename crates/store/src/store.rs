@@ -6,6 +6,7 @@ use crate::config::{Now, StoreConfig, StoreError};
 use crate::evictions::Evictions;
 use crate::leaving::Leaving;
 use crate::partition::{Effort, Found as FoundHere, Giver, Partition, ROOM_WORK_MAX, Room, Stamp};
+use crate::policy::Recency;
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::{LONG_LEN, RunPool};
@@ -258,7 +259,7 @@ impl Store {
         } else {
             Ok(())
         };
-        self.execute(now, mutation, kind, refused)
+        self.execute(now, mutation, kind, Recency::default(), refused)
     }
 
     /// Loads one item of an immutable corpus: a SET that `immutable` does not
@@ -270,7 +271,13 @@ impl Store {
             version,
             entry: *entry,
         };
-        self.execute(now, &mutation, MutationKind::Load, Ok(()))
+        self.execute(
+            now,
+            &mutation,
+            MutationKind::Load,
+            Recency::default(),
+            Ok(()),
+        )
     }
 
     pub(crate) fn execute(
@@ -278,6 +285,7 @@ impl Store {
         now: Now,
         mutation: &Mutation<'_>,
         kind: MutationKind,
+        recency: Recency,
         refused: Result<(), Rejection>,
     ) -> Ack {
         let mut refused = refused.and_then(|()| self.check_form(mutation));
@@ -319,13 +327,14 @@ impl Store {
                 let result = match refused {
                     Err(rejection) => Ok(Outcome::Rejected(rejection)),
                     Ok(()) if self.is_revoked() => Ok(Outcome::Rejected(Rejection::WrongShard)),
+                    Ok(()) if target.is_frozen() => Ok(Outcome::Rejected(Rejection::UnknownConfig)),
                     // What it keeps without an answer is the same as a copy of the message
                     // that comes late, when it has recovered.
                     Ok(()) if recovers && !target.keeps(mutation.action) => {
                         Ok(Outcome::Rejected(Rejection::Recovering))
                     }
                     Ok(()) if imports => {
-                        target.import(&self.shared, now, hash, mutation, &mut effort)
+                        target.import(&self.shared, now, hash, mutation, recency, &mut effort)
                     }
                     Ok(()) => target.mutate(&self.shared, now, hash, mutation, &mut effort),
                 };

@@ -5,9 +5,11 @@
 //! tombstone may become a value behind it; whoever needs a bound for what was not told
 //! takes [`Store::bound_max`] of before the walk.
 
+use crate::changed::Changed;
 use crate::config::Now;
 use crate::list::Position;
 use crate::partition::StoredItem;
+use crate::policy::Recency;
 use crate::stats::MutationKind;
 use crate::store::{Cell, Store};
 use std::ops::Range;
@@ -25,6 +27,8 @@ pub struct Exported<'a> {
     pub hash: KeyHash,
     /// Key, value and metadata.
     pub item: StoredItem<'a>,
+    /// How it was used.
+    pub recency: Recency,
 }
 
 impl Store {
@@ -93,11 +97,40 @@ impl Store {
         }
     }
 
-    /// Stores what the shard's peers hold: while it recovers, unless something newer of
-    /// the key itself is known; afterwards by the rules of any other mutation. How far
+    /// From now on it is noted which places of the shard are changed; or no longer.
+    /// Evictions and expiry change nothing: whoever has copied such an item holds what was
+    /// stored last.
+    pub fn watch_changes(&self, shard: usize, watches: bool) {
+        for cell in self.cells(shard) {
+            cell.enter().live.watch_changes(watches);
+        }
+    }
+
+    /// The places of the shard that mutations have gone to since the last call, in order.
+    /// What is exported after it is no older than they are.
+    pub fn take_changes(&self, shard: usize) -> Vec<Range<u64>> {
+        let mut all = Changed::new();
+        for cell in self.cells(shard) {
+            if let Some(changed) = cell.enter().live.take_changed() {
+                all.merge(&changed);
+            }
+        }
+        all.ranges()
+    }
+
+    /// Until it is thawed the shard takes no mutation: each is told to come again, and
+    /// has left no trace. Reads go on. When this returns, none is under way.
+    pub fn freeze(&self, shard: usize, frozen: bool) {
+        for cell in self.cells(shard) {
+            cell.enter().live.freeze(frozen);
+        }
+    }
+
+    /// Stores what the shard's peers hold, or removes what they no longer do: while it recovers,
+    /// unless something newer of the key itself is known; afterwards by the rules of any other mutation. How far
     /// its version lies ahead of the clock is not asked: those it comes from have taken
     /// it.
-    pub fn import(&self, now: Now, mutation: &Mutation<'_>) -> Ack {
-        self.execute(now, mutation, MutationKind::Load, Ok(()))
+    pub fn import(&self, now: Now, mutation: &Mutation<'_>, recency: Recency) -> Ack {
+        self.execute(now, mutation, MutationKind::Load, recency, Ok(()))
     }
 }

@@ -12,6 +12,7 @@ use trefoil_layout::op::Found;
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, Credentials, v1};
+use trefoil_store::Recency;
 
 /// How long a call may take. Raising an epoch rewrites an index's headers; a page takes
 /// milliseconds.
@@ -148,7 +149,12 @@ impl Peer {
                 false => Data::Whole(item.data),
                 true => Data::Long { key: item.key },
             };
-            version.map(|version| Item { version, data })
+            let recency = Recency::from_bits(item.recency as u16);
+            version.map(|version| Item {
+                version,
+                recency,
+                data,
+            })
         };
         let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
         let held = trefoil_rpc::decode_held(&page.held);

@@ -63,6 +63,7 @@ pub(super) fn items(
             version: Some(trefoil_rpc::encode_version(item.version)),
             data: data.into(),
             key: key.into(),
+            recency: item.recency.bits().into(),
         }
     };
     v1::CopyItemsResponse {

@@ -15,7 +15,7 @@ use trefoil_layout::words::Words;
 use trefoil_layout::{KeyHash, KeyHasher, Pointer, Version, control, epoch};
 use trefoil_region::WordBuffer;
 use trefoil_sim::words::Interrupted;
-use trefoil_store::{Now, Regions, Store, StoreConfig};
+use trefoil_store::{Now, Recency, Regions, Store, StoreConfig};
 
 const KEY: &[u8] = b"key";
 const CONFIG: u32 = 1;
@@ -115,7 +115,7 @@ impl Cohort {
         second.raise_epoch(0, epoch);
         third.raise_epoch(0, epoch);
         // Both peers hold version 1.
-        self.successor.import(NOW, &set(1));
+        self.successor.import(NOW, &set(1), Recency::default());
         self.successor.set_recovering(0, false);
         assert_eq!(second.mutate(NOW, &set(2)).outcome, Outcome::Applied);
     }

@@ -46,6 +46,7 @@ mod table;
 mod transfer;
 mod wants;
 
+use crate::changed::Changed;
 pub(crate) use crate::index::Stamp;
 use crate::mutants::{self, Mutant};
 use crate::policy::{Noted, Policy, SPACE};
@@ -150,6 +151,10 @@ pub(crate) struct Partition {
     evicted_at_reshape: u64,
     /// While it recovers, SETs and ERASEs are kept: what they must not undo is known.
     keeps_writes: bool,
+    /// It moves to another process: nothing is changed any more.
+    frozen: bool,
+    /// What was changed, while somebody copies it.
+    changed: Option<Changed>,
     /// Buckets that are asked for beforehand: what fills the index comes in the order
     /// of its buckets. 0 if nothing is.
     bucket_count_min: u64,
@@ -213,6 +218,8 @@ impl Partition {
             counts: Counts::default(),
             evicted_at_reshape: 0,
             keeps_writes: false,
+            frozen: false,
+            changed: None,
             bucket_count_min: 0,
             classes: ClassCounts::default(),
             scratch: WordBuffer::default(),

@@ -15,7 +15,7 @@ use super::room::Effort;
 use super::{Cause, NoRoom, Partition};
 use crate::config::Now;
 use crate::mutants::{self, Mutant};
-use crate::policy::Policy;
+use crate::policy::{Policy, Recency};
 use crate::shared::Shared;
 use trefoil_layout::control;
 use trefoil_layout::data::DataEntry;
@@ -157,6 +157,7 @@ impl Partition {
         now: Now,
         hash: KeyHash,
         mutation: &Mutation<'_>,
+        recency: Recency,
         effort: &mut Effort,
     ) -> Result<Outcome, NoRoom> {
         self.write_what_is_unwritten(shared);
@@ -169,8 +170,13 @@ impl Partition {
         if mutation.version < bound || self.is_flushed(mutation.version) {
             return Ok(Outcome::Superseded { bound });
         }
-        if found.is_none_or(|(_, entry)| entry.version != mutation.version) {
+        if mutation.action == Action::Erase {
+            self.erase(shared, hash, found, mutation);
+        } else if found.is_none_or(|(_, entry)| entry.version != mutation.version) {
             self.install(shared, now, hash, found, mutation, effort)?;
+            if let Some((number, _)) = self.find(shared, hash) {
+                self.policy.set_recency(number, recency);
+            }
         }
         Ok(Outcome::Applied)
     }
@@ -181,7 +187,12 @@ impl Partition {
         control::stamp(&words, self.number, shared.config.partition_count, hash)
     }
 
-    pub(super) fn raise_key_stamp(&self, shared: &Shared, hash: KeyHash) {
+    /// A mutation of the key was taken: a fill of before stays away, and whoever copies
+    /// the partition looks again.
+    pub(super) fn raise_key_stamp(&mut self, shared: &Shared, hash: KeyHash) {
+        if let Some(changed) = &mut self.changed {
+            changed.note(hash);
+        }
         let words = shared.regions.control.words();
         control::raise_stamp(&words, self.number, shared.config.partition_count, hash);
     }

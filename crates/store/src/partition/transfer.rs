@@ -1,6 +1,7 @@
 //! One partition's part of an export.
 
 use super::Partition;
+use crate::changed::Changed;
 use crate::config::Now;
 use crate::shared::Shared;
 use crate::transfer::Exported;
@@ -30,7 +31,11 @@ impl Partition {
             match is_dead {
                 // It was looked at all the same, under the lock.
                 true => DEAD_ROOM,
-                false => each(Exported { hash, item }),
+                false => each(Exported {
+                    hash,
+                    item,
+                    recency: partition.policy.recency(walked.number),
+                }),
             }
         })
     }
@@ -38,6 +43,27 @@ impl Partition {
     /// See [`crate::Store::bound_max`].
     pub(crate) fn bound_max(&self) -> Version {
         self.newest().max(self.floor()).max(self.flush_floor)
+    }
+
+    /// See [`crate::Store::watch_changes`].
+    pub(crate) fn watch_changes(&mut self, watches: bool) {
+        self.changed = watches.then(Changed::new);
+    }
+
+    /// What was changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Option<Changed> {
+        let changed = self.changed.as_mut()?;
+        Some(std::mem::replace(changed, Changed::new()))
+    }
+
+    /// See [`crate::Store::freeze`].
+    pub(crate) fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    #[inline]
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// See [`crate::Store::keep_writes`].

@@ -67,6 +67,24 @@ use std::str::FromStr;
 /// the number of resident items is falling.
 const GHOST_DROP_MAX: usize = 4;
 
+/// How long ago an item was used, and how, by a clock that passes with insertions: what a
+/// copy of it is to be told beside its value, lest the first to leave there are those that
+/// are used most. 0 says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recency(u16);
+
+impl Recency {
+    /// As a message carries it.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Of a message; any bits mean something.
+    pub const fn from_bits(bits: u16) -> Self {
+        Recency(bits)
+    }
+}
+
 /// Chooses what leaves a partition.
 pub trait Policy: Send {
     /// Makes room for slot numbers below `slot_count`, in the space that it is

@@ -17,7 +17,7 @@
 //! | 7 | accessed at all since it was written |
 
 use super::slots::{lengthen, space_of, within};
-use super::{AnyPolicy, Policy, PolicyKind, Retired};
+use super::{AnyPolicy, Policy, PolicyKind, Recency, Retired};
 
 const COUNT_MAX: u8 = 3;
 const WAS_ACCESSED: u8 = 1 << 7;
@@ -90,6 +90,21 @@ impl Noted {
         let notes = self.notes.get(space_of(slot));
         let note = notes.and_then(|notes| notes.get(within(slot)));
         note.is_some_and(|note| note & WAS_ACCESSED != 0)
+    }
+
+    /// How the item in `slot` was used; only SLRU tells.
+    pub fn recency(&self, slot: u32) -> Recency {
+        match &self.policy {
+            AnyPolicy::Slru(policy) => policy.recency(slot),
+            _ => Recency::default(),
+        }
+    }
+
+    /// The item, inserted just now, is a copy of one that was used so.
+    pub fn set_recency(&mut self, slot: u32, recency: Recency) {
+        if let AnyPolicy::Slru(policy) = &mut self.policy {
+            policy.set_recency(slot, recency);
+        }
     }
 
     /// Whether the item that was evicted last was accessed since it was written.

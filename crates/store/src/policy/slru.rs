@@ -31,7 +31,7 @@
 //! (simulated: ghosts turned 0.1 % more room into 5 to 25 % different items).
 
 use super::slots::{SPACE, lengthen, space_of, within};
-use super::{Policy, Retired};
+use super::{Policy, Recency, Retired};
 
 /// Share of the items that were used once, in percent. Simulated on OLTP and on
 /// Zipf 0.99 with deletes: from 20 to 50 % hit ratios differ by a point; the best
@@ -352,6 +352,27 @@ impl Slru {
     /// Whether the item was read since it was written.
     pub(super) fn was_accessed(&self, slot: u32) -> bool {
         self.word(slot).is_some_and(|word| word & ACCESSED != 0)
+    }
+
+    /// How it was used: its flags, and its age where others keep the stamp.
+    pub(super) fn recency(&self, slot: u32) -> Recency {
+        let word = self.word(slot).unwrap_or(0);
+        if stamp_of(word) == 0 {
+            return Recency::default();
+        }
+        let age = self.age(stamp_of(word)).min(AGE_MAX);
+        Recency(age << STAMP_SHIFT | word & (AGAIN | ACCESSED))
+    }
+
+    /// The item, inserted just now, is a copy of one that was used so. No time has passed
+    /// by its insertion.
+    pub(super) fn set_recency(&mut self, slot: u32, recency: Recency) {
+        if stamp_of(self.word(slot).unwrap_or(0)) == 0 {
+            return;
+        }
+        self.inserted = self.inserted.saturating_sub(1);
+        let stamp = self.stamp_at((recency.0 >> STAMP_SHIFT).min(AGE_MAX));
+        self.renew(slot, recency.0 & (AGAIN | ACCESSED), stamp);
     }
 
     /// The item was written anew: a use, and not yet read.

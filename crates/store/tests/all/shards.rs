@@ -8,7 +8,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Found, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_region::WordBuffer;
-use trefoil_store::{Exported, PLACES, Position, Regions, Store, StoreConfig, StoreError};
+use trefoil_store::{Exported, PLACES, Position, Recency, Regions, Store, StoreConfig, StoreError};
 
 const BACKENDS: u32 = 5;
 const SUB_COUNT: usize = 2;
@@ -166,7 +166,11 @@ fn a_recovering_shard_gives_no_vote_and_refuses_mutations() {
     });
     assert_eq!(read, Err(recovering));
     // Recovery itself gets in.
-    let ack = store.import(START, &mutation(Action::Set, &key(filled), b"copied", 4));
+    let ack = store.import(
+        START,
+        &mutation(Action::Set, &key(filled), b"copied", 4),
+        Recency::default(),
+    );
     assert_eq!(ack.outcome, Outcome::Applied);
     assert_eq!(set(&store, &key(other), b"v", 5), Outcome::Applied);
     store.set_recovering(1, false);
@@ -192,7 +196,7 @@ fn what_is_written_while_a_shard_recovers_is_kept_and_not_acknowledged() {
     assert_eq!(set(&store, written, b"new", 9), refused);
     let import = |key: &[u8], n| {
         let mutation = mutation(Action::Set, key, b"copied", n);
-        store.import(START, &mutation).outcome
+        store.import(START, &mutation, Recency::default()).outcome
     };
     let bound = version(9);
     assert_eq!(import(written, 5), Outcome::Superseded { bound });
@@ -240,7 +244,11 @@ fn what_a_recovering_shard_evicts_keeps_nothing_else_out() {
         // The newest ones first.
         let n = 10_000 - at as u64;
         let key = key(*number);
-        let ack = store.import(START, &mutation(Action::Set, &key, &value, n));
+        let ack = store.import(
+            START,
+            &mutation(Action::Set, &key, &value, n),
+            Recency::default(),
+        );
         *outcomes.entry(format!("{:?}", ack.outcome)).or_insert(0) += 1;
     }
     assert_eq!(outcomes, HashMap::from([("Applied".to_owned(), 2000)]));
@@ -330,7 +338,10 @@ fn an_export_tells_every_value_of_one_shard_and_can_be_imported() {
             version: *version,
             entry: entry(key, value),
         };
-        assert_eq!(into.import(LATER, &mutation).outcome, Outcome::Applied);
+        assert_eq!(
+            into.import(LATER, &mutation, Recency::default()).outcome,
+            Outcome::Applied
+        );
     }
     into.set_recovering(shard, false);
     assert_eq!(export(&into, shard, 50), known);

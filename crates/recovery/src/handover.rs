@@ -1,0 +1,438 @@
+//! A backend's number moves to another process, while it serves: what its successor asks
+//! it for, and what it does with the answers.
+//!
+//! ```text
+//! begin     the predecessor notes from now on which places are changed
+//! copy      everything, a page at a time; then what was changed meanwhile, again and
+//!           again, until that is little
+//! freeze    the predecessor takes no mutation any more; reads go on
+//! copy      what was changed last; floor and epoch
+//! ```
+//!
+//! Then the successor knows all that its predecessor knows, and no bound of any key is
+//! lower. It may serve once the predecessor's lease has ended and the predecessor can
+//! acknowledge nothing any more: it is the same replica, in the same epoch. So no quorum is
+//! involved, and a cell of one copy keeps everything, too. What was refused while the
+//! predecessor was frozen has left no trace; where there are three copies the two others
+//! may have taken it, so a repair follows.
+
+use crate::copy::{Sound, leads_on};
+use crate::machine::Nonsense;
+use crate::mutants::{self, Mutant};
+use crate::page::{Data, Page};
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Mutation, Outcome};
+use trefoil_layout::{KeyHash, Version};
+use trefoil_store::{Now, PLACES, Position, Recency, Store};
+
+/// Pages that are asked for at once: while one is installed, another is on its way.
+const UNDER_WAY_MAX: usize = 2;
+/// Parts of a shard that are walked over apart.
+const STRIPS: u64 = 4;
+/// Rounds of copying what has changed, at most: somebody writes faster than is copied.
+const ROUNDS_MAX: u32 = 8;
+/// So few places that the predecessor can stand still while they are copied.
+const FEW: usize = 256;
+/// Calls of maintenance in which an empty index becomes as large as the predecessor's, and
+/// more than that takes.
+const MAINTENANCE_MAX: u32 = 32;
+
+/// What to ask the predecessor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// To note what is changed from now on, and what its shards are like.
+    Begin,
+    /// A page of values ([`crate::items`]).
+    Items {
+        /// The backend's own number of the shard.
+        shard: usize,
+        /// The first place.
+        from: u64,
+        /// The place behind the last.
+        until: u64,
+    },
+    /// A long value's data entry, by message.
+    Long {
+        /// Its key.
+        key: Vec<u8>,
+        /// Of no use at any other version: then another copy of it is under way.
+        version: Version,
+    },
+    /// What has changed since it was asked last.
+    Changes,
+    /// The same, after it has ceased to take mutations.
+    Freeze,
+}
+
+/// What the predecessor says.
+#[derive(Clone, Debug)]
+pub enum Reply<D> {
+    /// To [`Question::Begin`], [`Question::Changes`] and [`Question::Freeze`]: each of its shards.
+    Shards(Vec<ShardState>),
+    /// To [`Question::Items`].
+    Items(Page<D>),
+    /// To [`Question::Long`].
+    Long(Option<D>),
+}
+
+/// What the predecessor says of one of its shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardState {
+    /// Its epoch.
+    pub epoch: u32,
+    /// No bound of any key is higher.
+    pub bound_max: Version,
+    /// Buckets of its indexes.
+    pub bucket_count: u64,
+    /// The places that have changed since it was asked last.
+    pub changes: Vec<Range<u64>>,
+}
+
+/// What the predecessor answers to [`Question::Begin`], [`Question::Changes`] and, once every
+/// shard is frozen, to [`Question::Freeze`].
+pub fn shard_states(store: &Store) -> Vec<ShardState> {
+    let state = |shard| ShardState {
+        // Before the rest: what is changed after it is noted anew.
+        changes: store.take_changes(shard),
+        epoch: store.epoch(shard),
+        bound_max: store.bound_max(shard),
+        bucket_count: store.bucket_count(shard),
+    };
+    (0..store.shard_count()).map(state).collect()
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Values installed, those included that were installed again.
+    pub items: u64,
+    /// Bytes of their data entries.
+    pub bytes: u64,
+    /// Values that were damaged there.
+    pub damaged: u64,
+    /// Rounds of copying what had changed.
+    pub rounds: u32,
+    /// Ranges of places that were copied while the predecessor stood still.
+    pub last: u64,
+}
+
+/// Places of a shard that are to be copied.
+#[derive(Clone, Debug)]
+struct Strip {
+    shard: usize,
+    from: u64,
+    until: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Begin,
+    /// Everything, or what has changed: so many ranges.
+    Copy {
+        ranges: usize,
+    },
+    Changes,
+    Freeze,
+    /// What has changed before it was frozen.
+    Last,
+    Done,
+}
+
+#[derive(Debug)]
+enum UnderWay {
+    Step,
+    Strip(Strip),
+    Long(Version, Recency),
+}
+
+/// See the module. `D` holds the bytes of values.
+#[derive(Debug)]
+pub struct Handover<D> {
+    phase: Phase,
+    strips: VecDeque<Strip>,
+    long: Vec<(D, Version, Recency)>,
+    under_way: Vec<(u64, UnderWay)>,
+    questions: u64,
+    /// Of a store that holds what was copied before: what is no longer there goes.
+    is_again: bool,
+    moved: Moved,
+}
+
+impl<D: AsRef<[u8]>> Default for Handover<D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<D: AsRef<[u8]>> Handover<D> {
+    /// Into a store all of whose shards are recovering.
+    pub fn new() -> Self {
+        Handover {
+            phase: Phase::Begin,
+            strips: VecDeque::new(),
+            long: Vec::new(),
+            under_way: Vec::new(),
+            questions: 0,
+            is_again: false,
+            moved: Moved::default(),
+        }
+    }
+
+    /// What to ask now, and its number, which comes back with the answer; nothing while
+    /// enough is under way. If one cannot be answered, everything was in vain.
+    pub fn ask(&mut self) -> Option<(u64, Question)> {
+        if self.under_way.len() >= UNDER_WAY_MAX {
+            return None;
+        }
+        let (what, question) = self.next()?;
+        let number = self.questions;
+        self.questions += 1;
+        self.under_way.push((number, what));
+        Some((number, question))
+    }
+
+    fn next(&mut self) -> Option<(UnderWay, Question)> {
+        if let Some((key, version, recency)) = self.long.pop() {
+            let key = key.as_ref().to_vec();
+            let what = UnderWay::Long(version, recency);
+            return Some((what, Question::Long { key, version }));
+        }
+        if let Some(strip) = self.strips.pop_front() {
+            let question = Question::Items {
+                shard: strip.shard,
+                from: strip.from,
+                until: strip.until,
+            };
+            return Some((UnderWay::Strip(strip), question));
+        }
+        if !self.under_way.is_empty() {
+            return None;
+        }
+        let question = match self.phase {
+            Phase::Begin => Question::Begin,
+            Phase::Changes => Question::Changes,
+            Phase::Freeze if mutants::is(Mutant::NeverFrozen) => Question::Changes,
+            Phase::Freeze => Question::Freeze,
+            Phase::Copy { .. } | Phase::Last | Phase::Done => return None,
+        };
+        Some((UnderWay::Step, question))
+    }
+
+    /// The answer to the question of this number.
+    pub fn answer(
+        &mut self,
+        number: u64,
+        reply: Reply<D>,
+        store: &Store,
+        now: Now,
+    ) -> Result<(), Nonsense> {
+        let at = self.under_way.iter().position(|(n, _)| *n == number);
+        let at = at.ok_or(Nonsense("an answer that nobody asked for"))?;
+        let (_, what) = self.under_way.swap_remove(at);
+        match (what, reply) {
+            (UnderWay::Step, Reply::Shards(shards)) => self.step(shards, store, now)?,
+            (UnderWay::Strip(strip), Reply::Items(page)) => {
+                self.copy(strip, page, store, now)?;
+            }
+            (UnderWay::Long(version, recency), Reply::Long(data)) => {
+                // One that is gone has changed, and comes again.
+                if let Some(data) = data {
+                    self.install(version, recency, &data, store, now);
+                }
+            }
+            _ => return Err(Nonsense("an answer of another kind")),
+        }
+        self.go_on(store);
+        Ok(())
+    }
+
+    /// Whether the store knows all that the predecessor knows.
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// What was copied so far.
+    pub fn moved(&self) -> Moved {
+        self.moved
+    }
+
+    /// The part of the first walk that is done, in thousandths.
+    pub fn permille(&self) -> u64 {
+        if self.is_again {
+            return 1000;
+        }
+        let left: u64 = self.strips.iter().map(|s| s.until - s.from).sum();
+        match self.phase {
+            Phase::Begin => 0,
+            _ => 1000 - (left / (PLACES.end / 1000)).min(1000),
+        }
+    }
+
+    fn step(&mut self, shards: Vec<ShardState>, store: &Store, now: Now) -> Result<(), Nonsense> {
+        if shards.len() != store.shard_count() {
+            return Err(Nonsense("another number of shards"));
+        }
+        if self.phase == Phase::Begin {
+            for (shard, state) in shards.iter().enumerate() {
+                store.reserve(shard, state.bucket_count);
+                let part = PLACES.end / STRIPS;
+                let strips = (0..STRIPS).map(|strip| Strip {
+                    shard,
+                    from: strip * part,
+                    until: (strip + 1) * part,
+                });
+                self.strips.extend(strips);
+            }
+            for _ in 0..MAINTENANCE_MAX {
+                if !store.maintain(now).more {
+                    break;
+                }
+            }
+            let ranges = usize::MAX;
+            self.phase = Phase::Copy { ranges };
+            return Ok(());
+        }
+        self.is_again = true;
+        let mut ranges = 0;
+        for (shard, state) in shards.iter().enumerate() {
+            ranges += state.changes.len();
+            for change in &state.changes {
+                if change.is_empty() || change.end > PLACES.end {
+                    return Err(Nonsense("places that are none"));
+                }
+                self.strips.push_back(Strip {
+                    shard,
+                    from: change.start,
+                    until: change.end,
+                });
+            }
+        }
+        if self.phase != Phase::Freeze {
+            self.moved.rounds += 1;
+            self.phase = Phase::Copy { ranges };
+            return Ok(());
+        }
+        self.moved.last = ranges as u64;
+        self.phase = Phase::Last;
+        for (shard, state) in shards.iter().enumerate() {
+            if !mutants::is(Mutant::FloorLeftBehind) {
+                store.raise_floor(shard, state.bound_max);
+            }
+            store.raise_epoch(shard, state.epoch);
+        }
+        Ok(())
+    }
+
+    /// Installs a page, and takes away what it does not tell of.
+    fn copy(
+        &mut self,
+        strip: Strip,
+        page: Page<D>,
+        store: &Store,
+        now: Now,
+    ) -> Result<(), Nonsense> {
+        leads_on(&page, (strip.from, strip.until))?;
+        let hasher = &store.config().hasher;
+        let mut told = HashSet::new();
+        for item in page.items {
+            match item.hash(hasher) {
+                Some(hash) => told.insert(hash),
+                None => {
+                    self.moved.damaged += 1;
+                    continue;
+                }
+            };
+            match item.data {
+                Data::Whole(data) => {
+                    self.install(item.version, item.recency, &data, store, now);
+                }
+                Data::Long { key } => {
+                    // One that was copied in a round before is not fetched again.
+                    if store.held(hasher.hash(key.as_ref())) != Some(item.version) {
+                        self.long.push((key, item.version, item.recency));
+                    }
+                }
+            }
+        }
+        if self.is_again && !mutants::is(Mutant::ErasedStays) {
+            remove_untold(store, now, strip.shard, strip.from..page.next, &told);
+        }
+        if page.next < strip.until {
+            self.strips.push_front(Strip {
+                from: page.next,
+                ..strip
+            });
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, version: Version, recency: Recency, data: &D, store: &Store, now: Now) {
+        let Some(sound) = Sound::of(store, version, data) else {
+            self.moved.damaged += 1;
+            return;
+        };
+        // Otherwise there is no room for it.
+        if sound.used(recency).install(store, now) == Outcome::Applied {
+            self.moved.items += 1;
+            self.moved.bytes += data.as_ref().len() as u64;
+        }
+    }
+
+    /// To the next phase, if nothing of this one is left.
+    fn go_on(&mut self, store: &Store) {
+        if !self.strips.is_empty() || !self.long.is_empty() || !self.under_way.is_empty() {
+            return;
+        }
+        self.phase = match self.phase {
+            Phase::Copy { ranges } if ranges <= FEW || self.moved.rounds >= ROUNDS_MAX => {
+                Phase::Freeze
+            }
+            Phase::Copy { .. } => Phase::Changes,
+            Phase::Last => {
+                for shard in 0..store.shard_count() {
+                    store.reserve(shard, 0);
+                    store.set_recovering(shard, false);
+                }
+                Phase::Done
+            }
+            phase => phase,
+        };
+    }
+}
+
+/// Removes what stands at `places` and was not told of: it was erased there.
+fn remove_untold(
+    store: &Store,
+    now: Now,
+    shard: usize,
+    places: Range<u64>,
+    told: &HashSet<KeyHash>,
+) {
+    let mut from = places.start;
+    while from < places.end {
+        let mut untold = Vec::new();
+        let next = store.export(now, shard, from..places.end, usize::MAX, &mut |exported| {
+            let is_there = (from..places.end).contains(&Position::place_of(exported.hash));
+            if is_there && !told.contains(&exported.hash) {
+                let mut key = Vec::new();
+                exported.item.append_key(&mut key);
+                untold.push((key, exported.item.version));
+            }
+            1
+        });
+        for (key, version) in untold {
+            let mutation = Mutation {
+                action: Action::Erase,
+                version,
+                entry: DataEntry {
+                    key: &key,
+                    ..DataEntry::default()
+                },
+            };
+            store.import(now, &mutation, Recency::default());
+        }
+        from = next.max(from + 1);
+    }
+}

@@ -1,0 +1,313 @@
+//! A backend's number moves to another store while everything goes on: the machine over
+//! real stores, with writes between any two of its steps.
+
+use std::collections::BTreeMap;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Expected, Mutation, Outcome, Rejection};
+use trefoil_layout::{Placement, ShardMap, Version, epoch};
+use trefoil_recovery::mutants::{self, Mutant};
+use trefoil_recovery::{Handover, Question, Reply, items, shard_states};
+use trefoil_region::WordBuffer;
+use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
+
+const NOW: Now = Now::at(1_700_000_000_000_000_000);
+const MEMORY: u64 = 16 << 20;
+
+fn version(n: u64) -> Version {
+    Version::new(NOW.unix_ns + n, 7, 0)
+}
+
+fn store(incarnation: u64) -> Store {
+    let config = StoreConfig {
+        partition_count: 6,
+        shards: ShardMap::new(Placement::new(3, 3), 0),
+        incarnation,
+        memory_limit: MEMORY,
+        ..StoreConfig::default()
+    };
+    Store::new(config, Regions::heap(MEMORY)).unwrap()
+}
+
+fn mutate(store: &Store, action: Action, key: &str, value: &[u8], n: u64) -> Outcome {
+    let entry = DataEntry {
+        key: key.as_bytes(),
+        value,
+        ..DataEntry::default()
+    };
+    let mutation = Mutation {
+        action,
+        version: version(n),
+        entry,
+    };
+    store.mutate(NOW, &mutation).outcome
+}
+
+fn get(store: &Store, key: &str) -> Option<Vec<u8>> {
+    let read = store.read(NOW, key.as_bytes(), Access::Peek, |item| {
+        item.map(|item| {
+            let mut value = Vec::new();
+            item.append_value(&mut value);
+            value
+        })
+    });
+    read.unwrap()
+}
+
+/// Two processes, of which the second takes over, and what a client knows.
+struct Move {
+    old: Store,
+    new: Store,
+    machine: Handover<Vec<u8>>,
+    known: BTreeMap<String, Option<Vec<u8>>>,
+    clock: u64,
+    /// Questions of each kind.
+    asked: BTreeMap<&'static str, u32>,
+}
+
+impl Move {
+    fn new(count: usize) -> Self {
+        let (old, new) = (store(1), store(2));
+        let raised = epoch::shared_above(epoch::FIRST).unwrap();
+        old.raise_epoch(1, raised);
+        for shard in 0..new.shard_count() {
+            new.set_recovering(shard, true);
+        }
+        let mut moving = Move {
+            old,
+            new,
+            machine: Handover::new(),
+            known: BTreeMap::new(),
+            clock: 0,
+            asked: BTreeMap::new(),
+        };
+        for number in 0..count {
+            moving.set(
+                &format!("key {number}"),
+                format!("value {number}").as_bytes(),
+            );
+        }
+        moving
+    }
+
+    /// A client's SET, which is answered, one way or the other.
+    fn set(&mut self, key: &str, value: &[u8]) -> bool {
+        self.clock += 1;
+        match mutate(&self.old, Action::Set, key, value, self.clock) {
+            Outcome::Applied => {
+                self.known.insert(key.to_owned(), Some(value.to_vec()));
+                true
+            }
+            Outcome::Rejected(Rejection::UnknownConfig) => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn erase(&mut self, key: &str) -> bool {
+        self.clock += 1;
+        match mutate(&self.old, Action::Erase, key, b"", self.clock) {
+            Outcome::Applied => {
+                self.known.insert(key.to_owned(), None);
+                true
+            }
+            Outcome::Rejected(Rejection::UnknownConfig) => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One question and its answer; what it was, `None` if there is nothing to ask.
+    fn step(&mut self) -> Option<&'static str> {
+        let (number, question) = self.machine.ask()?;
+        let (what, reply) = match question {
+            Question::Begin => {
+                (0..self.old.shard_count()).for_each(|shard| self.old.watch_changes(shard, true));
+                ("begin", Reply::Shards(shard_states(&self.old)))
+            }
+            Question::Items { shard, from, until } => {
+                let page = items(&self.old, NOW, shard, from..until, true);
+                ("items", Reply::Items(page))
+            }
+            Question::Long { key, version } => {
+                let mut bytes = WordBuffer::default();
+                let found = self.old.lookup(NOW, &key, &mut bytes).found;
+                let is_it = matches!(found, trefoil_layout::op::Found::Present { version: v, .. } if v == version);
+                ("long", Reply::Long(is_it.then(|| bytes.bytes().to_vec())))
+            }
+            Question::Changes => ("changes", Reply::Shards(shard_states(&self.old))),
+            Question::Freeze => {
+                (0..self.old.shard_count()).for_each(|shard| self.old.freeze(shard, true));
+                ("freeze", Reply::Shards(shard_states(&self.old)))
+            }
+        };
+        *self.asked.entry(what).or_default() += 1;
+        self.machine.answer(number, reply, &self.new, NOW).unwrap();
+        Some(what)
+    }
+
+    /// To the end, with `between` after each step.
+    fn run(&mut self, mut between: impl FnMut(&mut Self, &'static str)) {
+        while let Some(what) = self.step() {
+            between(self, what);
+        }
+        assert!(self.machine.is_done());
+    }
+
+    /// The first key of which the successor does not know what the client does.
+    fn wrong(&self) -> Option<&String> {
+        let mut known = self.known.iter();
+        known
+            .find(|(key, value)| get(&self.new, key) != **value)
+            .map(|(key, _)| key)
+    }
+}
+
+#[test]
+fn everything_moves_and_so_do_floors_and_epochs() {
+    let mut moving = Move::new(3_000);
+    let long = vec![b'l'; 200_000];
+    moving.set("long", &long);
+    assert!(moving.erase("key 7"));
+    moving.run(|_, _| {});
+    assert_eq!(moving.wrong(), None);
+    assert_eq!(get(&moving.new, "long"), Some(long));
+    for shard in 0..3 {
+        assert_eq!(moving.new.epoch(shard), moving.old.epoch(shard));
+        assert!(!moving.new.is_recovering(shard));
+        assert!(moving.new.bound_max(shard) >= moving.old.bound_max(shard));
+    }
+    // What comes late is as old there as it was here.
+    let late = mutate(&moving.new, Action::Set, "key 7", b"old", 5);
+    assert!(matches!(late, Outcome::Superseded { .. }), "{late:?}");
+    let unknown = mutate(&moving.new, Action::Set, "never seen", b"old", 5);
+    assert!(matches!(unknown, Outcome::Superseded { .. }), "{unknown:?}");
+    moving.clock += 1;
+    let next = mutate(&moving.new, Action::Set, "key 7", b"new", moving.clock);
+    assert_eq!(next, Outcome::Applied);
+}
+
+#[test]
+fn what_is_written_meanwhile_moves_too() {
+    let mut moving = Move::new(2_000);
+    let mut round = 0;
+    let mut refused = 0;
+    moving.run(|moving, _| {
+        for _ in 0..20 {
+            round += 1;
+            let key = format!("key {}", (round * 7919) % 2_500);
+            let taken = match round % 5 {
+                0 => moving.erase(&key),
+                _ => moving.set(&key, format!("round {round}").as_bytes()),
+            };
+            refused += u32::from(!taken);
+        }
+    });
+    assert!(refused > 0, "the last copy is made while nothing changes");
+    assert!(moving.asked["changes"] >= 1, "{:?}", moving.asked);
+    assert_eq!(moving.wrong(), None);
+    assert_eq!(moving.machine.permille(), 1000);
+}
+
+#[test]
+fn a_cas_while_it_moves_is_seen_by_the_successor() {
+    let mut moving = Move::new(100);
+    let mut counter = 0u64;
+    let mut at = Version::ZERO;
+    moving.run(|moving, _| {
+        moving.clock += 1;
+        let expected = match counter {
+            0 => Expected::Absent,
+            _ => Expected::Version(at),
+        };
+        let value = (counter + 1).to_string();
+        let outcome = mutate(
+            &moving.old,
+            Action::Cas(expected),
+            "counter",
+            value.as_bytes(),
+            moving.clock,
+        );
+        if outcome == Outcome::Applied {
+            counter += 1;
+            at = version(moving.clock);
+        }
+    });
+    assert!(counter > 3);
+    let value = counter.to_string().into_bytes();
+    assert_eq!(get(&moving.new, "counter"), Some(value));
+}
+
+#[test]
+fn one_that_writes_faster_than_is_copied_is_stopped_at_last() {
+    let mut moving = Move::new(4_000);
+    let mut round = 0u64;
+    moving.run(|moving, what| {
+        if what == "changes" {
+            // All over the places, again and again.
+            for _ in 0..3_000 {
+                round += 1;
+                moving.set(&format!("key {}", round % 4_000), b"again");
+            }
+        }
+    });
+    assert!(moving.asked["changes"] <= 9, "{:?}", moving.asked);
+    assert!(moving.machine.moved().last > 256);
+    assert_eq!(moving.wrong(), None);
+}
+
+#[test]
+fn each_rule_of_a_handover_is_needed() {
+    let writes = |moving: &mut Move, what: &'static str| {
+        if what == "items" || what == "changes" {
+            moving.set("key 1", format!("at {}", moving.clock).as_bytes());
+            // Of these, some have been copied by then.
+            for _ in 0..20 {
+                let number = 10 + moving.clock % 480;
+                moving.erase(&format!("key {number}"));
+            }
+        }
+    };
+    let with = |mutant: Option<Mutant>| {
+        mutants::set(mutant);
+        let mut moving = Move::new(500);
+        moving.run(writes);
+        let late = mutate(&moving.new, Action::Set, "never seen", b"old", 1);
+        mutants::set(None);
+        (moving.wrong().cloned(), late == Outcome::Applied)
+    };
+    assert_eq!(with(None), (None, false));
+    assert_eq!(with(Some(Mutant::NeverFrozen)).0.as_deref(), Some("key 1"));
+    assert!(with(Some(Mutant::ErasedStays)).0.is_some());
+    assert!(with(Some(Mutant::FloorLeftBehind)).1);
+}
+
+#[test]
+fn what_is_used_most_is_not_the_first_to_leave_there() {
+    let mut moving = Move::new(0);
+    // Full, and a part of it used again and again.
+    let value = vec![b'v'; 1000];
+    for number in 0..9_000u32 {
+        moving.set(&format!("key {number}"), &value);
+    }
+    let used: Vec<String> = (8_000..9_000)
+        .step_by(4)
+        .map(|n| format!("key {n}"))
+        .collect();
+    for key in &used {
+        moving
+            .old
+            .read(NOW, key.as_bytes(), Access::Use, |item| {
+                assert!(item.is_some())
+            })
+            .unwrap();
+    }
+    moving.run(|_, _| {});
+    for number in 0..3_000u32 {
+        moving.clock += 1;
+        let key = format!("later {number}");
+        mutate(&moving.new, Action::Set, &key, &value, moving.clock);
+    }
+    let stays = used
+        .iter()
+        .filter(|key| get(&moving.new, key).is_some())
+        .count();
+    assert!(stays * 100 >= used.len() * 98, "{stays} of {}", used.len());
+}

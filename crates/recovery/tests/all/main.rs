@@ -1,0 +1,4 @@
+//! See the modules.
+
+mod handover;
+mod machine;
