@@ -88,6 +88,9 @@ pub enum StartError {
         /// Why.
         source: CorpusError,
     },
+    /// The backend that this process was to take over from.
+    #[error(transparent)]
+    Handover(#[from] crate::handover::HandoverError),
     /// Threads or the runtime.
     #[error("cannot start {what}: {source}")]
     System {

@@ -2,12 +2,12 @@
 //!
 //! Memory that clients have mapped stays readable after its backend has died,
 //! so they believe it only until the lease in the control region ends. It does
-//! nothing else: whatever holds it up for longer than [`LEASE`] stops every
+//! little else: whatever holds it up for longer than [`LEASE`] stops every
 //! reader on this host.
 //!
 //! It vouches for the process, so it renews only while the fabric's poller gets on
 //! with its work: writers must not wait for a backend whose readers go on believing
-//! it.
+//! it. It also thaws a backend whose successor has not come for what it asked for.
 
 use crate::state::State;
 use crate::stop::Stop;
@@ -80,6 +80,9 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
         if gets_on {
             renew(state);
         }
+        for member in &state.members {
+            member.giving.look(member, Instant::now());
+        }
         if stalled == gets_on {
             stalled = !gets_on;
             match stalled {
@@ -101,10 +104,15 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
 
 /// Renews every member's lease once.
 pub(crate) fn renew(state: &State) {
+    let doors = state.doors();
+    if doors.retired {
+        return;
+    }
     let end_ns = monotonic_ns() + LEASE.as_nanos() as u64;
     for member in &state.members {
         member.renew_lease(end_ns);
     }
+    drop(doors);
     let renewals = &state.counters.lease_renewals;
     renewals.fetch_add(1, Ordering::Relaxed);
 }

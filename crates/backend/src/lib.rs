@@ -22,6 +22,7 @@
 //! | `local` | the store, for other code of this process |
 //! | `member` | one backend: its store, its lease, its answers |
 //! | `lease`, `tend` | the two background threads |
+//! | `handover` | how a backend's number moves from one process to another |
 //! | `recovery` | what a backend that has lost its memory learns from its peers |
 //! | `memory` | the bound on the process's resident bytes, split over the members |
 //! | `process` | what the system says about this process |
@@ -43,6 +44,7 @@ mod error;
 mod exposition;
 mod flush;
 mod guests;
+mod handover;
 mod hot;
 mod lease;
 mod lending;
@@ -66,12 +68,13 @@ pub use descriptors::raise_descriptor_limit;
 pub use error::StartError;
 pub use exposition::exposition;
 pub use flush::FlushError;
+pub use handover::HandoverError;
 pub use lease::{LEASE, RENEWAL_PERIOD};
 pub use listen::{ListenError, ListenOptions, Listeners, UnixSocket, take_port};
 pub use local::LocalStore;
 pub use memory::{MEMORY_LIMIT_MIN, MemoryError};
 pub use metrics::{METRICS, MetricInfo};
-pub use options::ServerOptions;
+pub use options::{FabricOptions, ServerOptions};
 pub use process::{Cpu, Resident};
 pub use reporter::Reporter;
 pub use server::Server;

@@ -3,6 +3,7 @@
 
 use crate::behind::Behind;
 use crate::clock;
+use crate::handover::Giving;
 use crate::hot::Hot;
 use crate::lending::Lending;
 use crate::recovery::Progress;
@@ -37,6 +38,8 @@ pub(crate) struct Member {
     lending: Arc<Lending>,
     /// Of one that has lost its memory.
     pub(crate) recovery: Option<Progress>,
+    /// Whether its number moves to another process.
+    pub(crate) giving: Giving,
 }
 
 impl Member {
@@ -66,6 +69,7 @@ impl Member {
             behind,
             lending,
             recovery: recovers.then(|| Progress::new(shards.len())),
+            giving: Giving::default(),
         }
     }
 

@@ -31,14 +31,19 @@ pub struct ServerOptions {
     pub load: Option<PathBuf>,
     /// Threads of the RPC service.
     pub rpc_thread_count: usize,
-    /// How long the fabric's poller spins after the last message; `None` for
-    /// the fabric's own default.
-    pub fabric_spin: Option<Duration>,
-    /// Clients with message rings; `None` for the fabric's own default. Further ones
-    /// read only, and mutate by RPC.
-    pub fabric_client_count_max: Option<usize>,
+    /// The shared-memory fabric.
+    pub fabric: FabricOptions,
+}
+
+/// How messages over shared memory are served; `None` for the fabric's own defaults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FabricOptions {
+    /// How long the poller spins after the last message.
+    pub spin: Option<Duration>,
+    /// Clients with message rings. Further ones read only, and mutate by RPC.
+    pub client_count_max: Option<usize>,
     /// Processor that the poller is pinned to.
-    pub fabric_cpu: Option<usize>,
+    pub cpu: Option<usize>,
 }
 
 /// Memory for each partition, where an operator does not say how many there are.
@@ -75,9 +80,7 @@ impl ServerOptions {
             tombstone_count_max: 8192,
             load: None,
             rpc_thread_count: 2,
-            fabric_spin: None,
-            fabric_client_count_max: None,
-            fabric_cpu: None,
+            fabric: FabricOptions::default(),
         }
     }
 }

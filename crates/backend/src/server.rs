@@ -13,20 +13,21 @@ use crate::behind::Behind;
 use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
 use crate::descriptors::{SERVER_DESCRIPTORS, raise_descriptor_limit};
 use crate::error::StartError;
+use crate::handover;
 use crate::lease::{self, LEASE};
 use crate::lending::Lending;
-use crate::listen::{Listeners, UnixSocket};
+use crate::listen::{ListenOptions, Listeners};
 use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
-use crate::options::{ServerOptions, partitions_for};
+use crate::options::{FabricOptions, ServerOptions, partitions_for};
 use crate::process::{Machine, Resident, usual_baseline};
 use crate::recovery;
 use crate::reporter::Reporter;
 use crate::state::State;
 use crate::stop::Stop;
 use crate::tend;
-use crate::transport::{self, Stopping};
+use crate::transport;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -34,8 +35,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
-use trefoil_cell::{BackendLock, CellConfig, Mode, TokenFile};
+use tokio::sync::{Notify, watch};
+use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetOptions};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
@@ -47,6 +48,9 @@ use trefoil_store::{Regions, Store, StoreConfig};
 
 /// How long calls in flight may take after a shutdown has begun.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How often, and how long between, it is tried to take a predecessor's port for metrics.
+const METRICS_LOOKS: u32 = 100;
+const METRICS_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a huge page.
 const HUGE_PAGE_LEN: u64 = 2 << 20;
 /// Members with less than this do without huge pages: their memory comes and goes in too
@@ -72,9 +76,7 @@ struct Running {
     stopping: watch::Sender<bool>,
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
-    unix: Option<UnixSocket>,
     token_file: Option<TokenFile>,
-    locks: Vec<BackendLock>,
 }
 
 impl Server {
@@ -82,105 +84,65 @@ impl Server {
     /// serves, which is at least [`LEASE`] later.
     pub fn start(options: ServerOptions, listeners: Listeners) -> Result<Self, StartError> {
         let exclusive_since = Instant::now();
-        trefoil_region::return_long_blocks();
-        trefoil_region::share_heaps();
-        if let Err(descriptors) = raise_descriptor_limit(SERVER_DESCRIPTORS) {
-            tracing::info!(
-                descriptors,
-                "the system allows few descriptors: clients beyond them go without shared memory, or are refused; raise the limit (ulimit -n)"
-            );
-        }
-        let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
-        check(&options, &config)?;
-        let runtime = start_runtime(options.rpc_thread_count)?;
-        let machine = Machine::now();
-        let plan = plan_regions(&options, &config, &machine);
-        // What parsing the command line has touched is not what it takes to serve.
-        ProgramPages::find().give_back();
-        let baseline = Resident::now().total();
-        let count = options.members.len();
-        let usual = usual_baseline();
-        let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, usual, count)?;
-        let incarnation = rand::random::<u64>() | 1;
-        let stop = Arc::<Stop>::default();
-        let behind = Arc::new(Behind::new(Arc::clone(&stop)));
-        let lending = Arc::<Lending>::default();
-        let members = options
-            .members
-            .iter()
-            .map(|&number| {
-                let share = bound.share();
-                let begins = first_epoch(&options.locks, &config, number)?;
-                let task = Task {
-                    number,
-                    epoch: begins.epoch,
-                    incarnation,
-                    share,
-                };
-                let store = make_store(&options, &config, task, plan)?;
-                let (behind, lending) = (Arc::clone(&behind), Arc::clone(&lending));
-                let recovers = begins.recovers;
-                let member = Member::new(number, &config, store, behind, lending, recovers);
-                Ok(Arc::new(member))
-            })
-            .collect::<Result<Vec<_>, StartError>>()?;
+        let mut running = Running::prepare(&options, &|config, number| {
+            first_epoch(&options.locks, config, number)
+        })?;
         if let Some(path) = &options.load {
-            for member in &members {
-                load_corpus(member, &config, path)?;
+            for member in &running.state.members {
+                load_corpus(member, &running.state.config(), path)?;
             }
         }
-        let cell = config.cell.clone();
-        let config_store = options.config_store.clone();
-        let state = State::new(members, bound, config_store, config, behind, lending);
+        running.state.doors().locks = options.locks;
         // The rest of the predecessor's lease; loading has taken some of it.
         std::thread::sleep(LEASE.saturating_sub(exclusive_since.elapsed()));
 
         // What was flushed while this process was starting.
-        state.catch_up()?;
+        running.state.catch_up()?;
 
-        let (stopping, stopping_seen) = watch::channel(false);
-        let mut running = Running {
-            state: Arc::new(state),
-            runtime: Some(runtime),
-            stopping,
-            stop,
-            threads: Vec::new(),
-            unix: None,
-            token_file: None,
-            locks: options.locks,
-        };
-        lease::renew(&running.state);
-        running.spawn("trefoil-lease", lease::run)?;
-        let huge_pages = options.huge_pages;
-        running.spawn("trefoil-tend", move |state, stop| {
-            tend::run(state, stop, huge_pages)
+        running.tend(options.huge_pages)?;
+        running.serve(options.fabric, listeners)
+    }
+
+    /// The same in the place of a process that serves: copies all that it knows, has it
+    /// go, takes its lock and its sockets, and goes on. If that cannot be done, the other
+    /// process goes on, and this returns why. Metrics are served a moment later than the
+    /// rest: their port belongs to the predecessor until it has ended.
+    pub fn take_over(
+        options: ServerOptions,
+        listen: &ListenOptions,
+        lock: impl FnOnce() -> Result<BackendLock, ConfigStoreError>,
+    ) -> Result<Self, StartError> {
+        let mut running = Running::prepare(&options, &|config, _| {
+            Ok(Begins {
+                // The predecessor's, once it is copied.
+                epoch: epoch::FIRST,
+                recovers: config.mode == Mode::R32,
+            })
         })?;
-        if let Some(path) = listeners.fabric_socket() {
-            let mut target = TargetOptions::new(path);
-            target.spin = options.fabric_spin.unwrap_or(target.spin);
-            let count_max = options.fabric_client_count_max;
-            target.client_count_max = count_max.unwrap_or(target.client_count_max);
-            target.cpu = options.fabric_cpu;
-            target.users = listeners.users.clone();
-            let target = start_fabric(target, &running.state)?;
-            let _ = running.state.target.set(Mutex::new(Some(target)));
+        running.tend(options.huge_pages)?;
+        if let Some(runtime) = &running.runtime {
+            for member in &running.state.members {
+                runtime.block_on(handover::take(&running.state, member))?;
+            }
         }
-        if let Some(runtime) = &running.runtime
-            && running.state.members.iter().any(|m| m.recovery.is_some())
-        {
-            let runtime = runtime.handle().clone();
-            running.spawn("trefoil-recover", move |state, stop| {
-                recovery::run(state, stop, &runtime);
-            })?;
+        running.state.doors().locks = vec![lock()?];
+        let listeners = Listeners::bind(&ListenOptions {
+            metrics: None,
+            ..listen.clone()
+        })?;
+        // What was flushed meanwhile.
+        running.state.catch_up()?;
+        let server = running.serve(options.fabric, listeners)?;
+        if let Some(address) = listen.metrics {
+            server.running.serve_metrics_soon(address);
         }
-        let (tcp_address, metrics_address) = (listeners.tcp_address(), listeners.metrics_address());
-        running.listen(listeners, stopping_seen)?;
-        tracing::info!(cell, members = ?options.members, ?tcp_address, "serving");
-        Ok(Server {
-            running,
-            tcp_address,
-            metrics_address,
-        })
+        Ok(server)
+    }
+
+    /// Rung when the backend's number has moved to another process: nothing is served here
+    /// any more, and the process should end.
+    pub fn retirement(&self) -> Arc<Notify> {
+        Arc::clone(&self.running.state.retirement)
     }
 
     /// Where the RPC service listens over TCP.
@@ -216,6 +178,134 @@ impl Server {
 }
 
 impl Running {
+    /// Everything but what serves: regions and stores, and what all threads share.
+    fn prepare(
+        options: &ServerOptions,
+        begins: &dyn Fn(&CellConfig, u32) -> Result<Begins, StartError>,
+    ) -> Result<Self, StartError> {
+        trefoil_region::return_long_blocks();
+        trefoil_region::share_heaps();
+        if let Err(descriptors) = raise_descriptor_limit(SERVER_DESCRIPTORS) {
+            tracing::info!(
+                descriptors,
+                "the system allows few descriptors: clients beyond them go without shared memory, or are refused; raise the limit (ulimit -n)"
+            );
+        }
+        let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
+        check(options, &config)?;
+        let runtime = start_runtime(options.rpc_thread_count)?;
+        let machine = Machine::now();
+        let plan = plan_regions(options, &config, &machine);
+        // What parsing the command line has touched is not what it takes to serve.
+        ProgramPages::find().give_back();
+        let baseline = Resident::now().total();
+        let count = options.members.len();
+        let usual = usual_baseline();
+        let bound = MemoryBound::new(options.memory_limit, plan.limit_max, baseline, usual, count)?;
+        let incarnation = rand::random::<u64>() | 1;
+        let stop = Arc::<Stop>::default();
+        let behind = Arc::new(Behind::new(Arc::clone(&stop)));
+        let lending = Arc::<Lending>::default();
+        let members = options
+            .members
+            .iter()
+            .map(|&number| {
+                let share = bound.share();
+                let begins = begins(&config, number)?;
+                let task = Task {
+                    number,
+                    epoch: begins.epoch,
+                    incarnation,
+                    share,
+                };
+                let store = make_store(options, &config, task, plan)?;
+                let (behind, lending) = (Arc::clone(&behind), Arc::clone(&lending));
+                let recovers = begins.recovers;
+                let member = Member::new(number, &config, store, behind, lending, recovers);
+                Ok(Arc::new(member))
+            })
+            .collect::<Result<Vec<_>, StartError>>()?;
+        let config_store = options.config_store.clone();
+        let state = State::new(members, bound, config_store, config, behind, lending);
+        let (stopping, _) = watch::channel(false);
+        Ok(Running {
+            state: Arc::new(state),
+            runtime: Some(runtime),
+            stopping,
+            stop,
+            threads: Vec::new(),
+            token_file: None,
+        })
+    }
+
+    /// Has the stores tended from now on.
+    fn tend(&mut self, huge_pages: bool) -> Result<(), StartError> {
+        self.spawn("trefoil-tend", move |state, stop| {
+            tend::run(state, stop, huge_pages)
+        })
+    }
+
+    /// Readers, messages, calls: from now on this process is its backends.
+    fn serve(mut self, fabric: FabricOptions, listeners: Listeners) -> Result<Server, StartError> {
+        lease::renew(&self.state);
+        self.spawn("trefoil-lease", lease::run)?;
+        if let Some(path) = listeners.fabric_socket() {
+            let mut target = TargetOptions::new(path);
+            target.spin = fabric.spin.unwrap_or(target.spin);
+            target.client_count_max = fabric.client_count_max.unwrap_or(target.client_count_max);
+            target.cpu = fabric.cpu;
+            target.users = listeners.users.clone();
+            let target = start_fabric(target, &self.state)?;
+            let _ = self.state.target.set(Mutex::new(Some(target)));
+        }
+        if let Some(runtime) = &self.runtime
+            && self.state.members.iter().any(|m| m.recovery.is_some())
+        {
+            let runtime = runtime.handle().clone();
+            self.spawn("trefoil-recover", move |state, stop| {
+                recovery::run(state, stop, &runtime);
+            })?;
+        }
+        let (tcp_address, metrics_address) = (listeners.tcp_address(), listeners.metrics_address());
+        self.listen(listeners)?;
+        let members: Vec<u32> = self.state.members.iter().map(|m| m.number).collect();
+        tracing::info!(
+            cell = self.state.config().cell,
+            ?members,
+            ?tcp_address,
+            "serving"
+        );
+        Ok(Server {
+            running: self,
+            tcp_address,
+            metrics_address,
+        })
+    }
+
+    /// Serves metrics when the port is free.
+    fn serve_metrics_soon(&self, address: SocketAddr) {
+        let Some(runtime) = &self.runtime else {
+            return;
+        };
+        let (state, stopping) = (Arc::clone(&self.state), self.stopping.subscribe());
+        runtime.spawn(async move {
+            let mut looks = 0;
+            let listener = loop {
+                let taken = tokio::net::TcpListener::bind(address).await;
+                looks += 1;
+                match taken {
+                    Ok(listener) => break listener,
+                    Err(error) if looks == METRICS_LOOKS => {
+                        tracing::error!(%address, %error, "metrics are not served: the port is not free");
+                        return;
+                    }
+                    Err(_) => tokio::time::sleep(METRICS_PAUSE).await,
+                }
+            };
+            transport::metrics_over_tcp(listener, state, stopping).await;
+        });
+    }
+
     fn spawn(
         &mut self,
         name: &'static str,
@@ -230,7 +320,8 @@ impl Running {
         Ok(())
     }
 
-    fn listen(&mut self, listeners: Listeners, stopping: Stopping) -> Result<(), StartError> {
+    fn listen(&mut self, listeners: Listeners) -> Result<(), StartError> {
+        let stopping = self.stopping.subscribe();
         let fail = |source| StartError::System {
             what: "listening",
             source,
@@ -269,7 +360,7 @@ impl Running {
                 state,
                 stopping.clone(),
             ));
-            self.unix = Some(unix);
+            self.state.doors().unix = Some(unix);
         }
         if let Some(metrics) = metrics {
             let listener = tokio::net::TcpListener::from_std(metrics).map_err(fail)?;
@@ -285,7 +376,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         tracing::info!("shutting down");
         self.state.begin_stopping();
-        drop(self.unix.take());
+        drop(self.state.doors().unix.take());
         drop(self.token_file.take());
         // First the renewals, or one would follow the revocation.
         self.stop.stop();
@@ -306,7 +397,7 @@ impl Drop for Running {
             member.store.give_back();
         }
         // Last: a successor may begin once the locks are free.
-        self.locks.clear();
+        self.state.doors().locks.clear();
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::admission::Gate;
 use crate::behind::Behind;
 use crate::lending::Lending;
+use crate::listen::UnixSocket;
 use crate::local::Turns;
 use crate::member::Member;
 use crate::memory::{Known, MemoryBound, MemoryError};
@@ -11,7 +12,8 @@ use crate::reporter::Reporter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
-use trefoil_cell::{CellConfig, ConfigStore};
+use tokio::sync::Notify;
+use trefoil_cell::{BackendLock, CellConfig, ConfigStore};
 use trefoil_fabric::shm::{Progress, Target};
 
 /// Least time between two looks at the memory that messages cause.
@@ -50,6 +52,19 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     pub(crate) behind: Arc<Behind>,
     stopping: AtomicBool,
+    /// What only one process has that is this backend.
+    pub(crate) doors: Mutex<Doors>,
+    /// Rung when the backend's number has moved to another process.
+    pub(crate) retirement: Arc<Notify>,
+}
+
+/// See [`State::doors`].
+#[derive(Debug, Default)]
+pub(crate) struct Doors {
+    pub(crate) unix: Option<UnixSocket>,
+    pub(crate) locks: Vec<BackendLock>,
+    /// Nothing is served any more: leases are not renewed.
+    pub(crate) retired: bool,
 }
 
 impl State {
@@ -81,6 +96,8 @@ impl State {
             turns: Turns::default(),
             behind,
             stopping: AtomicBool::new(false),
+            doors: Mutex::default(),
+            retirement: Arc::default(),
         }
     }
 
@@ -115,6 +132,30 @@ impl State {
 
     pub(crate) fn adopting(&self) -> MutexGuard<'_, ()> {
         self.adopting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn doors(&self) -> MutexGuard<'_, Doors> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the backend's place to another process: leases end at once, and sockets and
+    /// locks are free. Clients that are connected hear for a moment longer that nothing is
+    /// taken here.
+    pub(crate) fn retire(&self) {
+        let mut doors = self.doors();
+        doors.retired = true;
+        for member in &self.members {
+            member.renew_lease(0);
+        }
+        drop(doors.unix.take());
+        if let Some(target) = self.target.get() {
+            let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(target) = target.as_mut() {
+                target.hide();
+            }
+        }
+        // Last: a successor may begin once the locks are free.
+        doors.locks.clear();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

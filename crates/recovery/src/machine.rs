@@ -257,7 +257,9 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         if mutants::is(Mutant::VotesAtOnce) {
             store.set_recovering(self.shard, false);
         } else if !store.is_recovering(self.shard) {
-            // It was interrupted after it had voted. What a peer has lost has no quorum.
+            // It was interrupted after it had voted, or has everything from its
+            // predecessor. What a peer has lost has no quorum.
+            self.votes = true;
             match has_lost {
                 true => self.ended = Some(Ended::Recovered),
                 false => self.phase = Phase::Repair(Repair::default()),

@@ -340,6 +340,50 @@ pub(crate) enum CellCommand {
         #[arg(long)]
         clear_first: bool,
     },
+    /// Start each backend anew, one after the other, without losing anything
+    Restart {
+        /// Only these backends
+        #[arg(value_name = "BACKEND")]
+        backends: Vec<u32>,
+        #[command(flatten)]
+        address: CellAddress,
+        /// Machine-readable, a line for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move each backend to another program's process, one after the other; goes on where it was stopped
+    Upgrade {
+        /// The program; it is opened once, so it may be replaced later
+        #[arg(long, value_name = "PATH")]
+        binary: PathBuf,
+        #[command(flatten)]
+        address: CellAddress,
+        /// Machine-readable, a line for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Move a backend to a spare while it serves; its process ends
+    Drain {
+        /// Which
+        #[arg(value_name = "BACKEND")]
+        backend: u32,
+        #[command(flatten)]
+        address: CellAddress,
+        /// Machine-readable, a line for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Start a process in the place of one that was drained: it is a spare now
+    Undrain {
+        /// Which
+        #[arg(value_name = "BACKEND")]
+        backend: u32,
+        #[command(flatten)]
+        address: CellAddress,
+        /// Machine-readable, a line for each step
+        #[arg(long)]
+        json: bool,
+    },
     /// One backend of a directory cell (started by `cell up`)
     #[command(hide = true)]
     Backend(BackendArgs),
@@ -371,6 +415,9 @@ pub(crate) struct UpArgs {
     /// Users besides this one who may come in: names or numbers
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub allow_user: Vec<String>,
+    /// Processes that stand by to take a backend over [default: 0]
+    #[arg(long, value_name = "N")]
+    pub spares: Option<u32>,
     /// Whether to start a backend again that has died [default: always]
     #[arg(long, value_enum)]
     pub restart: Option<Restart>,
@@ -392,8 +439,14 @@ pub(crate) enum Restart {
 pub(crate) struct BackendArgs {
     #[arg(long)]
     pub dir: PathBuf,
+    #[arg(long, required_unless_present = "spare")]
+    pub number: Option<u32>,
+    /// Of a process that runs: it is copied while it serves, and goes
     #[arg(long)]
-    pub number: u32,
+    pub take_over: bool,
+    /// Waits on standard input for the number of a backend to take over
+    #[arg(long, conflicts_with_all = ["number", "take_over", "metrics"])]
+    pub spare: bool,
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
     #[arg(long)]

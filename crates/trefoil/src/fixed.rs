@@ -48,6 +48,7 @@ impl Fixed {
                 "restart",
                 format!("{:?}", args.restart.unwrap_or(up::RESTART_DEFAULT)),
             ),
+            ("spares", shown(&args.spares.or(Some(up::SPARES_DEFAULT)))),
         ]);
         fixed.add_store(&args.store);
         fixed
@@ -161,6 +162,7 @@ mod tests {
             name: None,
             allow_user: Vec::new(),
             restart: None,
+            spares: None,
             store: StoreArgs::default(),
         };
         check(Fixed::of_up(&up), &[&UP_KEYS[..], &STORE_KEYS].concat());

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions, StartError};
 use trefoil_cell::{
-    BackendConfig, CellAddress, CellConfig, ConfigStore as _, EmbeddedStore, Mode, runtime_dir,
+    BackendConfig, BackendLock, CellAddress, CellConfig, ConfigStore as _, ConfigStoreError,
+    EmbeddedStore, Mode, runtime_dir,
 };
 use trefoil_client::Cell;
 use trefoil_gateway::keyspace::{CellOptions, LocalKeyspace, cell_keyspace};
@@ -134,12 +135,19 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
 
 /// Runs a server until SIGTERM or SIGINT; prints `ready` once it serves.
 pub(crate) fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -> Outcome {
-    let runs = start(options, listeners)?;
-    print_line(ready)?;
-    // What can be changed is changed by whoever started this backend.
-    runs.signals.wait(&Notify::new(), || Ok(()));
-    runs.server.shutdown();
-    Ok(ExitCode::SUCCESS)
+    start(options, listeners)?.to_the_end(ready)
+}
+
+/// The same in the place of a process that serves.
+pub(crate) fn take_over(
+    options: ServerOptions,
+    listen: &ListenOptions,
+    lock: impl FnOnce() -> Result<BackendLock, ConfigStoreError>,
+    ready: &str,
+) -> Outcome {
+    let signals = Signals::new()?;
+    let server = Server::take_over(options, listen, lock).map_err(start_failure)?;
+    Runs { server, signals }.to_the_end(ready)
 }
 
 struct Runs {
@@ -147,13 +155,28 @@ struct Runs {
     signals: Signals,
 }
 
+impl Runs {
+    /// Says that it serves, and waits for the end: a signal, or another process that has
+    /// taken it over. What can be changed is changed by whoever started this backend.
+    fn to_the_end(self, ready: &str) -> Outcome {
+        print_line(ready)?;
+        self.signals.wait(&self.server.retirement(), || Ok(()));
+        self.server.shutdown();
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 fn start(options: ServerOptions, listeners: Listeners) -> Result<Runs, Failure> {
     let signals = Signals::new()?;
-    let server = Server::start(options, listeners).map_err(|error| match error {
+    let server = Server::start(options, listeners).map_err(start_failure)?;
+    Ok(Runs { server, signals })
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
         StartError::Memory(error) => Failure::Usage(format!("--memory: {error}")),
         error => Failure::of(error),
-    })?;
-    Ok(Runs { server, signals })
+    }
 }
 
 /// Lets memcached's and Redis's clients in: with one copy straight to the

@@ -55,7 +55,7 @@ pub(crate) const SERVE_KEYS: [&str; 8] = [
     "token_file",
     "plaintext",
 ];
-pub(crate) const UP_KEYS: [&str; 8] = [
+pub(crate) const UP_KEYS: [&str; 9] = [
     "dir",
     "mode",
     "backends",
@@ -64,6 +64,7 @@ pub(crate) const UP_KEYS: [&str; 8] = [
     "name",
     "allow_user",
     "restart",
+    "spares",
 ];
 pub(crate) const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
 
@@ -76,6 +77,7 @@ struct File {
     backends: Option<u32>,
     load: Option<PathBuf>,
     restart: Option<Restart>,
+    spares: Option<u32>,
     mode: Option<String>,
     #[serde(default, deserialize_with = "size")]
     memory: Option<ByteSize>,
@@ -298,6 +300,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
         args.allow_user = file.allow_user;
     }
     args.restart = args.restart.or(file.restart);
+    args.spares = args.spares.or(file.spares);
     Ok(args)
 }
 

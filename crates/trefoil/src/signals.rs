@@ -40,7 +40,7 @@ impl Signals {
                 tokio::select! {
                     _ = self.terminate.recv() => tracing::info!("SIGTERM: stopping"),
                     _ = self.interrupt.recv() => tracing::info!("SIGINT: stopping"),
-                    _ = stop.notified() => tracing::info!("a client asked for it: stopping"),
+                    _ = stop.notified() => tracing::info!("asked to stop: stopping"),
                     _ = self.hangup.recv() => return true,
                 }
                 false

@@ -64,6 +64,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
                 }
             }
         }
+        progress.end();
         let stats = progress.stats();
         tracing::info!(
             backend = member.number,

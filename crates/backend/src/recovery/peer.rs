@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tonic::{Response, Status};
 use trefoil_cell::CellConfig;
 use trefoil_layout::Version;
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
 use trefoil_rpc::v1::lookup_response;
@@ -140,6 +141,7 @@ impl Peer {
             from,
             until,
             values,
+            layout_version: LAYOUT_VERSION.into(),
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;

@@ -22,6 +22,7 @@ struct Now {
     waits_for: String,
     /// The reason that the log has told last.
     told: String,
+    done: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -61,6 +62,11 @@ impl Progress {
     /// It can begin.
     pub(super) fn begin(&self) {
         self.lock().begun = Some(Instant::now());
+    }
+
+    /// Nothing is left to do.
+    pub(super) fn end(&self) {
+        self.lock().done = true;
     }
 
     /// A shard gets on.
@@ -115,6 +121,7 @@ impl Progress {
             repaired: counts.repaired,
             took_ms: now.took_ms.unwrap_or_else(|| now.elapsed_ms()),
             waits_for: now.waits_for.clone(),
+            done: now.done,
             shards_lost: shards.iter().filter(|shard| shard.is_lost).count() as u32,
         }
     }

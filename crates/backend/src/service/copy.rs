@@ -4,9 +4,21 @@
 use crate::clock;
 use crate::member::Member;
 use tonic::Status;
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::{Data, Item};
 use trefoil_rpc::v1;
 use trefoil_store::PLACES;
+
+/// Whether data entries of another process can be taken as they lie: it may be of another
+/// release.
+pub(crate) fn check_layout(theirs: u32) -> Result<(), Status> {
+    match theirs == u32::from(LAYOUT_VERSION) {
+        true => Ok(()),
+        false => Err(Status::failed_precondition(format!(
+            "its data entries are of layout {LAYOUT_VERSION}, those of the process that asks of layout {theirs}: they cannot be copied between these releases"
+        ))),
+    }
+}
 
 /// The backend's own number of the shard that a request names.
 pub(super) fn shard(member: &Member, name: Option<&v1::ShardName>) -> Result<usize, Status> {
@@ -32,6 +44,13 @@ pub(super) fn raise_epoch(
     shard: usize,
     epoch: u32,
 ) -> Result<v1::RaiseEpochResponse, Status> {
+    if member.giving.is_frozen() {
+        // Its successor would not learn of it.
+        return Err(Status::aborted(format!(
+            "backend {} is moving to another process: try again",
+            member.number
+        )));
+    }
     let standing = trefoil_recovery::standing(&member.store, shard, epoch);
     let standing = standing.ok_or_else(|| {
         let current = member.store.epoch(shard);

@@ -1,7 +1,7 @@
 //! The RPC contract, served. Requests are executed on the thread that has read
 //! them: a mutation takes a microsecond, handing it over would take more.
 
-mod copy;
+pub(crate) mod copy;
 mod list;
 mod reload;
 mod stats;
@@ -11,6 +11,7 @@ use stats::top_keys;
 
 use crate::admission::{self, Admitted, LEN_MIN, LongAnswer};
 use crate::flush::FlushError;
+use crate::handover;
 use crate::member::{Member, found_len};
 use crate::recovery;
 use crate::state::State;
@@ -375,7 +376,27 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member_of(request.shard.as_ref())?;
         let shard = copy::shard(member, request.shard.as_ref())?;
+        if request.values {
+            copy::check_layout(request.layout_version)?;
+        }
         Ok(Response::new(copy::items(member, shard, request)))
+    }
+
+    async fn hand_over(
+        &self,
+        request: Request<v1::HandOverRequest>,
+    ) -> Result<Response<v1::HandOverResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.into_inner();
+        let member = Arc::clone(self.member(request.backend)?);
+        check_life(&member, request.life)?;
+        let state = Arc::clone(&self.state);
+        // It waits for those who hold partitions' locks.
+        let step =
+            tokio::task::spawn_blocking(move || handover::step(&state, &member, &request)).await;
+        let step =
+            step.map_err(|error| Status::internal(format!("the handover failed: {error}")))?;
+        Ok(Response::new(step?))
     }
 
     type ReloadStream = Pin<Box<dyn Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;

@@ -61,7 +61,7 @@ impl Real {
         let mut options = ServerOptions::new(store.clone(), (0..backend_count).collect());
         // Generous: the bound counts what parallel tests hold, too.
         options.memory_limit = 1 << 30;
-        options.fabric_client_count_max = Some(ring_count);
+        options.fabric.client_count_max = Some(ring_count);
         let addresses = listeners.rpc_addresses();
         let backend = |number| BackendConfig {
             number,

@@ -307,6 +307,12 @@ impl Target {
         Ok(())
     }
 
+    /// Removes the socket file, so that a successor can take its place. Clients that have
+    /// been greeted are served on.
+    pub fn hide(&mut self) {
+        drop(self.file.take());
+    }
+
     /// Where it listens.
     pub fn path(&self) -> &std::path::Path {
         &self.path

@@ -1,13 +1,18 @@
 //! `cell`: cells with a process for each backend.
 
 mod backend;
+mod maintenance;
+mod orders;
+mod program;
 mod revival;
+mod spares;
 pub(crate) mod status;
 pub(crate) mod up;
 
 use crate::args::{CellAddress, CellCommand};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
+use orders::Order;
 use std::path::Path;
 use std::process::ExitCode;
 use trefoil_client::CorpusFormat;
@@ -27,6 +32,30 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             load,
             clear_first,
         } => reload(&address, &load, clear_first),
+        CellCommand::Restart {
+            backends,
+            address,
+            json,
+        } => orders::give(&address, &Order::Restart { backends }, json),
+        CellCommand::Upgrade {
+            binary,
+            address,
+            json,
+        } => {
+            // `cell up` may run in another directory.
+            let binary = std::path::absolute(&binary).map_err(Failure::of)?;
+            orders::give(&address, &Order::Upgrade { binary }, json)
+        }
+        CellCommand::Drain {
+            backend,
+            address,
+            json,
+        } => orders::give(&address, &Order::Drain { backend }, json),
+        CellCommand::Undrain {
+            backend,
+            address,
+            json,
+        } => orders::give(&address, &Order::Undrain { backend }, json),
         CellCommand::Backend(args) => backend::run(args),
     }
 }

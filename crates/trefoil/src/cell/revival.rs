@@ -2,6 +2,7 @@
 //! that grows while it dies soon.
 
 use crate::args::{Restart, UpArgs};
+use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::up::RESTART_DEFAULT;
 use crate::failure::Failure;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,6 +24,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const PAUSE_KILLED: Duration = Duration::from_secs(1);
 /// One that has served for so long has not died soon.
 const LIFE_MIN: Duration = Duration::from_secs(60);
+/// How long a process whose backend has moved may take to end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 /// When one that does not say that it serves is told of, and how often.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -93,7 +96,10 @@ impl Revival {
 /// See the module.
 pub(super) struct Backend {
     number: u32,
+    program: Arc<Program>,
     state: State,
+    /// What came of its last move.
+    moved: Option<Result<(), String>>,
     /// Deaths in a row, each soon after its start.
     deaths: u32,
 }
@@ -106,6 +112,15 @@ enum State {
         served: Arc<OnceLock<Instant>>,
         /// When its silence is told of next.
         tell_at: Instant,
+    },
+    /// The second process takes the backend over from the first.
+    Moves {
+        old: Child,
+        next: Child,
+        program: Arc<Program>,
+        since: Instant,
+        /// When the second said that it serves.
+        served: Arc<OnceLock<Instant>>,
     },
     /// Dead, until then.
     Waits { due: Instant },
@@ -125,9 +140,11 @@ impl State {
 }
 
 impl Backend {
-    pub(super) fn new(number: u32, child: Child) -> Self {
+    pub(super) fn new(number: u32, program: &Arc<Program>, child: Child) -> Self {
         Backend {
             number,
+            program: Arc::clone(program),
+            moved: None,
             state: State::runs(child, Instant::now()),
             deaths: 0,
         }
@@ -136,7 +153,7 @@ impl Backend {
     /// Its process; 0 if it has none.
     pub(super) fn pid(&self) -> u32 {
         match &self.state {
-            State::Runs { child, .. } => child.id().unwrap_or(0),
+            State::Runs { child, .. } | State::Moves { old: child, .. } => child.id().unwrap_or(0),
             _ => 0,
         }
     }
@@ -154,10 +171,118 @@ impl Backend {
         }
     }
 
-    pub(super) fn into_child(self) -> Option<(u32, Child)> {
+    /// Its processes.
+    pub(super) fn into_children(self) -> Vec<(u32, Child)> {
+        let number = self.number;
         match self.state {
-            State::Runs { child, .. } => Some((self.number, child)),
-            _ => None,
+            State::Runs { child, .. } => vec![(number, child)],
+            State::Moves { old, next, .. } => vec![(number, next), (number, old)],
+            State::Waits { .. } | State::Over => Vec::new(),
+        }
+    }
+
+    /// What it runs.
+    pub(super) fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Has a process that was started for it take it over.
+    pub(super) fn move_to(
+        &mut self,
+        mut next: Child,
+        program: &Arc<Program>,
+        now: Instant,
+    ) -> Result<(), String> {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Runs { child: old, .. } => {
+                self.moved = None;
+                let served = serves(self.number, next.id(), next.stdout.take());
+                self.state = State::Moves {
+                    old,
+                    next,
+                    program: Arc::clone(program),
+                    since: now,
+                    served,
+                };
+                Ok(())
+            }
+            state => {
+                self.state = state;
+                Err(format!("backend {} does not run", self.number))
+            }
+        }
+    }
+
+    /// What came of its move, once.
+    pub(super) fn take_moved(&mut self) -> Option<Result<(), String>> {
+        self.moved.take()
+    }
+
+    /// Looks how far a move has come.
+    fn look_at_move(&mut self, now: Instant) {
+        let State::Moves {
+            old,
+            next,
+            since,
+            served,
+            ..
+        } = &mut self.state
+        else {
+            return;
+        };
+        let (has_served, seconds) = (served.get().copied(), now.saturating_duration_since(*since));
+        let old_has_ended = !matches!(old.try_wait(), Ok(None));
+        if let Ok(None) = next.try_wait() {
+            let Some(at) = has_served else { return };
+            if !old_has_ended {
+                if now.saturating_duration_since(at) >= END_PATIENCE {
+                    tracing::error!(
+                        backend = self.number,
+                        "its former process does not end; killing it"
+                    );
+                    let _ = old.start_kill();
+                }
+                return;
+            }
+        } else if old_has_ended {
+            // Both: as any death.
+            self.moved = Some(Err("both processes have died".into()));
+            if let State::Moves { old, since, .. } = std::mem::replace(&mut self.state, State::Over)
+            {
+                self.state = State::runs(old, since);
+            }
+            return;
+        } else {
+            self.moved = Some(Err(format!(
+                "the process that was to take it over has ended after {:.1} s; its message stands in the log of `cell up`",
+                seconds.as_secs_f64()
+            )));
+            if let State::Moves { old, since, .. } = std::mem::replace(&mut self.state, State::Over)
+            {
+                let state = State::runs(old, since);
+                if let State::Runs { served, .. } = &state {
+                    let _ = served.set(since);
+                }
+                self.state = state;
+            }
+            return;
+        }
+        if let State::Moves {
+            next,
+            program,
+            served,
+            ..
+        } = std::mem::replace(&mut self.state, State::Over)
+        {
+            self.program = program;
+            self.deaths = 0;
+            self.moved = Some(Ok(()));
+            self.state = State::Runs {
+                child: next,
+                since: now,
+                served,
+                tell_at: now + SILENCE,
+            };
         }
     }
 
@@ -183,6 +308,7 @@ impl Backend {
 
     /// Notices its death.
     pub(super) fn look(&mut self, now: Instant, revival: &Revival) {
+        self.look_at_move(now);
         let State::Runs {
             child,
             since,
@@ -238,7 +364,8 @@ impl Backend {
         &mut self,
         now: Instant,
         revival: &Revival,
-        start: &dyn Fn(u32) -> Result<Child, Failure>,
+        starter: &Starter,
+        memory: u64,
     ) {
         let State::Waits { due } = self.state else {
             return;
@@ -253,20 +380,15 @@ impl Backend {
             self.state = State::Over;
             return;
         }
-        match start(number) {
+        match starter.start(&self.program, Begins::Alone(number), memory) {
             Ok(mut child) => {
-                let (pid, out) = (child.id(), child.stdout.take());
-                self.state = State::runs(child, now);
-                let State::Runs { served, .. } = &self.state else {
-                    return;
+                let served = serves(number, child.id(), child.stdout.take());
+                self.state = State::Runs {
+                    child,
+                    since: now,
+                    served,
+                    tell_at: now + SILENCE,
                 };
-                let served = Arc::clone(served);
-                tokio::spawn(async move {
-                    if is_ready(out).await {
-                        let _ = served.set(Instant::now());
-                        tracing::info!(backend = number, pid, "the backend serves again");
-                    }
-                });
             }
             Err(error) => {
                 tracing::error!(backend = number, %error, "cannot start the backend again");
@@ -286,6 +408,19 @@ fn pause(deaths: u32) -> Duration {
             .saturating_mul(1 << (more - 2).min(16))
             .min(PAUSE_MAX),
     }
+}
+
+/// When a process says that it serves, which is noted when it does.
+fn serves(number: u32, pid: Option<u32>, out: Option<ChildStdout>) -> Arc<OnceLock<Instant>> {
+    let served = Arc::<OnceLock<Instant>>::default();
+    let notes = Arc::clone(&served);
+    tokio::spawn(async move {
+        if is_ready(out).await {
+            let _ = notes.set(Instant::now());
+            tracing::info!(backend = number, pid, "the backend serves again");
+        }
+    });
+    served
 }
 
 /// Whether a backend has said that it serves.

@@ -1,17 +1,21 @@
 //! `cell up`: a process for each backend, watched, and started again when it dies.
 
 use crate::args::{Restart, UpArgs};
+use crate::cell::maintenance::{Ground, Plan};
+use crate::cell::orders::{Event, Ordered, Orders};
+use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::revival::{Backend, Revival};
+use crate::cell::spares::Spares;
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{MemoryLimit, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
-use std::net::SocketAddr;
-use std::os::fd::AsRawFd as _;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 use trefoil_cell::{
     BackendConfig, CellAddress, CellConfig, ConfigStore as _, DirectoryStore, Mode,
@@ -21,11 +25,14 @@ use trefoil_layout::{KeyHasher, Version};
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
 pub(crate) const NAME_DEFAULT: &str = "cell";
 pub(crate) const METRICS_DEFAULT: &str = "off";
+pub(crate) const SPARES_DEFAULT: u32 = 0;
 pub(crate) const RESTART_DEFAULT: Restart = Restart::Always;
 /// Most backends of one cell on one machine.
 const BACKEND_COUNT_MAX: u32 = 256;
 /// How often backends are looked at, even if nothing is heard of their end.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// The same while backends are moved.
+const PLAN_PERIOD: Duration = Duration::from_millis(5);
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -80,7 +87,8 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?;
-    runtime.block_on(supervise(&given, &args, metrics, &dir, count))
+    let starter = Starter { args, dir, metrics };
+    runtime.block_on(supervise(&given, starter, mode, count))
 }
 
 /// Writes the cell's configuration and returns its directory, absolute.
@@ -128,48 +136,82 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBu
     Ok(store.directory().to_owned())
 }
 
-async fn supervise(
-    given: &UpArgs,
-    args: &UpArgs,
-    metrics: Option<SocketAddr>,
-    dir: &Path,
-    count: u32,
-) -> Outcome {
+async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> Outcome {
+    let args = &starter.args;
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::of)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::of)?;
     let mut child_ended = signal(SignalKind::child()).map_err(Failure::of)?;
     let program = Program::this()?;
-    let start = |number, memory| spawn(&program, args, memory, metrics, dir, number);
     let first_memory = StoreSettings::from(&args.store).memory;
     // All at once: each waits out its predecessor's lease.
     let mut backends = Vec::new();
     for number in 0..count {
-        backends.push(Backend::new(number, start(number, first_memory)?));
+        let child = starter.start(&program, Begins::Alone(number), first_memory)?;
+        backends.push(Backend::new(number, &program, child));
+    }
+    let mut spares = Spares::new(Arc::clone(&program));
+    for _ in 0..args.spares.unwrap_or(SPARES_DEFAULT) {
+        let added = spares.add(&starter, first_memory);
+        added.map_err(Failure::Failed)?;
     }
     for backend in &mut backends {
         backend.await_ready().await?;
     }
-    let address = CellAddress::Path(dir.to_owned()).to_string();
+    let mut orders = Orders::listen(&starter.dir)?;
+    let address = CellAddress::Path(starter.dir.clone()).to_string();
     let pids: Vec<u32> = backends.iter().map(Backend::pid).collect();
     print_line(&format!(
         "ready {}",
         serde_json::json!({ "cell": address, "pids": pids })
     ))?;
     let mut memory = MemoryLimit::new(&address, first_memory);
-    let revival = Revival::new(args, dir)?;
+    let revival = Revival::new(args, &starter.dir)?;
+    let mut drained = BTreeSet::new();
+    let mut plan: Option<Plan> = None;
+    let mut ordered: Option<Ordered> = None;
     loop {
         // Those who have ended, and those whose pause before the next start is over.
         let now = Instant::now();
+        let limit = memory.chosen();
         for backend in &mut backends {
             backend.look(now, &revival);
-            backend.start_if_due(now, &revival, &|number| start(number, memory.chosen()));
+            backend.start_if_due(now, &revival, &starter, limit);
         }
+        spares.look(&starter, limit);
         if backends.iter().all(Backend::is_over) {
             return Err(Failure::Failed("the last backend has died".into()));
         }
+        let mut ground = Ground {
+            starter: &starter,
+            address: &address,
+            mode,
+            memory: limit,
+            backends: &mut backends,
+            spares: &mut spares,
+            drained: &mut drained,
+        };
+        if let Some((order, events)) = ordered.take() {
+            match plan {
+                None => plan = Plan::of((order, events), &mut ground).await,
+                Some(_) => {
+                    let why = "other maintenance is under way: wait for its end";
+                    let _ = events.send(Event::failed(why)).await;
+                }
+            }
+        }
+        if let Some(going) = &mut plan
+            && !going.goes_on(now, &mut ground).await
+        {
+            plan = None;
+        }
         let due = backends.iter().filter_map(Backend::due).min();
         let pause = due.map_or(LOOK_PERIOD, |due| due.saturating_duration_since(now));
+        let longest = if plan.is_some() {
+            PLAN_PERIOD
+        } else {
+            LOOK_PERIOD
+        };
         tokio::select! {
             // Whoever ends us may have ended the backends, too.
             biased;
@@ -177,9 +219,11 @@ async fn supervise(
             _ = interrupt.recv() => break,
             _ = hangup.recv() => crate::signals::tell(reload(given, args, &mut memory)),
             _ = child_ended.recv() => {}
-            () = tokio::time::sleep(pause.min(LOOK_PERIOD)) => {}
+            order = orders.next() => ordered = order,
+            () = tokio::time::sleep(pause.min(longest)) => {}
         }
     }
+    drop(spares);
     stop(backends).await
 }
 
@@ -192,75 +236,10 @@ fn reload(given: &UpArgs, begun: &UpArgs, memory: &mut MemoryLimit) -> Result<()
     memory.change(settings.memory)
 }
 
-/// The program that runs, whatever stands at its path by now: all backends of a cell are
-/// of one release.
-struct Program(std::fs::File);
-
-impl Program {
-    fn this() -> Result<Self, Failure> {
-        let file = std::fs::File::open("/proc/self/exe");
-        let file = file.map_err(|e| Failure::doing("cannot find this program", e))?;
-        Ok(Program(file))
-    }
-
-    fn command(&self) -> Command {
-        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
-        let mut command = Command::new(path);
-        command.arg0("trefoil");
-        command
-    }
-}
-
-fn spawn(
-    program: &Program,
-    args: &UpArgs,
-    memory: u64,
-    metrics: Option<SocketAddr>,
-    dir: &Path,
-    number: u32,
-) -> Result<Child, Failure> {
-    let settings = StoreSettings::from(&args.store);
-    let mut command = program.command();
-    command
-        .args(["cell", "backend", "--dir"])
-        .arg(dir)
-        .args(["--number", &number.to_string()])
-        .args(["--memory", &memory.to_string()])
-        .args([
-            "--huge-pages",
-            if settings.huge_pages { "true" } else { "false" },
-        ])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
-    if let Some(count) = settings.partition_count {
-        command.args(["--partitions", &count.to_string()]);
-    }
-    if let Some(file) = &args.load {
-        command.arg("--load").arg(file);
-    }
-    if !args.allow_user.is_empty() {
-        command.args(["--allow-user", &args.allow_user.join(",")]);
-    }
-    if let Some(mut address) = metrics {
-        let port = u32::from(address.port()).saturating_add(number);
-        let port = u16::try_from(port).map_err(|_| {
-            Failure::Usage(format!(
-                "--metrics {address}: no port is left for backend {number}"
-            ))
-        })?;
-        address.set_port(port);
-        command.args(["--metrics", &address.to_string()]);
-    }
-    command
-        .spawn()
-        .map_err(|e| Failure::doing(format!("cannot start backend {number}"), e))
-}
-
 async fn stop(backends: Vec<Backend>) -> Outcome {
     let mut children: Vec<(u32, Child)> = backends
         .into_iter()
-        .filter_map(Backend::into_child)
+        .flat_map(Backend::into_children)
         .collect();
     for (_, child) in &children {
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));

@@ -1,0 +1,187 @@
+//! The side of the process that goes.
+
+use crate::member::Member;
+use crate::service::copy::check_layout;
+use crate::state::State;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tonic::Status;
+use trefoil_recovery::{ShardState, shard_states};
+use trefoil_rpc::v1::{self, HandOverStep};
+
+/// How long no mutation is taken: a successor that has not copied the rest by then is
+/// refused. Clients try again within their deadlines.
+const FROZEN_MAX: Duration = Duration::from_secs(1);
+/// A successor that has not been heard of for so long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long clients that are connected hear that nothing is taken here any more, before
+/// they are hung up on: what they had sent before is answered.
+const LINGER: Duration = Duration::from_millis(30);
+
+/// To whom a backend's number moves, if it does.
+#[derive(Debug, Default)]
+pub(crate) struct Giving {
+    to: Mutex<Option<Successor>>,
+}
+
+#[derive(Debug)]
+struct Successor {
+    /// What it calls itself.
+    token: u64,
+    heard: Instant,
+    /// No mutation is taken before then.
+    frozen_until: Option<Instant>,
+    /// It is the backend now.
+    released: bool,
+}
+
+impl Giving {
+    fn lock(&self) -> MutexGuard<'_, Option<Successor>> {
+        self.to.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no mutation is taken at present.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let to = self.lock();
+        to.as_ref().is_some_and(|to| to.frozen_until.is_some())
+    }
+
+    /// Goes on as before if the successor does not.
+    pub(crate) fn look(&self, member: &Member, now: Instant) {
+        let mut to = self.lock();
+        let Some(successor) = to.as_ref().filter(|to| !to.released) else {
+            return;
+        };
+        let is_late = successor.frozen_until.is_some_and(|until| now >= until);
+        let is_silent = now.saturating_duration_since(successor.heard) >= SILENCE_MAX;
+        if is_late || is_silent {
+            *to = None;
+            go_on(member);
+            tracing::warn!(
+                backend = member.number,
+                "the process that was to take this backend over did not: it goes on here"
+            );
+        }
+    }
+}
+
+/// Takes mutations again, and notes them no longer.
+fn go_on(member: &Member) {
+    for shard in 0..member.store.shard_count() {
+        member.store.freeze(shard, false);
+        member.store.watch_changes(shard, false);
+    }
+}
+
+/// One step of a handover, as the successor asks for it.
+pub(crate) fn step(
+    state: &Arc<State>,
+    member: &Member,
+    request: &v1::HandOverRequest,
+) -> Result<v1::HandOverResponse, Status> {
+    let step = request.step();
+    if request.successor == 0 || step == HandOverStep::Unspecified {
+        return Err(Status::invalid_argument("no successor, or no step"));
+    }
+    let mut to = member.giving.lock();
+    if step == HandOverStep::Begin {
+        check_layout(request.layout_version)?;
+        may_begin(state, member, to.as_ref())?;
+        *to = Some(Successor {
+            token: request.successor,
+            heard: Instant::now(),
+            frozen_until: None,
+            released: false,
+        });
+        for shard in 0..member.store.shard_count() {
+            member.store.watch_changes(shard, true);
+        }
+        tracing::info!(
+            backend = member.number,
+            "another process takes this backend over"
+        );
+        return Ok(response(shard_states(&member.store), Duration::ZERO));
+    }
+    let successor = to.as_mut().filter(|to| to.token == request.successor);
+    let successor = successor.ok_or_else(|| {
+        Status::failed_precondition("the handover is over: it took too long, or another began")
+    })?;
+    successor.heard = Instant::now();
+    match step {
+        HandOverStep::Changes => Ok(response(shard_states(&member.store), Duration::ZERO)),
+        HandOverStep::Freeze => {
+            for shard in 0..member.store.shard_count() {
+                member.store.freeze(shard, true);
+            }
+            successor.frozen_until = Some(successor.heard + FROZEN_MAX);
+            Ok(response(shard_states(&member.store), FROZEN_MAX))
+        }
+        HandOverStep::Release => {
+            let is_in_time = successor
+                .frozen_until
+                .is_some_and(|until| successor.heard < until);
+            if !is_in_time {
+                return Err(Status::failed_precondition(
+                    "it took too long to copy the rest: mutations are taken again",
+                ));
+            }
+            successor.released = true;
+            drop(to);
+            state.retire();
+            tracing::info!(
+                backend = member.number,
+                "the backend is another process now"
+            );
+            let retirement = Arc::clone(&state.retirement);
+            std::thread::spawn(move || {
+                std::thread::sleep(LINGER);
+                retirement.notify_one();
+            });
+            Ok(response(Vec::new(), Duration::ZERO))
+        }
+        _ => {
+            *to = None;
+            go_on(member);
+            tracing::info!(backend = member.number, "the handover was given up");
+            Ok(response(Vec::new(), Duration::ZERO))
+        }
+    }
+}
+
+fn may_begin(state: &State, member: &Member, to: Option<&Successor>) -> Result<(), Status> {
+    let refuse = |why: &str| Err(Status::failed_precondition(why));
+    if state.members.len() > 1 || state.doors().locks.is_empty() {
+        return refuse("its process is a whole cell: a handover is for cells of `cell up`");
+    }
+    if state.config().mode.is_immutable() {
+        return refuse("an immutable cell's backends are restarted with its file");
+    }
+    let mut shards = 0..member.store.shard_count();
+    if shards.any(|shard| member.store.is_recovering(shard)) {
+        return refuse("it has not recovered yet: wait until it has");
+    }
+    if to.is_some() {
+        return refuse("another process is taking it over already");
+    }
+    Ok(())
+}
+
+fn response(shards: Vec<ShardState>, frozen: Duration) -> v1::HandOverResponse {
+    let shard = |shard: ShardState| v1::HandOverShard {
+        epoch: shard.epoch,
+        bound_max: Some(trefoil_rpc::encode_version(shard.bound_max)),
+        bucket_count: shard.bucket_count,
+        changes: shard
+            .changes
+            .into_iter()
+            .map(|range| v1::PlaceRange {
+                from: range.start,
+                until: range.end,
+            })
+            .collect(),
+    };
+    v1::HandOverResponse {
+        shards: shards.into_iter().map(shard).collect(),
+        frozen_ms: frozen.as_millis() as u32,
+    }
+}

@@ -1,0 +1,52 @@
+//! A backend's number moves from one process to another of the same host while it serves
+//! ([`trefoil_recovery::Handover`] says why nothing is lost).
+//!
+//! ```text
+//! successor                        predecessor
+//!   begin, copy, changes, copy …     serves
+//!   freeze                           takes no mutation, for FROZEN_MAX
+//!   copy the rest
+//!   release                          ends its lease, frees sockets and lock, goes
+//!   takes the lock and serves
+//! ```
+//!
+//! One of both is the backend at any time, because the lock of its number says so, and the
+//! predecessor gives it back only after it can acknowledge nothing any more. A successor
+//! that is too late is refused: then the predecessor goes on.
+
+mod giving;
+mod taking;
+
+pub(crate) use giving::{Giving, step};
+pub(crate) use taking::take;
+
+/// Why a process could not take a backend over. The backend goes on as before.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// It does not answer.
+    #[error(
+        "backend {number} cannot be asked: {why}: if it is dead, start it anew instead of taking it over"
+    )]
+    Unreachable {
+        /// Which.
+        number: u32,
+        /// What the system says.
+        why: String,
+    },
+    /// Its release knows no handover.
+    #[error(
+        "backend {number} is of a release that cannot hand its number over: stop it and start it anew; with three copies it recovers"
+    )]
+    Unknown {
+        /// Which.
+        number: u32,
+    },
+    /// It does not want to, for now.
+    #[error("backend {number} does not hand its number over: {why}")]
+    Refused {
+        /// Which.
+        number: u32,
+        /// What it says.
+        why: String,
+    },
+}

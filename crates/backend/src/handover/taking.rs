@@ -1,0 +1,246 @@
+//! The side of the process that comes.
+
+use super::HandoverError;
+use crate::clock;
+use crate::member::Member;
+use crate::state::State;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tonic::{Code, Response, Status};
+use trefoil_layout::Version;
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_layout::op::Found;
+use trefoil_recovery::{Data, Handover, Item, Page, Question, Reply, ShardState};
+use trefoil_rpc::v1::{HandOverStep, lookup_response};
+use trefoil_rpc::{Client, Credentials, v1};
+use trefoil_store::Recency;
+
+/// How long a call may take. Most take milliseconds.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// The same of a long value, which may wait for its turn there.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Copies everything that the process knows which is this backend now, and has it go. When
+/// this has returned, nobody is this backend, and this process knows all that it knew.
+pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(), HandoverError> {
+    let predecessor = Arc::new(Predecessor::of(state, member)?);
+    for shard in 0..member.store.shard_count() {
+        member.store.set_recovering(shard, true);
+    }
+    let begin = Instant::now();
+    let taken = async {
+        let handover = copy(&predecessor, member).await?;
+        predecessor.step(HandOverStep::Release).await?;
+        Ok(handover)
+    };
+    match taken.await {
+        Ok(handover) => {
+            let moved = handover.moved();
+            tracing::info!(
+                backend = member.number,
+                items = moved.items,
+                bytes = moved.bytes,
+                damaged = moved.damaged,
+                rounds = moved.rounds,
+                took_ms = begin.elapsed().as_millis() as u64,
+                "this process takes the backend over"
+            );
+            Ok(())
+        }
+        Err(error) => {
+            // If it does not hear this, it goes on by itself.
+            let _ = predecessor.step(HandOverStep::Abandon).await;
+            Err(error)
+        }
+    }
+}
+
+async fn copy(
+    predecessor: &Arc<Predecessor>,
+    member: &Member,
+) -> Result<Handover<Bytes>, HandoverError> {
+    let mut handover = Handover::new();
+    let mut answers = JoinSet::new();
+    loop {
+        while let Some((number, question)) = handover.ask() {
+            let predecessor = Arc::clone(predecessor);
+            answers.spawn(async move { (number, predecessor.ask(question).await) });
+        }
+        if handover.is_done() {
+            return Ok(handover);
+        }
+        let answer = answers.join_next().await;
+        let Some(Ok((number, reply))) = answer else {
+            return Err(predecessor.refused("nothing is left to ask, and no end"));
+        };
+        handover
+            .answer(number, reply?, &member.store, clock::now())
+            .map_err(|nonsense| predecessor.refused(&nonsense.to_string()))?;
+    }
+}
+
+/// The process that is the backend.
+struct Predecessor {
+    number: u32,
+    life: u64,
+    config_id: u32,
+    /// What this process calls itself.
+    token: u64,
+    /// The cell's numbers of the backend's shards.
+    shards: Vec<u32>,
+    client: Client,
+}
+
+impl Predecessor {
+    fn of(state: &State, member: &Member) -> Result<Self, HandoverError> {
+        let (config, number) = (state.config(), member.number);
+        let unreachable = |why: String| HandoverError::Unreachable { number, why };
+        let address = config
+            .backend(number)
+            .and_then(|backend| backend.addresses.first())
+            .ok_or_else(|| unreachable("it has no address".into()))?;
+        let endpoint = trefoil_cell::endpoint(address).map_err(|e| unreachable(e.to_string()))?;
+        let channel = endpoint.connect_timeout(CONNECT_PATIENCE).connect_lazy();
+        let shards = &member.store.config().shards;
+        Ok(Predecessor {
+            number,
+            life: config.life,
+            config_id: config.config_id,
+            token: rand::random::<u64>() | 1,
+            shards: (0..member.store.shard_count())
+                .map(|shard| shards.shard(shard))
+                .collect(),
+            client: trefoil_rpc::client(channel, Credentials::none()),
+        })
+    }
+
+    fn refused(&self, why: &str) -> HandoverError {
+        HandoverError::Refused {
+            number: self.number,
+            why: why.to_owned(),
+        }
+    }
+
+    async fn ask(&self, question: Question) -> Result<Reply<Bytes>, HandoverError> {
+        match question {
+            Question::Begin => self.step(HandOverStep::Begin).await.map(Reply::Shards),
+            Question::Changes => self.step(HandOverStep::Changes).await.map(Reply::Shards),
+            Question::Freeze => self.step(HandOverStep::Freeze).await.map(Reply::Shards),
+            Question::Items { shard, from, until } => {
+                self.items(shard, from, until).await.map(Reply::Items)
+            }
+            Question::Long { key, version } => self.long(key, version).await.map(Reply::Long),
+        }
+    }
+
+    async fn step(&self, step: HandOverStep) -> Result<Vec<ShardState>, HandoverError> {
+        let request = v1::HandOverRequest {
+            backend: self.number,
+            life: self.life,
+            successor: self.token,
+            step: step.into(),
+            layout_version: LAYOUT_VERSION.into(),
+        };
+        let mut client = self.client.clone();
+        let answer = self.call(CALL_PATIENCE, client.hand_over(request)).await?;
+        let shard = |shard: v1::HandOverShard| ShardState {
+            epoch: shard.epoch,
+            bound_max: shard
+                .bound_max
+                .map(trefoil_rpc::decode_version)
+                .unwrap_or_default(),
+            bucket_count: shard.bucket_count,
+            changes: shard.changes.iter().map(|r| r.from..r.until).collect(),
+        };
+        Ok(answer.shards.into_iter().map(shard).collect())
+    }
+
+    async fn items(
+        &self,
+        shard: usize,
+        from: u64,
+        until: u64,
+    ) -> Result<Page<Bytes>, HandoverError> {
+        let request = v1::CopyItemsRequest {
+            shard: Some(v1::ShardName {
+                backend: self.number,
+                shard: self.shards[shard],
+                life: self.life,
+                incarnation: 0,
+            }),
+            from,
+            until,
+            values: true,
+            layout_version: LAYOUT_VERSION.into(),
+        };
+        let mut client = self.client.clone();
+        let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
+        let items = page.items.into_iter().map(|item| {
+            let version = item.version.map(trefoil_rpc::decode_version)?;
+            let data = match item.data.is_empty() {
+                false => Data::Whole(item.data),
+                true => Data::Long { key: item.key },
+            };
+            Some(Item {
+                version,
+                recency: Recency::from_bits(item.recency as u16),
+                data,
+            })
+        });
+        let items: Option<Vec<_>> = items.collect();
+        Ok(Page {
+            next: page.next,
+            epoch: page.epoch,
+            items: items.ok_or_else(|| self.refused("it answers nonsense: no version"))?,
+            held: Vec::new(),
+        })
+    }
+
+    async fn long(&self, key: Vec<u8>, version: Version) -> Result<Option<Bytes>, HandoverError> {
+        let request = v1::LookupRequest {
+            backend: self.number,
+            config_id: self.config_id,
+            key: key.into(),
+            life: self.life,
+        };
+        let mut client = self.client.clone();
+        let answer = self.call(LONG_PATIENCE, client.lookup(request)).await?;
+        let found = trefoil_rpc::decode_lookup_answer(&answer)
+            .map_err(|error| self.refused(&format!("it answers nonsense: {error}")))?;
+        let is_this = match found.found {
+            Found::Present { version: found, .. } => found == version,
+            Found::Absent => false,
+            Found::Rejected(rejection) => return Err(self.refused(&rejection.to_string())),
+        };
+        Ok(match answer.found {
+            Some(lookup_response::Found::Present(present)) if is_this => Some(present.data),
+            _ => None,
+        })
+    }
+
+    async fn call<T>(
+        &self,
+        patience: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, HandoverError> {
+        let number = self.number;
+        match tokio::time::timeout(patience, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(match status.code() {
+                Code::Unimplemented => HandoverError::Unknown { number },
+                Code::Unavailable => HandoverError::Unreachable {
+                    number,
+                    why: status.message().to_owned(),
+                },
+                _ => self.refused(status.message()),
+            }),
+            Err(_) => Err(HandoverError::Unreachable {
+                number,
+                why: format!("no answer within {} s", patience.as_secs()),
+            }),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Planned maintenance: backends move to other processes, one after the other, and the
+//! next only when the cell is whole again.
+
+use crate::cell::orders::{Event, Order, Ordered};
+use crate::cell::program::{Begins, Program, Starter};
+use crate::cell::revival::Backend;
+use crate::cell::spares::Spares;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use trefoil_cell::Mode;
+use trefoil_client::Cell;
+
+/// How long the cell may take to be whole again after a step.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(300);
+/// How often it is looked at meanwhile.
+const HEALTH_PAUSE: Duration = Duration::from_millis(100);
+
+/// What of the cell maintenance needs.
+pub(super) struct Ground<'g> {
+    pub(super) starter: &'g Starter,
+    pub(super) address: &'g str,
+    pub(super) mode: Mode,
+    pub(super) memory: u64,
+    pub(super) backends: &'g mut [Backend],
+    pub(super) spares: &'g mut Spares,
+    /// Backends that have moved to spares: their former processes' places are empty.
+    pub(super) drained: &'g mut BTreeSet<u32>,
+}
+
+/// An order that is being carried out.
+pub(super) struct Plan {
+    events: mpsc::Sender<Event>,
+    steps: VecDeque<Step>,
+    at: At,
+}
+
+struct Step {
+    number: u32,
+    program: Arc<Program>,
+    to_spare: bool,
+}
+
+enum At {
+    /// The cell is looked at before the next step.
+    Health {
+        since: Instant,
+        looks: Option<JoinHandle<Result<(), String>>>,
+        again: Instant,
+    },
+    /// A backend moves.
+    Moves { step: Step, since: Instant },
+}
+
+impl Plan {
+    /// Of an order; nothing if it cannot be carried out, or was at once. Whoever gave it is
+    /// told.
+    pub(super) async fn of(ordered: Ordered, ground: &mut Ground<'_>) -> Option<Plan> {
+        let (order, events) = ordered;
+        match steps(order, ground).await {
+            Ok(Steps::Moves(steps)) => Some(Plan {
+                events,
+                steps,
+                at: health(Instant::now()),
+            }),
+            Ok(Steps::Done(event)) => {
+                let _ = events.send(event).await;
+                let _ = events.send(Event::of("done")).await;
+                None
+            }
+            Err(why) => {
+                let _ = events.send(Event::failed(why)).await;
+                None
+            }
+        }
+    }
+
+    /// Goes on with what can go on; `false` at the end.
+    pub(super) async fn goes_on(&mut self, now: Instant, ground: &mut Ground<'_>) -> bool {
+        match self.turn(now, ground).await {
+            Ok(true) => true,
+            Ok(false) => {
+                let _ = self.events.send(Event::of("done")).await;
+                false
+            }
+            Err(why) => {
+                tracing::error!(why, "maintenance has stopped");
+                let _ = self.events.send(Event::failed(why)).await;
+                false
+            }
+        }
+    }
+
+    async fn turn(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, String> {
+        match &mut self.at {
+            At::Health {
+                since,
+                looks,
+                again,
+            } => {
+                let Some(look) = looks else {
+                    if now >= *again {
+                        *looks = Some(look_at(ground.address.to_owned()));
+                    }
+                    return Ok(true);
+                };
+                if !look.is_finished() {
+                    return Ok(true);
+                }
+                let seen = look.await.unwrap_or_else(|error| Err(error.to_string()));
+                if let Err(why) = seen {
+                    if now.saturating_duration_since(*since) >= HEALTH_PATIENCE {
+                        return Err(format!(
+                            "the cell is not whole: {why}; mend that, then give the order again: it goes on where it stopped"
+                        ));
+                    }
+                    (*looks, *again) = (None, now + HEALTH_PAUSE);
+                    return Ok(true);
+                }
+                if self.events.is_closed() {
+                    return Err("whoever gave the order has gone".into());
+                }
+                self.next(now, ground).await
+            }
+            At::Moves { step, since } => {
+                let backend = &mut ground.backends[step.number as usize];
+                let Some(moved) = backend.take_moved() else {
+                    return Ok(true);
+                };
+                moved.map_err(|why| {
+                    format!(
+                        "backend {} did not move, and goes on as before: {why}",
+                        step.number
+                    )
+                })?;
+                if step.to_spare {
+                    ground.drained.insert(step.number);
+                }
+                let event = Event {
+                    backend: Some(step.number),
+                    pid: Some(backend.pid()),
+                    took_ms: Some(now.saturating_duration_since(*since).as_millis() as u64),
+                    release: Some(step.program.release().to_owned()),
+                    ..Event::of("moved")
+                };
+                let _ = self.events.send(event).await;
+                self.at = health(now);
+                Ok(true)
+            }
+        }
+    }
+
+    async fn next(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, String> {
+        let Some(step) = self.steps.pop_front() else {
+            return Ok(false);
+        };
+        let number = step.number;
+        let child = match step.to_spare {
+            true => {
+                ground
+                    .spares
+                    .take(number, ground.starter, ground.memory)
+                    .await
+            }
+            false => ground
+                .starter
+                .start(&step.program, Begins::TakesOver(number), ground.memory)
+                .map_err(|error| error.to_string()),
+        }?;
+        let event = Event {
+            backend: Some(number),
+            ..Event::of("begins")
+        };
+        let _ = self.events.send(event).await;
+        tracing::info!(
+            backend = number,
+            pid = child.id(),
+            "the backend moves to another process"
+        );
+        ground.backends[number as usize].move_to(child, &step.program, now)?;
+        self.at = At::Moves { step, since: now };
+        Ok(true)
+    }
+}
+
+fn health(now: Instant) -> At {
+    At::Health {
+        since: now,
+        looks: None,
+        again: now,
+    }
+}
+
+enum Steps {
+    Moves(VecDeque<Step>),
+    Done(Event),
+}
+
+/// What an order comes to.
+async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, String> {
+    let count = ground.backends.len() as u32;
+    let check = |number: u32| match number < count {
+        true => Ok(()),
+        false => Err(format!(
+            "there is no backend {number}: the cell has 0 to {}",
+            count - 1
+        )),
+    };
+    if ground.mode == Mode::R2 {
+        return Err("the backends of an immutable cell (R=2) are not moved: stop one, and it is started again from the file while the other serves".into());
+    }
+    let step = |number: u32, program: &Arc<Program>, to_spare| Step {
+        number,
+        program: Arc::clone(program),
+        to_spare,
+    };
+    Ok(match order {
+        Order::Restart { backends } => {
+            backends.iter().try_for_each(|number| check(*number))?;
+            let mut numbers = backends;
+            if numbers.is_empty() {
+                numbers = (0..count).collect();
+            }
+            let steps = numbers.into_iter().map(|number| {
+                let program = ground.backends[number as usize].program();
+                step(number, program, false)
+            });
+            Steps::Moves(steps.collect())
+        }
+        Order::Upgrade { binary } => {
+            let program = open(&binary).await?;
+            let others = (0..count).filter(|number| {
+                let runs = ground.backends[*number as usize].program();
+                !runs.is_same(&program)
+            });
+            let steps = others.map(|number| step(number, &program, false));
+            let steps: VecDeque<Step> = steps.collect();
+            ground
+                .spares
+                .renew(&program, ground.starter, ground.memory)?;
+            Steps::Moves(steps)
+        }
+        Order::Drain { backend } => {
+            check(backend)?;
+            if ground.drained.contains(&backend) {
+                return Err(format!(
+                    "backend {backend} was drained before: its place is empty, and it runs on a spare; undrain it first"
+                ));
+            }
+            if ground.spares.is_empty() {
+                return Err("no spare stands by: start the cell with --spares 1, or undrain a backend; to move a backend to a new process use `cell restart`".into());
+            }
+            Steps::Moves([step(backend, ground.spares.program(), true)].into())
+        }
+        Order::Undrain { backend } => {
+            check(backend)?;
+            if !ground.drained.remove(&backend) {
+                return Err(format!("backend {backend} is not drained"));
+            }
+            let pid = ground.spares.add(ground.starter, ground.memory)?;
+            Steps::Done(Event {
+                pid,
+                ..Event::of("spare")
+            })
+        }
+    })
+}
+
+async fn open(binary: &Path) -> Result<Arc<Program>, String> {
+    Program::open(binary).await
+}
+
+/// Whether every backend is up and has all that it should have; else which is not.
+fn look_at(address: String) -> JoinHandle<Result<(), String>> {
+    tokio::task::spawn_blocking(move || {
+        let cell = Cell::connect(&address).map_err(|error| error.to_string())?;
+        for answer in cell.stats() {
+            let number = answer.number;
+            let stats = answer
+                .stats
+                .map_err(|error| format!("backend {number} does not answer: {error}"))?;
+            let of_it = |member: &&trefoil_rpc::v1::MemberStats| member.backend == number;
+            let member = stats.members.iter().find(of_it);
+            let recovery = member.and_then(|member| member.recovery.as_ref());
+            if recovery.is_some_and(|recovery| !recovery.done) {
+                return Err(format!("backend {number} has not recovered yet"));
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,221 @@
+//! What `cell up` can be told while it runs, over a socket in the cell's directory that
+//! only its own user can open: a line of JSON, answered by a line for each step.
+
+use crate::args::CellAddress;
+use crate::failure::{Failure, Outcome, print_line};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use trefoil_backend::UnixSocket;
+use trefoil_cell::CellLocation;
+
+const SOCKET: &str = "supervisor.sock";
+/// Longest order, in bytes.
+const ORDER_LEN_MAX: usize = 64 << 10;
+/// Orders and events that wait for somebody.
+const QUEUE_LEN: usize = 16;
+
+/// Planned maintenance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Each backend moves to a new process of the program that it runs.
+    Restart {
+        /// Which; all if none is named.
+        backends: Vec<u32>,
+    },
+    /// Each backend moves to a process of this program, unless it is one.
+    Upgrade { binary: PathBuf },
+    /// The backend moves to a spare.
+    Drain { backend: u32 },
+    /// The place of a drained one is a spare again.
+    Undrain { backend: u32 },
+}
+
+/// What became of it so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Event {
+    /// "begins", "moved", "kept", "spare", "done" or "failed".
+    pub(super) step: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) backend: Option<u32>,
+    /// The process that is the backend, or the spare, now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) took_ms: Option<u64>,
+    /// Of its program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) release: Option<String>,
+    /// Why it failed, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<String>,
+}
+
+impl Event {
+    pub(super) fn of(step: &str) -> Self {
+        Event {
+            step: step.to_owned(),
+            ..Event::default()
+        }
+    }
+
+    pub(super) fn failed(why: impl Into<String>) -> Self {
+        Event {
+            why: Some(why.into()),
+            ..Event::of("failed")
+        }
+    }
+
+    fn text(&self) -> String {
+        let backend = self.backend.unwrap_or_default();
+        let pid = self.pid.unwrap_or_default();
+        let seconds = self.took_ms.unwrap_or_default() as f64 / 1000.0;
+        let release = self.release.as_deref().unwrap_or("this release");
+        match self.step.as_str() {
+            "begins" => format!("backend {backend}: moves to another process"),
+            "moved" => {
+                format!("backend {backend}: is process {pid} now, {release} ({seconds:.2} s)")
+            }
+            "kept" => format!("backend {backend}: is {release} already"),
+            "spare" => format!("process {pid} is a spare now"),
+            step => step.to_owned(),
+        }
+    }
+}
+
+/// An order, and where its events go. Whoever gave it has gone if that is closed.
+pub(super) type Ordered = (Order, mpsc::Sender<Event>);
+
+/// Where orders are taken.
+pub(super) struct Orders {
+    _socket: UnixSocket,
+    orders: mpsc::Receiver<Ordered>,
+}
+
+impl Orders {
+    /// Listens in the cell's directory.
+    pub(super) fn listen(dir: &Path) -> Result<Self, Failure> {
+        let socket = UnixSocket::bind(&dir.join(SOCKET)).map_err(Failure::of)?;
+        let listener = socket.listener().try_clone().map_err(Failure::of)?;
+        let listener = UnixListener::from_std(listener).map_err(Failure::of)?;
+        let (sender, orders) = mpsc::channel(QUEUE_LEN);
+        tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => drop(tokio::spawn(serve(stream, sender.clone()))),
+                    Err(error) => {
+                        tracing::warn!(%error, "an order could not be taken");
+                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        });
+        Ok(Orders {
+            _socket: socket,
+            orders,
+        })
+    }
+
+    /// The next one.
+    pub(super) async fn next(&mut self) -> Option<Ordered> {
+        self.orders.recv().await
+    }
+}
+
+/// One who has come with an order.
+async fn serve(mut stream: UnixStream, orders: mpsc::Sender<Ordered>) {
+    let own = rustix::process::geteuid().as_raw();
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == own) {
+        return;
+    }
+    let (read, mut write) = stream.split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(tokio::io::AsyncReadExt::take(read, ORDER_LEN_MAX as u64));
+    if reader.read_line(&mut line).await.is_err() {
+        return;
+    }
+    let (sender, mut events) = mpsc::channel(QUEUE_LEN);
+    match serde_json::from_str::<Order>(&line) {
+        Ok(order) => {
+            if orders.send((order, sender)).await.is_err() {
+                return;
+            }
+        }
+        Err(error) => {
+            let why = format!("this `cell up` does not know the order: {error}");
+            let _ = sender.send(Event::failed(why)).await;
+            drop(sender);
+        }
+    }
+    loop {
+        let event = tokio::select! {
+            event = events.recv() => event,
+            // Hung up: what is under way ends, and no more begins.
+            _ = reader.read_line(&mut line) => return,
+        };
+        let Some(event) = event else { return };
+        let Ok(mut text) = serde_json::to_string(&event) else {
+            return;
+        };
+        text.push('\n');
+        if write.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Gives an order to the `cell up` of a cell on this host, and prints what comes of it.
+pub(super) fn give(address: &CellAddress, order: &Order, json: bool) -> Outcome {
+    let dir = directory(address)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::doing("cannot start the runtime", e))?;
+    runtime.block_on(async {
+        let path = dir.join(SOCKET);
+        let stream = UnixStream::connect(&path).await.map_err(|error| {
+            Failure::Failed(format!(
+                "no `cell up` can be reached at {}: {error}; only the one that started the cell moves its backends",
+                path.display()
+            ))
+        })?;
+        let (read, mut write) = stream.into_split();
+        let mut text = serde_json::to_string(order).map_err(Failure::of)?;
+        text.push('\n');
+        let sent = write.write_all(text.as_bytes()).await;
+        sent.map_err(|e| Failure::doing("cannot give the order", e))?;
+        let mut lines = BufReader::new(read).lines();
+        while let Some(line) = lines.next_line().await.map_err(Failure::of)? {
+            let event: Event = serde_json::from_str(&line).map_err(Failure::of)?;
+            if json {
+                print_line(&line)?;
+            }
+            match (event.step.as_str(), event.why.as_deref()) {
+                ("done", _) => return Ok(ExitCode::SUCCESS),
+                ("failed", why) => {
+                    return Err(Failure::of(why.unwrap_or("it failed, and does not say why")));
+                }
+                _ if json => {}
+                _ => print_line(&event.text())?,
+            }
+        }
+        Err(Failure::of("`cell up` has ended before it was done"))
+    })
+}
+
+fn directory(address: &CellAddress) -> Result<PathBuf, Failure> {
+    let text = &address.cell;
+    let parsed: trefoil_cell::CellAddress = text
+        .parse()
+        .map_err(|error| Failure::Usage(format!("--cell: {error}")))?;
+    match parsed.locate().map_err(Failure::of)? {
+        CellLocation::Directory(dir) => Ok(dir),
+        _ => Err(Failure::Failed(format!(
+            "{text} is no cell's directory: backends are moved by the `cell up` of their host, which is found by --cell unix:DIR"
+        ))),
+    }
+}
