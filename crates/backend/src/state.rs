@@ -15,6 +15,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use trefoil_cell::{BackendLock, CellConfig, ConfigStore};
 use trefoil_fabric::shm::{Progress, Target};
+use trefoil_layout::control;
 
 /// Least time between two looks at the memory that messages cause.
 const LOOK_PAUSE_MS: u64 = 10;
@@ -145,7 +146,7 @@ impl State {
         let mut doors = self.doors();
         doors.retired = true;
         for member in &self.members {
-            member.renew_lease(0);
+            member.renew_lease(control::LEASE_MOVED_NS);
         }
         drop(doors.unix.take());
         if let Some(target) = self.target.get() {

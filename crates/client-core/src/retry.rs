@@ -129,10 +129,11 @@ pub struct Limits {
 /// machines' back-off about 15 ms of waiting.
 pub const RETRIES_MAX_DEFAULT: u16 = 24;
 
-/// Retries beside the others while replicas are in different epochs: with the longest
-/// back-off some half a second. Raising a shard's epoch takes as long as rewriting all
-/// of its headers, at each replica by itself.
-const EPOCH_RETRIES_MAX: u16 = 500;
+/// Retries beside the others for what is over in a moment: with the longest back-off some
+/// half a second. Replicas are in different epochs while all headers of a shard are
+/// rewritten, at each replica by itself; and one that moves to another process takes no
+/// mutation until it has.
+const PASSING_RETRIES_MAX: u16 = 500;
 
 /// Longest single back-off, in nanoseconds.
 pub const PAUSE_NS_MAX: u64 = 1_000_000;
@@ -179,7 +180,7 @@ fn after(last: &Option<RetryCause>) -> String {
 pub(crate) struct Retry {
     deadline_ns: u64,
     left: u16,
-    epoch_left: u16,
+    passing_left: u16,
     spent: u16,
     last: Option<RetryCause>,
     counts: [u8; RetryCause::COUNT],
@@ -191,7 +192,7 @@ impl Retry {
         Retry {
             deadline_ns: limits.deadline_ns,
             left: limits.retries_max,
-            epoch_left: EPOCH_RETRIES_MAX,
+            passing_left: PASSING_RETRIES_MAX,
             spent: 0,
             last: None,
             counts: [0; RetryCause::COUNT],
@@ -215,7 +216,7 @@ impl Retry {
     pub(crate) fn spend(&mut self, cause: RetryCause) -> Result<(), GiveUp> {
         self.count(cause);
         let left = match cause {
-            RetryCause::Epoch => &mut self.epoch_left,
+            RetryCause::Epoch | RetryCause::Recovering => &mut self.passing_left,
             _ => &mut self.left,
         };
         if *left == 0 {

@@ -11,14 +11,17 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
-use trefoil_driver::{Clock, Event, Host, NotConnected, Topology};
+use trefoil_driver::{Clock, Event, Host, NotConnected, SUCCESSOR_NS, Topology};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
 use trefoil_rpc::v1;
 
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a backend's successor has come.
+const SUCCESSOR_PAUSE: Duration = Duration::from_millis(1);
 
 /// Patience with the greeting of one that was silent a moment ago.
 const HUSHED_PATIENCE: Duration = Duration::from_millis(100);
@@ -139,7 +142,7 @@ impl Host for ClientHost {
 
     /// In a thread of its own: a process that hangs lets one knock and does not
     /// answer.
-    fn connect(&mut self, topology: &Arc<Topology>, backend: u32) {
+    fn connect(&mut self, topology: &Arc<Topology>, backend: u32, has_moved: bool) {
         let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
         let put = move |topology, result| {
             let event = Event::Connected {
@@ -176,10 +179,18 @@ impl Host for ClientHost {
             options.timeout = HUSHED_PATIENCE;
         }
         let connect = move || {
-            let connected = match &socket {
-                Some(socket) => Connection::connect(socket, backend, &options)
-                    .map_err(|error| judge(&error, is_reached_elsewhere)),
-                None => Err(no_shared_memory()),
+            let by = Instant::now() + Duration::from_nanos(SUCCESSOR_NS);
+            let connected = loop {
+                let Some(socket) = &socket else {
+                    break Err(no_shared_memory());
+                };
+                match Connection::connect(socket, backend, &options) {
+                    // Its successor is not there yet.
+                    Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
+                        std::thread::sleep(SUCCESSOR_PAUSE);
+                    }
+                    connected => break connected.map_err(|e| judge(&e, is_reached_elsewhere)),
+                }
             };
             let result = connected.map(ClientPort::Shm).map_err(|error| {
                 if is_first || error.is_down {
@@ -276,6 +287,16 @@ fn answers(rpc: &Rpc, topology: &Topology, backend: u32) -> bool {
     };
     let call = async move { client.ping(v1::PingRequest {}).await };
     rpc.wait(call, PING_PATIENCE).is_ok()
+}
+
+/// Whether nobody is there, or one who is leaving.
+fn is_absence(error: &ConnectError) -> bool {
+    matches!(
+        error,
+        ConnectError::NotFound { .. }
+            | ConnectError::NobodyListens { .. }
+            | ConnectError::HungUp { .. }
+    )
 }
 
 /// What a failed greeting says of the backend.

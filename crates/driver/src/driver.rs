@@ -620,6 +620,14 @@ impl<H: Host> Driver<H> {
             op.no_answer(replica, SendFailure::NotSent, "the backend is no more");
             return;
         };
+        // What is sent to one that has left may be lost, and whether it was executed would
+        // not be known.
+        if !far && link.view().is_some_and(|view| view.has_moved()) {
+            let why = "it has moved to another process";
+            self.lose(number as usize, why);
+            op.no_answer(replica, SendFailure::NotSent, why);
+            return;
+        }
         if !far && let Some(near) = link.near.as_mut() {
             match near.send(token, under, &op.request(message)) {
                 Ok(()) => {

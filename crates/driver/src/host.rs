@@ -5,6 +5,10 @@ use crate::topology::Topology;
 use std::sync::Arc;
 use trefoil_fabric::port::Port;
 
+/// How long it may take until a process serves that has taken another one's place, in
+/// nanoseconds. Usually some milliseconds.
+pub const SUCCESSOR_NS: u64 = 900_000_000;
+
 /// The clocks of a client.
 pub trait Clock {
     /// The host's monotonic clock, some milliseconds behind at most, for a few
@@ -58,8 +62,10 @@ pub trait Host: Clock {
     /// whole machine's, on the monotonic clock.
     fn running_since_ns(&self) -> u64;
 
-    /// Begins to connect to a backend by its best carrier.
-    fn connect(&mut self, topology: &Arc<Topology>, backend: u32);
+    /// Begins to connect to a backend by its best carrier. Where it has moved to another
+    /// process (`has_moved`), that may take its place in a moment only: for
+    /// [`SUCCESSOR_NS`] nobody's being there is no answer.
+    fn connect(&mut self, topology: &Arc<Topology>, backend: u32, has_moved: bool);
 
     /// A port that calls a backend, connecting when it is used.
     fn caller(&mut self, topology: &Arc<Topology>, backend: u32) -> Result<Self::Port, String>;

@@ -55,7 +55,7 @@ mod uses;
 mod versions;
 
 pub use driver::{Counters, Driver, Inline, Purpose, Turns};
-pub use host::{Clock, Event, Host, NotConnected};
+pub use host::{Clock, Event, Host, NotConnected, SUCCESSOR_NS};
 pub use link::{CarrierInUse, Link, LinkStatus};
 pub use op::{Item, Outcome, Owner};
 pub use options::{Carrier, Options};

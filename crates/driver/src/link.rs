@@ -1,7 +1,7 @@
 //! One backend as one client reaches it: by its best carrier (*near*: mapped
 //! memory and messages), by calls (*far*), or not at all for a while.
 
-use crate::host::{Host, NotConnected};
+use crate::host::{Host, NotConnected, SUCCESSOR_NS};
 use crate::inline::COARSE_LAG_NS;
 use crate::options::Carrier;
 use crate::room::{Room, Waiter, Way};
@@ -115,6 +115,8 @@ pub struct Link<P> {
     is_greeted: bool,
     /// No operation has it connected to before.
     try_again_ns: u64,
+    /// It has moved to another process, which serves by then.
+    successor_by_ns: u64,
     /// Messages that found the ring full, and calls of which there were too many.
     near_room: Room,
     far_room: Room,
@@ -144,6 +146,7 @@ impl<P: Port> Link<P> {
             silent_at_ns: u64::MAX,
             is_greeted: false,
             try_again_ns: 0,
+            successor_by_ns: 0,
             near_room: Room::new(Way::Near),
             far_room: Room::new(Way::Far),
             look_at_ns: 0,
@@ -228,9 +231,25 @@ impl<P: Port> Link<P> {
         topology: &Arc<Topology>,
     ) {
         if self.connecting_since_ns.is_none() {
-            self.connecting_since_ns = Some(host.monotonic_ns());
-            host.connect(topology, self.number);
+            let now_ns = host.monotonic_ns();
+            self.connecting_since_ns = Some(now_ns);
+            host.connect(topology, self.number, self.awaits_successor(now_ns));
         }
+    }
+
+    /// It has moved to another process: it is found again in a moment, where it was.
+    pub(crate) fn has_moved(&mut self, now_ns: u64) {
+        self.successor_by_ns = now_ns + SUCCESSOR_NS;
+        self.state = State::Down {
+            retry_at_ns: now_ns,
+        };
+        self.try_again_ns = now_ns;
+        self.pause_ns = RETRY_NS_MIN;
+    }
+
+    /// Whether the process that has taken its place is still to come.
+    pub(crate) fn awaits_successor(&self, now_ns: u64) -> bool {
+        now_ns < self.successor_by_ns
     }
 
     pub(crate) fn is_connecting(&self) -> bool {
@@ -283,6 +302,7 @@ impl<P: Port> Link<P> {
         self.touches = (0..partition_count)
             .map(|_| TouchBuffer::new(self.touch_sample))
             .collect();
+        self.successor_by_ns = 0;
         self.connecting_since_ns = None;
         self.is_greeted = false;
         host.reached(self.number);

@@ -518,15 +518,22 @@ impl<H: Host> Driver<H> {
     /// A CAS that was refused for what this client or a backend did not know yet is
     /// nowhere: it begins anew, at a version of its own.
     fn end_cas(&mut self, op: &mut Op, outcome: MutationOutcome, now: u64) -> Flow {
-        let is_passing = matches!(
-            outcome,
-            MutationOutcome::Rejected(
-                Rejection::WrongShard
-                    | Rejection::OtherLife
-                    | Rejection::StaleConfig
-                    | Rejection::UnknownConfig
-            )
-        );
+        // It was not sent, because a replica has moved to another process.
+        let has_moved = matches!(outcome, MutationOutcome::Failed { .. })
+            && op.cohort.as_slice().iter().any(|number| {
+                let link = self.links.get(*number as usize);
+                link.is_some_and(|link| link.awaits_successor(now))
+            });
+        let is_passing = has_moved
+            || matches!(
+                outcome,
+                MutationOutcome::Rejected(
+                    Rejection::WrongShard
+                        | Rejection::OtherLife
+                        | Rejection::StaleConfig
+                        | Rejection::UnknownConfig
+                )
+            );
         let pause = match op.passing_pause_ns {
             0 => PASSING_PAUSE_NS_MIN,
             ns => (2 * ns).min(PASSING_PAUSE_NS_MAX),

@@ -367,7 +367,12 @@ impl<H: Host> Driver<H> {
     pub(crate) fn lose(&mut self, number: usize, why: &str) {
         let now = self.host.monotonic_ns();
         let link = &mut self.links[number];
+        let has_moved = link.view().is_some_and(|view| view.has_moved());
         link.set_down(why, now, &mut self.host);
+        if has_moved {
+            link.has_moved(now);
+            link.begin_connecting(&mut self.host, &self.topology);
+        }
         link.near_owes = 0;
         self.view_count += 1;
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));

@@ -76,6 +76,12 @@ impl RegionView {
         control::lease_end_ns(&self.control.words()) > now_monotonic_ns
     }
 
+    /// Whether the backend has moved to another process: this one takes nothing any more.
+    #[inline(always)]
+    pub fn has_moved(&self) -> bool {
+        control::lease_end_ns(&self.control.words()) == control::LEASE_MOVED_NS
+    }
+
     /// Entries at or below this version are misses.
     #[inline(always)]
     pub fn flush_floor(&self) -> Version {

@@ -178,7 +178,11 @@ pub fn lease_end_ns<W: Words + ?Sized>(words: &W) -> u64 {
     words.load(WORD_LEASE_END)
 }
 
-/// Extends the lease, or revokes it with 0.
+/// The end of a lease in the past that says more: the backend has moved to another process,
+/// which is found where this one was, now or in a moment.
+pub const LEASE_MOVED_NS: u64 = 1;
+
+/// Extends the lease, or revokes it with 0 or [`LEASE_MOVED_NS`].
 pub fn set_lease_end_ns<W: WordsMut + ?Sized>(words: &W, end_ns: u64) {
     words.store_release(WORD_LEASE_END, end_ns);
 }

@@ -11,7 +11,7 @@ use trefoil_rpc::v1::{self, HandOverStep};
 
 /// How long no mutation is taken: a successor that has not copied the rest by then is
 /// refused. Clients try again within their deadlines.
-const FROZEN_MAX: Duration = Duration::from_secs(1);
+const FROZEN_MAX: Duration = Duration::from_millis(250);
 /// A successor that has not been heard of for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long clients that are connected hear that nothing is taken here any more, before

@@ -10,10 +10,12 @@ mod kill;
 mod large;
 mod load;
 mod look_aside_load;
+mod planned;
 mod recovery;
 mod reshape;
 mod restarts;
 mod retries;
+mod steady;
 mod stop_stop;
 mod takeover;
 
@@ -40,10 +42,12 @@ pub use kill::{KillReport, kill};
 pub use large::{LargeFigures, LargeReport, large};
 pub use load::{LoadFigures, LoadReport, load};
 pub use look_aside_load::{Reach, Requests, Stretch};
-pub use recovery::{Course, RecoveryReport, recovery};
+pub use planned::{PlannedFigures, PlannedReport, planned};
+pub use recovery::{RecoveryReport, recovery};
 pub use reshape::{ReshapeReport, reshape};
 pub use restarts::{RestartsReport, StayingClient, restarts};
 pub use retries::{RetriesReport, RetryFigures, retries};
+pub use steady::Course;
 pub use stop_stop::{StopStopFigures, StopStopReport, stop_stop};
 pub use takeover::{TakeoverReport, takeover};
 

@@ -479,8 +479,8 @@ impl Cas {
                 CasState::Unsent
                     | CasState::Refused { .. }
                     | CasState::Lost
-                    // It keeps a SET meanwhile.
-                    | CasState::Rejected(Rejection::Recovering)
+                    // It keeps a SET meanwhile, or is another process in a moment.
+                    | CasState::Rejected(Rejection::Recovering | Rejection::UnknownConfig)
             )
         };
         (0..self.replica_count).find(|replica| {

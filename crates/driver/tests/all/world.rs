@@ -170,7 +170,7 @@ impl Host for TestHost {
         0
     }
 
-    fn connect(&mut self, topology: &Arc<Topology>, backend: u32) {
+    fn connect(&mut self, topology: &Arc<Topology>, backend: u32, _has_moved: bool) {
         let of = &self.0.backends[backend as usize];
         let result = match of.connects.get() {
             Connects::Near => Ok(TestPort(Rc::clone(of))),

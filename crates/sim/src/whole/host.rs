@@ -174,7 +174,7 @@ impl Host for SimHost {
         0
     }
 
-    fn connect(&mut self, topology: &Arc<Topology>, backend: u32) {
+    fn connect(&mut self, topology: &Arc<Topology>, backend: u32, _has_moved: bool) {
         let errand = Errand::Connect {
             to: Rc::clone(&self.mailbox),
             topology: Arc::clone(topology),

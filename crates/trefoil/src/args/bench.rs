@@ -72,6 +72,8 @@ pub(crate) enum Scenario {
     Load,
     /// A backend with a gigabyte is killed, recovers under load, and another one is killed
     Recovery,
+    /// Each backend moves to another process under load, at R=3.2 and R=1
+    Planned,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
     Restarts,
     /// 1000 connections that misbehave, 10000 operations at once, 200 client processes

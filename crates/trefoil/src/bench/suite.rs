@@ -57,6 +57,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         Scenario::Recovery => show(args, scenario::recovery(&options, progress), |report| {
             report.is_clean()
         }),
+        Scenario::Planned => show(args, scenario::planned(&options, progress), |report| {
+            report.is_clean()
+        }),
         Scenario::Crowd => show(args, scenario::crowd(&options, progress), |report| {
             report.is_clean()
         }),

@@ -16,6 +16,7 @@ mod gateways;
 mod hot_keys;
 #[cfg(not(any(feature = "bench", feature = "linked", feature = "sim")))]
 mod left_out;
+mod maintenance;
 mod packaging;
 mod read_path;
 mod readme;

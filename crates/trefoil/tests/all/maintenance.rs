@@ -1,0 +1,350 @@
+//! Backends move to other processes while clients are at work, and nobody notices.
+
+use crate::support::{Cell, PROGRAM, kill};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trefoil_cell::{ConfigStore as _, DirectoryStore};
+use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions};
+use trefoil_layout::op::Expected;
+use trefoil_rpc::v1::{HandOverRequest, HandOverStep};
+
+fn client(cell: &Cell) -> Client {
+    let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+    connected.client(Options::default())
+}
+
+fn set(client: &mut Client, key: &str, value: &str) {
+    let stored = client.set(key.as_bytes(), value.as_bytes(), SetOptions::default());
+    assert!(
+        matches!(stored, Ok(Mutated::Stored { .. })),
+        "{key}: {stored:?}"
+    );
+}
+
+fn get(client: &mut Client, key: &str) -> Option<String> {
+    match client.get(key.as_bytes()).unwrap() {
+        Lookup::Hit(hit) => Some(String::from_utf8(hit.value.to_vec()).unwrap()),
+        Lookup::Miss(_) => None,
+    }
+}
+
+/// One more than is there, by CAS; what it is now.
+fn count(client: &mut Client, key: &str) -> u64 {
+    loop {
+        let (expected, before) = match client.get(key.as_bytes()).unwrap() {
+            Lookup::Hit(hit) => {
+                let text = std::str::from_utf8(hit.value).unwrap();
+                (Expected::Version(hit.version), text.parse().unwrap())
+            }
+            Lookup::Miss(_) => (Expected::Absent, 0),
+        };
+        let next: u64 = before + 1;
+        let value = next.to_string();
+        let key = key.as_bytes();
+        match client.cas(key, expected, value.as_bytes(), SetOptions::default()) {
+            Ok(Mutated::Stored { .. }) => return next,
+            other => panic!("nobody else counts here: {other:?}"),
+        }
+    }
+}
+
+fn pids(cell: &Cell) -> Vec<u64> {
+    let status = cell.json(&["cell", "status", "--json"]);
+    let backends = status["backends"].as_array().unwrap();
+    backends
+        .iter()
+        .map(|b| b["pid"].as_u64().unwrap())
+        .collect()
+}
+
+/// What a command prints as JSON, a line for each step.
+fn steps(cell: &Cell, args: &[&str]) -> Vec<serde_json::Value> {
+    let output = cell.run(&[args, &["--json"]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// What a command that fails says.
+fn complaint(cell: &Cell, args: &[&str]) -> String {
+    let output = cell.run(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Clients of all kinds at work while `order` is carried out.
+fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = vec!["--mode", mode, "--backends", "3", "--memory", "64MiB"];
+    args.extend_from_slice(more);
+    let cell = Cell::up(dir.path(), &args);
+    let mut keeper = client(&cell);
+    const KEYS: usize = 5_000;
+    for number in 0..KEYS {
+        set(
+            &mut keeper,
+            &format!("key-{number}"),
+            &format!("value {number}"),
+        );
+    }
+    set(&mut keeper, "long", &"long ".repeat(100_000));
+    let before = pids(&cell);
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut client = client(&cell);
+            let mut round = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let key = format!("moving-{}", round % 300);
+                set(&mut client, &key, &round.to_string());
+                assert_eq!(get(&mut client, &key), Some(round.to_string()));
+                round += 1;
+            }
+            round
+        });
+        let reader = scope.spawn(|| {
+            let mut client = client(&cell);
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number + 7919) % KEYS;
+                let value = get(&mut client, &format!("key-{number}"));
+                assert_eq!(value, Some(format!("value {number}")));
+            }
+        });
+        let counter = scope.spawn(|| {
+            let mut client = client(&cell);
+            let mut counted = 0;
+            while !stop.load(Ordering::Relaxed) {
+                counted += 1;
+                assert_eq!(count(&mut client, "counter"), counted);
+            }
+            counted
+        });
+        let watch = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| order(&cell)));
+        stop.store(true, Ordering::Relaxed);
+        let written = writer.join().unwrap();
+        reader.join().unwrap();
+        let counted = counter.join().unwrap();
+        watch.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert!(counted > 10 && written > 10, "{counted} {written}");
+        written
+    });
+    let after = pids(&cell);
+    assert!(
+        before.iter().zip(&after).all(|(b, a)| b != a),
+        "{before:?} {after:?}"
+    );
+    // Everything is there, by a client that has seen nothing of it, too.
+    for mut client in [keeper, client(&cell)] {
+        for number in 0..KEYS {
+            let value = get(&mut client, &format!("key-{number}"));
+            assert_eq!(value, Some(format!("value {number}")));
+        }
+        for round in written.saturating_sub(300)..written {
+            let key = format!("moving-{}", round % 300);
+            assert_eq!(get(&mut client, &key), Some(round.to_string()));
+        }
+        assert_eq!(get(&mut client, "long").unwrap().len(), 500_000);
+    }
+    assert_eq!(cell.stop(), 0);
+}
+
+#[test]
+fn three_copies_are_restarted_one_after_the_other() {
+    nobody_notices("R=3.2", &[], |cell| {
+        let steps = steps(cell, &["cell", "restart"]);
+        let moved = steps.iter().filter(|step| step["step"] == "moved").count();
+        assert_eq!(moved, 3, "{steps:?}");
+        assert_eq!(steps.last().unwrap()["step"], "done");
+    });
+}
+
+#[test]
+fn one_copy_moves_to_a_spare_and_keeps_everything() {
+    nobody_notices("R=1", &["--spares", "1"], |cell| {
+        for number in ["0", "1", "2"] {
+            steps(cell, &["cell", "drain", number]);
+            let again = complaint(cell, &["cell", "drain", number]);
+            assert!(again.contains("was drained before"), "{again}");
+            let other = complaint(cell, &["cell", "drain", "1"]);
+            assert!(
+                other.contains("no spare stands by") || other.contains("drained"),
+                "{other}"
+            );
+            let spare = steps(cell, &["cell", "undrain", number]);
+            assert_eq!(spare[0]["step"], "spare", "{spare:?}");
+        }
+    });
+}
+
+#[test]
+fn another_program_takes_over_backend_by_backend_and_what_is_done_is_kept() {
+    let other = tempfile::tempdir().unwrap();
+    let binary = other.path().join("trefoil");
+    std::fs::copy(PROGRAM, &binary).unwrap();
+    let binary = binary.display().to_string();
+    nobody_notices("R=3.2", &[], |cell| {
+        steps(cell, &["cell", "upgrade", "--binary", &binary]);
+        let again = steps(cell, &["cell", "upgrade", "--binary", &binary]);
+        assert_eq!(again.len(), 1, "{again:?}");
+    });
+}
+
+#[test]
+fn one_that_dies_after_an_upgrade_is_started_again_as_what_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("other");
+    std::fs::copy(PROGRAM, &binary).unwrap();
+    let text = binary.display().to_string();
+    let cell = dir.path().join("cell");
+    let cell = Cell::up(&cell, &["--memory", "64MiB", "--restart", "always"]);
+    let runs = |pid: u64| std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    assert_ne!(runs(pids(&cell)[1]), binary);
+    steps(&cell, &["cell", "upgrade", "--binary", &text]);
+    let pid = pids(&cell)[1];
+    assert_eq!(runs(pid), binary);
+    kill(pid as u32, "KILL");
+    await_new(&cell, 1, pid);
+    assert_eq!(runs(pids(&cell)[1]), binary);
+    let back = steps(&cell, &["cell", "upgrade", "--binary", PROGRAM]);
+    let moved = back.iter().filter(|step| step["step"] == "moved").count();
+    assert_eq!(moved, 3, "{back:?}");
+    assert_eq!(cell.stop(), 0);
+}
+
+fn await_new(cell: &Cell, number: usize, before: u64) {
+    let begin = Instant::now();
+    loop {
+        let status = cell.json(&["cell", "status", "--json"]);
+        let backend = &status["backends"][number];
+        let is_new = backend["pid"].as_u64().is_some_and(|pid| pid != before);
+        if is_new && backend["state"] == "up" {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{status:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let before = pids(&cell);
+    for (args, expected) in [
+        (
+            &["cell", "restart", "7"][..],
+            "no backend 7: the cell has 0 to 2",
+        ),
+        (&["cell", "drain", "1"], "no spare stands by"),
+        (&["cell", "undrain", "1"], "is not drained"),
+        (
+            &["cell", "upgrade", "--binary", "/bin/true"],
+            "is not Trefoil",
+        ),
+        (&["cell", "upgrade", "--binary", "/nowhere"], "No such file"),
+    ] {
+        let said = complaint(&cell, args);
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+    // A cell that is not whole is left as it is.
+    kill(before[2] as u32, "KILL");
+    let child = std::thread::spawn({
+        let address = cell.address.clone();
+        move || crate::support::run(&["cell", "restart", "0", "--cell", &address])
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!child.is_finished(), "it waits for the cell to be whole");
+    assert_eq!(
+        cell.json(&["cell", "status", "--json"])["backends"][0]["pid"],
+        before[0]
+    );
+    assert_eq!(cell.stop(), 0);
+    let output = child.join().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    // `serve` is nobody's to move.
+    let dir = tempfile::tempdir().unwrap();
+    let serve = Cell::serve(dir.path(), &[]);
+    let said = complaint(&serve, &["cell", "restart"]);
+    assert!(said.contains("no cell's directory"), "{said}");
+}
+
+#[test]
+fn an_immutable_cell_is_not_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("corpus.jsonl");
+    std::fs::write(&file, "{\"key\":\"k\",\"value\":\"v\"}\n").unwrap();
+    let file = file.display().to_string();
+    let cell = dir.path().join("cell");
+    let cell = Cell::up(
+        &cell,
+        &["--mode", "R=2", "--load", &file, "--memory", "64MiB"],
+    );
+    let said = complaint(&cell, &["cell", "restart"]);
+    assert!(said.contains("immutable"), "{said}");
+}
+
+/// Steps of a handover by hand: a successor that goes away in the midst of it.
+#[test]
+fn a_successor_that_goes_silent_leaves_the_backend_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let mut writer = client(&cell);
+    set(&mut writer, "k", "before");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let config = DirectoryStore::open(dir.path())
+        .unwrap()
+        .load()
+        .unwrap()
+        .unwrap();
+    let endpoint = trefoil_cell::endpoint(&config.backends[0].addresses[0]).unwrap();
+    let step = |successor: u64, step: HandOverStep| {
+        let request = HandOverRequest {
+            backend: 0,
+            life: config.life,
+            successor,
+            step: step.into(),
+            layout_version: u32::from(trefoil_layout::limits::LAYOUT_VERSION),
+        };
+        runtime.block_on(async {
+            let channel = endpoint.connect().await.unwrap();
+            let credentials = trefoil_rpc::Credentials::none();
+            trefoil_rpc::client(channel, credentials)
+                .hand_over(request)
+                .await
+        })
+    };
+    let refused = step(5, HandOverStep::Freeze).unwrap_err();
+    assert!(refused.message().contains("is over"), "{refused}");
+    step(5, HandOverStep::Begin).unwrap();
+    let second = step(6, HandOverStep::Begin).unwrap_err();
+    assert!(second.message().contains("already"), "{second}");
+    let too_early = step(5, HandOverStep::Release).unwrap_err();
+    assert!(too_early.message().contains("too long"), "{too_early}");
+    let frozen = step(5, HandOverStep::Freeze).unwrap().into_inner();
+    assert!(frozen.frozen_ms > 0);
+    let begin = Instant::now();
+    // Frozen: reads go on at once, a write waits until it is over.
+    assert_eq!(get(&mut writer, "k").as_deref(), Some("before"));
+    assert!(begin.elapsed() < Duration::from_millis(500));
+    set(&mut writer, "k", "after");
+    assert!(
+        begin.elapsed() > Duration::from_millis(500),
+        "it was not frozen"
+    );
+    assert_eq!(get(&mut writer, "k").as_deref(), Some("after"));
+    let late = step(5, HandOverStep::Release).unwrap_err();
+    assert!(late.message().contains("is over"), "{late}");
+    // And the next one may.
+    drop(runtime);
+    steps(&cell, &["cell", "restart"]);
+    assert_eq!(get(&mut writer, "k").as_deref(), Some("after"));
+    assert_eq!(cell.stop(), 0);
+}
