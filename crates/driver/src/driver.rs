@@ -625,8 +625,13 @@ impl<H: Host> Driver<H> {
         if !far && link.view().is_some_and(|view| view.has_moved()) {
             let why = "it has moved to another process";
             self.lose(number as usize, why);
-            op.no_answer(replica, SendFailure::NotSent, why);
-            return;
+            return match op.machine {
+                Machine::Mutate(_) => {
+                    let link = &mut self.links[number as usize];
+                    wait_for_room(link, Way::Near, at, op, replica, owed_before, now);
+                }
+                _ => op.no_answer(replica, SendFailure::NotSent, why),
+            };
         }
         if !far && let Some(near) = link.near.as_mut() {
             match near.send(token, under, &op.request(message)) {
@@ -823,7 +828,7 @@ impl<H: Host> Driver<H> {
 /// A message waits for room. One that waits there already, for the same replica, keeps
 /// its turn.
 #[cold]
-fn wait_for_room<P: Port>(
+pub(crate) fn wait_for_room<P: Port>(
     link: &mut Link<P>,
     way: Way,
     at: u32,
@@ -881,7 +886,13 @@ impl<H: Host> OneSided for OnLinks<'_, H> {
     }
 
     fn is_resuming(&self) -> bool {
-        inline::is_resuming(self.host.running_since_ns(), self.host.monotonic_ns())
+        let now = self.host.monotonic_ns();
+        let has_moved = |number: &u32| {
+            let link = &self.links[*number as usize];
+            link.awaits_successor(now) || link.view().is_some_and(|view| view.has_moved())
+        };
+        self.cohort.as_slice().iter().any(has_moved)
+            || inline::is_resuming(self.host.running_since_ns(), now)
     }
 
     fn refresh(&mut self, replica: usize) -> bool {

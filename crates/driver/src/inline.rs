@@ -40,7 +40,7 @@ pub trait OneSided: Clock {
     fn lapsed(&mut self, replica: usize);
 
     /// Whether this process has paused a moment ago, and a replica that is missing may
-    /// have paused with it.
+    /// have paused with it; or one has moved to another process.
     fn is_resuming(&self) -> bool;
 
     /// Takes the replica's windows anew; `false` if that is not all that is needed.

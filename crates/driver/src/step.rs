@@ -1,10 +1,10 @@
 //! One step of one operation after another, until it waits or has ended.
 
-use crate::driver::Driver;
+use crate::driver::{Driver, wait_for_room};
 use crate::host::Host;
 use crate::inline::{self, COARSE_LAG_NS};
 use crate::op::{AnyPlan, GetMachine, Machine, Message, Op, Outcome, Owed};
-use crate::room::Lateness;
+use crate::room::{Lateness, Way};
 use std::sync::Arc;
 use trefoil_client_core::cas::CasStep;
 use trefoil_client_core::data::DataCheck;
@@ -379,10 +379,16 @@ impl<H: Host> Driver<H> {
     }
 
     /// A lookup has no quorum without this replica. Shortly after a pause it is
-    /// greeted: it may have paused, too. Else it is as it seems to be.
+    /// greeted: it may have paused, too. One that has moved to another process is waited
+    /// for. Else it is as it seems to be.
     #[cold]
     fn await_back(&mut self, op: &mut Op, replica: usize, now: u64) {
-        if inline::is_resuming(self.host.running_since_ns(), now) {
+        let number = op.cohort.as_slice()[replica] as usize;
+        let has_moved = self
+            .links
+            .get(number)
+            .is_some_and(|link| link.awaits_successor(now));
+        if has_moved || inline::is_resuming(self.host.running_since_ns(), now) {
             self.reconnect(op, replica, now);
         } else {
             self.fail(op, replica);
@@ -440,7 +446,15 @@ impl<H: Host> Driver<H> {
         let hash = op.hash;
         if strategy == Strategy::Down {
             let number = op.cohort.as_slice()[replica];
+            let owed_before = op.owed[replica];
             op.messages[replica] = message;
+            // One that has moved to another process is sent its copy when that is there.
+            if let Machine::Mutate(_) = op.machine
+                && let Some(link) = self.links.get_mut(number as usize)
+                && link.awaits_successor(now)
+            {
+                return wait_for_room(link, Way::Near, at, op, replica, owed_before, now);
+            }
             op.owed[replica] = Owed::Nothing;
             let why = format!("cannot reach backend {number}");
             op.no_answer(replica, SendFailure::NotSent, &why);

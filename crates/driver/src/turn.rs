@@ -187,7 +187,11 @@ impl<H: Host> Driver<H> {
                 Way::Far => link.far.as_mut(),
             };
             let Some(port) = port else {
-                return self.drop_blocked(number, way);
+                let awaits = way == Way::Near && link.awaits_successor(self.host.monotonic_ns());
+                return match awaits {
+                    true => {}
+                    false => self.drop_blocked(number, way),
+                };
             };
             let token = self.slab.token(at);
             let Some(op) = self.slab.get_mut(at) else {
@@ -377,7 +381,10 @@ impl<H: Host> Driver<H> {
         self.view_count += 1;
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
         for way in Way::ALL {
-            self.drop_blocked(number, way);
+            // What has not been sent to one that has moved, its successor gets.
+            if !(has_moved && way == Way::Near) {
+                self.drop_blocked(number, way);
+            }
         }
         self.learn_now_and_then(now);
     }

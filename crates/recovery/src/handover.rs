@@ -23,7 +23,7 @@ use crate::page::{Data, Page};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Action, Mutation, Outcome};
+use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, Version};
 use trefoil_store::{Now, PLACES, Position, Recency, Store};
 
@@ -116,6 +116,8 @@ pub struct Moved {
     pub rounds: u32,
     /// Ranges of places that were copied while the predecessor stood still.
     pub last: u64,
+    /// Why the store did not take a value that the predecessor holds: it would be lost.
+    pub refused: Option<Rejection>,
 }
 
 /// Places of a shard that are to be copied.
@@ -244,13 +246,27 @@ impl<D: AsRef<[u8]>> Handover<D> {
             }
             _ => return Err(Nonsense("an answer of another kind")),
         }
-        self.go_on(store);
+        self.go_on();
         Ok(())
     }
 
-    /// Whether the store knows all that the predecessor knows.
+    /// Whether the store knows all that the predecessor knows, while that is frozen.
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
+    }
+
+    /// The predecessor has gone: the store serves.
+    pub fn finish(self, store: &Store) -> Moved {
+        for shard in 0..store.shard_count() {
+            store.reserve(shard, 0);
+            store.set_recovering(shard, false);
+        }
+        self.moved
+    }
+
+    /// It took too long: the predecessor takes mutations again. What they change is copied.
+    pub fn again(&mut self) {
+        self.phase = Phase::Changes;
     }
 
     /// What was copied so far.
@@ -373,15 +389,19 @@ impl<D: AsRef<[u8]>> Handover<D> {
             self.moved.damaged += 1;
             return;
         };
-        // Otherwise there is no room for it.
-        if sound.used(recency).install(store, now) == Outcome::Applied {
-            self.moved.items += 1;
-            self.moved.bytes += data.as_ref().len() as u64;
+        match sound.used(recency).install(store, now) {
+            Outcome::Applied => {
+                self.moved.items += 1;
+                self.moved.bytes += data.as_ref().len() as u64;
+            }
+            Outcome::Rejected(why) => self.moved.refused = Some(why),
+            // It is known in a newer form.
+            Outcome::Superseded { .. } | Outcome::Mismatch { .. } => {}
         }
     }
 
     /// To the next phase, if nothing of this one is left.
-    fn go_on(&mut self, store: &Store) {
+    fn go_on(&mut self) {
         if !self.strips.is_empty() || !self.long.is_empty() || !self.under_way.is_empty() {
             return;
         }
@@ -390,13 +410,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
                 Phase::Freeze
             }
             Phase::Copy { .. } => Phase::Changes,
-            Phase::Last => {
-                for shard in 0..store.shard_count() {
-                    store.reserve(shard, 0);
-                    store.set_recovering(shard, false);
-                }
-                Phase::Done
-            }
+            Phase::Last => Phase::Done,
             phase => phase,
         };
     }

@@ -49,26 +49,41 @@ impl Giving {
     /// Goes on as before if the successor does not.
     pub(crate) fn look(&self, member: &Member, now: Instant) {
         let mut to = self.lock();
-        let Some(successor) = to.as_ref().filter(|to| !to.released) else {
+        let Some(successor) = to.as_mut().filter(|to| !to.released) else {
             return;
         };
         let is_late = successor.frozen_until.is_some_and(|until| now >= until);
         let is_silent = now.saturating_duration_since(successor.heard) >= SILENCE_MAX;
-        if is_late || is_silent {
+        if is_silent {
             *to = None;
             go_on(member);
             tracing::warn!(
                 backend = member.number,
                 "the process that was to take this backend over did not: it goes on here"
             );
+        } else if is_late {
+            // It may try again.
+            successor.frozen_until = None;
+            thaw(member);
+            tracing::info!(
+                backend = member.number,
+                "the other process was too late: mutations are taken again"
+            );
         }
     }
 }
 
-/// Takes mutations again, and notes them no longer.
-fn go_on(member: &Member) {
+/// Takes mutations again.
+fn thaw(member: &Member) {
     for shard in 0..member.store.shard_count() {
         member.store.freeze(shard, false);
+    }
+}
+
+/// The same, and notes them no longer.
+fn go_on(member: &Member) {
+    thaw(member);
+    for shard in 0..member.store.shard_count() {
         member.store.watch_changes(shard, false);
     }
 }
@@ -121,7 +136,7 @@ pub(crate) fn step(
                 .frozen_until
                 .is_some_and(|until| successor.heard < until);
             if !is_in_time {
-                return Err(Status::failed_precondition(
+                return Err(Status::aborted(
                     "it took too long to copy the rest: mutations are taken again",
                 ));
             }

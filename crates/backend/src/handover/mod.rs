@@ -20,6 +20,8 @@ mod taking;
 pub(crate) use giving::{Giving, step};
 pub(crate) use taking::take;
 
+use trefoil_layout::op::Rejection;
+
 /// Why a process could not take a backend over. The backend goes on as before.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
@@ -40,6 +42,22 @@ pub enum HandoverError {
     Unknown {
         /// Which.
         number: u32,
+    },
+    /// It takes mutations again.
+    #[error(
+        "the rest of backend {number} could not be copied in the quarter of a second in which it takes no mutation: the machine is too busy, or it is written faster than is copied; try again later"
+    )]
+    Late {
+        /// Which.
+        number: u32,
+    },
+    /// This process cannot hold what it holds.
+    #[error("what backend {number} holds cannot be stored here: {why}")]
+    NotTaken {
+        /// Which.
+        number: u32,
+        /// Why.
+        why: Rejection,
     },
     /// It does not want to, for now.
     #[error("backend {number} does not hand its number over: {why}")]

@@ -22,6 +22,9 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a long value, which may wait for its turn there.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is tried to copy the rest in time, and the pause after the first attempt.
+const ATTEMPTS_MAX: u32 = 8;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Copies everything that the process knows which is this backend now, and has it go. When
 /// this has returned, nobody is this backend, and this process knows all that it knew.
@@ -31,14 +34,9 @@ pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(),
         member.store.set_recovering(shard, true);
     }
     let begin = Instant::now();
-    let taken = async {
-        let handover = copy(&predecessor, member).await?;
-        predecessor.step(HandOverStep::Release).await?;
-        Ok(handover)
-    };
-    match taken.await {
+    match copy_and_release(&predecessor, member).await {
         Ok(handover) => {
-            let moved = handover.moved();
+            let moved = handover.finish(&member.store);
             tracing::info!(
                 backend = member.number,
                 items = moved.items,
@@ -58,11 +56,30 @@ pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(),
     }
 }
 
-async fn copy(
+async fn copy_and_release(
     predecessor: &Arc<Predecessor>,
     member: &Member,
 ) -> Result<Handover<Bytes>, HandoverError> {
     let mut handover = Handover::new();
+    let mut attempt = 1;
+    loop {
+        copy(&mut handover, predecessor, member).await?;
+        match predecessor.step(HandOverStep::Release).await {
+            Ok(_) => return Ok(handover),
+            // A busy machine.
+            Err(HandoverError::Late { .. }) if attempt < ATTEMPTS_MAX => handover.again(),
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(ATTEMPT_PAUSE * attempt).await;
+        attempt += 1;
+    }
+}
+
+async fn copy(
+    handover: &mut Handover<Bytes>,
+    predecessor: &Arc<Predecessor>,
+    member: &Member,
+) -> Result<(), HandoverError> {
     let mut answers = JoinSet::new();
     loop {
         while let Some((number, question)) = handover.ask() {
@@ -70,7 +87,7 @@ async fn copy(
             answers.spawn(async move { (number, predecessor.ask(question).await) });
         }
         if handover.is_done() {
-            return Ok(handover);
+            return Ok(());
         }
         let answer = answers.join_next().await;
         let Some(Ok((number, reply))) = answer else {
@@ -79,6 +96,10 @@ async fn copy(
         handover
             .answer(number, reply?, &member.store, clock::now())
             .map_err(|nonsense| predecessor.refused(&nonsense.to_string()))?;
+        if let Some(why) = handover.moved().refused {
+            let number = member.number;
+            return Err(HandoverError::NotTaken { number, why });
+        }
     }
 }
 
@@ -231,6 +252,7 @@ impl Predecessor {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(match status.code() {
                 Code::Unimplemented => HandoverError::Unknown { number },
+                Code::Aborted => HandoverError::Late { number },
                 Code::Unavailable => HandoverError::Unreachable {
                     number,
                     why: status.message().to_owned(),

@@ -149,6 +149,7 @@ impl Move {
             between(self, what);
         }
         assert!(self.machine.is_done());
+        std::mem::take(&mut self.machine).finish(&self.new);
     }
 
     /// The first key of which the successor does not know what the client does.
@@ -203,7 +204,6 @@ fn what_is_written_meanwhile_moves_too() {
     assert!(refused > 0, "the last copy is made while nothing changes");
     assert!(moving.asked["changes"] >= 1, "{:?}", moving.asked);
     assert_eq!(moving.wrong(), None);
-    assert_eq!(moving.machine.permille(), 1000);
 }
 
 #[test]
@@ -249,8 +249,22 @@ fn one_that_writes_faster_than_is_copied_is_stopped_at_last() {
         }
     });
     assert!(moving.asked["changes"] <= 9, "{:?}", moving.asked);
-    assert!(moving.machine.moved().last > 256);
     assert_eq!(moving.wrong(), None);
+}
+
+#[test]
+fn one_that_was_too_late_copies_what_has_changed_since_and_tries_again() {
+    let mut moving = Move::new(1_000);
+    while moving.step().is_some() {}
+    assert!(moving.machine.is_done());
+    // Nobody came for it in time.
+    (0..moving.old.shard_count()).for_each(|shard| moving.old.freeze(shard, false));
+    assert!(moving.set("key 3", b"later"));
+    assert!(moving.erase("key 4"));
+    moving.machine.again();
+    moving.run(|_, _| {});
+    assert_eq!(moving.wrong(), None);
+    assert_eq!(get(&moving.new, "key 3"), Some(b"later".to_vec()));
 }
 
 #[test]

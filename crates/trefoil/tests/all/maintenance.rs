@@ -22,10 +22,12 @@ fn set(client: &mut Client, key: &str, value: &str) {
 }
 
 fn get(client: &mut Client, key: &str) -> Option<String> {
-    match client.get(key.as_bytes()).unwrap() {
-        Lookup::Hit(hit) => Some(String::from_utf8(hit.value.to_vec()).unwrap()),
-        Lookup::Miss(_) => None,
-    }
+    let missed = match client.get(key.as_bytes()).unwrap() {
+        Lookup::Hit(hit) => return Some(String::from_utf8(hit.value.to_vec()).unwrap()),
+        Lookup::Miss(miss) => miss.reason,
+    };
+    eprintln!("{key}: a miss: {missed}; {:?}", client.carriers());
+    None
 }
 
 /// One more than is there, by CAS; what it is now.
@@ -43,7 +45,7 @@ fn count(client: &mut Client, key: &str) -> u64 {
         let key = key.as_bytes();
         match client.cas(key, expected, value.as_bytes(), SetOptions::default()) {
             Ok(Mutated::Stored { .. }) => return next,
-            other => panic!("nobody else counts here: {other:?}"),
+            other => panic!("nobody else counts here: {other:?} {:?}", client.carriers()),
         }
     }
 }
@@ -124,6 +126,8 @@ fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
             counted
         });
         let watch = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| order(&cell)));
+        let status = cell.run(&["cell", "status"]);
+        eprintln!("{}", String::from_utf8_lossy(&status.stdout));
         stop.store(true, Ordering::Relaxed);
         let written = writer.join().unwrap();
         reader.join().unwrap();
@@ -132,6 +136,13 @@ fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
         assert!(counted > 10 && written > 10, "{counted} {written}");
         written
     });
+    let status = cell.json(&["cell", "status", "--json"]);
+    for backend in status["backends"].as_array().unwrap() {
+        // There is room for all.
+        let evicted = ["evictions_associativity", "evictions_capacity"];
+        let evicted = evicted.map(|kind| backend[kind].as_u64().unwrap());
+        assert_eq!(evicted, [0, 0], "{backend:#}");
+    }
     let after = pids(&cell);
     assert!(
         before.iter().zip(&after).all(|(b, a)| b != a),
@@ -328,10 +339,10 @@ fn a_successor_that_goes_silent_leaves_the_backend_as_it_was() {
     assert!(second.message().contains("already"), "{second}");
     let too_early = step(5, HandOverStep::Release).unwrap_err();
     assert!(too_early.message().contains("too long"), "{too_early}");
+    let begin = Instant::now();
     let frozen = step(5, HandOverStep::Freeze).unwrap().into_inner();
     assert!(frozen.frozen_ms > 0);
-    let begin = Instant::now();
-    // Frozen: reads go on at once, a write waits until it is over.
+    // Frozen: reads go on, a write waits until it is over.
     assert_eq!(get(&mut writer, "k").as_deref(), Some("before"));
     assert!(begin.elapsed() < Duration::from_millis(500));
     set(&mut writer, "k", "after");
@@ -341,7 +352,8 @@ fn a_successor_that_goes_silent_leaves_the_backend_as_it_was() {
     );
     assert_eq!(get(&mut writer, "k").as_deref(), Some("after"));
     let late = step(5, HandOverStep::Release).unwrap_err();
-    assert!(late.message().contains("is over"), "{late}");
+    assert!(late.message().contains("too long"), "{late}");
+    step(5, HandOverStep::Abandon).unwrap();
     // And the next one may.
     drop(runtime);
     steps(&cell, &["cell", "restart"]);
