@@ -136,6 +136,7 @@ impl Member {
         topology: TopologyId,
         key: &[u8],
         into: &'b mut WordBuffer,
+        access: Access,
     ) -> LookupAnswer<'b> {
         if let Err(rejection) = self.check(topology) {
             return LookupAnswer {
@@ -143,7 +144,10 @@ impl Member {
                 found: Found::Rejected(rejection),
             };
         }
-        self.store.lookup(clock::now(), key, into)
+        match access {
+            Access::Use => self.store.lookup(clock::now(), key, into),
+            Access::Peek => self.store.peek(clock::now(), key, into),
+        }
     }
 
     /// Bytes of the data entry that `key` has now; 0 if it has none.
@@ -271,7 +275,7 @@ impl Service for Member {
                 answer.ack(self.mutate(topology, &mutation));
             }
             Request::Lookup { key } => answer.lookup(|into| {
-                let found = self.lookup(topology, key, into);
+                let found = self.lookup(topology, key, into, Access::Use);
                 self.hot.message(key, found_len(&found));
                 found
             }),

@@ -267,6 +267,9 @@ impl Running {
             })?;
         }
         let (tcp_address, metrics_address) = (listeners.tcp_address(), listeners.metrics_address());
+        if let Some(address) = metrics_address {
+            let _ = self.state.metrics_address.set(address);
+        }
         self.listen(listeners)?;
         let members: Vec<u32> = self.state.members.iter().map(|m| m.number).collect();
         tracing::info!(

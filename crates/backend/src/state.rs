@@ -9,6 +9,7 @@ use crate::member::Member;
 use crate::memory::{Known, MemoryBound, MemoryError};
 use crate::process::Resident;
 use crate::reporter::Reporter;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) config_store: Arc<dyn ConfigStore>,
     pub(crate) boot_id: String,
     pub(crate) started: Instant,
+    /// Set once, if metrics are served.
+    pub(crate) metrics_address: OnceLock<SocketAddr>,
     /// Set once, when the fabric's target runs; taken out to stop it.
     pub(crate) target: OnceLock<Mutex<Option<Target>>>,
     /// Set once, by whoever opens a front door.
@@ -90,6 +93,7 @@ impl State {
             config_store,
             boot_id: crate::process::boot_id(),
             started: Instant::now(),
+            metrics_address: OnceLock::new(),
             target: OnceLock::new(),
             reporter: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),

@@ -9,6 +9,7 @@ use crate::partition::{Effort, Found as FoundHere, Giver, Partition, ROOM_WORK_M
 use crate::policy::Recency;
 use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
+use crate::read::Access;
 use crate::runs::{LONG_LEN, RunPool};
 use crate::shared::{PageTable, Shared, lock};
 use crate::space::Regions;
@@ -432,6 +433,21 @@ impl Store {
     /// A lookup by message; it also reaches what stands in the side table. The
     /// answer's data lies in `into`.
     pub fn lookup<'b>(&self, now: Now, key: &[u8], into: &'b mut WordBuffer) -> LookupAnswer<'b> {
+        self.look_up(now, key, into, Access::Use)
+    }
+
+    /// The same, of which neither the eviction policy nor the counts learn.
+    pub fn peek<'b>(&self, now: Now, key: &[u8], into: &'b mut WordBuffer) -> LookupAnswer<'b> {
+        self.look_up(now, key, into, Access::Peek)
+    }
+
+    fn look_up<'b>(
+        &self,
+        now: Now,
+        key: &[u8],
+        into: &'b mut WordBuffer,
+        access: Access,
+    ) -> LookupAnswer<'b> {
         let refused = if key.is_empty() {
             Some(Rejection::KeyEmpty)
         } else if key.len() > KEY_LEN_MAX {
@@ -459,8 +475,11 @@ impl Store {
                 found: Found::Rejected(rejection),
             };
         }
-        let found = slot.live.lookup(&self.shared, now, hash, key, into);
-        slot.live.count_lookup(found);
+        let is_use = access == Access::Use;
+        let found = slot.live.lookup(&self.shared, now, hash, key, into, is_use);
+        if is_use {
+            slot.live.count_lookup(found);
+        }
         drop(slot);
         let found = match found {
             FoundHere::Present(version) => Found::Present {

@@ -29,6 +29,7 @@ use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::v1::trefoil_server::Trefoil;
 use trefoil_rpc::{ContractError, MESSAGE_LEN_MAX, TOUCH_COUNT_MAX, v1};
+use trefoil_store::Access;
 
 /// How often, and how long between, a large value is tried again for which there
 /// was no room, although the process could hold it.
@@ -71,12 +72,41 @@ impl RpcService {
         self.member(shard.map_or(0, |shard| shard.backend))
     }
 
+    /// A lookup, or a look without a use.
+    async fn look_up(
+        &self,
+        request: &v1::LookupRequest,
+        access: Access,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        let member = self.member(request.backend)?;
+        let topology = topology(request.life, request.config_id);
+        let key = &request.key;
+        if member.entry_len(key) > LEN_MIN {
+            return self.look_up_long(member, topology, key, access).await;
+        }
+        let response = SCRATCH.with_borrow_mut(|scratch| {
+            // Before the answer: what comes after it changes the stamp.
+            let stamp = member.stamp(key);
+            let answer = member.lookup(topology, key, scratch, access);
+            if access == Access::Use {
+                member.hot.message(key, found_len(&answer));
+            }
+            let response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
+            if scratch.bytes().len() > SCRATCH_LEN_MAX {
+                *scratch = WordBuffer::default();
+            }
+            response
+        });
+        Ok(Response::new(response))
+    }
+
     /// Looks up what is long: when its turn has come, and copied once.
     async fn look_up_long(
         &self,
         member: &Member,
         topology: TopologyId,
         key: &[u8],
+        access: Access,
     ) -> Result<Response<v1::LookupResponse>, Status> {
         loop {
             let room_len = member.entry_len(key);
@@ -84,13 +114,15 @@ impl RpcService {
             let (state, spared) = (Arc::clone(&self.state), Some(member.number));
             let admitted = admission::admit(state, room_len as u64, spared).await?;
             let mut buffer = WordBuffer::default();
-            let answer = member.lookup(topology, key, &mut buffer);
+            let answer = member.lookup(topology, key, &mut buffer, access);
             let len = found_len(&answer);
             if len > room_len.max(LEN_MIN) {
                 // Meanwhile there is a longer one.
                 continue;
             }
-            member.hot.message(key, len);
+            if access == Access::Use {
+                member.hot.message(key, len);
+            }
             let (response, head) = trefoil_rpc::encode_long_answer(&answer, member.stamp(key));
             let mut response = Response::new(response);
             if let Some(head) = head {
@@ -220,25 +252,15 @@ impl Trefoil for RpcService {
         request: Request<v1::LookupRequest>,
     ) -> Result<Response<v1::LookupResponse>, Status> {
         self.count(&self.state.counters.rpc_lookups);
-        let request = request.get_ref();
-        let member = self.member(request.backend)?;
-        let topology = topology(request.life, request.config_id);
-        let entry_len = member.entry_len(&request.key);
-        if entry_len > LEN_MIN {
-            return self.look_up_long(member, topology, &request.key).await;
-        }
-        let response = SCRATCH.with_borrow_mut(|scratch| {
-            // Before the answer: what comes after it changes the stamp.
-            let stamp = member.stamp(&request.key);
-            let answer = member.lookup(topology, &request.key, scratch);
-            member.hot.message(&request.key, found_len(&answer));
-            let response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
-            if scratch.bytes().len() > SCRATCH_LEN_MAX {
-                *scratch = WordBuffer::default();
-            }
-            response
-        });
-        Ok(Response::new(response))
+        self.look_up(request.get_ref(), Access::Use).await
+    }
+
+    async fn peek(
+        &self,
+        request: Request<v1::LookupRequest>,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        self.look_up(request.get_ref(), Access::Peek).await
     }
 
     async fn r#use(

@@ -1,5 +1,6 @@
 //! Statistics as a message: what `Stats` answers and what the metrics show.
 
+use crate::clock;
 use crate::lease::LEASE;
 use crate::member::Member;
 use crate::process::Cpu;
@@ -12,10 +13,12 @@ use trefoil_store::{Counts, MutationKind, OutcomeCounts};
 
 /// Of the process and of every member, now.
 pub(crate) fn statistics(state: &State) -> v1::StatsResponse {
+    let metrics_address = state.metrics_address.get();
     v1::StatsResponse {
         process: Some(process(state)),
         members: state.members.iter().map(|m| member_stats(m)).collect(),
         gateway: state.reporter().map(|reporter| reporter.statistics()),
+        metrics_address: metrics_address.map_or_else(String::new, ToString::to_string),
     }
 }
 
@@ -66,6 +69,7 @@ fn process(state: &State) -> v1::ProcessStats {
         rpc_touches: get(&counters.rpc_touches),
         lease_renewals: get(&counters.lease_renewals),
         lease_renewals_late: get(&counters.lease_renewals_late),
+        unix_ns: clock::host().unix_ns,
         fabric_messages: fabric.messages,
         fabric_clients: fabric.rings_open,
     }

@@ -279,6 +279,35 @@ fn a_call_without_a_value_is_short() {
     assert_eq!(caller.set(0, b"k", b"v").outcome, Outcome::Applied);
 }
 
+/// Whoever looks a cell over finds what a reader finds, and nobody learns of it.
+#[test]
+fn a_peek_leaves_no_trace() {
+    let cell = Setup::new(Mode::R1, 1).start();
+    let mut caller = cell.client();
+    caller.set(0, b"short", b"v");
+    caller.set(0, b"long", &[7; 200_000]);
+    let request = |key: &'static [u8]| v1::LookupRequest {
+        backend: 0,
+        life: LIFE,
+        config_id: CONFIG_ID,
+        key: key.into(),
+    };
+    let mut client = caller.client.clone();
+    let mut peek = |key| cell.runtime.block_on(client.peek(request(key))).unwrap();
+    let peeked = [&b"short"[..], b"long", b"nothing"].map(|key| peek(key).into_inner());
+    let stats = caller.stats();
+    let member = &stats.members[0];
+    assert_eq!((member.lookup_hits, member.lookup_misses), (0, 0));
+    assert_eq!(stats.process.unwrap().rpc_lookups, 0);
+    let mut client = caller.client.clone();
+    let mut lookup = |key| cell.runtime.block_on(client.lookup(request(key))).unwrap();
+    let found = [&b"short"[..], b"long", b"nothing"].map(|key| lookup(key).into_inner());
+    assert_eq!(peeked, found);
+    assert_eq!(caller.get(0, CONFIG_ID, b"long"), Some(vec![7; 200_000]));
+    let member = caller.stats().members.remove(0);
+    assert_eq!((member.lookup_hits, member.lookup_misses), (3, 1));
+}
+
 #[test]
 fn statistics_count_what_happened() {
     let cell = Setup::new(Mode::R1, 1).start();

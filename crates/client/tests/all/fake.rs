@@ -157,6 +157,13 @@ impl v1::trefoil_server::Trefoil for Service {
         Ok(Response::new(answer))
     }
 
+    async fn peek(
+        &self,
+        _: Request<v1::LookupRequest>,
+    ) -> Result<Response<v1::LookupResponse>, Status> {
+        no()
+    }
+
     async fn r#use(&self, _: Request<v1::UseRequest>) -> Result<Response<v1::UseResponse>, Status> {
         no()
     }

@@ -357,6 +357,7 @@ impl Partition {
         hash: KeyHash,
         key: &[u8],
         into: &mut WordBuffer,
+        is_use: bool,
     ) -> Found {
         self.write_what_is_unwritten(shared);
         let found = self.find(shared, hash);
@@ -367,7 +368,9 @@ impl Partition {
         if !Self::is_key(shared, pointer, key) {
             return Found::Absent;
         }
-        self.policy.access(number);
+        if is_use {
+            self.policy.access(number);
+        }
         let data = shared
             .data()
             .slice(pointer.offset(), pointer.len())
