@@ -33,9 +33,11 @@
 //! | `copy`, `repair` | the two walks over a shard |
 //! | `handover` | how a backend's number moves to another process, which loses nothing |
 //! | `mutants` | single rules, turned off for the simulator |
+//! | `examine` | comparing what all replicas of a shard hold, for `trefoil doctor` |
 
 mod copy;
 mod handover;
+pub mod examine;
 mod machine;
 pub mod mutants;
 mod page;
