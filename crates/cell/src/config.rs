@@ -63,6 +63,20 @@ pub struct BackendConfig {
     pub fabric_socket: Option<PathBuf>,
 }
 
+impl BackendConfig {
+    /// The address to call from here: a Unix socket before TCP, because it is cheaper
+    /// and there only if the backend is on this host.
+    pub fn nearest_address(&self) -> Option<&RpcAddress> {
+        let mut addresses = self.addresses.iter();
+        let is_here = |a: &&RpcAddress| matches!(a, RpcAddress::Unix(path) if path.exists());
+        addresses
+            .clone()
+            .find(is_here)
+            .or_else(|| addresses.find(|a| matches!(a, RpcAddress::Tcp { .. })))
+            .or_else(|| self.addresses.first())
+    }
+}
+
 /// Why a configuration cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {

@@ -138,18 +138,8 @@ impl Rpc {
         {
             return Ok(channel.client.clone());
         }
-        // Unix sockets before TCP: cheaper, and reachable only from here.
         let address = backend
-            .addresses
-            .iter()
-            .find(|a| matches!(a, RpcAddress::Unix(path) if path.exists()))
-            .or_else(|| {
-                backend
-                    .addresses
-                    .iter()
-                    .find(|a| matches!(a, RpcAddress::Tcp { .. }))
-            })
-            .or_else(|| backend.addresses.first())
+            .nearest_address()
             .ok_or("the backend has no address")?;
         let client = self.open(address)?;
         channels[index] = Some(Channel {
@@ -307,7 +297,7 @@ impl Drop for Rpc {
 }
 
 /// A call's failure for people: what the server said, or that it was not reached.
-pub(crate) fn status_text(status: &tonic::Status) -> String {
+pub fn status_text(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
@@ -356,7 +346,7 @@ pub(crate) fn is_no_grpc(status: &tonic::Status) -> bool {
 }
 
 /// Whether no connection could be made: nobody listens.
-pub(crate) fn is_nobody_there(status: &tonic::Status) -> bool {
+pub fn is_nobody_there(status: &tonic::Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
