@@ -297,7 +297,10 @@ impl Running {
                 let taken = tokio::net::TcpListener::bind(address).await;
                 looks += 1;
                 match taken {
-                    Ok(listener) => break listener,
+                    Ok(listener) => {
+                        let _ = state.metrics_address.set(address);
+                        break listener;
+                    }
                     Err(error) if looks == METRICS_LOOKS => {
                         tracing::error!(%address, %error, "metrics are not served: the port is not free");
                         return;

@@ -62,6 +62,8 @@ pub(crate) enum Command {
     /// Store a value if exactly the given version is present
     #[command(disable_version_flag = true)]
     Cas(CasArgs),
+    /// Look a cell over: keys on which replicas differ, damage, skew, what does not answer, and what to do about it
+    Doctor(DoctorArgs),
     /// Watch a cell: operations, memory, latencies, hot keys, backends
     #[cfg(feature = "top")]
     Top(TopArgs),
@@ -473,6 +475,43 @@ pub(crate) struct TopArgs {
     /// Hot keys shown, of each order
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub keys: usize,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+    /// Look at a share of the keys only, for example 5%; another one each time
+    #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = share)]
+    pub sample: f64,
+    /// Bytes that are read from each backend in a second; 0 sets no limit
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    pub rate: ByteSize,
+    /// End after so long, with what was found until then [default: when all was looked at]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub timeout: Option<Duration>,
+    /// Before a key is looked at again that is not clean
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub pause: Duration,
+    /// Compare versions only and read no values: a fraction of the bytes, and damage stays unseen
+    #[arg(long)]
+    pub versions_only: bool,
+    /// Keys shown of each kind of finding
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub examples: usize,
+}
+
+/// A share of the whole as people write it, as a number up to 1.
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>();
+    number
+        .ok()
+        .filter(|percent| *percent > 0.0 && *percent <= 100.0)
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| "give a percentage above 0 and up to 100, for example 5%".to_owned())
 }
 
 #[derive(Args, Debug)]

@@ -11,6 +11,7 @@ mod cell;
 mod connect;
 #[cfg(feature = "bench")]
 mod demo;
+mod doctor;
 mod door;
 mod failure;
 mod fixed;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Set(args) => operations::set(args),
         Command::Erase(args) => operations::erase(args),
         Command::Cas(args) => operations::cas(args),
+        Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "top")]
         Command::Top(args) => top::run(args),
         #[cfg(feature = "bench")]

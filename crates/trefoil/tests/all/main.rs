@@ -7,6 +7,7 @@ mod assigner;
 mod bench;
 mod commands;
 mod dashboards;
+mod doctor;
 mod doors;
 #[cfg(feature = "bench")]
 mod failures;
