@@ -36,8 +36,8 @@
 //! | `examine` | comparing what all replicas of a shard hold, for `trefoil doctor` |
 
 mod copy;
-mod handover;
 pub mod examine;
+mod handover;
 mod machine;
 pub mod mutants;
 mod page;
@@ -46,3 +46,4 @@ mod repair;
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
 pub use page::{Data, Item, Page, items, standing};
+pub use trefoil_store::Recency;

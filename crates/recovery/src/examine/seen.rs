@@ -121,7 +121,7 @@ pub(super) fn of_items<D: AsRef<[u8]>>(
     items: Vec<Item<D>>,
 ) -> Result<(SeenKeys, Vec<Long>), Nonsense> {
     let (mut keys, mut long) = (SeenKeys::new(), Vec::new());
-    for Item { version, data } in items {
+    for Item { version, data, .. } in items {
         match data {
             Data::Whole(data) => {
                 let seen = Seen::of_data(hasher, version, data.as_ref());

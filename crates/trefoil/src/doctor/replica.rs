@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Response, Status};
 use trefoil_cell::{BackendConfig, CellConfig};
 use trefoil_client::{is_nobody_there, status_text};
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::examine::{Question, Reply};
-use trefoil_recovery::{Data, Item, Page};
+use trefoil_recovery::{Data, Item, Page, Recency};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, v1};
 
@@ -180,6 +181,7 @@ impl Replica {
                     from: *from,
                     until: *until,
                     values: *values,
+                    layout_version: LAYOUT_VERSION.into(),
                 };
                 let mut client = self.client.clone();
                 let answer = within(PAGE_PATIENCE, client.copy_items(request)).await?;
@@ -234,7 +236,11 @@ fn page(answer: v1::CopyItemsResponse) -> Result<Read, Trouble> {
             false => Data::Whole(item.data),
             true => Data::Long { key: item.key },
         };
-        items.push(Item { version, data });
+        items.push(Item {
+            version,
+            recency: Recency::default(),
+            data,
+        });
     }
     let page = Page {
         next: answer.next,
