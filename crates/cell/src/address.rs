@@ -5,8 +5,9 @@
 //! | `host:port`, `[v6]:port` | a server |
 //! | `trefoil://host:port[,host:port…]` | any of these servers; they know the rest of the cell |
 //! | `unix:/path`, `/path`, `./path` | a server's socket, or a directory that holds a cell |
-//! | `etcd://host:port/cell` | a cell in etcd: refused by this build |
+//! | `etcd://host:port[,host:port…]/path` | a cell whose configuration is in etcd ([`crate::EtcdAddress`]) |
 
+use crate::etcd_address::EtcdAddress;
 use crate::owner::{OwnerError, check_found};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -40,6 +41,8 @@ pub enum CellAddress {
     Servers(Vec<RpcAddress>),
     /// A socket or a directory; [`CellAddress::locate`] finds out.
     Path(PathBuf),
+    /// etcd, which knows the configuration.
+    Etcd(EtcdAddress),
 }
 
 /// Where a cell's configuration is to be had.
@@ -56,6 +59,8 @@ pub enum CellLocation {
     },
     /// From this directory.
     Directory(PathBuf),
+    /// From etcd.
+    Etcd(EtcdAddress),
 }
 
 /// Why a text is no address, or an address leads nowhere.
@@ -92,11 +97,14 @@ pub enum AddressError {
         /// Its length.
         len: usize,
     },
-    /// Not implemented here.
-    #[error(
-        "\"{0}\": cells in etcd are not supported by this build: name a server (host:port) or a cell's directory"
-    )]
-    Etcd(String),
+    /// No address of a cell in etcd.
+    #[error("\"{address}\" is no cell in etcd: {reason}; write etcd://host:port[,host:port…]/path")]
+    Etcd {
+        /// As written.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A scheme that nobody knows.
     #[error("\"{0}\": unknown scheme: write trefoil://host:port, host:port, unix:/path or a path")]
     Scheme(String),
@@ -220,7 +228,7 @@ impl FromStr for CellAddress {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.starts_with("etcd://") {
-            return Err(AddressError::Etcd(text.to_owned()));
+            return text.parse().map(CellAddress::Etcd);
         }
         if let Some(list) = text.strip_prefix("trefoil://") {
             let servers: Result<Vec<RpcAddress>, _> = list
@@ -258,6 +266,7 @@ impl fmt::Display for CellAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CellAddress::Path(path) => write!(f, "unix:{}", path.display()),
+            CellAddress::Etcd(address) => address.fmt(f),
             CellAddress::Servers(servers) => {
                 f.write_str("trefoil://")?;
                 for (index, server) in servers.iter().enumerate() {
@@ -275,6 +284,7 @@ impl CellAddress {
     pub fn locate(&self) -> Result<CellLocation, AddressError> {
         let path = match self {
             CellAddress::Servers(servers) => return Ok(CellLocation::Servers(servers.clone())),
+            CellAddress::Etcd(address) => return Ok(CellLocation::Etcd(address.clone())),
             CellAddress::Path(path) => path,
         };
         let metadata = match std::fs::metadata(path) {
@@ -359,7 +369,7 @@ mod tests {
             (":80", "host"),
             ("a b:80", "host"),
             ("[zz]:80", "host"),
-            ("etcd://h:2379/c", "etcd are not supported by this build"),
+            ("etcd://h:2379", "etcd: the cell's path is missing"),
             ("http://h:80", "unknown scheme"),
             ("unix:", "empty"),
         ] {
@@ -372,7 +382,12 @@ mod tests {
 
     #[test]
     fn cells_come_back_as_written() {
-        for text in ["trefoil://a:1,b:2,[::1]:3", "unix:/run/cell", "unix:./cell"] {
+        for text in [
+            "trefoil://a:1,b:2,[::1]:3",
+            "unix:/run/cell",
+            "unix:./cell",
+            "etcd://a:1,b:2/cells/mail",
+        ] {
             let address: CellAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
         }

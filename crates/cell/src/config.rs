@@ -183,6 +183,13 @@ impl CellConfig {
         }
     }
 
+    /// Whether this was in force before `other`, in a store that keeps its promises:
+    /// ids grow there through all lives. Of one life or not, a store that holds this
+    /// one when `other` is served has lost what came between.
+    pub fn is_older_than(&self, other: &CellConfig) -> bool {
+        self.config_id < other.config_id
+    }
+
     /// The same cell with everything at or below `floor` flushed; `None` if
     /// there is no config id left for it.
     pub fn flushed(&self, floor: Version) -> Option<CellConfig> {

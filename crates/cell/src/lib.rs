@@ -6,8 +6,8 @@
 //! | `mode` | `R=1`, `R=2`, `R=3.2` and what they imply |
 //! | `config` | the configuration and its validation |
 //! | `flush` | which versions a flush makes invisible |
-//! | `address` | how people write cells and servers |
-//! | `store` | where the configuration is kept: one process, a directory, and the trait for others |
+//! | `address`, `etcd_address` | how people write cells and servers |
+//! | `store` | where the configuration is kept: one process, a directory, etcd (feature `etcd`) |
 //! | `wire` | the configuration as a message of the RPC contract |
 //! | `runtime_dir`, `token` | this user's private directory, and what is left there for its clients |
 //!
@@ -16,6 +16,7 @@
 
 mod address;
 mod config;
+mod etcd_address;
 mod flush;
 mod mode;
 mod owner;
@@ -27,14 +28,18 @@ mod wire;
 
 pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
 pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfig, ConfigError};
+pub use etcd_address::EtcdAddress;
 pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};
 pub use owner::{Found, OwnerError, check_found, check_owner};
 pub use peer::listening_process;
 pub use runtime_dir::{RuntimeDirError, runtime_dir};
 pub use store::{
-    BackendLock, ConfigStore, ConfigStoreError, DirectoryStore, EmbeddedStore, FileError, is_ending,
+    BackendLock, BackendRegistry, Claimed, ConfigStore, ConfigStoreError, DirectoryStore,
+    EmbeddedStore, FileError, Incarnations, is_ending,
 };
+#[cfg(feature = "etcd")]
+pub use store::{EtcdSettings, EtcdStore, Held, TlsFiles};
 pub use token::{
     TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
 };

@@ -7,8 +7,10 @@
 //! connection that looks whether the server is up. The ports named here lie
 //! below that range, where the system gives nothing away by itself.
 
+mod etcd;
 mod process;
 
+pub use etcd::{EtcdProcess, EtcdTls};
 pub use process::ServerProcess;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};

@@ -8,14 +8,14 @@
 //! | `backend-N.sock` | its RPC service |
 //! | `backend-N.fabric` | where it hands its shared memory over |
 
+use super::claim::{BackendLock, Claim, Claimed};
+use super::document::{Document, Incarnations};
 use super::ending::is_ending;
 use super::file::{FileError, FileLock, fail, holder, replace};
-use super::{ConfigStore, ConfigStoreError, check_swap};
+use super::{BackendRegistry, ConfigStore, ConfigStoreError, check_swap};
 use crate::address::RpcAddress;
 use crate::config::CellConfig;
 use crate::owner::{check_closed, check_found, check_owner};
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,49 +40,21 @@ pub struct DirectoryStore {
     directory: PathBuf,
 }
 
-/// The right to be one backend of a cell.
+/// The lock on one backend's number.
 #[derive(Debug)]
-pub struct BackendLock {
-    number: u32,
+struct Locked {
     store: DirectoryStore,
     _lock: FileLock,
 }
 
-/// Incarnations of each backend, by its number, in the life of the configuration
-/// beside which they stand. There and not in a file of their own: if that were
-/// deleted, a backend that has lost its memory would take itself for one that has
-/// nothing to forget, and its votes would count.
-type Incarnations = BTreeMap<u32, u32>;
-
-/// What `cell.json` says beside the configuration.
-#[derive(Deserialize)]
-struct Beside {
-    #[serde(default)]
-    incarnations: Incarnations,
-}
-
-impl BackendLock {
-    /// Which backend.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Begins an incarnation of this backend in a life of the cell and returns
-    /// its number, from 1. Only the first begins with nothing lost: a later one
-    /// has forgotten what its predecessor acknowledged.
-    pub fn begin_incarnation(&self, life: u64) -> Result<u32, ConfigStoreError> {
+impl Claim for Locked {
+    fn begin_incarnation(&self, number: u32, life: u64) -> Result<u32, ConfigStoreError> {
         let _lock = self.store.lock_config()?;
-        let Some((config, mut incarnations)) = self.store.read()? else {
+        let Some(mut document) = self.store.read()? else {
             return Err(ConfigStoreError::NoCell(self.store.directory.clone()));
         };
-        if config.life != life {
-            let number = self.number;
-            return Err(ConfigStoreError::StartedAnew { number });
-        }
-        let count = incarnations.entry(self.number).or_default();
-        *count = count.saturating_add(1);
-        let count = *count;
-        self.store.write(&config, &incarnations)?;
+        let count = document.begin_incarnation(number, life)?;
+        self.store.write(&document)?;
         Ok(count)
     }
 }
@@ -205,11 +177,11 @@ impl DirectoryStore {
         };
         // For the errors of others only: a full disk is noticed later.
         let _ = lock.sign();
-        Ok(BackendLock {
-            number,
+        let locked = Locked {
             store: self.clone(),
             _lock: lock,
-        })
+        };
+        Ok(BackendLock::new(number, locked))
     }
 
     fn config_path(&self) -> PathBuf {
@@ -244,7 +216,7 @@ impl DirectoryStore {
 }
 
 impl DirectoryStore {
-    fn read(&self) -> Result<Option<(CellConfig, Incarnations)>, ConfigStoreError> {
+    fn read(&self) -> Result<Option<Document>, ConfigStoreError> {
         let path = self.config_path();
         let corrupt = |reason: String| ConfigStoreError::Corrupt {
             path: path.clone(),
@@ -265,36 +237,22 @@ impl DirectoryStore {
             }
             Err(error) => return Err(fail("read", &path, error).into()),
         };
-        let config: CellConfig =
-            serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
-        config.validate().map_err(|e| corrupt(e.to_string()))?;
-        let beside: Beside = serde_json::from_slice(&bytes).map_err(|e| corrupt(e.to_string()))?;
-        Ok(Some((config, beside.incarnations)))
+        Document::parse(&bytes).map(Some).map_err(corrupt)
     }
 
     /// Replaces the file. The caller holds the lock on it.
-    fn write(
-        &self,
-        config: &CellConfig,
-        incarnations: &Incarnations,
-    ) -> Result<(), ConfigStoreError> {
+    fn write(&self, document: &Document) -> Result<(), ConfigStoreError> {
         let path = self.config_path();
-        let text = || -> serde_json::Result<Vec<u8>> {
-            let mut value = serde_json::to_value(config)?;
-            if !incarnations.is_empty() {
-                value["incarnations"] = serde_json::to_value(incarnations)?;
-            }
-            serde_json::to_vec_pretty(&value)
-        };
-        let mut bytes = text().map_err(|e| fail("write", &path, e))?;
-        bytes.push(b'\n');
+        let bytes = document
+            .to_bytes()
+            .map_err(|e| fail("write", &path, e))?;
         Ok(replace(&path, &bytes)?)
     }
 }
 
 impl ConfigStore for DirectoryStore {
     fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
-        Ok(self.read()?.map(|(config, _)| config))
+        Ok(self.read()?.map(|document| document.config))
     }
 
     fn compare_and_swap(
@@ -304,13 +262,9 @@ impl ConfigStore for DirectoryStore {
     ) -> Result<(), ConfigStoreError> {
         let _lock = self.lock_config()?;
         let current = self.read()?;
-        check_swap(current.as_ref().map(|(config, _)| config), expected, next)?;
-        // In another life nobody has anything to forget.
-        let incarnations = match current {
-            Some((config, incarnations)) if config.life == next.life => incarnations,
-            _ => Incarnations::new(),
-        };
-        self.write(next, &incarnations)
+        let config = current.as_ref().map(|document| &document.config);
+        check_swap(config, expected, next)?;
+        self.write(&Document::after(current.as_ref(), next))
     }
 
     fn wait_for_change(
@@ -335,5 +289,37 @@ impl ConfigStore for DirectoryStore {
             }
             std::thread::sleep(POLL.min(left));
         }
+    }
+}
+
+impl BackendRegistry for DirectoryStore {
+    fn claim(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
+        self.lock_backend(number)
+    }
+
+    fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError> {
+        let directory = &self.directory;
+        let entries = std::fs::read_dir(directory).map_err(|e| fail("read", directory, e))?;
+        let mut claimed = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|e| fail("read", directory, e))?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let number = name
+                .and_then(|name| name.strip_prefix("backend-")?.strip_suffix(".lock"))
+                .and_then(|number| number.parse().ok());
+            // Whoever is just taking it waits longer than this holds it.
+            if let Some(number) = number
+                && FileLock::try_acquire(&path)?.is_none()
+            {
+                let process = holder(&path);
+                claimed.push(Claimed { number, process });
+            }
+        }
+        claimed.sort_unstable_by_key(|claimed| claimed.number);
+        Ok(claimed)
+    }
+
+    fn incarnations(&self) -> Result<Incarnations, ConfigStoreError> {
+        Ok(self.read()?.map_or_else(Incarnations::new, |d| d.incarnations))
     }
 }

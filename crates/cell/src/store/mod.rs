@@ -1,13 +1,21 @@
 //! Where a cell's configuration is kept.
 
+mod claim;
 mod directory;
+mod document;
 mod embedded;
 mod ending;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod file;
 
-pub use directory::{BackendLock, DirectoryStore};
+pub use claim::{BackendLock, Claimed};
+pub use directory::DirectoryStore;
+pub use document::Incarnations;
 pub use embedded::EmbeddedStore;
 pub use ending::is_ending;
+#[cfg(feature = "etcd")]
+pub use etcd::{EtcdSettings, EtcdStore, Held, TlsFiles};
 pub use file::FileError;
 
 use crate::address::AddressError;
@@ -34,12 +42,34 @@ pub trait ConfigStore: Send + Sync {
 
     /// Waits until the configuration in force is another one than `known`
     /// (`None`: until there is one) and returns it; `None` if that took longer
-    /// than `timeout`.
+    /// than `timeout`. A store that is away meanwhile is waited for: an error says that
+    /// it still was at the end, or that waiting longer does not help.
     fn wait_for_change(
         &self,
         known: Option<TopologyId>,
         timeout: Duration,
     ) -> Result<Option<CellConfig>, ConfigStoreError>;
+
+    /// Whether it is on other machines, so that any call here may take seconds: not
+    /// for threads that have something else to do.
+    fn is_remote(&self) -> bool {
+        false
+    }
+}
+
+/// A store that knows who is which backend, and how often each has begun.
+pub trait BackendRegistry: ConfigStore {
+    /// Becomes backend `number`, for as long as the lock lives. Waits for a predecessor
+    /// that is ending, not for one that lives.
+    fn claim(&self, number: u32) -> Result<BackendLock, ConfigStoreError>;
+
+    /// The backends that somebody is, in order of number. One whose process was killed
+    /// is named no longer than its lease, where there are leases.
+    fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError>;
+
+    /// How often each backend has begun in the present life; those that never have are
+    /// not named.
+    fn incarnations(&self) -> Result<Incarnations, ConfigStoreError>;
 }
 
 /// Why the configuration could not be read or changed.
@@ -75,6 +105,75 @@ pub enum ConfigStoreError {
     /// The directory holds no cell.
     #[error("{0} holds no cell: start one with `trefoil cell up --dir {0}`")]
     NoCell(PathBuf),
+    /// etcd holds no cell there.
+    #[error("{0} holds no cell: start one with `trefoil cell up --store {0}`")]
+    NoCellInEtcd(String),
+    /// A store on other machines does not answer.
+    #[error("{address}: {reason}; the cell's data is served without it, its configuration stays as it is meanwhile")]
+    Unavailable {
+        /// Which store.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The same while something was being changed.
+    #[error("{address}: {reason}; whether the change has taken effect is not known: look, and try again")]
+    Undecided {
+        /// Which store.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// It does not let this process in, or cannot be asked with these settings.
+    #[error("{address}: {reason}")]
+    Refused {
+        /// Which store.
+        address: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// It holds less than it once did.
+    #[error(
+        "{address} holds {}, and {known} was in force before: it was restored from an old backup, or lost its data. That is refused; the cell's data is served on, its configuration cannot change. `trefoil cell restore-config --store {address}` writes what the backends know",
+        id_text(*found)
+    )]
+    Older {
+        /// Which store.
+        address: String,
+        /// What it holds.
+        found: Option<TopologyId>,
+        /// What was seen before.
+        known: TopologyId,
+    },
+    /// It has forgotten incarnations.
+    #[error(
+        "{address} counts {found} starts of backend {number}, and there were {known}: it was restored from an old backup. `trefoil cell restore-config --store {address}` writes what the backends know"
+    )]
+    OlderCount {
+        /// Which store.
+        address: String,
+        /// Which backend.
+        number: u32,
+        /// What the store says.
+        found: u32,
+        /// What this host remembers.
+        known: u32,
+    },
+    /// The directory of a cell in etcd holds a configuration of its own.
+    #[error("{0} holds a cell of its own (cell.json): choose another directory for one in etcd")]
+    OwnCell(PathBuf),
+    /// Another process, elsewhere, is this backend.
+    #[error("backend {number} is registered in {address} as process {process} on host {host}, which lives: stop it first")]
+    Registered {
+        /// Which store.
+        address: String,
+        /// Which backend.
+        number: u32,
+        /// Its process.
+        process: u32,
+        /// Its host.
+        host: String,
+    },
     /// The cell is another user's, and this one was not let in.
     #[error(
         "Permission denied: {path} may not be read by this user; whoever runs the cell lets others in with --allow-user"
@@ -116,6 +215,25 @@ pub enum ConfigStoreError {
         /// Lock file.
         path: PathBuf,
     },
+}
+
+impl ConfigStoreError {
+    /// Whether the store is away, and trying again later may help without anybody doing
+    /// anything.
+    pub fn is_outage(&self) -> bool {
+        matches!(
+            self,
+            ConfigStoreError::Unavailable { .. } | ConfigStoreError::Undecided { .. }
+        )
+    }
+
+    /// Whether nobody has started a cell there.
+    pub fn is_no_cell(&self) -> bool {
+        matches!(
+            self,
+            ConfigStoreError::NoCell(_) | ConfigStoreError::NoCellInEtcd(_)
+        )
+    }
 }
 
 fn id_text(id: Option<TopologyId>) -> String {

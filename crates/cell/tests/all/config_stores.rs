@@ -6,16 +6,16 @@ use std::time::Duration;
 use trefoil_cell::*;
 use trefoil_layout::{HashKind, KeyHasher, TopologyId, Version};
 
-const LIFE: u64 = 0x1234_5678_9abc_def0;
+pub(crate) const LIFE: u64 = 0x1234_5678_9abc_def0;
 
-fn id(config_id: u32) -> Option<TopologyId> {
+pub(crate) fn id(config_id: u32) -> Option<TopologyId> {
     Some(TopologyId {
         life: LIFE,
         config_id,
     })
 }
 
-fn config(config_id: u32) -> CellConfig {
+pub(crate) fn config(config_id: u32) -> CellConfig {
     let backend = |number| BackendConfig {
         number,
         addresses: vec![
@@ -40,7 +40,81 @@ fn config(config_id: u32) -> CellConfig {
     }
 }
 
-fn keeps_its_promises(store: Arc<dyn ConfigStore>) {
+/// One cell in a store of some kind; what is open of it, others may have opened, too.
+pub(crate) trait Place {
+    /// The same cell, as another process sees it.
+    fn open(&self) -> Arc<dyn BackendRegistry>;
+}
+
+/// A cell in the memory of this process: everybody has the same store.
+struct InMemory(Arc<EmbeddedStore>);
+
+impl Place for InMemory {
+    fn open(&self) -> Arc<dyn BackendRegistry> {
+        Arc::clone(&self.0) as _
+    }
+}
+
+/// A cell in a directory.
+struct InDirectory(tempfile::TempDir);
+
+impl Place for InDirectory {
+    fn open(&self) -> Arc<dyn BackendRegistry> {
+        Arc::new(DirectoryStore::create(&self.0.path().join("a/b")).unwrap())
+    }
+}
+
+/// A module of tests for each kind of store: all keep all promises.
+macro_rules! conformance {
+    ($($kind:ident: $place:expr;)*) => {$(
+        mod $kind {
+            use super::*;
+
+            #[test]
+            fn keeps_its_promises() {
+                super::keeps_its_promises(&$place);
+            }
+
+            #[test]
+            fn has_one_winner() {
+                super::has_one_winner(&$place);
+            }
+
+            #[test]
+            fn wakes_all_who_wait() {
+                super::wakes_all_who_wait(&$place);
+            }
+
+            #[test]
+            fn counts_incarnations_in_each_life() {
+                super::counts_incarnations_in_each_life(&$place);
+            }
+
+            #[test]
+            fn loses_no_count() {
+                super::loses_no_count(&$place);
+            }
+
+            #[test]
+            fn lets_a_backend_be_once() {
+                super::lets_a_backend_be_once(&$place);
+            }
+        }
+    )*};
+}
+
+conformance! {
+    embedded: InMemory(Arc::new(EmbeddedStore::new()));
+    directory: InDirectory(tempfile::tempdir().unwrap());
+}
+
+#[cfg(feature = "etcd")]
+conformance! {
+    etcd: crate::etcd::InEtcd::start();
+}
+
+fn keeps_its_promises(place: &dyn Place) {
+    let store = place.open();
     assert_eq!(store.load().unwrap(), None);
     let soon = Duration::from_millis(30);
     assert_eq!(store.wait_for_change(None, soon).unwrap(), None);
@@ -68,7 +142,7 @@ fn keeps_its_promises(store: Arc<dyn ConfigStore>) {
     assert_eq!(store.load().unwrap(), Some(config(1)));
 
     let waiter = {
-        let store = store.clone();
+        let store = place.open();
         std::thread::spawn(move || store.wait_for_change(id(1), Duration::from_secs(10)))
     };
     store.compare_and_swap(id(1), &config(5)).unwrap();
@@ -93,19 +167,20 @@ fn keeps_its_promises(store: Arc<dyn ConfigStore>) {
 }
 
 /// Of several writers with one expectation exactly one wins, each time.
-fn has_one_winner(store: Arc<dyn ConfigStore>) {
-    store.compare_and_swap(None, &config(1)).unwrap();
+fn has_one_winner(place: &dyn Place) {
+    let stores: Vec<_> = (0..4).map(|_| place.open()).collect();
+    stores[0].compare_and_swap(None, &config(1)).unwrap();
     for round in 1..6 {
         let wins: usize = std::thread::scope(|scope| {
-            let attempt = |_| {
-                let store = &store;
+            let attempt = |store: &Arc<dyn BackendRegistry>| {
+                let store = Arc::clone(store);
                 scope.spawn(move || {
                     store
                         .compare_and_swap(id(round), &config(round + 1))
                         .is_ok()
                 })
             };
-            let attempts: Vec<_> = (0..4).map(attempt).collect();
+            let attempts: Vec<_> = stores.iter().map(attempt).collect();
             attempts
                 .into_iter()
                 .map(|a| usize::from(a.join().unwrap()))
@@ -115,21 +190,125 @@ fn has_one_winner(store: Arc<dyn ConfigStore>) {
     }
 }
 
-#[test]
-fn embedded_store() {
-    keeps_its_promises(Arc::new(EmbeddedStore::new()));
-    has_one_winner(Arc::new(EmbeddedStore::new()));
+/// Everybody who waits learns of the last configuration, whatever came before it.
+fn wakes_all_who_wait(place: &dyn Place) {
+    const LAST: u32 = 20;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let store = place.open();
+            scope.spawn(move || {
+                let mut known = None;
+                while known != id(LAST) {
+                    let seen = store.wait_for_change(known, Duration::from_secs(20)).unwrap();
+                    let seen = seen.expect("it changes").topology_id();
+                    assert!(
+                        known.is_none_or(|known| known.is_followed_by(seen)),
+                        "{known:?}, then {seen:?}"
+                    );
+                    known = Some(seen);
+                }
+            });
+        }
+        let store = place.open();
+        store.compare_and_swap(None, &config(1)).unwrap();
+        for next in 2..=LAST {
+            store.compare_and_swap(id(next - 1), &config(next)).unwrap();
+            // What a process has written it does not take for a change.
+            let soon = Duration::from_millis(1);
+            assert_eq!(store.wait_for_change(id(next), soon).unwrap(), None);
+        }
+    });
+}
+
+/// A backend that comes back in the same life of its cell has forgotten what
+/// it acknowledged, and must be able to tell.
+fn counts_incarnations_in_each_life(place: &dyn Place) {
+    let store = place.open();
+    let put = |life| {
+        let current = store.load().unwrap().as_ref().map(CellConfig::topology_id);
+        let next = CellConfig {
+            life,
+            ..config(current.map_or(1, |current| current.config_id + 1))
+        };
+        store.compare_and_swap(current, &next).unwrap();
+    };
+    let live = |number, life| place.open().claim(number).unwrap().begin_incarnation(life);
+    let count = |number, life| live(number, life).unwrap();
+    assert!(live(0, 1).unwrap_err().is_no_cell());
+    put(1);
+    assert_eq!([count(0, 1), count(0, 1), count(0, 1)], [1, 2, 3]);
+    assert_eq!(count(2, 1), 1);
+    // Another configuration of the same life.
+    put(1);
+    assert_eq!([count(0, 1), count(2, 1)], [4, 2]);
+    assert_eq!(store.incarnations().unwrap(), [(0, 4), (2, 2)].into());
+    put(2);
+    assert!(store.incarnations().unwrap().is_empty());
+    assert_eq!([count(0, 2), count(0, 2)], [1, 2]);
+    let anew = live(0, 1).unwrap_err();
+    assert!(matches!(anew, ConfigStoreError::StartedAnew { number: 0 }));
+    // A process that became the backend and never served does not count.
+    drop(place.open().claim(0).unwrap());
+    assert_eq!(count(0, 2), 3);
+    assert_eq!(store.load().unwrap().unwrap().life, 2);
+}
+
+/// Counts and configurations change at the same time.
+fn loses_no_count(place: &dyn Place) {
+    const BACKENDS: u32 = 3;
+    const STARTS: u32 = 8;
+    let store = place.open();
+    store.compare_and_swap(None, &config(1)).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..BACKENDS {
+            let store = place.open();
+            scope.spawn(move || {
+                for start in 1..=STARTS {
+                    let lock = store.claim(number).unwrap();
+                    assert_eq!(lock.begin_incarnation(LIFE).unwrap(), start);
+                }
+            });
+        }
+        for next in 2..10 {
+            store.compare_and_swap(id(next - 1), &config(next)).unwrap();
+        }
+    });
+    let counts = (0..BACKENDS).map(|number| (number, STARTS)).collect();
+    assert_eq!(store.incarnations().unwrap(), counts);
+    assert_eq!(store.load().unwrap(), Some(config(9)));
+}
+
+fn lets_a_backend_be_once(place: &dyn Place) {
+    let store = place.open();
+    assert!(store.claimed().unwrap().is_empty());
+    let lock = store.claim(2).unwrap();
+    assert_eq!(lock.number(), 2);
+    let other = store.claim(1).unwrap();
+    let process = Some(std::process::id());
+    let claimed = |number| Claimed { number, process };
+    assert_eq!(store.claimed().unwrap(), [claimed(1), claimed(2)]);
+    let refused = place.open().claim(2).unwrap_err();
+    let pid = format!("process {}", std::process::id());
+    assert!(refused.to_string().contains(&pid), "{refused}");
+    drop(lock);
+    assert_eq!(store.claimed().unwrap(), [claimed(1)]);
+    let again = place.open().claim(2).unwrap();
+    assert_eq!(store.claimed().unwrap(), [claimed(1), claimed(2)]);
+    drop((again, other));
+    assert!(store.claimed().unwrap().is_empty());
 }
 
 #[test]
-fn directory_store() {
+fn a_directory_is_its_users_alone_and_holds_no_litter() {
     let home = tempfile::tempdir().unwrap();
-    let open = |name: &str| DirectoryStore::create(&home.path().join(name)).unwrap();
-    keeps_its_promises(Arc::new(open("a/b")));
-    has_one_winner(Arc::new(open("c")));
+    let store = DirectoryStore::create(&home.path().join("a/b")).unwrap();
+    for next in 1..4 {
+        let known = store.load().unwrap().map(|config| config.topology_id());
+        store.compare_and_swap(known, &config(next)).unwrap();
+    }
     let mode = home.path().join("a/b").metadata().unwrap().permissions();
     assert_eq!(mode.mode() & 0o777, 0o700);
-    let left: Vec<_> = std::fs::read_dir(home.path().join("c"))
+    let left: Vec<_> = std::fs::read_dir(home.path().join("a/b"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
@@ -168,47 +347,22 @@ fn a_backend_waits_for_its_predecessors_last_moments() {
     });
 }
 
-/// A backend that comes back in the same life of its cell has forgotten what
-/// it acknowledged, and must be able to tell.
+/// Whoever cleans up behind a dead process forgets nothing.
 #[test]
-fn incarnations_are_counted_in_each_life() {
+fn counts_do_not_stand_in_the_files_of_locks() {
     let home = tempfile::tempdir().unwrap();
     let store = DirectoryStore::create(home.path()).unwrap();
-    let put = |life| {
-        let current = store.load().unwrap().as_ref().map(CellConfig::topology_id);
-        let next = CellConfig {
-            life,
-            ..config(current.map_or(1, |current| current.config_id + 1))
-        };
-        store.compare_and_swap(current, &next).unwrap();
+    let count = || {
+        let lock = store.lock_backend(0).unwrap();
+        lock.begin_incarnation(LIFE).unwrap()
     };
-    let live = |number, life| {
-        let lock = store.lock_backend(number).unwrap();
-        lock.begin_incarnation(life)
-    };
-    let count = |number, life| live(number, life).unwrap();
-    let missing = live(0, 1).unwrap_err().to_string();
-    assert!(missing.contains("holds no cell"), "{missing}");
-    put(1);
-    assert_eq!([count(0, 1), count(0, 1), count(0, 1)], [1, 2, 3]);
-    assert_eq!(count(2, 1), 1);
-    // Another configuration of the same life.
-    put(1);
-    assert_eq!([count(0, 1), count(2, 1)], [4, 2]);
-    put(2);
-    assert_eq!([count(0, 2), count(0, 2)], [1, 2]);
-    let anew = live(0, 1).unwrap_err().to_string();
-    assert!(anew.contains("started anew"), "{anew}");
-    // A process that took the lock and never served does not count.
-    drop(store.lock_backend(0).unwrap());
-    assert_eq!(count(0, 2), 3);
-    // Whoever cleans up behind a dead process forgets nothing.
+    store.compare_and_swap(None, &config(1)).unwrap();
+    assert_eq!(count(), 1);
     let lock = home.path().join("backend-0.lock");
     std::fs::write(&lock, "nonsense").unwrap();
-    assert_eq!(count(0, 2), 4);
+    assert_eq!(count(), 2);
     std::fs::remove_file(&lock).unwrap();
-    assert_eq!(count(0, 2), 5);
-    assert_eq!(store.load().unwrap().unwrap().life, 2);
+    assert_eq!(count(), 3);
 }
 
 #[test]

@@ -1,0 +1,314 @@
+//! Who is which backend: a key that lives as long as its process extends a lease.
+
+use super::calls::{Calls, name_of_change};
+use super::runtime::OwnRuntime;
+use super::witness::Witness;
+use crate::store::claim::{BackendLock, Claim, Claimed};
+use crate::store::{ConfigStoreError, DirectoryStore};
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+use trefoil_etcd::Transaction;
+
+/// A lease is extended so many times in its life.
+const EXTENSIONS: u32 = 3;
+/// How long somebody else's lease is waited for after it should have ended.
+const GRACE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long the end of a registration may take; its lease ends it anyway.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Where a backend is, so that the lock on its number there tells whether another
+/// process of the same place can still live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    host: String,
+    /// The host's boot and the lock's file; or nobody else's.
+    place: String,
+}
+
+impl Place {
+    /// Of backend `number`, whose lock in `directory` is held.
+    pub(super) fn of(
+        directory: Option<&DirectoryStore>,
+        number: u32,
+    ) -> Result<Self, ConfigStoreError> {
+        // For people: nothing is decided by it.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim().to_owned();
+        let place = match directory {
+            None => name_of_change(),
+            Some(directory) => {
+                let path = directory
+                    .directory()
+                    .join(format!("backend-{number}.lock"));
+                let file = std::fs::metadata(&path)
+                    .map_err(|e| crate::store::file::fail("inspect", &path, e))?;
+                let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+                let boot = boot.unwrap_or_else(|_| name_of_change());
+                format!("{}:{}:{}", boot.trim(), file.dev(), file.ino())
+            }
+        };
+        Ok(Place { host, place })
+    }
+}
+
+/// The value of a registration's key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    process: u32,
+    #[serde(flatten)]
+    place: Place,
+    /// Tells this registration from every other.
+    name: String,
+}
+
+/// A registration that stands, and what extends it.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    number: u32,
+    key: String,
+    record: Record,
+    lease: Duration,
+    id: i64,
+}
+
+fn prefix(calls: &Calls) -> String {
+    format!("{}/backends/", calls.address().path())
+}
+
+/// Registers this process as backend `number`. A process of another place whose lease
+/// has not ended yet is waited for, and so is etcd, for as long.
+pub(super) async fn register(
+    calls: Arc<Calls>,
+    number: u32,
+    place: Place,
+    lease: Duration,
+) -> Result<Kept, ConfigStoreError> {
+    let mut kept = Kept {
+        number,
+        key: format!("{}{number}", prefix(&calls)),
+        record: Record {
+            process: std::process::id(),
+            place,
+            name: name_of_change(),
+        },
+        lease,
+        id: 0,
+    };
+    let deadline = Instant::now() + lease + GRACE;
+    loop {
+        let error = match kept.try_register(&calls).await {
+            Ok(None) => return Ok(kept),
+            Ok(Some(other)) => ConfigStoreError::Registered {
+                address: calls.address().to_string(),
+                number,
+                process: other.process,
+                host: other.place.host,
+            },
+            Err(error) if error.is_outage() => error,
+            Err(error) => return Err(error),
+        };
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl Kept {
+    /// Registers, unless another one lives: that one, then.
+    async fn try_register(
+        &mut self,
+        calls: &Calls,
+    ) -> Result<Option<Record>, ConfigStoreError> {
+        let found = calls.client.get(&self.key).await;
+        let found = found.map_err(|error| calls.translate(error))?;
+        let stored = found.stored.into_iter().next();
+        let revision = stored.as_ref().map_or(0, |stored| stored.revision);
+        // What nobody can read was not written by anybody who lives.
+        let record: Option<Record> =
+            stored.and_then(|stored| serde_json::from_slice(&stored.value).ok());
+        if let Some(other) = record
+            && other.place != self.record.place
+        {
+            return Ok(Some(other));
+        }
+        let id = calls.client.grant(self.lease).await;
+        let id = id.map_err(|error| calls.translate(error))?;
+        let bytes =
+            serde_json::to_vec(&self.record).map_err(|error| ConfigStoreError::Refused {
+                address: calls.address().to_string(),
+                reason: format!("a registration cannot be written as JSON: {error}"),
+            })?;
+        let transaction = Transaction::new()
+            .if_revision(&self.key, revision)
+            .put(&self.key, bytes, Some(id));
+        let written = calls.client.transact(transaction).await;
+        if written.map_err(|error| calls.translate(error))? {
+            self.id = id;
+            return Ok(None);
+        }
+        let _ = calls.client.revoke(id).await;
+        Err(calls.unavailable("another registration came between"))
+    }
+
+    /// Whether it still stands, after its lease was extended.
+    async fn extend(&self, calls: &Calls) -> Result<bool, ConfigStoreError> {
+        let extended = calls.client.keep_alive(self.id).await;
+        if !extended.map_err(|error| calls.translate(error))? {
+            return Ok(false);
+        }
+        // The lease may outlive the key: an etcd with old data may have one without the
+        // other.
+        let found = calls.client.get(&self.key).await;
+        let found = found.map_err(|error| calls.translate(error))?;
+        let record = found.stored.first();
+        let record = record.and_then(|stored| serde_json::from_slice::<Record>(&stored.value).ok());
+        Ok(record.is_some_and(|record| record.name == self.record.name))
+    }
+
+    /// Extends the lease for as long as it is polled, and registers anew if it has ended.
+    async fn keep(mut self, calls: Arc<Calls>) {
+        let mut trouble: Option<Instant> = None;
+        loop {
+            sleep(self.lease / EXTENSIONS).await;
+            let kept = match self.extend(&calls).await {
+                Ok(true) => Ok(None),
+                Ok(false) => self.try_register(&calls).await,
+                Err(error) => Err(error),
+            };
+            let backend = self.number;
+            match kept {
+                Ok(None) => {
+                    if let Some(since) = trouble.take() {
+                        let seconds = since.elapsed().as_secs();
+                        tracing::info!(backend, seconds, "registered in etcd again");
+                    }
+                }
+                Ok(Some(other)) if trouble.is_none() => {
+                    trouble = Some(Instant::now());
+                    let (process, host) = (other.process, other.place.host);
+                    tracing::error!(
+                        backend,
+                        process,
+                        host,
+                        "another process has registered as this backend: stop one of them"
+                    );
+                }
+                Err(error) if trouble.is_none() => {
+                    trouble = Some(Instant::now());
+                    tracing::warn!(
+                        backend,
+                        %error,
+                        "cannot say to etcd that this backend lives; it serves on"
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Backends whose leases have not ended.
+pub(super) async fn claimed(calls: &Calls) -> Result<Vec<Claimed>, ConfigStoreError> {
+    let prefix = prefix(calls);
+    let found = calls.client.get_prefix(&prefix).await;
+    let found = found.map_err(|error| calls.translate(error))?;
+    let claimed = |stored: trefoil_etcd::Stored| {
+        let name = stored.key.strip_prefix(prefix.as_bytes())?;
+        let number = std::str::from_utf8(name).ok()?.parse().ok()?;
+        let record: Option<Record> = serde_json::from_slice(&stored.value).ok();
+        let process = record.map(|record| record.process);
+        Some(Claimed { number, process })
+    };
+    let mut claimed: Vec<Claimed> = found.stored.into_iter().filter_map(claimed).collect();
+    claimed.sort_unstable_by_key(|claimed| claimed.number);
+    Ok(claimed)
+}
+
+/// The right to be a backend, by what etcd and the directory say.
+#[derive(Debug)]
+pub(super) struct Registration {
+    calls: Arc<Calls>,
+    runtime: Arc<OwnRuntime>,
+    key: String,
+    /// The registration's.
+    name: String,
+    keeper: AbortHandle,
+    witness: Option<Witness>,
+    /// Given up last.
+    _local: Option<BackendLock>,
+}
+
+impl Registration {
+    pub(super) fn new(
+        calls: Arc<Calls>,
+        runtime: Arc<OwnRuntime>,
+        kept: Kept,
+        witness: Option<Witness>,
+        local: Option<BackendLock>,
+    ) -> Self {
+        let (key, name) = (kept.key.clone(), kept.record.name.clone());
+        let keeper = runtime.handle().spawn(kept.keep(Arc::clone(&calls)));
+        Registration {
+            calls,
+            runtime,
+            key,
+            name,
+            keeper: keeper.abort_handle(),
+            witness,
+            _local: local,
+        }
+    }
+}
+
+impl Claim for Registration {
+    fn begin_incarnation(&self, number: u32, life: u64) -> Result<u32, ConfigStoreError> {
+        let known = match &self.witness {
+            Some(witness) => witness.count(life)?,
+            None => 0,
+        };
+        let calls = Arc::clone(&self.calls);
+        let begun = async move { calls.begin_incarnation(number, life, known).await };
+        let count = self
+            .runtime
+            .wait(begun)
+            .ok_or_else(|| self.calls.unavailable("its thread has ended"))??;
+        if let Some(witness) = &self.witness {
+            witness.note(life, count)?;
+        }
+        Ok(count)
+    }
+}
+
+impl Drop for Registration {
+    /// Others need not wait for the lease's end. Where etcd is away, they do.
+    fn drop(&mut self) {
+        self.keeper.abort();
+        let calls = Arc::clone(&self.calls);
+        let (key, name) = (self.key.clone(), self.name.clone());
+        let farewell = async move { timeout(FAREWELL, forget(&calls, &key, &name)).await };
+        let _ = self.runtime.wait(farewell);
+    }
+}
+
+/// Takes a registration away, if it is still the one of that name.
+async fn forget(calls: &Calls, key: &str, name: &str) {
+    let Ok(found) = calls.client.get(key).await else {
+        return;
+    };
+    let Some(stored) = found.stored.first() else {
+        return;
+    };
+    let record: Option<Record> = serde_json::from_slice(&stored.value).ok();
+    if record.is_some_and(|record| record.name == name) {
+        let delete = Transaction::new()
+            .if_revision(key, stored.revision)
+            .delete(key);
+        let _ = calls.client.transact(delete).await;
+    }
+}

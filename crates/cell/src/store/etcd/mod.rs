@@ -1,0 +1,183 @@
+//! The configuration of a cell in etcd.
+//!
+//! | key below the address's path | value | written if |
+//! |---|---|---|
+//! | `config` | the configuration, and the incarnations of each backend (as `cell.json` of a directory) | it is still the one that was read, by its revision |
+//! | `backends/N` | who is backend N; bound to a lease of etcd, extended by that process | nobody is, or a dead process of the same place |
+//!
+//! ```text
+//! caller's thread ── a call ──► runtime (one thread) ── gRPC ──► etcd
+//!       ▲                        │ follower: one watch of `config`, says *look*
+//!       └──────── answer ────────┘ keeper of each registration: extends its lease
+//! ```
+//!
+//! The trait is for threads; everything asynchronous lives on one thread of this
+//! store's own, so that it may be called from anywhere, tasks of another runtime
+//! included, and nothing of the caller's has to poll for a lease to be kept.
+//!
+//! A watch is only a hint. What is told to callers was read at a majority of etcd's
+//! members after the hint: so nothing depends on how much of its history etcd has
+//! kept, or on which of its members had it.
+//!
+//! **What goes back is refused.** Config ids grow for as long as a store lives. If etcd
+//! names a lower one than this process has seen, or none, it was restored from a
+//! backup: nothing is read from it or written to it before somebody mends it
+//! ([`EtcdStore::restore`]).
+
+mod calls;
+mod follow;
+mod keeper;
+mod runtime;
+mod settings;
+mod witness;
+
+pub use calls::Held;
+pub use settings::EtcdSettings;
+pub use trefoil_etcd::TlsFiles;
+
+use super::claim::{BackendLock, Claimed};
+use super::document::Incarnations;
+use super::{BackendRegistry, ConfigStore, ConfigStoreError, DirectoryStore};
+use crate::config::CellConfig;
+use crate::etcd_address::EtcdAddress;
+use calls::Calls;
+use runtime::OwnRuntime;
+use std::sync::Arc;
+use std::time::Duration;
+use trefoil_layout::TopologyId;
+
+/// A cell in etcd.
+#[derive(Clone, Debug)]
+pub struct EtcdStore {
+    calls: Arc<Calls>,
+    runtime: Arc<OwnRuntime>,
+    directory: Option<DirectoryStore>,
+    lease: Duration,
+}
+
+impl EtcdStore {
+    /// Prepares to ask etcd; connects when it is first asked.
+    pub fn open(address: &EtcdAddress, settings: &EtcdSettings) -> Result<Self, ConfigStoreError> {
+        let runtime = OwnRuntime::start().map_err(|error| ConfigStoreError::Refused {
+            address: address.to_string(),
+            reason: format!("cannot start a thread for it: {error}"),
+        })?;
+        let calls = {
+            let _entered = runtime.handle().enter();
+            Calls::new(address, settings)?
+        };
+        Ok(EtcdStore {
+            calls: Arc::new(calls),
+            runtime: Arc::new(runtime),
+            directory: None,
+            lease: settings.lease,
+        })
+    }
+
+    /// The same, for backends whose sockets are in `directory`: its locks tell at once
+    /// that a former process of theirs is dead, and what they leave there tells when
+    /// etcd has forgotten something.
+    pub fn in_directory(mut self, directory: DirectoryStore) -> Result<Self, ConfigStoreError> {
+        if directory.load()?.is_some() {
+            return Err(ConfigStoreError::OwnCell(directory.directory().to_owned()));
+        }
+        self.directory = Some(directory);
+        Ok(self)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> &EtcdAddress {
+        self.calls.address()
+    }
+
+    /// What etcd holds, however old; for those who mend it.
+    pub fn look(&self) -> Result<Option<Held>, ConfigStoreError> {
+        let calls = Arc::clone(&self.calls);
+        self.wait(async move { calls.look().await })?
+    }
+
+    /// Writes a configuration and counts over what [`EtcdStore::look`] has found, if
+    /// that is still there, and has this store begin anew with it.
+    pub fn restore(
+        &self,
+        found: Option<&Held>,
+        config: &CellConfig,
+        incarnations: &Incarnations,
+    ) -> Result<(), ConfigStoreError> {
+        let calls = Arc::clone(&self.calls);
+        let (found, config) = (found.cloned(), config.clone());
+        let incarnations = incarnations.clone();
+        self.wait(async move { calls.restore(found, config, incarnations).await })?
+    }
+
+    fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, ConfigStoreError> {
+        self.runtime
+            .wait(work)
+            .ok_or_else(|| self.calls.unavailable("its thread has ended"))
+    }
+}
+
+impl ConfigStore for EtcdStore {
+    fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
+        let calls = Arc::clone(&self.calls);
+        self.wait(async move { calls.load().await })?
+    }
+
+    fn compare_and_swap(
+        &self,
+        expected: Option<TopologyId>,
+        next: &CellConfig,
+    ) -> Result<(), ConfigStoreError> {
+        let (calls, next) = (Arc::clone(&self.calls), next.clone());
+        self.wait(async move { calls.compare_and_swap(expected, next).await })?
+    }
+
+    fn wait_for_change(
+        &self,
+        known: Option<TopologyId>,
+        timeout: Duration,
+    ) -> Result<Option<CellConfig>, ConfigStoreError> {
+        let calls = Arc::clone(&self.calls);
+        self.wait(async move { calls.wait_for_change(known, timeout).await })?
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+}
+
+impl BackendRegistry for EtcdStore {
+    fn claim(&self, number: u32) -> Result<BackendLock, ConfigStoreError> {
+        let local = match &self.directory {
+            Some(directory) => Some(directory.lock_backend(number)?),
+            None => None,
+        };
+        let place = keeper::Place::of(self.directory.as_ref(), number)?;
+        let witness = self
+            .directory
+            .as_ref()
+            .map(|directory| witness::Witness::of(directory, number));
+        let (calls, lease) = (Arc::clone(&self.calls), self.lease);
+        let kept = self.wait(async move { keeper::register(calls, number, place, lease).await })??;
+        let registration = keeper::Registration::new(
+            Arc::clone(&self.calls),
+            Arc::clone(&self.runtime),
+            kept,
+            witness,
+            local,
+        );
+        Ok(BackendLock::new(number, registration))
+    }
+
+    fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError> {
+        let calls = Arc::clone(&self.calls);
+        self.wait(async move { keeper::claimed(&calls).await })?
+    }
+
+    fn incarnations(&self) -> Result<Incarnations, ConfigStoreError> {
+        Ok(self.look()?.map_or_else(Incarnations::new, |held| held.incarnations))
+    }
+}
