@@ -43,6 +43,7 @@ mod descriptors;
 mod error;
 mod exposition;
 mod flush;
+mod follow;
 mod guests;
 mod handover;
 mod hot;

@@ -95,7 +95,7 @@ fn recovery(member: &MemberStats) -> RecoveryStats {
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 33] = [
+pub const METRICS: [MetricInfo; 34] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -123,6 +123,9 @@ pub const METRICS: [MetricInfo; 33] = [
     counter("trefoil_lease_renewals", "Renewals of the lease that readers check", Process(|p| one(p.lease_renewals))),
     counter("trefoil_lease_renewals_late", "Renewals more than twice their period after the one before",
         Process(|p| one(p.lease_renewals_late))),
+    labelled(gauge("trefoil_config_store_trouble", "1 while a configuration store on other machines does not answer, or is refused", Process(|p| by([
+        ("away", p.config_store_away.into()), ("refused", p.config_store_refused.into()),
+    ]))), &["kind"]),
     counter("trefoil_fabric_messages", "Messages through shared-memory rings", Process(|p| one(p.fabric_messages))),
     gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),
     gauge("trefoil_lease_left_seconds", "What is left of the lease; readers stop at 0", Member(|m| {

@@ -13,6 +13,7 @@ use crate::behind::Behind;
 use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
 use crate::descriptors::{SERVER_DESCRIPTORS, raise_descriptor_limit};
 use crate::error::StartError;
+use crate::follow;
 use crate::handover;
 use crate::lease::{self, LEASE};
 use crate::lending::Lending;
@@ -36,7 +37,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
-use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Mode, TokenFile};
+use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetOptions};
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
@@ -117,6 +118,7 @@ impl Server {
                 // The predecessor's, once it is copied.
                 epoch: epoch::FIRST,
                 recovers: config.mode == Mode::R32,
+                count: 0,
             })
         })?;
         running.tend(options.huge_pages)?;
@@ -206,12 +208,14 @@ impl Running {
         let stop = Arc::<Stop>::default();
         let behind = Arc::new(Behind::new(Arc::clone(&stop)));
         let lending = Arc::<Lending>::default();
+        let mut begun = Incarnations::new();
         let members = options
             .members
             .iter()
             .map(|&number| {
                 let share = bound.share();
                 let begins = begins(&config, number)?;
+                begun.insert(number, begins.count);
                 let task = Task {
                     number,
                     epoch: begins.epoch,
@@ -226,7 +230,7 @@ impl Running {
             })
             .collect::<Result<Vec<_>, StartError>>()?;
         let config_store = options.config_store.clone();
-        let state = State::new(members, bound, config_store, config, behind, lending);
+        let state = State::new(members, bound, config_store, config, begun, behind, lending);
         let (stopping, _) = watch::channel(false);
         Ok(Running {
             state: Arc::new(state),
@@ -249,6 +253,9 @@ impl Running {
     fn serve(mut self, fabric: FabricOptions, listeners: Listeners) -> Result<Server, StartError> {
         lease::renew(&self.state);
         self.spawn("trefoil-lease", lease::run)?;
+        if self.state.config_store.is_remote() {
+            self.spawn("trefoil-config", follow::run)?;
+        }
         if let Some(path) = listeners.fabric_socket() {
             let mut target = TargetOptions::new(path);
             target.spin = fabric.spin.unwrap_or(target.spin);
@@ -504,6 +511,8 @@ struct Task {
 /// How a backend begins.
 #[derive(Clone, Copy)]
 struct Begins {
+    /// In the cell's life, from 1.
+    count: u32,
     epoch: u32,
     /// It has forgotten what it acknowledged.
     recovers: bool,
@@ -530,7 +539,11 @@ fn first_epoch(
     }
     let used_up = StartError::IncarnationsUsedUp { number, count };
     let epoch = epoch::of_incarnation(count, number).ok_or(used_up)?;
-    Ok(Begins { epoch, recovers })
+    Ok(Begins {
+        count,
+        epoch,
+        recovers,
+    })
 }
 
 fn make_store(

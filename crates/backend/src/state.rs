@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::Notify;
-use trefoil_cell::{BackendLock, CellConfig, ConfigStore};
+use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations};
 use trefoil_fabric::shm::{Progress, Target};
 use trefoil_layout::control;
 
@@ -42,6 +42,8 @@ pub(crate) struct State {
     /// When [`State::look_at_memory`] did, in milliseconds since `started`.
     looked_ms: AtomicU64,
     pub(crate) config_store: Arc<dyn ConfigStore>,
+    /// How often each member has begun in the cell's life, this time included.
+    pub(crate) begun: Incarnations,
     pub(crate) boot_id: String,
     pub(crate) started: Instant,
     /// Set once, if metrics are served.
@@ -55,6 +57,10 @@ pub(crate) struct State {
     adopting: Mutex<()>,
     pub(crate) turns: Turns,
     pub(crate) behind: Arc<Behind>,
+    /// Of a configuration store on other machines: it does not answer.
+    pub(crate) store_away: AtomicBool,
+    /// What it says is not believed, or cannot be followed.
+    pub(crate) store_refused: AtomicBool,
     stopping: AtomicBool,
     /// What only one process has that is this backend.
     pub(crate) doors: Mutex<Doors>,
@@ -77,6 +83,7 @@ impl State {
         bound: MemoryBound,
         config_store: Arc<dyn ConfigStore>,
         config: CellConfig,
+        begun: Incarnations,
         behind: Arc<Behind>,
         lending: Arc<Lending>,
     ) -> Self {
@@ -91,6 +98,7 @@ impl State {
             gate,
             looked_ms: AtomicU64::new(0),
             config_store,
+            begun,
             boot_id: crate::process::boot_id(),
             started: Instant::now(),
             metrics_address: OnceLock::new(),
@@ -100,6 +108,8 @@ impl State {
             adopting: Mutex::default(),
             turns: Turns::default(),
             behind,
+            store_away: AtomicBool::new(false),
+            store_refused: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             doors: Mutex::default(),
             retirement: Arc::default(),

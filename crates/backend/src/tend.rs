@@ -78,7 +78,10 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             }
             state.correct_memory();
             state.behind.clear();
-            follow(state, &mut complaint);
+            // One on other machines is followed by a thread that may wait for it.
+            if !state.config_store.is_remote() {
+                follow(state, &mut complaint);
+            }
             looked = Instant::now();
         }
         let mut gathered = false;

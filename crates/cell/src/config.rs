@@ -201,14 +201,16 @@ impl CellConfig {
         })
     }
 
-    /// Whether `next` is this configuration but for what a flush changes.
+    /// Whether `next` is this configuration but for what a flush changes: the floor,
+    /// and the id. A configuration that was written anew after its store had lost it
+    /// has another id only.
     pub fn differs_by_flush(&self, next: &CellConfig) -> bool {
         let same = CellConfig {
             config_id: next.config_id,
             flush_floor: next.flush_floor,
             ..self.clone()
         };
-        same == *next && next.flush_floor > self.flush_floor
+        same == *next && next.flush_floor >= self.flush_floor
     }
 
     /// Whether `next` is this configuration but for what a reload of an immutable

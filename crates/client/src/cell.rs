@@ -4,6 +4,7 @@ use crate::carriers::Notices;
 use crate::census::{Census, Hushed};
 use crate::client::Client;
 use crate::error::ConnectError;
+use crate::etcd::EtcdSource;
 use crate::list::Silent;
 use crate::reaches::Reaches;
 use crate::rpc::{Rpc, is_no_grpc};
@@ -31,6 +32,8 @@ pub struct Cell {
 pub(crate) struct Shared {
     address: String,
     location: CellLocation,
+    /// Of a cell in etcd.
+    etcd: Option<EtcdSource>,
     /// Whose shared memory is believed: the user's whose cell was asked for, where a
     /// directory or a socket says who that is.
     pub(crate) servers: UserPolicy,
@@ -62,11 +65,19 @@ impl Cell {
             .and_then(|a| a.locate())
             .map_err(bad)?;
         let rpc = Rpc::new(CONNECT_PATIENCE);
-        let (config, owner) = load(&rpc, address, &location)?;
+        let etcd = match &location {
+            CellLocation::Etcd(etcd) => Some(EtcdSource::open(etcd)?),
+            _ => None,
+        };
+        let (config, owner) = match &etcd {
+            Some(etcd) => (etcd.first(&rpc)?, None),
+            None => load(&rpc, address, &location)?,
+        };
         Ok(Cell {
             inner: Arc::new(Shared {
                 address: address.to_owned(),
                 location,
+                etcd,
                 servers: owner.map_or(UserPolicy::SameUser, |id| UserPolicy::Listed(vec![id])),
                 topology: RwLock::new(Arc::new(Topology::new(Arc::new(config)))),
                 loading: Mutex::default(),
@@ -220,7 +231,10 @@ impl Shared {
     /// Loads the configuration anew; an older one of the same life is ignored.
     pub(crate) fn learn(&self) -> Result<Arc<Topology>, ConnectError> {
         let _loading = self.loading.lock().unwrap_or_else(|e| e.into_inner());
-        let (fresh, _) = load(&self.rpc, &self.address, &self.location)?;
+        let fresh = match &self.etcd {
+            Some(etcd) => etcd.next(&self.rpc, &self.config())?,
+            None => load(&self.rpc, &self.address, &self.location)?.0,
+        };
         let mut known = self.topology.write().unwrap_or_else(|e| e.into_inner());
         if fresh.topology_id() != known.id() && !fresh.topology_id().is_followed_by(known.id()) {
             *known = Arc::new(Topology::new(Arc::new(fresh)));
@@ -264,6 +278,7 @@ fn load(
             Ok((config, Some(*owner)))
         }
         CellLocation::Servers(servers) => Ok((load_from_servers(rpc, address, servers)?, None)),
+        CellLocation::Etcd(etcd) => Err(ConnectError::EtcdLeftOut(etcd.to_string())),
     }
 }
 

@@ -50,6 +50,11 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: WireError,
     },
+    /// A build without etcd.
+    #[error(
+        "{0}: this program was built without cells in etcd: build trefoil-client with its feature `etcd`, or name a server (host:port) or a cell's directory"
+    )]
+    EtcdLeftOut(String),
     /// No runtime for RPC could be started.
     #[error("cannot start the RPC runtime: {0}")]
     Runtime(std::io::Error),
@@ -63,7 +68,7 @@ impl ConnectError {
             ConnectError::Address { source, .. } => {
                 matches!(source, AddressError::NothingThere(_))
             }
-            ConnectError::Config(error) => matches!(error, ConfigStoreError::NoCell(_)),
+            ConnectError::Config(error) => error.is_no_cell() || error.is_outage(),
             ConnectError::Unreachable { is_refusal, .. } => !is_refusal,
             // One that is ending closes connections before it answers, too.
             ConnectError::NoCell { .. } => true,

@@ -24,6 +24,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `cell` | finds the cell, loads its configuration, makes clients |
+//! | `etcd`, `served` | a configuration in etcd, and what backends say of it |
 //! | `client`, `sleep` | a thread's client: a driver, and how it is waited for |
 //! | `get`, `get_many`, `mutate`, `item_use` | operations that are waited for |
 //! | `get_now`, `look` | lookups for those who must not wait, or who write next |
@@ -42,6 +43,7 @@ mod cell;
 mod census;
 mod client;
 mod error;
+mod etcd;
 mod flush;
 mod get;
 mod get_many;
@@ -57,6 +59,7 @@ mod pulse;
 mod reaches;
 mod reload;
 mod rpc;
+mod served;
 mod sleep;
 mod submit;
 mod time;
@@ -75,6 +78,7 @@ pub use mutate::SetOptions;
 pub use owned::{OwnedHit, OwnedLookup};
 pub use reload::{CorpusFormat, ReloadError, Reloaded};
 pub use rpc::{is_nobody_there, status_text};
+pub use served::{Served, served};
 pub use submit::Completion;
 pub use trefoil_client_core::fill::{FillTicket, NoTicket, TICKET_LEN};
 pub use trefoil_client_core::get::MissReason;

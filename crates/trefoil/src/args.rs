@@ -136,7 +136,7 @@ pub(crate) enum Plaintext {
 /// Where the cell is.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct CellAddress {
-    /// host:port[,host:port…], unix:/path (a socket or a cell's directory), or trefoil://…
+    /// host:port[,host:port…], unix:/path (a socket or a cell's directory), etcd://host:port/path, or trefoil://…
     #[arg(
         long,
         env = "TREFOIL_CELL",
@@ -386,7 +386,9 @@ pub(crate) enum CellCommand {
         #[arg(long)]
         json: bool,
     },
-    /// One backend of a directory cell (started by `cell up`)
+    /// Write a cell's configuration into an etcd that has lost it, or was restored from an old backup
+    RestoreConfig(RestoreArgs),
+    /// One backend of a cell (started by `cell up`)
     #[command(hide = true)]
     Backend(BackendArgs),
 }
@@ -396,6 +398,9 @@ pub(crate) struct UpArgs {
     /// Directory of the cell: configuration, sockets, locks
     #[arg(long, value_name = "DIR", required_unless_present = "config")]
     pub dir: Option<PathBuf>,
+    /// Where the configuration is kept: etcd://host:port[,host:port…]/path [default: the directory]
+    #[arg(long = "store", value_name = "ADDR")]
+    pub config_store: Option<String>,
     /// R=1, R=2 (immutable, needs --load) or R=3.2 [default: R=3.2]
     #[arg(long)]
     pub mode: Option<String>,
@@ -438,9 +443,37 @@ pub(crate) enum Restart {
 }
 
 #[derive(Args, Debug, Clone)]
+#[command(long_about = "\
+Write a cell's configuration into an etcd that has lost it, or was restored from an old backup.
+
+The backends are asked what they serve; that is written under a higher config id, with how \
+often each of them has begun. Nothing is written while a backend of the cell does not answer, \
+unless --accept-loss says that those which do not are dead.
+
+What is at stake: a backend that lives and was not asked may know of a later change (a flush, \
+mostly) than the others. Written without it, that change is undone: what was flushed can be \
+read again.")]
+pub(crate) struct RestoreArgs {
+    /// The etcd to write to: etcd://host:port[,host:port…]/path
+    #[arg(long, value_name = "ADDR")]
+    pub store: String,
+    /// Where backends are, besides what etcd still knows: directories of `cell up`, or host:port, with commas
+    #[arg(long, value_name = "WHERE", value_delimiter = ',')]
+    pub from: Vec<String>,
+    /// Backends that do not answer are dead: go on without what they know
+    #[arg(long)]
+    pub accept_loss: bool,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
 pub(crate) struct BackendArgs {
     #[arg(long)]
     pub dir: PathBuf,
+    #[arg(long = "store")]
+    pub config_store: Option<String>,
     #[arg(long, required_unless_present = "spare")]
     pub number: Option<u32>,
     /// Of a process that runs: it is copied while it serves, and goes

@@ -38,6 +38,7 @@ impl Fixed {
         let copies = mode.parse().ok().map(|mode: Mode| mode.copy_count() as u32);
         let mut fixed = Fixed(vec![
             ("dir", shown(&args.dir)),
+            ("store", shown(&args.config_store)),
             ("mode", mode),
             ("backends", shown(&args.backends.or(copies))),
             ("load", shown(&args.load)),
@@ -154,6 +155,7 @@ mod tests {
         check(Fixed::of_serve(&ServeArgs::default()), &known);
         let up = UpArgs {
             dir: None,
+            config_store: None,
             mode: None,
             config: None,
             backends: None,

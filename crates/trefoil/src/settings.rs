@@ -57,6 +57,7 @@ pub(crate) const SERVE_KEYS: [&str; 8] = [
 ];
 pub(crate) const UP_KEYS: [&str; 9] = [
     "dir",
+    "store",
     "mode",
     "backends",
     "load",
@@ -74,6 +75,7 @@ pub(crate) const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
 struct File {
     cell: Option<String>,
     dir: Option<PathBuf>,
+    store: Option<String>,
     backends: Option<u32>,
     load: Option<PathBuf>,
     restart: Option<Restart>,
@@ -291,6 +293,7 @@ pub(crate) fn up_with_file(mut args: UpArgs) -> Result<UpArgs, Failure> {
     let file = read(path, "cell up", &[&UP_KEYS[..], &STORE_KEYS].concat())?;
     fill_store(&mut args.store, &file);
     args.dir = args.dir.or(file.dir);
+    args.config_store = args.config_store.or(file.store);
     args.mode = args.mode.or(file.mode);
     args.backends = args.backends.or(file.backends);
     args.load = args.load.or(file.load);

@@ -217,8 +217,13 @@ impl Trefoil for RpcService {
     ) -> Result<Response<v1::ConfigResponse>, Status> {
         self.count(&self.state.counters.rpc_other);
         let config = trefoil_cell::encode_config(&self.state.config());
+        let begun = |(&backend, &incarnation): (&u32, &u32)| v1::BackendBegun {
+            backend,
+            incarnation,
+        };
         Ok(Response::new(v1::ConfigResponse {
             config: Some(config),
+            begun: self.state.begun.iter().map(begun).collect(),
         }))
     }
 

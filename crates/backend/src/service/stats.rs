@@ -72,6 +72,8 @@ fn process(state: &State) -> v1::ProcessStats {
         unix_ns: clock::host().unix_ns,
         fabric_messages: fabric.messages,
         fabric_clients: fabric.rings_open,
+        config_store_away: state.store_away.load(Ordering::Relaxed),
+        config_store_refused: state.store_refused.load(Ordering::Relaxed),
     }
 }
 

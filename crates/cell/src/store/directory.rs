@@ -40,6 +40,21 @@ pub struct DirectoryStore {
     directory: PathBuf,
 }
 
+/// Gives `bits` to the mode of a file, or takes them.
+fn change_mode(path: &Path, bits: u32, given: bool) -> Result<(), ConfigStoreError> {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+    let change = || {
+        let old = std::fs::metadata(path)?.permissions().mode() & 0o7777;
+        let new = if given { old | bits } else { old & !bits };
+        match old == new {
+            true => Ok(()),
+            false => std::fs::set_permissions(path, Permissions::from_mode(new)),
+        }
+    };
+    change().map_err(|e| fail("change the mode of", path, e).into())
+}
+
 /// The lock on one backend's number.
 #[derive(Debug)]
 struct Locked {
@@ -109,25 +124,19 @@ impl DirectoryStore {
     /// Lets other users find the cell here, or no longer. Who of them comes in is
     /// decided at the sockets; they see the configuration and nothing else.
     pub fn let_others_look(&self, allowed: bool) -> Result<(), ConfigStoreError> {
-        use std::fs::Permissions;
-        use std::os::unix::fs::PermissionsExt as _;
-        let (to_pass, to_read) = (0o011, 0o044);
-        let change = |path: &Path, bits: u32| {
-            let old = std::fs::metadata(path)?.permissions().mode() & 0o7777;
-            let new = if allowed { old | bits } else { old & !bits };
-            match old == new {
-                true => Ok(()),
-                false => std::fs::set_permissions(path, Permissions::from_mode(new)),
-            }
-        };
-        let path = self.config_path();
-        change(&path, to_read).map_err(|e| fail("change the mode of", &path, e))?;
-        // A directory that was open before may hold more than the cell.
-        if allowed {
-            let directory = &self.directory;
-            change(directory, to_pass).map_err(|e| fail("change the mode of", directory, e))?;
+        let to_read = 0o044;
+        change_mode(&self.config_path(), to_read, allowed)?;
+        self.let_others_pass(allowed)
+    }
+
+    /// Lets other users reach the sockets here; what is no longer allowed stays, because
+    /// a directory that was open before may hold more than the cell.
+    pub fn let_others_pass(&self, allowed: bool) -> Result<(), ConfigStoreError> {
+        let to_pass = 0o011;
+        match allowed {
+            true => change_mode(&self.directory, to_pass, true),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn at(directory: &Path) -> Result<Self, ConfigStoreError> {

@@ -68,8 +68,6 @@ impl Place for InDirectory {
 macro_rules! conformance {
     ($($kind:ident: $place:expr;)*) => {$(
         mod $kind {
-            use super::*;
-
             #[test]
             fn keeps_its_promises() {
                 super::keeps_its_promises(&$place);
@@ -104,8 +102,8 @@ macro_rules! conformance {
 }
 
 conformance! {
-    embedded: InMemory(Arc::new(EmbeddedStore::new()));
-    directory: InDirectory(tempfile::tempdir().unwrap());
+    embedded: super::InMemory(std::sync::Arc::new(trefoil_cell::EmbeddedStore::new()));
+    directory: super::InDirectory(tempfile::tempdir().unwrap());
 }
 
 #[cfg(feature = "etcd")]

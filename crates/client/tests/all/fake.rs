@@ -137,6 +137,7 @@ impl v1::trefoil_server::Trefoil for Service {
     ) -> Result<Response<v1::ConfigResponse>, Status> {
         let config = self.config.lock().unwrap();
         Ok(Response::new(v1::ConfigResponse {
+            begun: Vec::new(),
             config: config.as_ref().map(trefoil_cell::encode_config),
         }))
     }

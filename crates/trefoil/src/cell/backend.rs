@@ -1,6 +1,7 @@
-//! `cell backend`: one backend of a directory cell, started by `cell up`.
+//! `cell backend`: one backend of a cell, started by `cell up`.
 
 use crate::args::BackendArgs;
+use crate::cell::home::Home;
 use crate::failure::{Failure, Outcome};
 use crate::settings::StoreSettings;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
-use trefoil_cell::{DirectoryStore, RpcAddress};
+use trefoil_cell::{CellConfig, ConfigStoreError, RpcAddress};
 
 /// What a spare is told, as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -26,7 +27,8 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     crate::logging::start();
     // A backend does not outlive the process that watches it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
-    let store = DirectoryStore::open(&args.dir).map_err(Failure::of)?;
+    let home = Home::open(&args.dir, args.config_store.as_deref())?;
+    let (store, directory) = (home.registry(), home.directory());
     let takes_over = args.take_over || args.spare;
     let settings = StoreSettings::from(&args.store);
     let to_be = match args.number {
@@ -42,14 +44,14 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         },
     };
     let number = to_be.number;
-    let RpcAddress::Unix(unix) = store.rpc_socket(number).map_err(Failure::of)? else {
+    let RpcAddress::Unix(unix) = directory.rpc_socket(number).map_err(Failure::of)? else {
         return Err(Failure::Failed(
-            "a directory cell serves on Unix sockets".into(),
+            "a backend serves on a Unix socket of its directory".into(),
         ));
     };
     let listen = ListenOptions {
         unix: Some(unix),
-        fabric: Some(store.fabric_socket(number).map_err(Failure::of)?),
+        fabric: Some(directory.fabric_socket(number).map_err(Failure::of)?),
         metrics: to_be.metrics,
         users: crate::users::policy(&args.allow_user)?,
         ..ListenOptions::default()
@@ -59,13 +61,16 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
         load: args.load,
-        ..ServerOptions::new(Arc::new(store.clone()), vec![number])
+        ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };
     if takes_over {
-        let lock = || store.lock_backend(number);
-        return crate::serve::take_over(options, &listen, lock, "ready");
+        let claim = || store.claim(number);
+        return crate::serve::take_over(options, &listen, claim, "ready");
     }
-    let lock = store.lock_backend(number).map_err(Failure::of)?;
+    let lock = store.claim(number).map_err(Failure::of)?;
+    if store.is_remote() {
+        check_peers(&home, number)?;
+    }
     let listeners = Listeners::bind(&listen).map_err(Failure::of)?;
     let options = ServerOptions {
         locks: vec![lock],
@@ -85,4 +90,30 @@ fn await_word() -> Result<Option<TakeOver>, Failure> {
     let word = serde_json::from_str(&line);
     word.map(Some)
         .map_err(|e| Failure::doing("cannot understand what to be", e))
+}
+
+/// Refuses a configuration that is older than what another backend of the cell serves:
+/// etcd was restored from an old backup, and this process has not seen what was there.
+fn check_peers(home: &Home, number: u32) -> Result<(), Failure> {
+    let Some(config) = home.registry().load().map_err(Failure::of)? else {
+        return Err(Failure::of(ConfigStoreError::NoCellInEtcd(home.address())));
+    };
+    let others = config.backends.iter().filter(|b| b.number != number);
+    let addresses: Vec<RpcAddress> = others.flat_map(|b| b.addresses.first().cloned()).collect();
+    let answers = trefoil_client::served(&addresses);
+    let served = answers.into_iter().flatten().map(|served| served.config);
+    let Some(served) = served.max_by_key(|config| config.config_id) else {
+        return Ok(());
+    };
+    // It may have been changed since it was looked at.
+    let config = home.registry().load().map_err(Failure::of)?;
+    let is_older = |config: &CellConfig| config.is_older_than(&served);
+    if config.as_ref().is_some_and(|config| !is_older(config)) {
+        return Ok(());
+    }
+    Err(Failure::of(ConfigStoreError::Older {
+        address: home.address(),
+        found: config.as_ref().map(CellConfig::topology_id),
+        known: served.topology_id(),
+    }))
 }

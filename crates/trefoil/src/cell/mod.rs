@@ -1,6 +1,8 @@
 //! `cell`: cells with a process for each backend.
 
 mod backend;
+mod home;
+mod restore;
 mod maintenance;
 mod orders;
 mod program;
@@ -32,6 +34,7 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             load,
             clear_first,
         } => reload(&address, &load, clear_first),
+        CellCommand::RestoreConfig(args) => restore::run(&args),
         CellCommand::Restart {
             backends,
             address,

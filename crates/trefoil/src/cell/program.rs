@@ -1,13 +1,14 @@
 //! The program that backends run, and how one is started.
 
 use crate::args::UpArgs;
+use crate::cell::home::Home;
 use crate::failure::Failure;
 use crate::settings::StoreSettings;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +89,7 @@ impl Program {
 /// What every backend of the cell is started with.
 pub(super) struct Starter {
     pub(super) args: UpArgs,
-    pub(super) dir: PathBuf,
+    pub(super) home: Home,
     pub(super) metrics: Option<SocketAddr>,
 }
 
@@ -130,7 +131,7 @@ impl Starter {
         let mut command = program.command();
         command
             .args(["cell", "backend", "--dir"])
-            .arg(&self.dir)
+            .arg(self.home.directory().directory())
             .args(["--memory", &memory.to_string()])
             .args(["--huge-pages", &settings.huge_pages.to_string()])
             .stdin(Stdio::null())
@@ -152,6 +153,9 @@ impl Starter {
             if let Some(address) = self.metrics_of(number)? {
                 command.args(["--metrics", &address.to_string()]);
             }
+        }
+        if let Some(store) = &self.args.config_store {
+            command.args(["--store", store]);
         }
         if let Some(count) = settings.partition_count {
             command.args(["--partitions", &count.to_string()]);

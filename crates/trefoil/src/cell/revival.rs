@@ -2,6 +2,7 @@
 //! that grows while it dies soon.
 
 use crate::args::{Restart, UpArgs};
+use crate::cell::home::Home;
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::up::RESTART_DEFAULT;
 use crate::failure::Failure;
@@ -12,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
-use trefoil_cell::{ConfigStore as _, DirectoryStore, Mode};
+use trefoil_cell::Mode;
 
 /// The signal's number.
 const KILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -32,8 +33,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// When a backend that has died is started again.
 pub(super) struct Revival {
     restart: Restart,
-    store: DirectoryStore,
-    /// The cell's life; the directory may hold another cell by now.
+    home: Home,
+    /// The cell's life; there may be another one by now.
     life: u64,
     corpus: Option<Corpus>,
 }
@@ -61,15 +62,14 @@ impl Corpus {
 }
 
 impl Revival {
-    pub(super) fn new(args: &UpArgs, dir: &Path) -> Result<Self, Failure> {
-        let store = DirectoryStore::open(dir).map_err(Failure::of)?;
-        let config = store.load().map_err(Failure::of)?;
+    pub(super) fn new(args: &UpArgs, home: &Home) -> Result<Self, Failure> {
+        let config = home.registry().load().map_err(Failure::of)?;
         let config =
             config.ok_or_else(|| Failure::Failed("the cell has no configuration".into()))?;
         let path = args.load.as_ref().filter(|_| config.mode == Mode::R2);
         Ok(Revival {
             restart: args.restart.unwrap_or(RESTART_DEFAULT),
-            store,
+            home: home.clone(),
             life: config.life,
             corpus: path.and_then(|path| Corpus::now(path, config.config_id)),
         })
@@ -81,9 +81,9 @@ impl Revival {
             return Some("it is not restarted (--restart never): restart the whole cell");
         }
         // Whoever cannot read it now will not start either, and says why.
-        let config = self.store.load().ok().flatten()?;
+        let config = self.home.registry().load().ok().flatten()?;
         if config.life != self.life {
-            return Some("it is not restarted: another cell was started in this directory");
+            return Some("it is not restarted: the cell was started anew, by another `cell up`");
         }
         let corpus = self.corpus.as_ref()?;
         let is_same = Corpus::now(&corpus.path, config.config_id).as_ref() == Some(corpus);

@@ -1,6 +1,7 @@
 //! `cell up`: a process for each backend, watched, and started again when it dies.
 
 use crate::args::{Restart, UpArgs};
+use crate::cell::home::Home;
 use crate::cell::maintenance::{Ground, Plan};
 use crate::cell::orders::{Event, Ordered, Orders};
 use crate::cell::program::{Begins, Program, Starter};
@@ -11,15 +12,13 @@ use crate::fixed::Fixed;
 use crate::settings::{MemoryLimit, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
-use trefoil_cell::{
-    BackendConfig, CellAddress, CellConfig, ConfigStore as _, DirectoryStore, Mode,
-};
+use trefoil_cell::{BackendConfig, CellConfig, Mode};
 use trefoil_layout::{KeyHasher, Version};
 
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
@@ -82,36 +81,41 @@ pub(super) fn run(args: UpArgs) -> Outcome {
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     let metrics = crate::serve::metrics_address(metrics)?;
     crate::logging::start();
-    let dir = configure(&args, dir, mode, count)?;
+    let home = configure(&args, dir, mode, count)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?;
-    let starter = Starter { args, dir, metrics };
+    let starter = Starter {
+        args,
+        home,
+        metrics,
+    };
     runtime.block_on(supervise(&given, starter, mode, count))
 }
 
-/// Writes the cell's configuration and returns its directory, absolute.
-fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBuf, Failure> {
-    let store = DirectoryStore::create(dir).map_err(Failure::of)?;
-    // Whoever runs in this directory keeps its configuration.
+/// Writes the cell's configuration and returns where it is.
+fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, Failure> {
+    let home = Home::create(dir, args.config_store.as_deref())?;
+    let (store, directory) = (home.registry(), home.directory());
+    // Whoever runs there keeps its configuration.
     let known = store.load().map_err(Failure::of)?;
     let ever = known
         .as_ref()
         .map_or(0, |config| config.backends.len() as u32);
     for number in 0..count.max(ever) {
-        drop(store.lock_backend(number).map_err(Failure::of)?);
+        drop(store.claim(number).map_err(Failure::of)?);
     }
     let settings = StoreSettings::from(&args.store);
     let backend = |number| {
         Ok(BackendConfig {
             number,
-            addresses: vec![store.rpc_socket(number).map_err(Failure::of)?],
-            fabric_socket: Some(store.fabric_socket(number).map_err(Failure::of)?),
+            addresses: vec![directory.rpc_socket(number).map_err(Failure::of)?],
+            fabric_socket: Some(directory.fabric_socket(number).map_err(Failure::of)?),
         })
     };
     let expected = known.as_ref().map(CellConfig::topology_id);
-    // Ids in one directory grow through all lives.
+    // Ids in one store grow through all lives.
     let last_id = known.as_ref().map_or(0, |config| config.config_id);
     let config = CellConfig {
         life: crate::settings::random_life(),
@@ -130,10 +134,8 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<PathBu
     store
         .compare_and_swap(expected, &config)
         .map_err(Failure::of)?;
-    store
-        .let_others_look(!args.allow_user.is_empty())
-        .map_err(Failure::of)?;
-    Ok(store.directory().to_owned())
+    home.let_others_look(!args.allow_user.is_empty())?;
+    Ok(home)
 }
 
 async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> Outcome {
@@ -158,15 +160,15 @@ async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> 
     for backend in &mut backends {
         backend.await_ready().await?;
     }
-    let mut orders = Orders::listen(&starter.dir)?;
-    let address = CellAddress::Path(starter.dir.clone()).to_string();
+    let mut orders = Orders::listen(starter.home.directory().directory())?;
+    let address = starter.home.address();
     let pids: Vec<u32> = backends.iter().map(Backend::pid).collect();
     print_line(&format!(
         "ready {}",
         serde_json::json!({ "cell": address, "pids": pids })
     ))?;
     let mut memory = MemoryLimit::new(&address, first_memory);
-    let revival = Revival::new(args, &starter.dir)?;
+    let revival = Revival::new(args, &starter.home)?;
     let mut drained = BTreeSet::new();
     let mut plan: Option<Plan> = None;
     let mut ordered: Option<Ordered> = None;

@@ -155,6 +155,11 @@ impl Calls {
         Ok(held)
     }
 
+    pub(super) fn believe(&self, config: &CellConfig) {
+        *lock(&self.newest) = Some(config.clone());
+        *lock(&self.read) = None;
+    }
+
     /// Remembers the newest configuration.
     fn note(&self, config: &CellConfig) {
         let mut newest = lock(&self.newest);

@@ -110,6 +110,12 @@ impl EtcdStore {
         self.wait(async move { calls.restore(found, config, incarnations).await })?
     }
 
+    /// Has this store take `config` for the newest, whatever was seen before: for those
+    /// who know that the cell has begun anew.
+    pub fn believe(&self, config: &CellConfig) {
+        self.calls.believe(config);
+    }
+
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
