@@ -21,6 +21,10 @@ linked_store() {
   cargo test --release --locked -p trefoil-coordination --test outages
   FRESHNESS_CHANGES=100000 cargo test --release --locked -p trefoil-freshness --test fresh
 }
+etcd_outage() {
+  TREFOIL_TEST_OUTAGE_S=60 cargo test --release --locked -p trefoil --features full --test all \
+    -- --exact etcd::without_etcd_nothing_fails_and_nothing_waits --nocapture
+}
 loom() {
   RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-layout --test loom --target-dir target/loom
 }
@@ -72,6 +76,7 @@ stage "lints" cargo clippy --release --workspace --features trefoil/full --all-t
 stage "commands that a plain build is without" \
   cargo test --release --locked --quiet -p trefoil --test all left_out::
 stage "linked store: kills, 200 pauses past the lease, an etcd that is killed and restored, 100,000 changes" linked_store
+stage "a cell at work while etcd is dead for 60 s" etcd_outage
 stage "linked store, $linked_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil-linked-sim -- --seeds "$linked_seeds"
 stage "linked store, $linked_seeds seeds, maps that change all the time" \

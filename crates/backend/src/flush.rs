@@ -132,6 +132,7 @@ impl State {
         if !current.differs_by_flush(&next) {
             return Err(FlushError::OtherConfig(id));
         }
+        let is_flush = next.flush_floor > current.flush_floor;
         for member in &self.members {
             member.store.raise_flush_floor(next.flush_floor);
         }
@@ -139,7 +140,10 @@ impl State {
         for member in &self.members {
             member.change_config(id);
         }
-        tracing::info!(config_id = id, "flushed");
+        match is_flush {
+            true => tracing::info!(config_id = id, "flushed"),
+            false => tracing::info!(config_id = id, "the configuration was written anew"),
+        }
         Ok(self.config())
     }
 }

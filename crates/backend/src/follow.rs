@@ -74,7 +74,9 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
             let seconds = took.as_secs();
             tracing::info!(seconds, "the configuration store is back");
         }
-        state.store_refused.store(refused.is_some(), Ordering::Relaxed);
+        state
+            .store_refused
+            .store(refused.is_some(), Ordering::Relaxed);
         let pause = match refused {
             None => {
                 if let Some(took) = refusal.end(now) {

@@ -119,10 +119,9 @@ impl EtcdClient {
 
     /// Whether its comparisons held, and so its writes were carried out.
     pub async fn transact(&self, transaction: Transaction) -> Result<bool, EtcdError> {
-        self.call(
-            transaction.into_request(),
-            |channel, request| async move { KvClient::new(channel).txn(request).await },
-        )
+        self.call(transaction.into_request(), |channel, request| async move {
+            KvClient::new(channel).txn(request).await
+        })
         .await
         .map(|answer| answer.succeeded)
     }
@@ -182,8 +181,7 @@ impl EtcdClient {
                 let _ = requests.try_send(request);
                 tokio_stream::wrappers::ReceiverStream::new(receiver)
             });
-            let mut client =
-                WatchClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
+            let mut client = WatchClient::new(channel).max_decoding_message_size(MESSAGE_LEN_MAX);
             let answers = client.watch(request).await?.into_inner();
             Ok(Response::new(Watch {
                 _requests: requests,

@@ -130,7 +130,10 @@ mod tests {
             password: "hush".to_owned(),
         });
         let shown = format!("{options:?}");
-        assert!(shown.contains("cells") && !shown.contains("hush"), "{shown}");
+        assert!(
+            shown.contains("cells") && !shown.contains("hush"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -252,9 +252,7 @@ impl DirectoryStore {
     /// Replaces the file. The caller holds the lock on it.
     fn write(&self, document: &Document) -> Result<(), ConfigStoreError> {
         let path = self.config_path();
-        let bytes = document
-            .to_bytes()
-            .map_err(|e| fail("write", &path, e))?;
+        let bytes = document.to_bytes().map_err(|e| fail("write", &path, e))?;
         Ok(replace(&path, &bytes)?)
     }
 }
@@ -329,6 +327,8 @@ impl BackendRegistry for DirectoryStore {
     }
 
     fn incarnations(&self) -> Result<Incarnations, ConfigStoreError> {
-        Ok(self.read()?.map_or_else(Incarnations::new, |d| d.incarnations))
+        Ok(self
+            .read()?
+            .map_or_else(Incarnations::new, |d| d.incarnations))
     }
 }

@@ -109,7 +109,9 @@ pub enum ConfigStoreError {
     #[error("{0} holds no cell: start one with `trefoil cell up --store {0}`")]
     NoCellInEtcd(String),
     /// A store on other machines does not answer.
-    #[error("{address}: {reason}; the cell's data is served without it, its configuration stays as it is meanwhile")]
+    #[error(
+        "{address}: {reason}; the cell's data is served without it, its configuration stays as it is meanwhile"
+    )]
     Unavailable {
         /// Which store.
         address: String,
@@ -117,7 +119,9 @@ pub enum ConfigStoreError {
         reason: String,
     },
     /// The same while something was being changed.
-    #[error("{address}: {reason}; whether the change has taken effect is not known: look, and try again")]
+    #[error(
+        "{address}: {reason}; whether the change has taken effect is not known: look, and try again"
+    )]
     Undecided {
         /// Which store.
         address: String,
@@ -163,7 +167,9 @@ pub enum ConfigStoreError {
     #[error("{0} holds a cell of its own (cell.json): choose another directory for one in etcd")]
     OwnCell(PathBuf),
     /// Another process, elsewhere, is this backend.
-    #[error("backend {number} is registered in {address} as process {process} on host {host}, which lives: stop it first")]
+    #[error(
+        "backend {number} is registered in {address} as process {process} on host {host}, which lives: stop it first"
+    )]
     Registered {
         /// Which store.
         address: String,

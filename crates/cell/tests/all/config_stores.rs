@@ -197,7 +197,9 @@ fn wakes_all_who_wait(place: &dyn Place) {
             scope.spawn(move || {
                 let mut known = None;
                 while known != id(LAST) {
-                    let seen = store.wait_for_change(known, Duration::from_secs(20)).unwrap();
+                    let seen = store
+                        .wait_for_change(known, Duration::from_secs(20))
+                        .unwrap();
                     let seen = seen.expect("it changes").topology_id();
                     assert!(
                         known.is_none_or(|known| known.is_followed_by(seen)),

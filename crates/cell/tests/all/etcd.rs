@@ -32,7 +32,9 @@ impl InEtcd {
     }
 
     fn address(&self) -> EtcdAddress {
-        format!("etcd://{}/cells/mail", self.etcd.host()).parse().unwrap()
+        format!("etcd://{}/cells/mail", self.etcd.host())
+            .parse()
+            .unwrap()
     }
 
     fn store(&self) -> EtcdStore {
@@ -114,7 +116,11 @@ fn what_a_watch_has_missed_and_etcd_has_forgotten_is_learned() {
     let mut place = InEtcd::start();
     let (store, waiting) = (place.store(), place.store());
     store.compare_and_swap(None, &config(1)).unwrap();
-    assert_eq!(waiting.wait_for_change(id(1), SOON).unwrap(), None, "it stands");
+    assert_eq!(
+        waiting.wait_for_change(id(1), SOON).unwrap(),
+        None,
+        "it stands"
+    );
     let waiter = std::thread::spawn(move || {
         let seen = waiting.wait_for_change(id(1), PATIENCE);
         (seen, waiting)
@@ -128,7 +134,10 @@ fn what_a_watch_has_missed_and_etcd_has_forgotten_is_learned() {
         next["config_id"] = config_id.into();
         std::fs::write(&file, serde_json::to_vec(&next).unwrap()).unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
-        place.etcd.ctl(&["put", "cells/mail/config", &text]).unwrap();
+        place
+            .etcd
+            .ctl(&["put", "cells/mail/config", &text])
+            .unwrap();
     }
     place.etcd.compact().unwrap();
     let (seen, waiting) = waiter.join().unwrap();
@@ -159,7 +168,10 @@ fn an_outage_is_waited_for_and_named() {
         assert!(error.is_outage(), "{error}");
         let text = error.to_string();
         let address = place.address().to_string();
-        assert!(text.contains(&address) && text.contains("refused"), "{text}");
+        assert!(
+            text.contains(&address) && text.contains("refused"),
+            "{text}"
+        );
     }
     place.etcd.run().unwrap();
     store.compare_and_swap(id(1), &config(2)).unwrap();
@@ -208,7 +220,9 @@ fn an_etcd_that_hangs_is_given_up() {
 #[test]
 fn it_can_be_asked_from_inside_another_runtime() {
     let place = InEtcd::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let store = place.store();
         store.compare_and_swap(None, &config(1)).unwrap();
@@ -267,7 +281,13 @@ fn a_killed_backend_is_named_until_its_lease_ends() {
     store.compare_and_swap(None, &config(1)).unwrap();
     let claiming = Claiming::start(&place, "there");
     let pid = claiming.0.id();
-    let is_there = || store.claimed().unwrap() == [Claimed { number: 0, process: Some(pid) }];
+    let is_there = || {
+        store.claimed().unwrap()
+            == [Claimed {
+                number: 0,
+                process: Some(pid),
+            }]
+    };
     eventually(|| is_there().then_some(()));
     // Longer than a lease: it is kept.
     std::thread::sleep(LEASE + LEASE / 2);
@@ -375,7 +395,10 @@ fn an_etcd_restored_from_an_old_backup_is_refused_until_it_is_mended() {
             .unwrap();
         let refused = mender.restore(found.as_ref(), &config(99), &[].into());
         assert!(matches!(refused, Err(ConfigStoreError::Conflict { .. })));
-        assert_eq!(store.wait_for_change(Some(known), PATIENCE).unwrap(), Some(next));
+        assert_eq!(
+            store.wait_for_change(Some(known), PATIENCE).unwrap(),
+            Some(next)
+        );
         assert_eq!(lock.begin_incarnation(LIFE).unwrap(), count + 1);
     }
 }
@@ -406,16 +429,31 @@ fn nonsense_in_etcd_is_named() {
     let place = InEtcd::start();
     let store = place.store();
     for nonsense in ["", "{}", "null", "[1]"] {
-        place.etcd.ctl(&["put", "cells/mail/config", nonsense]).unwrap();
+        place
+            .etcd
+            .ctl(&["put", "cells/mail/config", nonsense])
+            .unwrap();
         let text = store.load().unwrap_err().to_string();
         assert!(text.contains("key cells/mail/config"), "{text}");
         assert!(text.contains("no valid configuration"), "{text}");
     }
     // Others' keys are not ours.
-    place.etcd.ctl(&["put", "cells/mail/backends/x", "?"]).unwrap();
-    place.etcd.ctl(&["put", "cells/mail/backends/1", "?"]).unwrap();
+    place
+        .etcd
+        .ctl(&["put", "cells/mail/backends/x", "?"])
+        .unwrap();
+    place
+        .etcd
+        .ctl(&["put", "cells/mail/backends/1", "?"])
+        .unwrap();
     let claimed = store.claimed().unwrap();
-    assert_eq!(claimed, [Claimed { number: 1, process: None }]);
+    assert_eq!(
+        claimed,
+        [Claimed {
+            number: 1,
+            process: None
+        }]
+    );
     store.claim(1).unwrap();
 }
 
@@ -492,14 +530,14 @@ fn certificates_are_shown_and_looked_at() {
     let mut other_identity = with_tls(&client, true);
     let tls = other_identity.tls.as_mut().unwrap();
     tls.identity = Some((stranger.certificate.clone(), stranger.key.clone()));
-    for (who, settings) in [
-        ("without TLS", settings()),
-        ("without a certificate", with_tls(&client, false)),
-        ("who trusts somebody else", with_tls(&stranger, true)),
-        ("whom somebody else vouches for", other_identity),
+    for (settings, hint) in [
+        (settings(), "name its authority in TREFOIL_ETCD_CA"),
+        (with_tls(&client, false), "name one in TREFOIL_ETCD_CERT"),
+        (with_tls(&stranger, true), "invalid peer certificate"),
+        (other_identity, "BadCertificate"),
     ] {
-        let error = open(&settings).load().unwrap_err();
-        eprintln!("{who}: {error}");
+        let error = open(&settings).load().unwrap_err().to_string();
+        assert!(error.contains(hint), "{hint}: {error}");
     }
 }
 
@@ -554,7 +592,11 @@ fn users_are_let_in_by_their_passwords() {
         ("nobody", None, "user name is empty"),
         ("wrong", Some(("cells", &wrong)), "authentication failed"),
         ("unknown", Some(("nobody", &right)), "authentication failed"),
-        ("without rights", Some(("other", &right)), "permission denied"),
+        (
+            "without rights",
+            Some(("other", &right)),
+            "permission denied",
+        ),
     ] {
         let store = open(user);
         for error in [
@@ -563,7 +605,10 @@ fn users_are_let_in_by_their_passwords() {
             store.compare_and_swap(None, &config(1)).unwrap_err(),
             store.claim(1).map(drop).unwrap_err(),
         ] {
-            assert!(matches!(error, ConfigStoreError::Refused { .. }), "{who}: {error}");
+            assert!(
+                matches!(error, ConfigStoreError::Refused { .. }),
+                "{who}: {error}"
+            );
             let text = error.to_string();
             assert!(text.contains(hint), "{who}: {text}");
             assert!(text.contains("begin with c/"), "{who}: {text}");

@@ -210,9 +210,8 @@ fn plan(
             newest.life, other.config.life
         ));
     }
-    let is_other = |served: &&Served| {
-        served.config.config_id == newest.config_id && served.config != *newest
-    };
+    let is_other =
+        |served: &&Served| served.config.config_id == newest.config_id && served.config != *newest;
     if served.iter().any(|served| is_other(&served)) {
         return Err(format!(
             "backends answer that serve two configurations of one id ({}): stop those of one of \
@@ -243,7 +242,11 @@ fn plan(
              read again). If {} dead, say --accept-loss",
             list(&silent),
             if silent.len() == 1 { "does" } else { "do" },
-            if silent.len() == 1 { "it is" } else { "they are" },
+            if silent.len() == 1 {
+                "it is"
+            } else {
+                "they are"
+            },
         ));
     }
     let counted = held
@@ -387,18 +390,28 @@ mod tests {
             // Somebody has gone on from the old one.
             (Some((config(7, 12), vec![])), [1, 3, 2], Some(13)),
             // The configuration has not changed since, the starts have.
-            (Some((config(7, 9), vec![(0, 1), (1, 1), (2, 1)])), [1, 3, 2], Some(10)),
-            (Some((config(7, 9), vec![(0, 1), (1, 3), (2, 2)])), [1, 3, 2], None),
+            (
+                Some((config(7, 9), vec![(0, 1), (1, 1), (2, 1)])),
+                [1, 3, 2],
+                Some(10),
+            ),
+            (
+                Some((config(7, 9), vec![(0, 1), (1, 3), (2, 2)])),
+                [1, 3, 2],
+                None,
+            ),
         ] {
-            let held = held.map(|(config, counts)| {
-                (config, counts.into_iter().collect::<Incarnations>())
-            });
+            let held =
+                held.map(|(config, counts)| (config, counts.into_iter().collect::<Incarnations>()));
             let held = held.as_ref().map(|(config, counts)| (config, counts));
             let plan = plan(held, &all(&served, counts), false).unwrap();
             assert_eq!(plan.next.as_ref().map(|next| next.config_id), expected);
             assert_eq!(plan.incarnations, [(0, 1), (1, 3), (2, 2)].into());
             if let Some(next) = plan.next {
-                let same = CellConfig { config_id: 9, ..next };
+                let same = CellConfig {
+                    config_id: 9,
+                    ..next
+                };
                 assert_eq!(same, served);
             }
         }
@@ -438,8 +451,16 @@ mod tests {
         let later = config(8, 11);
         for (held, heard, hint) in [
             (None, vec![], "no backend answers"),
-            (None, vec![says(&served, 0, 1), says(&later, 1, 1)], "two lives"),
-            (None, vec![says(&served, 0, 1), says(&other, 1, 1)], "two configurations"),
+            (
+                None,
+                vec![says(&served, 0, 1), says(&later, 1, 1)],
+                "two lives",
+            ),
+            (
+                None,
+                vec![says(&served, 0, 1), says(&other, 1, 1)],
+                "two configurations",
+            ),
             (Some(&later), all(&served, [1; 3]), "later life"),
         ] {
             let counts = Incarnations::new();
@@ -458,11 +479,17 @@ mod tests {
             let counts = Incarnations::new();
             plan(held.map(|config| (config, &counts)), heard, true)
         };
-        let older = CellConfig { config_id: 4, ..served.clone() };
+        let older = CellConfig {
+            config_id: 4,
+            ..served.clone()
+        };
         for held in [None, Some(&older)] {
             assert_eq!(plan_of(held, &heard).unwrap().next.unwrap(), served);
         }
-        let newer = CellConfig { config_id: 10, ..served.clone() };
+        let newer = CellConfig {
+            config_id: 10,
+            ..served.clone()
+        };
         for refusal in [plan_of(Some(&newer), &heard), plan_of(None, &heard[..2])] {
             assert!(refusal.unwrap_err().contains("anew with its corpus"));
         }

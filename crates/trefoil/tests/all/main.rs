@@ -9,6 +9,7 @@ mod commands;
 mod dashboards;
 mod doctor;
 mod doors;
+mod etcd;
 #[cfg(feature = "bench")]
 mod failures;
 mod flush;

@@ -41,6 +41,8 @@ pub(super) struct Calls {
     address: EtcdAddress,
     pub(super) client: Arc<EtcdClient>,
     key: String,
+    /// What may be missing where a connection is closed without a word.
+    hint: &'static str,
     /// The newest configuration that this process has seen here.
     newest: Mutex<Option<CellConfig>>,
     /// What was read last, and at which ring.
@@ -72,6 +74,7 @@ impl Calls {
         })?;
         Ok(Calls {
             key: format!("{}/config", address.path()),
+            hint: settings.hint(),
             address: address.clone(),
             client: Arc::new(client),
             newest: Mutex::default(),
@@ -95,10 +98,17 @@ impl Calls {
     pub(super) fn translate(&self, error: EtcdError) -> ConfigStoreError {
         let address = self.address.to_string();
         match error {
-            EtcdError::Unavailable(_) => ConfigStoreError::Unavailable {
-                address,
-                reason: error.to_string(),
-            },
+            EtcdError::Unavailable(reason) => {
+                let is_broken = reason.contains("broken pipe")
+                    || reason.contains("closed")
+                    || reason.contains("reset")
+                    || reason.contains("alert");
+                let hint = if is_broken { self.hint } else { "" };
+                ConfigStoreError::Unavailable {
+                    address,
+                    reason: format!("etcd cannot be reached: {reason}{hint}"),
+                }
+            }
             EtcdError::Refused(_) => ConfigStoreError::Refused {
                 address,
                 reason: format!(
@@ -163,7 +173,10 @@ impl Calls {
     /// Remembers the newest configuration.
     fn note(&self, config: &CellConfig) {
         let mut newest = lock(&self.newest);
-        if newest.as_ref().is_none_or(|known| !config.is_older_than(known)) {
+        if newest
+            .as_ref()
+            .is_none_or(|known| !config.is_older_than(known))
+        {
             *newest = Some(config.clone());
         }
     }
@@ -345,9 +358,9 @@ impl Calls {
         {
             let newest = lock(&self.newest).clone();
             let is_old = |config: Option<&CellConfig>| {
-                newest.as_ref().is_some_and(|newest| {
-                    config.is_none_or(|config| config.is_older_than(newest))
-                })
+                newest
+                    .as_ref()
+                    .is_some_and(|newest| config.is_none_or(|config| config.is_older_than(newest)))
             };
             if !is_old(config.as_ref()) {
                 return Ok(config);

@@ -42,9 +42,7 @@ impl Place {
         let place = match directory {
             None => name_of_change(),
             Some(directory) => {
-                let path = directory
-                    .directory()
-                    .join(format!("backend-{number}.lock"));
+                let path = directory.directory().join(format!("backend-{number}.lock"));
                 let file = std::fs::metadata(&path)
                     .map_err(|e| crate::store::file::fail("inspect", &path, e))?;
                 let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -121,10 +119,7 @@ pub(super) async fn register(
 
 impl Kept {
     /// Registers, unless another one lives: that one, then.
-    async fn try_register(
-        &mut self,
-        calls: &Calls,
-    ) -> Result<Option<Record>, ConfigStoreError> {
+    async fn try_register(&mut self, calls: &Calls) -> Result<Option<Record>, ConfigStoreError> {
         let found = calls.client.get(&self.key).await;
         let found = found.map_err(|error| calls.translate(error))?;
         let stored = found.stored.into_iter().next();
@@ -144,9 +139,10 @@ impl Kept {
                 address: calls.address().to_string(),
                 reason: format!("a registration cannot be written as JSON: {error}"),
             })?;
-        let transaction = Transaction::new()
-            .if_revision(&self.key, revision)
-            .put(&self.key, bytes, Some(id));
+        let transaction =
+            Transaction::new()
+                .if_revision(&self.key, revision)
+                .put(&self.key, bytes, Some(id));
         let written = calls.client.transact(transaction).await;
         if written.map_err(|error| calls.translate(error))? {
             self.id = id;

@@ -167,7 +167,8 @@ impl BackendRegistry for EtcdStore {
             .as_ref()
             .map(|directory| witness::Witness::of(directory, number));
         let (calls, lease) = (Arc::clone(&self.calls), self.lease);
-        let kept = self.wait(async move { keeper::register(calls, number, place, lease).await })??;
+        let kept =
+            self.wait(async move { keeper::register(calls, number, place, lease).await })??;
         let registration = keeper::Registration::new(
             Arc::clone(&self.calls),
             Arc::clone(&self.runtime),
@@ -184,6 +185,8 @@ impl BackendRegistry for EtcdStore {
     }
 
     fn incarnations(&self) -> Result<Incarnations, ConfigStoreError> {
-        Ok(self.look()?.map_or_else(Incarnations::new, |held| held.incarnations))
+        Ok(self
+            .look()?
+            .map_or_else(Incarnations::new, |held| held.incarnations))
     }
 }

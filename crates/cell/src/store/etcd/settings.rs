@@ -58,7 +58,8 @@ impl EtcdSettings {
         };
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name| variable(name).map(PathBuf::from);
-        let both = |one: &str, other: &str| refuse(format!("{one} is set, {other} is not: set both"));
+        let both =
+            |one: &str, other: &str| refuse(format!("{one} is set, {other} is not: set both"));
         let identity = match (path(CERTIFICATE), path(KEY)) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
@@ -95,6 +96,17 @@ impl EtcdSettings {
             plaintext,
             lease: LEASE_DEFAULT,
         })
+    }
+
+    /// What may be missing where etcd closes a connection without a word.
+    pub(super) fn hint(&self) -> &'static str {
+        match &self.tls {
+            None => " (if it speaks TLS, name its authority in TREFOIL_ETCD_CA)",
+            Some(tls) if tls.identity.is_none() => {
+                " (if it asks for certificates, name one in TREFOIL_ETCD_CERT and TREFOIL_ETCD_KEY)"
+            }
+            Some(_) => "",
+        }
     }
 
     /// For the client of the etcd at `address`.
