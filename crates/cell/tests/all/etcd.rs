@@ -534,7 +534,10 @@ fn certificates_are_shown_and_looked_at() {
         (settings(), "name its authority in TREFOIL_ETCD_CA"),
         (with_tls(&client, false), "name one in TREFOIL_ETCD_CERT"),
         (with_tls(&stranger, true), "invalid peer certificate"),
-        (other_identity, "BadCertificate"),
+        (
+            other_identity,
+            "does it take the certificate of TREFOIL_ETCD_CERT",
+        ),
     ] {
         let error = open(&settings).load().unwrap_err().to_string();
         assert!(error.contains(hint), "{hint}: {error}");

@@ -127,10 +127,29 @@ fn failed(output: &Output, hints: &[&str]) {
     }
 }
 
+/// How long GETs took, and when they ended.
+type Took = Vec<(Instant, Duration)>;
+
+/// p50, p99 and p99.9 of the GETs that ended within a time, for people to read.
+fn percentiles(took: &Took, from: Instant, to: Instant) -> String {
+    let within = took.iter().filter(|(end, _)| (from..to).contains(end));
+    let mut sorted: Vec<Duration> = within.map(|(_, took)| *took).collect();
+    sorted.sort_unstable();
+    let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
+    let count = sorted.len();
+    format!(
+        "{count} GETs, p50 {:?}, p99 {:?}, p99.9 {:?}",
+        at(0.5),
+        at(0.99),
+        at(0.999)
+    )
+}
+
 /// Stores and reads until told to stop; every operation has to succeed and every value
-/// to be found. Returns how many there were, and the longest.
-fn load(client: &mut Client, name: &str, stop: &AtomicBool) -> (u64, Duration) {
+/// to be found. Returns how many there were, the longest, and those that read.
+fn load(client: &mut Client, name: &str, stop: &AtomicBool) -> (u64, Duration, Took) {
     let (mut count, mut longest) = (0, Duration::ZERO);
+    let mut gets = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let (key, value) = (format!("{name}-{}", count % 1000), format!("value {count}"));
         let begin = Instant::now();
@@ -146,11 +165,13 @@ fn load(client: &mut Client, name: &str, stop: &AtomicBool) -> (u64, Duration) {
                 Ok(Lookup::Hit(hit)) => assert_eq!(hit.value, value.as_bytes(), "{key}"),
                 other => panic!("{key}: {other:?}"),
             }
-            longest = longest.max(begin.elapsed());
+            let took = begin.elapsed();
+            longest = longest.max(took);
+            gets.push((begin + took, took));
         }
         count += 5;
     }
-    (count, longest)
+    (count, longest, gets)
 }
 
 #[test]
@@ -232,7 +253,10 @@ fn without_etcd_nothing_fails_and_nothing_waits() {
             }
             count
         });
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_millis(500));
+        let begin = Instant::now();
+        std::thread::sleep(Duration::from_secs(2));
+        let dead = Instant::now();
         place.etcd.kill();
         std::thread::sleep(outage / 2);
         // A new client cannot find the cell, and is told why; nothing can be changed.
@@ -243,13 +267,16 @@ fn without_etcd_nothing_fails_and_nothing_waits() {
         let flush = run(&["cell", "flush", "--cell", &place.socket(0)]);
         failed(&flush, &["etcd cannot be reached"]);
         // Nor does it need etcd that a backend dies: the others answer.
+        let killed = Instant::now();
         cell.kill(2);
         std::thread::sleep(outage / 2);
         place.etcd.run().unwrap();
+        let hangs = Instant::now();
         {
             let _hanging = Hanging::new(place.etcd.pid().unwrap());
             std::thread::sleep(outage / 2);
         }
+        let end = Instant::now();
         // It comes back when etcd is there.
         eventually("backend 2 comes back", || {
             let output = cell.run(&["cell", "status", "--json"]);
@@ -259,8 +286,16 @@ fn without_etcd_nothing_fails_and_nothing_waits() {
         });
         drop(ends);
         for worker in workers {
-            let (count, longest) = worker.join().unwrap();
+            let (count, longest, gets) = worker.join().unwrap();
             eprintln!("{count} operations, none failed, the longest took {longest:?}");
+            for (what, from, to) in [
+                ("with etcd", begin, dead),
+                ("etcd dead", dead, killed),
+                ("and a backend", killed, hangs),
+                ("etcd hangs", hangs, end),
+            ] {
+                eprintln!("  {what}: {}", percentiles(&gets, from, to));
+            }
             assert!(count > 1000, "{count}");
             // A lease, and what a busy machine adds; far from any patience with etcd.
             assert!(longest < Duration::from_secs(2), "{longest:?}");
@@ -345,7 +380,7 @@ fn an_old_backup_is_refused_loudly_and_mended() {
             (is_well && status["config_id"] == id).then_some(())
         });
         drop(ends);
-        let (count, longest) = worker.join().unwrap();
+        let (count, longest, _) = worker.join().unwrap();
         eprintln!("{count} operations, none failed, the longest took {longest:?}");
     });
     assert_eq!(text(&cell.run(&["get", "kept"]).stdout).trim_end(), "value");

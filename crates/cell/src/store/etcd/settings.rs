@@ -105,7 +105,7 @@ impl EtcdSettings {
             Some(tls) if tls.identity.is_none() => {
                 " (if it asks for certificates, name one in TREFOIL_ETCD_CERT and TREFOIL_ETCD_KEY)"
             }
-            Some(_) => "",
+            Some(_) => " (does it take the certificate of TREFOIL_ETCD_CERT? Its log says)",
         }
     }
 
