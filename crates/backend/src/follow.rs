@@ -15,6 +15,9 @@ use trefoil_cell::ConfigStoreError;
 const WAIT: Duration = Duration::from_millis(250);
 /// After something that waiting does not help against.
 const PAUSE: Duration = Duration::from_secs(1);
+/// While something else has to happen before a change can be followed: the commit of a
+/// reload that is under way.
+const HEED: Duration = Duration::from_millis(50);
 /// What goes on is told again so often.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
@@ -56,6 +59,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
         let now = Instant::now();
         let is_away = seen.as_ref().is_err_and(ConfigStoreError::is_outage);
         state.store_away.store(is_away, Ordering::Relaxed);
+        let has_changed = matches!(seen, Ok(Some(_)));
         let refused = match seen {
             Ok(None) => None,
             Ok(Some(_)) => state.catch_up().err().map(|error| error.to_string()),
@@ -83,7 +87,8 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
                     let seconds = took.as_secs();
                     tracing::info!(seconds, "the cell's configuration is followed again");
                 }
-                Duration::ZERO
+                let is_followed = !has_changed || state.config().topology_id() != known;
+                if is_followed { Duration::ZERO } else { HEED }
             }
             Some(error) => {
                 if refusal.is_news(error.clone(), now) {

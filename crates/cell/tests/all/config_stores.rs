@@ -108,7 +108,7 @@ conformance! {
 
 #[cfg(feature = "etcd")]
 conformance! {
-    etcd: crate::etcd::InEtcd::start();
+    etcd: crate::etcd_store::InEtcd::start();
 }
 
 fn keeps_its_promises(place: &dyn Place) {

@@ -2,4 +2,4 @@
 
 mod config_stores;
 #[cfg(feature = "etcd")]
-mod etcd;
+mod etcd_store;

@@ -52,6 +52,10 @@ struct Backend {
     epoch: u32,
     incarnation: String,
     mutations: Vec<Mutations>,
+    /// Of a configuration store on other machines: "away" (it does not answer) or
+    /// "refused" (what it says is not believed, or cannot be followed).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_store: Option<&'static str>,
     /// Of one that was restarted without its cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     recovery: Option<RecoveryStats>,
@@ -190,6 +194,11 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
                 count: m.count,
             })
             .collect(),
+        config_store: match (process.config_store_refused, process.config_store_away) {
+            (true, _) => Some("refused"),
+            (false, true) => Some("away"),
+            (false, false) => None,
+        },
         recovery: member.recovery,
     }
 }
@@ -228,6 +237,13 @@ fn print(status: &Status) -> Result<(), Failure> {
         ))?;
         if let Some(recovery) = &backend.recovery {
             print_line(&format!("         {}", recovery_line(recovery)))?;
+        }
+        match backend.config_store {
+            Some("refused") => {
+                print_line("         does not believe its configuration store: its log says why")?;
+            }
+            Some(_) => print_line("         cannot reach its configuration store")?,
+            None => {}
         }
         if let Some(why) = &backend.carrier_why {
             let carrier = backend.carrier;

@@ -266,6 +266,14 @@ fn without_etcd_nothing_fails_and_nothing_waits() {
         );
         let flush = run(&["cell", "flush", "--cell", &place.socket(0)]);
         failed(&flush, &["etcd cannot be reached"]);
+        let status = parse(&run(&[
+            "cell",
+            "status",
+            "--json",
+            "--cell",
+            &place.socket(0),
+        ]));
+        assert_eq!(status["backends"][1]["config_store"], "away", "{status:#}");
         // Nor does it need etcd that a backend dies: the others answer.
         let killed = Instant::now();
         cell.kill(2);
@@ -358,6 +366,10 @@ fn an_old_backup_is_refused_loudly_and_mended() {
             &place.socket(0),
         ]));
         assert_eq!(status["config_id"], 4, "{status:#}");
+        for number in [0, 1] {
+            let backend = &status["backends"][number];
+            assert_eq!(backend["config_store"], "refused", "{status:#}");
+        }
 
         // The dead one cannot be asked.
         let address = place.address();
@@ -376,7 +388,8 @@ fn an_old_backup_is_refused_loudly_and_mended() {
         eventually("backend 2 comes back and recovers", || {
             let status = cell.json(&["cell", "status", "--json"]);
             let mut backends = status["backends"].as_array()?.iter();
-            let is_well = backends.all(|backend| backend["state"] == "up");
+            let is_well = backends
+                .all(|backend| backend["state"] == "up" && backend["config_store"].is_null());
             (is_well && status["config_id"] == id).then_some(())
         });
         drop(ends);
@@ -469,6 +482,45 @@ fn clients_follow_into_another_life() {
         });
         assert!(matches!(stays.get(b"of-before"), Ok(Lookup::Miss(_))));
     }
+}
+
+/// Each backend takes the new corpus and its id; the watch that tells of the id, too,
+/// leaves that to the reload. What a lost etcd gets back is the id of that corpus.
+#[test]
+fn an_immutable_cell_is_reloaded_and_restored() {
+    let mut place = Place::new();
+    let corpus = |name: &str, value: &str| {
+        let path = place.home.path().join(name);
+        let line = |number: usize| format!("{{\"key\":\"k{number}\",\"value\":\"{value}\"}}\n");
+        std::fs::write(&path, (0..1000).map(line).collect::<String>()).unwrap();
+        path.display().to_string()
+    };
+    let (old, new) = (corpus("old.jsonl", "old"), corpus("new.jsonl", "new"));
+    let cell = place.up(&["--mode", "R=2", "--backends", "3", "--load", &old]);
+    let get = || text(&cell.run(&["get", "k7"]).stdout).trim_end().to_owned();
+    assert_eq!(get(), "old");
+    let reloaded = cell.run(&["cell", "reload", "--load", &new]);
+    assert!(reloaded.status.success(), "{}", text(&reloaded.stderr));
+    assert_eq!(
+        (get().as_str(), &place.held()["config_id"]),
+        ("new", &2.into())
+    );
+    place.lose_everything();
+    let (address, dir) = (place.address(), place.dir().display().to_string());
+    let mended = run(&[
+        "cell",
+        "restore-config",
+        "--store",
+        &address,
+        "--from",
+        &dir,
+    ]);
+    assert!(mended.status.success(), "{}", text(&mended.stderr));
+    assert_eq!(
+        (get().as_str(), &place.held()["config_id"]),
+        ("new", &2.into())
+    );
+    assert_eq!(cell.stop(), 0);
 }
 
 #[test]

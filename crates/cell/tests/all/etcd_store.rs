@@ -257,7 +257,7 @@ impl Claiming {
         let directory = place.home.path().join(directory);
         let order = format!("{} {}", place.address(), directory.display());
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["etcd::claiming_process", "--exact", "--nocapture"])
+            .args(["etcd_store::claiming_process", "--exact", "--nocapture"])
             .env(ORDER, order)
             .stdout(Stdio::null())
             .spawn()
