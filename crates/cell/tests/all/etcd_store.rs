@@ -216,6 +216,37 @@ fn an_etcd_that_hangs_is_given_up() {
     eventually(|| store.load().ok());
 }
 
+/// Members that are away are passed over, and asked again when the others are.
+#[test]
+fn another_member_is_asked() {
+    let mut place = InEtcd::start();
+    let host = place.etcd.host();
+    let nobody = trefoil_ports::free_port(std::net::Ipv4Addr::LOCALHOST).unwrap();
+    for members in [
+        format!("127.0.0.1:{nobody},{host}"),
+        format!("{host},127.0.0.1:{nobody}"),
+    ] {
+        let address = format!("etcd://{members}/{nobody}").parse().unwrap();
+        let store = EtcdStore::open(&address, &settings()).unwrap();
+        let known = store.load().unwrap().map_or(0, |config| config.config_id);
+        let expected = if known == 0 { None } else { id(known) };
+        store
+            .compare_and_swap(expected, &config(known + 1))
+            .unwrap();
+        assert_eq!(store.wait_for_change(id(known + 1), SOON).unwrap(), None);
+        place.etcd.kill();
+        assert!(store.load().unwrap_err().is_outage());
+        place.etcd.run().unwrap();
+        eventually(|| store.load().ok());
+        let next = config(known + 2);
+        store.compare_and_swap(id(known + 1), &next).unwrap();
+        assert_eq!(
+            store.wait_for_change(id(known + 1), PATIENCE).unwrap(),
+            Some(next)
+        );
+    }
+}
+
 /// The store is for threads, those that poll tasks included.
 #[test]
 fn it_can_be_asked_from_inside_another_runtime() {
