@@ -31,6 +31,7 @@ FIRST = [
     "crates/sharder lib",
     "crates/trefoil test all bench",
     "crates/trefoil test all failures",
+    "crates/trefoil test all etcd",
 ]
 # A bound for what hangs.
 SUITE_S_MAX = 600
