@@ -55,7 +55,7 @@ pub(crate) const SERVE_KEYS: [&str; 8] = [
     "token_file",
     "plaintext",
 ];
-pub(crate) const UP_KEYS: [&str; 9] = [
+pub(crate) const UP_KEYS: [&str; 10] = [
     "dir",
     "store",
     "mode",

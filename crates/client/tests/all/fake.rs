@@ -226,6 +226,13 @@ impl v1::trefoil_server::Trefoil for Service {
         no()
     }
 
+    async fn hand_over(
+        &self,
+        _: Request<v1::HandOverRequest>,
+    ) -> Result<Response<v1::HandOverResponse>, Status> {
+        no()
+    }
+
     async fn reload(
         &self,
         _: Request<tonic::Streaming<v1::ReloadRequest>>,
