@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for message in [
         "StatsResponse",
         "ProcessStats",
+        "CertificateStats",
         "MemberStats",
         "ResidentBytes",
         "Evictions",

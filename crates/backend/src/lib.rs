@@ -55,6 +55,7 @@ mod member;
 mod memory;
 mod metrics;
 mod options;
+mod permission;
 mod process;
 mod recovery;
 mod reporter;

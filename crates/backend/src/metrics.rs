@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use trefoil_rpc::v1::{MemberStats, ProcessStats, RecoveryStats, StatsResponse};
+use trefoil_rpc::v1::{CertificateStats, MemberStats, ProcessStats, RecoveryStats, StatsResponse};
 
 /// One metric. A counter's samples carry `_total` behind its name.
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +93,18 @@ fn recovery(member: &MemberStats) -> RecoveryStats {
     member.recovery.clone().unwrap_or_default()
 }
 
+/// Nothing where no TLS is spoken.
+fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samples) -> Samples {
+    process
+        .certificate
+        .as_ref()
+        .map(samples)
+        .unwrap_or_default()
+}
+
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 34] = [
+pub const METRICS: [MetricInfo; 37] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -128,6 +137,13 @@ pub const METRICS: [MetricInfo; 34] = [
     ]))), &["kind"]),
     counter("trefoil_fabric_messages", "Messages through shared-memory rings", Process(|p| one(p.fabric_messages))),
     gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),
+    gauge("trefoil_certificate_left_seconds", "Until the certificate in use ends, where TLS is spoken; negative once it has",
+        Process(|p| of_certificate(p, |c| vec![(Vec::new(), Value::Seconds(c.left_s as f64))]))),
+    gauge("trefoil_certificate_refused", "1 while the certificate's files were changed and cannot be used",
+        Process(|p| of_certificate(p, |c| one(c.refused.into())))),
+    labelled(counter("trefoil_tls_handshakes", "TLS handshakes with clients over TCP", Process(|p| {
+        of_certificate(p, |c| by([("done", c.handshakes), ("failed", c.handshakes_failed)]))
+    })), &["result"]),
     gauge("trefoil_lease_left_seconds", "What is left of the lease; readers stop at 0", Member(|m| {
         vec![(Vec::new(), Value::Seconds(m.lease_left_ms as f64 / 1e3))]
     })),

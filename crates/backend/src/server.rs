@@ -28,7 +28,7 @@ use crate::reporter::Reporter;
 use crate::state::State;
 use crate::stop::Stop;
 use crate::tend;
-use crate::transport;
+use crate::transport::{self, TcpAccess};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -251,6 +251,9 @@ impl Running {
 
     /// Readers, messages, calls: from now on this process is its backends.
     fn serve(mut self, fabric: FabricOptions, listeners: Listeners) -> Result<Server, StartError> {
+        if let Some(tls) = &listeners.tls {
+            let _ = self.state.tls.set(tls.clone());
+        }
         lease::renew(&self.state);
         self.spawn("trefoil-lease", lease::run)?;
         if self.state.config_store.is_remote() {
@@ -350,15 +353,20 @@ impl Running {
             users,
             token,
             token_file,
+            tls,
             ..
         } = listeners;
         self.token_file = token_file;
         if let Some(tcp) = tcp {
             let listener = tokio::net::TcpListener::from_std(tcp).map_err(fail)?;
             let state = Arc::clone(&self.state);
+            let access = match &tls {
+                None => TcpAccess::Token(Arc::new(token)),
+                Some(tls) => TcpAccess::Certificates(tls.clone()),
+            };
             tokio::spawn(transport::rpc_over_tcp(
                 listener,
-                Arc::new(token),
+                access,
                 state,
                 stopping.clone(),
             ));
@@ -374,6 +382,9 @@ impl Running {
                 stopping.clone(),
             ));
             self.state.doors().unix = Some(unix);
+        }
+        if let Some(tls) = tls {
+            tokio::spawn(transport::watch_certificates(tls, stopping.clone()));
         }
         if let Some(metrics) = metrics {
             let listener = tokio::net::TcpListener::from_std(metrics).map_err(fail)?;

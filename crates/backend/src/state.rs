@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations};
 use trefoil_fabric::shm::{Progress, Target};
 use trefoil_layout::control;
+use trefoil_tls::Tls;
 
 /// Least time between two looks at the memory that messages cause.
 const LOOK_PAUSE_MS: u64 = 10;
@@ -52,6 +53,8 @@ pub(crate) struct State {
     pub(crate) target: OnceLock<Mutex<Option<Target>>>,
     /// Set once, by whoever opens a front door.
     reporter: OnceLock<Arc<dyn Reporter>>,
+    /// What is spoken over TCP, with clients and with other backends, if it is TLS.
+    pub(crate) tls: OnceLock<Tls>,
     config: RwLock<Arc<CellConfig>>,
     /// Held while another configuration is adopted.
     adopting: Mutex<()>,
@@ -104,6 +107,7 @@ impl State {
             metrics_address: OnceLock::new(),
             target: OnceLock::new(),
             reporter: OnceLock::new(),
+            tls: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),
             adopting: Mutex::default(),
             turns: Turns::default(),

@@ -5,6 +5,7 @@ use crate::admission::{AdmittedAnswer, AdmittedBody, Kind, LongAnswer};
 use crate::exposition::exposition;
 use crate::guests::{Guests, Place};
 use crate::metrics;
+use crate::permission;
 use crate::service::RpcService;
 use crate::state::State;
 use http_body_util::Full;
@@ -12,16 +13,18 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tonic::codegen::Service as _;
 use tonic::service::interceptor::InterceptedService;
 use trefoil_cell::Token;
 use trefoil_fabric::shm::UserPolicy;
+use trefoil_tls::{AcceptError, LOOK_PERIOD, Tls};
 
 /// HTTP/2 flow control of a stream, in bytes: what may be sent that nobody has
 /// read yet. A long message that waits for its turn waits there.
@@ -55,6 +58,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long calls in flight may take once the server stops.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// Between two lines about handshakes that have failed: anybody can make one fail.
+const COMPLAINT_PERIOD: Duration = Duration::from_secs(10);
+
+/// How clients over TCP show who they are.
+pub(crate) enum TcpAccess {
+    /// By the server's token, in plain text.
+    Token(Arc<Token>),
+    /// By certificates, with TLS.
+    Certificates(Tls),
+}
+
 /// Turns true when the server stops.
 pub(crate) type Stopping = watch::Receiver<bool>;
 
@@ -67,28 +81,112 @@ async fn stopped(mut stopping: Stopping) {
 /// Serves gRPC over TCP.
 pub(crate) async fn rpc_over_tcp(
     listener: TcpListener,
-    token: Arc<Token>,
+    access: TcpAccess,
     state: Arc<State>,
     stopping: Stopping,
 ) {
     let accept = || async {
-        let (stream, _) = listener.accept().await?;
+        let (stream, from) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        Ok(stream)
+        Ok((stream, from))
     };
     let guests = Guests::default();
-    accept_each(accept, CONNECTION_COUNT_MAX, &stopping, |stream| {
+    let complaints = Arc::<Complaints>::default();
+    accept_each(accept, CONNECTION_COUNT_MAX, &stopping, |(stream, from)| {
         let place = guests.come_in();
-        let access = Access::Token(Arc::clone(&token), place.guest());
-        rpc(
-            stream,
-            access,
-            Some(place),
-            Arc::clone(&state),
-            stopping.clone(),
-        )
+        let (state, stopping) = (Arc::clone(&state), stopping.clone());
+        let encrypted = match &access {
+            TcpAccess::Token(_) => None,
+            TcpAccess::Certificates(tls) => Some((tls.clone(), Arc::clone(&complaints))),
+        };
+        let access = match &access {
+            TcpAccess::Token(token) => Access::Token(Arc::clone(token), place.guest()),
+            TcpAccess::Certificates(_) => Access::Plain,
+        };
+        async move {
+            match encrypted {
+                None => rpc(stream, access, Some(place), None, state, stopping).await,
+                Some((tls, complaints)) => {
+                    rpc_over_tls(stream, from, tls, &complaints, place, state, stopping).await;
+                }
+            }
+        }
     })
     .await;
+}
+
+/// Serves a client whose certificate is believed. It is a guest until then; one that
+/// speaks without TLS is told why it gets no further, and so is one without a role.
+async fn rpc_over_tls(
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: Tls,
+    complaints: &Complaints,
+    place: Place,
+    state: Arc<State>,
+    stopping: Stopping,
+) {
+    let accepted = tokio::select! {
+        accepted = trefoil_tls::accept(&tls, stream) => accepted,
+        () = place.ends() => {
+            return complaints.note(from, "the other end does not get on with it");
+        }
+        () = stopped(stopping.clone()) => return,
+    };
+    match accepted {
+        Ok(accepted) => {
+            if !accepted.caller.roles.is_empty() {
+                place.guest().is_introduced();
+            }
+            let left = accepted.caller.left(SystemTime::now());
+            let access = Access::Certificate(Arc::new(accepted.caller));
+            let stream = accepted.stream;
+            rpc(stream, access, Some(place), Some(left), state, stopping).await;
+        }
+        Err(AcceptError::Plain(stream)) => {
+            complaints.note(from, "the other end speaks without TLS");
+            rpc(stream, Access::Plain, Some(place), None, state, stopping).await;
+        }
+        Err(AcceptError::Failed(error)) => complaints.note(from, &error.to_string()),
+    }
+}
+
+/// What is wrong with those who come, in few lines.
+#[derive(Default)]
+struct Complaints(Mutex<Complained>);
+
+#[derive(Default)]
+struct Complained {
+    at: Option<Instant>,
+    /// Since then.
+    unsaid: u64,
+}
+
+impl Complaints {
+    fn note(&self, from: SocketAddr, what: &str) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.at.is_some_and(|at| at.elapsed() < COMPLAINT_PERIOD) {
+            last.unsaid += 1;
+            return;
+        }
+        let others = last.unsaid;
+        tracing::warn!(%from, others, "a client was not let in: {what}");
+        *last = Complained {
+            at: Some(Instant::now()),
+            unsaid: 0,
+        };
+    }
+}
+
+/// Keeps certificates up to date where nobody comes for a while.
+pub(crate) async fn watch_certificates(tls: Tls, stopping: Stopping) {
+    let mut stopped = pin!(stopped(stopping));
+    loop {
+        tokio::select! {
+            () = &mut stopped => return,
+            () = tokio::time::sleep(LOOK_PERIOD) => tls.look(),
+        }
+    }
 }
 
 /// Serves gRPC over a Unix socket.
@@ -106,7 +204,14 @@ pub(crate) async fn rpc_over_unix(
             // Until it has read why.
             false => (Access::Refused, Some(guests.come_in())),
         };
-        rpc(stream, access, place, Arc::clone(&state), stopping.clone())
+        rpc(
+            stream,
+            access,
+            place,
+            None,
+            Arc::clone(&state),
+            stopping.clone(),
+        )
     })
     .await;
 }
@@ -156,10 +261,13 @@ async fn accept_each<A, S, T>(
     }
 }
 
+/// Serves a connection to its end; with `left`, for so long at most: what is under way
+/// by then comes to its end.
 async fn rpc<T>(
     stream: T,
     access: Access,
     place: Option<Place>,
+    left: Option<Duration>,
     state: Arc<State>,
     stopping: Stopping,
 ) where
@@ -170,8 +278,9 @@ async fn rpc<T>(
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let (state, mut service) = (Arc::clone(&state), service.clone());
         async move {
-            let (head, body) = request.into_parts();
+            let (mut head, body) = request.into_parts();
             let kind = Kind::of(head.uri.path());
+            head.extensions.insert(permission::of_path(head.uri.path()));
             let (body, arrived) = AdmittedBody::new(body, kind, state);
             let call = service.call(hyper::Request::from_parts(head, body));
             let answer = match kind {
@@ -202,6 +311,11 @@ async fn rpc<T>(
     tokio::select! {
         result = &mut connection => note(result),
         () = ends(place.as_ref()) => tracing::debug!("a client has not shown whose it is"),
+        () = passes(left) => {
+            tracing::debug!("a client's certificate has ended");
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(CALL_PATIENCE, connection).await;
+        }
         () = stopped(stopping) => {
             connection.as_mut().graceful_shutdown();
             let _ = tokio::time::timeout(FAREWELL, connection).await;
@@ -213,6 +327,14 @@ async fn rpc<T>(
 async fn ends(place: Option<&Place>) {
     match place {
         Some(place) => place.ends().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Ends after a time, if there is one.
+async fn passes(left: Option<Duration>) {
+    match left {
+        Some(left) => tokio::time::sleep(left).await,
         None => std::future::pending().await,
     }
 }

@@ -44,4 +44,4 @@ pub use token::{
     TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
 };
 pub use trefoil_layout::placement::{COPY_COUNT_MAX, Cohort, Placement};
-pub use wire::{WireError, decode_config, encode_config, endpoint};
+pub use wire::{WireError, decode_config, encode_config, endpoint, rpc_client};

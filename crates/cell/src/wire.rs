@@ -3,7 +3,9 @@
 use crate::address::{AddressError, RpcAddress};
 use crate::config::{BackendConfig, CellConfig, ConfigError};
 use crate::mode::ModeParseError;
-use trefoil_rpc::{ContractError, Endpoint, EndpointError, v1};
+use std::time::Duration;
+use trefoil_rpc::{Client, ContractError, Credentials, Endpoint, EndpointError, v1};
+use trefoil_tls::Tls;
 
 /// Why a message is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -83,10 +85,38 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
     Ok(config)
 }
 
-/// An endpoint for a server's address; connects to nothing yet.
+/// An endpoint for a server's address, without TLS; connects to nothing yet.
 pub fn endpoint(address: &RpcAddress) -> Result<Endpoint, EndpointError> {
     match crate::token::settled(address) {
         RpcAddress::Unix(path) => trefoil_rpc::endpoint_unix(&path),
         tcp => trefoil_rpc::endpoint_tcp(&tcp.to_string()),
+    }
+}
+
+/// A client of the server at `address`, which connects when it is first used, and
+/// takes `patience` at most for that.
+///
+/// With `tls`, a server over TCP is spoken to with TLS and by nothing else, and it
+/// knows its clients by their certificates; without, it is shown a token. Unix sockets
+/// need neither. Has to be called where a runtime is entered.
+pub fn rpc_client(
+    address: &RpcAddress,
+    tls: Option<&Tls>,
+    patience: Duration,
+) -> Result<Client, EndpointError> {
+    match (address, tls) {
+        (RpcAddress::Tcp { host, port }, Some(tls)) => {
+            let endpoint = trefoil_rpc::endpoint_tcp(&address.to_string())?;
+            let endpoint = endpoint.connect_timeout(patience);
+            let channel = trefoil_rpc::connect_tls_lazy(&endpoint, tls, host, *port);
+            Ok(trefoil_rpc::client(channel, Credentials::none()))
+        }
+        _ => {
+            let channel = endpoint(address)?.connect_timeout(patience).connect_lazy();
+            Ok(trefoil_rpc::client(
+                channel,
+                crate::token::credentials(address),
+            ))
+        }
     }
 }

@@ -7,7 +7,8 @@ use crate::error::ConnectError;
 use crate::etcd::EtcdSource;
 use crate::list::Silent;
 use crate::reaches::Reaches;
-use crate::rpc::{Rpc, is_no_grpc};
+use crate::rpc::{Rpc, is_no_grpc, is_refused};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -18,9 +19,21 @@ use trefoil_driver::{Options, Topology};
 use trefoil_fabric::shm::UserPolicy;
 use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
+use trefoil_tls::{CertFiles, CertUse, Tls};
 
 /// How long establishing a connection may take.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Names a directory with this side's certificates: `ca.pem`, `cert.pem`, `key.pem`.
+pub const CERTS_VARIABLE: &str = "TREFOIL_CERTS";
+
+/// How a cell is connected to.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// What is spoken with servers over TCP: TLS, and nothing else. `None`: plain text,
+    /// with a token.
+    pub tls: Option<Tls>,
+}
 
 /// A cell as its clients know it. Cheap to clone; shared by threads, each of
 /// which has a [`Client`] of its own.
@@ -54,8 +67,21 @@ pub(crate) struct Shared {
 
 impl Cell {
     /// Finds the cell at `address` (see `trefoil_cell::CellAddress`) and loads
-    /// its configuration.
+    /// its configuration. Servers over TCP are spoken to with TLS if the environment
+    /// variable `TREFOIL_CERTS` names a directory of certificates.
     pub fn connect(address: &str) -> Result<Cell, ConnectError> {
+        let directory = std::env::var_os(CERTS_VARIABLE).filter(|_| asks_over_tcp(address));
+        let tls = directory.map(|directory| {
+            let files = CertFiles::in_directory(Path::new(&directory));
+            Tls::read(&files, CertUse::Client)
+        });
+        let tls = tls.transpose()?;
+        Cell::connect_with(address, ConnectOptions { tls })
+    }
+
+    /// The same with certificates of the caller's choice, or with none, whatever the
+    /// environment says.
+    pub fn connect_with(address: &str, options: ConnectOptions) -> Result<Cell, ConnectError> {
         let bad = |source| ConnectError::Address {
             address: address.to_owned(),
             source,
@@ -64,7 +90,7 @@ impl Cell {
             .parse::<CellAddress>()
             .and_then(|a| a.locate())
             .map_err(bad)?;
-        let rpc = Rpc::new(CONNECT_PATIENCE);
+        let rpc = Rpc::new(CONNECT_PATIENCE, options.tls);
         let etcd = match &location {
             CellLocation::Etcd(etcd) => Some(EtcdSource::open(etcd)?),
             _ => None,
@@ -101,6 +127,12 @@ impl Cell {
     /// The address that this cell was found at.
     pub fn address(&self) -> &str {
         &self.inner.address
+    }
+
+    /// What it speaks with servers over TCP, if that is TLS: how long its certificate
+    /// is valid, for one.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.inner.rpc.tls()
     }
 
     /// A client for one thread. Backends that cannot be reached now are tried
@@ -200,6 +232,16 @@ impl Cell {
     }
 }
 
+/// Whether an address leads to servers that are not on Unix sockets. (What is no
+/// address is told of later.)
+fn asks_over_tcp(address: &str) -> bool {
+    let is_tcp = |server: &RpcAddress| matches!(server, RpcAddress::Tcp { .. });
+    match address.parse::<CellAddress>() {
+        Ok(CellAddress::Servers(servers)) => servers.iter().any(is_tcp),
+        Ok(CellAddress::Path(_)) | Err(_) => false,
+    }
+}
+
 fn hot_keys(keys: Vec<v1::HotKey>, reports: f64) -> Vec<HotKey> {
     let key = |key: v1::HotKey| HotKey {
         key: key.key.into(),
@@ -289,13 +331,18 @@ fn load_from_servers(
 ) -> Result<CellConfig, ConnectError> {
     rpc.runtime().map_err(ConnectError::Runtime)?;
     let mut reason = "the address names no server".to_owned();
-    let (mut is_refusal, mut no_cell) = (false, None);
+    let (mut is_refusal, mut no_cell, mut handshake) = (false, None, None);
     for server in servers {
         let mut is_other = false;
+        (is_refusal, handshake) = (false, None);
         let answer = rpc.open(server).and_then(|mut client| {
             let call = async {
                 let answer = client.config(v1::ConfigRequest {}).await;
-                is_other = answer.as_ref().err().is_some_and(is_no_grpc);
+                if let Err(status) = &answer {
+                    is_other = is_no_grpc(status);
+                    is_refusal = is_refused(status);
+                    handshake = trefoil_rpc::handshake_error(status).cloned();
+                }
                 answer
             };
             rpc.wait(call, CONNECT_PATIENCE)
@@ -309,7 +356,6 @@ fn load_from_servers(
                 });
             }
             Err(error) => {
-                is_refusal = error.contains(trefoil_rpc::OWN_USER_ONLY);
                 no_cell = is_other.then(|| server.to_string());
                 reason = error;
             }
@@ -318,7 +364,13 @@ fn load_from_servers(
     if let Some(address) = no_cell {
         return Err(ConnectError::NoCell { address, reason });
     }
-    if is_refusal && let Some(problem) = trefoil_cell::named_token_problem() {
+    if let Some(source) = handshake {
+        let address = address.to_owned();
+        return Err(ConnectError::Handshake { address, source });
+    }
+    if reason.contains(trefoil_rpc::OWN_USER_ONLY)
+        && let Some(problem) = trefoil_cell::named_token_problem()
+    {
         reason = format!("{}: {problem}", trefoil_cell::TOKEN_FILE_VARIABLE);
     }
     Err(ConnectError::Unreachable {

@@ -2,13 +2,12 @@
 //! does not answer costs its caller's patience once, not once for each.
 
 use crate::cell::{CONNECT_PATIENCE, Cell};
-use crate::rpc::status_text;
 use std::collections::HashMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
-use trefoil_rpc::{Client, v1};
+use trefoil_rpc::{Client, failure_text, v1};
 
 /// The latest answer of each backend.
 #[derive(Default)]
@@ -196,7 +195,7 @@ impl Cell {
                 runtime.spawn(async move {
                     let answer = match tokio::time::timeout(CONNECT_PATIENCE, call).await {
                         Ok(Ok(answer)) => Ok(answer),
-                        Ok(Err(status)) => Err(Unanswered::failed(status_text(&status))),
+                        Ok(Err(status)) => Err(Unanswered::failed(failure_text(&status))),
                         Err(_) => Err(Unanswered::silent(CONNECT_PATIENCE)),
                     };
                     note(&census, number, answer.as_ref().ok());

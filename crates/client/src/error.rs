@@ -4,6 +4,7 @@ use trefoil_cell::{AddressError, ConfigStoreError, WireError};
 use trefoil_client_core::get::GetFailure;
 use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
+use trefoil_tls::{CertError, HandshakeError};
 
 /// Why no client of a cell could be made.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,17 @@ pub enum ConnectError {
         reason: String,
         /// It did answer, and does not serve this user.
         is_refusal: bool,
+    },
+    /// This side's certificates cannot be used.
+    #[error(transparent)]
+    Certificates(#[from] CertError),
+    /// No TLS connection could be made.
+    #[error("cannot reach the cell at {address}: {source}")]
+    Handshake {
+        /// Servers that were tried.
+        address: String,
+        /// The last one's error.
+        source: HandshakeError,
     },
     /// Something listens there that speaks no gRPC.
     #[error(

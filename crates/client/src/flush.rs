@@ -8,12 +8,11 @@
 use crate::cell::Cell;
 use crate::error::ConnectError;
 use crate::rpc::certainly_not_sent;
-use crate::rpc::status_text;
 use crate::time;
 use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
 use trefoil_layout::Version;
-use trefoil_rpc::v1;
+use trefoil_rpc::{failure_text, v1};
 
 /// Patience with a question.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
@@ -162,13 +161,13 @@ impl Cell {
                     | tonic::Code::PermissionDenied
             );
             if is_decision {
-                return Err(status_text(&status));
+                return Err(failure_text(&status));
             }
             if certainly_not_sent(&status) {
                 return Ok(None);
             }
             if begin.elapsed() >= RETRY_PATIENCE {
-                return Err(status_text(&status));
+                return Err(failure_text(&status));
             }
             std::thread::sleep(RETRY_PAUSE);
         }

@@ -65,7 +65,7 @@ mod submit;
 mod time;
 
 pub use asynchronous::AsyncClient;
-pub use cell::Cell;
+pub use cell::{CERTS_VARIABLE, Cell, ConnectOptions};
 pub use census::{BackendStats, Presence};
 pub use client::Client;
 pub use error::{ConnectError, Mutated, OpError, UNREACHABLE};
@@ -87,3 +87,4 @@ pub use trefoil_driver::{Carrier, CarrierInUse, Counters, LinkStatus, Options};
 pub use trefoil_hot::{HotKey, Order};
 pub use trefoil_layout::Version;
 pub use trefoil_layout::op::Expected;
+pub use trefoil_tls::{CertError, CertFiles, CertUse, HandshakeError, Tls};

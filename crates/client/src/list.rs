@@ -300,7 +300,7 @@ impl Cell {
             Ok(Ok(page)) => Ok(Some(Ok(page.into_inner()))),
             Ok(Err(status)) if is_nobody_there(&status) => Ok(None),
             Ok(Err(status)) => Err(NotListed {
-                reason: crate::rpc::status_text(&status),
+                reason: trefoil_rpc::failure_text(&status),
                 is_refusal: certainly_not_sent(&status),
             }),
             Err(elapsed) => Ok(Some(Err(elapsed))),

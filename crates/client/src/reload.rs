@@ -164,7 +164,7 @@ impl Cell {
         let answers = client
             .reload(stream)
             .await
-            .map_err(|status| fail(crate::rpc::status_text(&status)))?;
+            .map_err(|status| fail(trefoil_rpc::failure_text(&status)))?;
         Ok(Stream {
             number,
             requests,
@@ -226,7 +226,7 @@ impl Stream {
                 step: Some(reload_response::Step::Loaded(loaded)),
             })) => Ok(loaded),
             Ok(_) => Err(fail("it ended the transfer without a reason".into())),
-            Err(status) => Err(fail(crate::rpc::status_text(&status))),
+            Err(status) => Err(fail(trefoil_rpc::failure_text(&status))),
         }
     }
 
@@ -243,7 +243,7 @@ impl Stream {
                 step: Some(reload_response::Step::Committed(_)),
             })) => Ok(()),
             Ok(_) => Err(fail("it ended the transfer without a reason".into())),
-            Err(status) => Err(fail(crate::rpc::status_text(&status))),
+            Err(status) => Err(fail(trefoil_rpc::failure_text(&status))),
         }
     }
 }

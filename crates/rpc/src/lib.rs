@@ -8,6 +8,7 @@
 
 mod connect;
 mod convert;
+mod dial;
 mod generated;
 
 pub use connect::{
@@ -20,4 +21,5 @@ pub use convert::{
     encode_held, encode_long_answer, encode_lookup_answer, encode_mutation, encode_touches,
     encode_version,
 };
+pub use dial::{connect_tls_lazy, failure_text, handshake_error};
 pub use generated::v1;

@@ -12,6 +12,7 @@ use trefoil_cell::{
     AddressError, OwnerError, RpcAddress, Token, TokenError, TokenFile, read_token,
 };
 use trefoil_fabric::shm::UserPolicy;
+use trefoil_tls::Tls;
 
 pub use unix::UnixSocket;
 
@@ -26,6 +27,9 @@ pub struct ListenOptions {
     pub fabric: Option<PathBuf>,
     /// Prometheus metrics over HTTP; port 0 takes a free one.
     pub metrics: Option<SocketAddr>,
+    /// What the RPC service speaks over TCP, if it is TLS: then it may listen anywhere,
+    /// and knows its clients by their certificates.
+    pub tls: Option<Tls>,
     /// Whether the RPC service may listen beyond loopback, without TLS.
     pub plaintext_rpc: bool,
     /// Whether metrics may be served beyond loopback, without TLS.
@@ -47,8 +51,8 @@ pub enum ListenError {
     #[error("the server would listen nowhere: give a TCP address or a socket path")]
     Nowhere,
     /// Other machines could reach it.
-    #[error(
-        "{address} is reachable from other machines, and this release has no TLS for it: listen on 127.0.0.1, or pass --plaintext {what} if the network is trusted"
+    #[error("{address} is reachable from other machines: {}listen on 127.0.0.1, or pass --plaintext {what} if the network is trusted",
+        if *what == "rpc" { "give certificates by --certs DIR (trefoil cell certs makes them), " } else { "this release has no TLS for it: " }
     )]
     OffLoopback {
         /// Wanted.
@@ -126,6 +130,8 @@ pub struct Listeners {
     pub(crate) unix: Option<UnixSocket>,
     pub(crate) metrics: Option<TcpListener>,
     pub(crate) users: UserPolicy,
+    /// What is spoken over TCP, if it is TLS.
+    pub(crate) tls: Option<Tls>,
     /// What clients over TCP have to show.
     pub(crate) token: Token,
     /// Where they find it, unless the operator has chosen it.
@@ -141,7 +147,11 @@ impl Listeners {
         if options.tcp.is_none() && options.unix.is_none() {
             return Err(ListenError::Nowhere);
         }
-        let tcp = bind_tcp(options.tcp, "rpc", options.plaintext_rpc);
+        let tcp = bind_tcp(
+            options.tcp,
+            "rpc",
+            options.plaintext_rpc || options.tls.is_some(),
+        );
         let metrics = bind_tcp(options.metrics, "metrics", options.plaintext_metrics);
         let fabric = options.fabric.as_deref().map(unix::check_path).transpose();
         let mode = options.users.socket_mode();
@@ -161,13 +171,14 @@ impl Listeners {
             }
         };
         let token_file = match &tcp {
-            Some((_, address)) if options.token_file.is_none() => {
+            Some((_, address)) if options.token_file.is_none() && options.tls.is_none() => {
                 Some(TokenFile::leave(*address, &token)?)
             }
             _ => None,
         };
         Ok(Listeners {
             users: options.users.clone(),
+            tls: options.tls.clone(),
             token,
             token_file,
             tcp_address: tcp.as_ref().map(|(_, address)| *address),

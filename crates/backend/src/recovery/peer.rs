@@ -12,7 +12,7 @@ use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
 use trefoil_rpc::v1::lookup_response;
-use trefoil_rpc::{Client, ContractError, Credentials, v1};
+use trefoil_rpc::{Client, ContractError, v1};
 use trefoil_store::Recency;
 
 /// How long a call may take. Raising an epoch rewrites an index's headers; a page takes
@@ -67,14 +67,14 @@ impl Peer {
             .backend(number)
             .and_then(|backend| backend.addresses.first())
             .ok_or_else(|| unreachable("it has no address".into()))?;
-        let endpoint = trefoil_cell::endpoint(address).map_err(|e| unreachable(e.to_string()))?;
-        let channel = endpoint.connect_timeout(CONNECT_PATIENCE).connect_lazy();
+        let client = trefoil_cell::rpc_client(address, state.tls.get(), CONNECT_PATIENCE)
+            .map_err(|e| unreachable(e.to_string()))?;
         Ok(Peer {
             number,
             shard,
             life: config.life,
             incarnation: AtomicU64::new(0),
-            client: trefoil_rpc::client(channel, Credentials::none()),
+            client,
             state: Arc::clone(state),
         })
     }
@@ -209,7 +209,7 @@ impl Peer {
         loop {
             match tokio::time::timeout(LOOK_PERIOD, call.as_mut()).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) => return Err(self.cannot(status.message().to_owned())),
+                Ok(Err(status)) => return Err(self.cannot(trefoil_rpc::failure_text(&status))),
                 Err(_) if self.state.is_stopping() => return Err(Setback::Stopping),
                 Err(_) if begin.elapsed() >= patience => {
                     let seconds = patience.as_secs();

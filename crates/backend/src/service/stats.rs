@@ -10,6 +10,7 @@ use trefoil_hot::HotKey;
 use trefoil_layout::size_class::{ClassCount, ClassCounts};
 use trefoil_rpc::v1;
 use trefoil_store::{Counts, MutationKind, OutcomeCounts};
+use trefoil_tls::CertStatus;
 
 /// Of the process and of every member, now.
 pub(crate) fn statistics(state: &State) -> v1::StatsResponse {
@@ -74,6 +75,16 @@ fn process(state: &State) -> v1::ProcessStats {
         fabric_clients: fabric.rings_open,
         config_store_away: state.store_away.load(Ordering::Relaxed),
         config_store_refused: state.store_refused.load(Ordering::Relaxed),
+        certificate: state.tls.get().map(|tls| certificate(&tls.status())),
+    }
+}
+
+fn certificate(status: &CertStatus) -> v1::CertificateStats {
+    v1::CertificateStats {
+        left_s: status.left_s,
+        refused: status.is_refused,
+        handshakes: status.handshakes,
+        handshakes_failed: status.handshakes_failed,
     }
 }
 

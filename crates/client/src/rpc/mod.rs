@@ -26,7 +26,8 @@ use tokio::sync::watch;
 use trefoil_cell::{CellConfig, RpcAddress};
 use trefoil_fabric::Token;
 use trefoil_fabric::port::SendError;
-use trefoil_rpc::{Client, v1};
+use trefoil_rpc::{Client, failure_text, v1};
+use trefoil_tls::Tls;
 
 /// Longest time from a call's start to its answer: what has not been answered by
 /// then, and everything that it holds, is given up. Generous, because values of
@@ -78,6 +79,8 @@ pub(crate) struct Rpc {
     account: Arc<Account>,
     /// Longest time to establish a connection.
     patience: Duration,
+    /// What is spoken over TCP, if it is TLS.
+    tls: Option<Tls>,
 }
 
 /// A server's client, and the addresses that it was found by.
@@ -87,13 +90,14 @@ struct Channel {
 }
 
 impl Rpc {
-    pub(crate) fn new(patience: Duration) -> Arc<Self> {
+    pub(crate) fn new(patience: Duration, tls: Option<Tls>) -> Arc<Self> {
         Arc::new(Rpc {
             runtime: OnceLock::new(),
             building: Mutex::new(()),
             channels: Mutex::new(Vec::new()),
             account: Arc::default(),
             patience,
+            tls,
         })
     }
 
@@ -113,15 +117,17 @@ impl Rpc {
         Ok(self.runtime.get_or_init(|| runtime))
     }
 
+    /// What is spoken over TCP, if it is TLS.
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// A client of the server at `address`, connecting when first used.
     pub(crate) fn open(&self, address: &RpcAddress) -> Result<Client, String> {
-        let endpoint = trefoil_cell::endpoint(address).map_err(|e| e.to_string())?;
         let runtime = self.runtime().map_err(|e| e.to_string())?;
         let _guard = runtime.enter();
-        Ok(trefoil_rpc::client(
-            endpoint.connect_timeout(self.patience).connect_lazy(),
-            trefoil_cell::credentials(address),
-        ))
+        trefoil_cell::rpc_client(address, self.tls.as_ref(), self.patience)
+            .map_err(|e| e.to_string())
     }
 
     /// The client of backend `number`, made on first use.
@@ -157,7 +163,7 @@ impl Rpc {
     ) -> Result<T, String> {
         self.block_on(async { tokio::time::timeout(patience, call).await })?
             .map_err(|_| format!("no answer within {} ms", patience.as_millis()))?
-            .map_err(|status| status_text(&status))
+            .map_err(|status| failure_text(&status))
     }
 
     /// Waits for `future` on this thread. A thread on which tasks of the caller's
@@ -296,21 +302,6 @@ impl Drop for Rpc {
     }
 }
 
-/// A call's failure for people: what the server said, or that it was not reached.
-pub fn status_text(status: &tonic::Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        let more = error.to_string();
-        // A library's layer, which says nothing.
-        if more != "transport error" && !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
-}
-
 /// Whether a call has failed on its way: no connection, or one that has ended. Also
 /// what a server says by the means of the connection (it resets a stream because it
 /// has too many, or does not speak this protocol) has a source, but another code.
@@ -332,7 +323,13 @@ pub(crate) fn certainly_not_sent(status: &tonic::Status) -> bool {
     ) {
         return true;
     }
-    is_nobody_there(status)
+    is_nobody_there(status) || trefoil_rpc::handshake_error(status).is_some()
+}
+
+/// Whether the server lets this side not in, or not do that.
+pub(crate) fn is_refused(status: &tonic::Status) -> bool {
+    use tonic::Code::{PermissionDenied, Unauthenticated};
+    matches!(status.code(), Unauthenticated | PermissionDenied)
 }
 
 /// Whether a connection was made, and whoever is there did not keep to its protocol, or
@@ -388,7 +385,10 @@ mod tests {
     fn first_calls_at_once_share_one_runtime() {
         const CALLERS: usize = 4;
         for _ in 0..8 {
-            let (rpc, barrier) = (Rpc::new(Duration::from_secs(1)), Barrier::new(CALLERS));
+            let (rpc, barrier) = (
+                Rpc::new(Duration::from_secs(1), None),
+                Barrier::new(CALLERS),
+            );
             let first_call = || {
                 let tasks = Builder::new_current_thread().build().unwrap();
                 tasks.block_on(async {

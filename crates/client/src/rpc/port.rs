@@ -2,7 +2,7 @@
 
 use super::bell::Bell;
 use super::queue::RoomWatch;
-use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, is_of_the_way, status_text};
+use super::{CallAnswer, CallPlan, Purpose, Rpc, certainly_not_sent, is_of_the_way};
 use crate::cell::Shared;
 use crate::reaches::Reaches;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::op::ItemUse;
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::{ForkMark, WordBuffer};
-use trefoil_rpc::v1;
+use trefoil_rpc::{failure_text, v1};
 
 /// Touched items of one call: so many reads share its cost, some 0.1 us each.
 const TOUCH_COUNT: usize = 512;
@@ -281,7 +281,7 @@ impl RpcPort {
     fn heard(&self, answer: &CallAnswer) {
         match answer.failure() {
             Some(status) if is_of_the_way(status) => {
-                self.reaches.unreached(self.backend, &status_text(status));
+                self.reaches.unreached(self.backend, &failure_text(status));
             }
             _ if answer.is_heard() => self.reaches.answered(self.backend),
             // It has only taken too long.
@@ -328,7 +328,7 @@ fn deliver(token: Token, answer: &CallAnswer, on: &mut impl FnMut(Completion<'_>
             } else {
                 SendFailure::Lost
             };
-            on(Completion::NoAnswer(token, failure, &status_text(status)));
+            on(Completion::NoAnswer(token, failure, &failure_text(status)));
         }
     }
 }
