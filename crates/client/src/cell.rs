@@ -19,7 +19,7 @@ use trefoil_driver::{Options, Topology};
 use trefoil_fabric::shm::UserPolicy;
 use trefoil_hot::HotKey;
 use trefoil_rpc::v1;
-use trefoil_tls::{CertFiles, CertUse, Tls};
+use trefoil_tls::{CertError, CertFiles, CertUse, Tls};
 
 /// How long establishing a connection may take.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -33,6 +33,18 @@ pub struct ConnectOptions {
     /// What is spoken with servers over TCP: TLS, and nothing else. `None`: plain text,
     /// with a token.
     pub tls: Option<Tls>,
+}
+
+impl ConnectOptions {
+    /// With the certificates in `certs` (`ca.pem`, `cert.pem`, `key.pem`), if `address`
+    /// leads to servers that are not on Unix sockets; the files are not read otherwise.
+    pub fn for_address(address: &str, certs: Option<&Path>) -> Result<Self, CertError> {
+        let directory = certs.filter(|_| asks_over_tcp(address));
+        let read =
+            |directory: &Path| Tls::read(&CertFiles::in_directory(directory), CertUse::Client);
+        let tls = directory.map(read).transpose()?;
+        Ok(ConnectOptions { tls })
+    }
 }
 
 /// A cell as its clients know it. Cheap to clone; shared by threads, each of
@@ -70,13 +82,9 @@ impl Cell {
     /// its configuration. Servers over TCP are spoken to with TLS if the environment
     /// variable `TREFOIL_CERTS` names a directory of certificates.
     pub fn connect(address: &str) -> Result<Cell, ConnectError> {
-        let directory = std::env::var_os(CERTS_VARIABLE).filter(|_| asks_over_tcp(address));
-        let tls = directory.map(|directory| {
-            let files = CertFiles::in_directory(Path::new(&directory));
-            Tls::read(&files, CertUse::Client)
-        });
-        let tls = tls.transpose()?;
-        Cell::connect_with(address, ConnectOptions { tls })
+        let directory = std::env::var_os(CERTS_VARIABLE);
+        let options = ConnectOptions::for_address(address, directory.as_deref().map(Path::new));
+        Cell::connect_with(address, options?)
     }
 
     /// The same with certificates of the caller's choice, or with none, whatever the

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "bench")]
 mod bench;
+mod certs;
 #[cfg(feature = "bench")]
 mod histories;
 #[cfg(feature = "linked")]
@@ -11,6 +12,7 @@ mod sim;
 
 #[cfg(feature = "bench")]
 pub(crate) use bench::*;
+pub(crate) use certs::*;
 #[cfg(feature = "bench")]
 pub(crate) use histories::*;
 #[cfg(feature = "linked")]
@@ -144,6 +146,9 @@ pub(crate) struct CellAddress {
         default_value = CELL_DEFAULT
     )]
     pub cell: String,
+    /// Directory with certificates (ca.pem, cert.pem, key.pem): servers over TCP are then spoken to with TLS only
+    #[arg(long, env = "TREFOIL_CERTS", value_name = "DIR")]
+    pub certs: Option<PathBuf>,
 }
 
 /// Settings that `serve` and `cell up` share. Unset ones come from the
@@ -221,6 +226,9 @@ pub(crate) struct ServeArgs {
     /// Token that clients of the RPC service over TCP show, instead of one that is drawn at every start
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Directory with certificates (ca.pem, cert.pem, key.pem): the RPC service over TCP then speaks TLS, with clients that have one of the same authority
+    #[arg(long, value_name = "DIR")]
+    pub certs: Option<PathBuf>,
     /// What may be reached from other machines without TLS
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub plaintext: Vec<Plaintext>,
@@ -388,6 +396,9 @@ pub(crate) enum CellCommand {
     },
     /// Write a cell's configuration into an etcd that has lost it, or was restored from an old backup
     RestoreConfig(RestoreArgs),
+    /// A private authority, and certificates for servers and clients
+    #[command(subcommand)]
+    Certs(CertsCommand),
     /// One backend of a cell (started by `cell up`)
     #[command(hide = true)]
     Backend(BackendArgs),

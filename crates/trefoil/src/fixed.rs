@@ -26,6 +26,7 @@ impl Fixed {
             ("metrics", text(&args.metrics, serve::METRICS_DEFAULT)),
             ("allow_user", shown(&args.allow_user)),
             ("token_file", shown(&args.token_file)),
+            ("certs", shown(&args.certs)),
             ("plaintext", shown(&args.plaintext)),
         ]);
         fixed.add_store(&args.store);
@@ -58,6 +59,7 @@ impl Fixed {
     pub(crate) fn of_gateway(args: &GatewayArgs) -> Self {
         let mut fixed = Fixed(vec![
             ("cell", shown(&args.address.cell)),
+            ("certs", shown(&args.address.certs)),
             ("metrics", text(&args.metrics, gateway::METRICS_DEFAULT)),
             ("plaintext", shown(&args.plaintext)),
         ]);
@@ -171,6 +173,7 @@ mod tests {
         let gateway = GatewayArgs {
             address: crate::args::CellAddress {
                 cell: "there".to_owned(),
+                certs: None,
             },
             doors: DoorArgs::default(),
             metrics: None,

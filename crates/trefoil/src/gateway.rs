@@ -56,6 +56,7 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
     signals.wait(&stop, || {
         let args = crate::settings::gateway_with_file(given.clone())?;
         fixed.tell_changed(&Fixed::of_gateway(&args));
+        crate::serve::read_again(cell.tls())?;
         front.reload(&door::options(&args.doors, &args.plaintext, None, &stop)?)
     });
     front.gateway.shutdown();

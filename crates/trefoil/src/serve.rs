@@ -16,10 +16,11 @@ use trefoil_cell::{
     BackendConfig, BackendLock, CellAddress, CellConfig, ConfigStore as _, ConfigStoreError,
     EmbeddedStore, Mode, runtime_dir,
 };
-use trefoil_client::Cell;
+use trefoil_client::{Cell, ConnectOptions};
 use trefoil_gateway::keyspace::{CellOptions, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
+use trefoil_tls::{CertFiles, CertUse, Tls};
 
 pub(crate) const MODE_DEFAULT: &str = "R=1";
 pub(crate) const NAME_DEFAULT: &str = "serve";
@@ -44,10 +45,12 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     let users = crate::users::policy(&args.allow_user)?;
     crate::logging::start();
     let socket = socket(&args)?;
+    let tls = server_tls(args.certs.as_deref())?;
     let listen = ListenOptions {
         tcp,
         fabric: Some(fabric_socket(&socket)),
         unix: Some(socket),
+        tls: tls.clone(),
         metrics: metrics_address(args.metrics.as_deref().unwrap_or(METRICS_DEFAULT))?,
         plaintext_rpc: args.plaintext.contains(&Plaintext::Rpc),
         plaintext_metrics: args.plaintext.contains(&Plaintext::Metrics),
@@ -112,6 +115,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
     runs.signals.wait(&stop, || {
         let args = settings::with_file(given.clone())?;
         fixed.tell_changed(&Fixed::of_serve(&args));
+        read_again(tls.as_ref())?;
         let settings = StoreSettings::from(&args.store);
         settings.check()?;
         let Some(front) = &front else {
@@ -148,6 +152,17 @@ pub(crate) fn take_over(
     let signals = Signals::new()?;
     let server = Server::take_over(options, listen, lock).map_err(start_failure)?;
     Runs { server, signals }.to_the_end(ready)
+}
+
+/// A server's certificates, if it has any.
+pub(crate) fn server_tls(directory: Option<&Path>) -> Result<Option<Tls>, Failure> {
+    let read = |directory| Tls::read(&CertFiles::in_directory(directory), CertUse::Server);
+    directory.map(read).transpose().map_err(Failure::of)
+}
+
+/// Takes certificates anew, if there are any.
+pub(crate) fn read_again(tls: Option<&Tls>) -> Result<(), Failure> {
+    tls.map_or(Ok(()), Tls::read_again).map_err(Failure::of)
 }
 
 struct Runs {
@@ -192,7 +207,7 @@ fn open_doors(
         let keyspace = || LocalKeyspace::new(local.clone());
         return door::open(args, options, doors, keyspace, true);
     }
-    let cell = Cell::connect(address).map_err(Failure::of)?;
+    let cell = Cell::connect_with(address, ConnectOptions::default()).map_err(Failure::of)?;
     let cell_options = CellOptions {
         spin: options.spin,
         ..CellOptions::default()

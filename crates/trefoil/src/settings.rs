@@ -45,7 +45,7 @@ pub(crate) const DOOR_KEYS: [&str; 16] = [
     "enable_shutdown",
     "admin_commands",
 ];
-pub(crate) const SERVE_KEYS: [&str; 8] = [
+pub(crate) const SERVE_KEYS: [&str; 9] = [
     "mode",
     "name",
     "listen",
@@ -53,6 +53,7 @@ pub(crate) const SERVE_KEYS: [&str; 8] = [
     "metrics",
     "allow_user",
     "token_file",
+    "certs",
     "plaintext",
 ];
 pub(crate) const UP_KEYS: [&str; 10] = [
@@ -67,7 +68,7 @@ pub(crate) const UP_KEYS: [&str; 10] = [
     "restart",
     "spares",
 ];
-pub(crate) const GATEWAY_KEYS: [&str; 3] = ["cell", "metrics", "plaintext"];
+pub(crate) const GATEWAY_KEYS: [&str; 4] = ["cell", "certs", "metrics", "plaintext"];
 
 /// The configuration file of any server: the options' names, with underscores.
 #[derive(Deserialize, Default)]
@@ -96,6 +97,7 @@ struct File {
     #[serde(default)]
     allow_user: Vec<String>,
     token_file: Option<PathBuf>,
+    certs: Option<PathBuf>,
     #[serde(default)]
     plaintext: Vec<Plaintext>,
     memcached: Option<String>,
@@ -235,7 +237,8 @@ impl MemoryLimit {
         if memory == self.memory && self.is_taken {
             return Ok(());
         }
-        let cell = trefoil_client::Cell::connect(&self.address).map_err(Failure::of)?;
+        let cell = trefoil_client::Cell::connect_with(&self.address, Default::default())
+            .map_err(Failure::of)?;
         let results = cell.set_memory_limit(memory);
         let is_taken = |result: &Result<u64, String>| result.is_ok();
         if results.iter().any(|(_, result)| is_taken(result)) {
@@ -275,6 +278,7 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.metrics = args.metrics.or(file.metrics.clone());
     args.name = args.name.or(file.name.clone());
     args.token_file = args.token_file.or(file.token_file.clone());
+    args.certs = args.certs.or(file.certs.clone());
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
@@ -319,6 +323,7 @@ pub(crate) fn gateway_with_file(mut args: GatewayArgs) -> Result<GatewayArgs, Fa
     {
         args.address.cell.clone_from(cell);
     }
+    args.address.certs = args.address.certs.or(file.certs.clone());
     args.metrics = args.metrics.or(file.metrics.clone());
     if args.plaintext.is_empty() {
         args.plaintext = file.plaintext.clone();

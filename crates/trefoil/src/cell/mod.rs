@@ -1,6 +1,7 @@
 //! `cell`: cells with a process for each backend.
 
 mod backend;
+mod certs;
 mod home;
 mod restore;
 mod maintenance;
@@ -34,6 +35,7 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             load,
             clear_first,
         } => reload(&address, &load, clear_first),
+        CellCommand::Certs(command) => certs::run(command),
         CellCommand::RestoreConfig(args) => restore::run(&args),
         CellCommand::Restart {
             backends,
