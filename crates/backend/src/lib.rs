@@ -75,7 +75,7 @@ pub use lease::{LEASE, RENEWAL_PERIOD};
 pub use listen::{ListenError, ListenOptions, Listeners, UnixSocket, take_port};
 pub use local::LocalStore;
 pub use memory::{MEMORY_LIMIT_MIN, MemoryError};
-pub use metrics::{METRICS, MetricInfo};
+pub use metrics::{METRICS, MetricInfo, encode_certificate};
 pub use options::{FabricOptions, ServerOptions};
 pub use process::{Cpu, Resident};
 pub use reporter::Reporter;

@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use trefoil_rpc::v1::{CertificateStats, MemberStats, ProcessStats, RecoveryStats, StatsResponse};
+use trefoil_tls::CertStatus;
 
 /// One metric. A counter's samples carry `_total` behind its name.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +94,31 @@ fn recovery(member: &MemberStats) -> RecoveryStats {
     member.recovery.clone().unwrap_or_default()
 }
 
+/// Names and helps of what every process says of its certificate.
+const CERTIFICATE_LEFT: (&str, &str) = (
+    "trefoil_certificate_left_seconds",
+    "Until the certificate in use ends, where TLS is spoken; negative once it has",
+);
+const CERTIFICATE_REFUSED: (&str, &str) = (
+    "trefoil_certificate_refused",
+    "1 while the certificate's files were changed and cannot be used",
+);
+
+/// Exports how the certificate of a process is that is no backend.
+pub fn encode_certificate(
+    status: &CertStatus,
+    cell: &str,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let labels = [("cell", cell)];
+    let mut put = |(name, help), value: f64| {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)
+    };
+    put(CERTIFICATE_LEFT, status.left_s as f64)?;
+    put(CERTIFICATE_REFUSED, f64::from(u8::from(status.is_refused)))
+}
+
 /// Nothing where no TLS is spoken.
 fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samples) -> Samples {
     process
@@ -137,9 +163,9 @@ pub const METRICS: [MetricInfo; 37] = [
     ]))), &["kind"]),
     counter("trefoil_fabric_messages", "Messages through shared-memory rings", Process(|p| one(p.fabric_messages))),
     gauge("trefoil_fabric_clients", "Clients with message rings", Process(|p| one(p.fabric_clients))),
-    gauge("trefoil_certificate_left_seconds", "Until the certificate in use ends, where TLS is spoken; negative once it has",
+    gauge(CERTIFICATE_LEFT.0, CERTIFICATE_LEFT.1,
         Process(|p| of_certificate(p, |c| vec![(Vec::new(), Value::Seconds(c.left_s as f64))]))),
-    gauge("trefoil_certificate_refused", "1 while the certificate's files were changed and cannot be used",
+    gauge(CERTIFICATE_REFUSED.0, CERTIFICATE_REFUSED.1,
         Process(|p| of_certificate(p, |c| one(c.refused.into())))),
     labelled(counter("trefoil_tls_handshakes", "TLS handshakes with clients over TCP", Process(|p| {
         of_certificate(p, |c| by([("done", c.handshakes), ("failed", c.handshakes_failed)]))

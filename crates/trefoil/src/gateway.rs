@@ -42,7 +42,8 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
         Some(listener) => {
             let name = cell.config().cell.clone();
             let observatory = Arc::clone(&front.observatory);
-            Some(Endpoint::start(listener, name, observatory).map_err(Failure::of)?)
+            let tls = cell.tls().cloned();
+            Some(Endpoint::start(listener, name, observatory, tls).map_err(Failure::of)?)
         }
     };
     let ready = serde_json::json!({

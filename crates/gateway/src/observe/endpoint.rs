@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trefoil_backend::{Reporter as _, exposition};
+use trefoil_backend::{Reporter as _, encode_certificate, exposition};
+use trefoil_tls::Tls;
 
 /// Longest request head read, in bytes.
 const HEAD_LEN_MAX: usize = 8 << 10;
@@ -35,11 +36,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Begins to serve on a socket that was taken before.
+    /// Begins to serve on a socket that was taken before. `tls`: what is spoken with
+    /// the cell, whose certificate is told of, too.
     pub fn start(
         listener: TcpListener,
         cell: String,
         observatory: Arc<Observatory>,
+        tls: Option<Tls>,
     ) -> Result<Endpoint, EndpointError> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
@@ -58,12 +61,16 @@ impl Endpoint {
                         let Some(place) = Place::take(&under_way) else {
                             return Err(io::Error::other("too many requests at a time"));
                         };
-                        let (cell, observatory) = (Arc::clone(&cell), Arc::clone(&observatory));
+                        let door = Door {
+                            cell: Arc::clone(&cell),
+                            observatory: Arc::clone(&observatory),
+                            tls: tls.clone(),
+                        };
                         std::thread::Builder::new()
                             .name("trefoil-scrape".to_owned())
                             .spawn(move || {
                                 let _place = place;
-                                if let Err(error) = serve(stream, &cell, &observatory) {
+                                if let Err(error) = serve(stream, door) {
                                     tracing::debug!(%error, "metrics");
                                 }
                             })
@@ -114,11 +121,11 @@ impl Drop for Place {
     }
 }
 
-fn serve(mut stream: TcpStream, cell: &str, observatory: &Arc<Observatory>) -> io::Result<()> {
+fn serve(mut stream: TcpStream, door: Door) -> io::Result<()> {
     let head = read_head(&mut stream)?;
     let mut words = head.split(|byte| *byte == b' ');
     let (status, kind, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics")) => match render(cell, observatory) {
+        (Some(b"GET"), Some(b"/metrics")) => match render(door) {
             Ok(text) => {
                 let (kind, body) = exposition(accept(&head), text);
                 ("200 OK", kind, body)
@@ -192,12 +199,9 @@ fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn render(cell: &str, observatory: &Arc<Observatory>) -> Result<String, std::fmt::Error> {
+fn render(door: Door) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Door {
-        cell: cell.to_owned(),
-        observatory: Arc::clone(observatory),
-    }));
+    registry.register_collector(Box::new(door));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
     Ok(text)
@@ -205,12 +209,16 @@ fn render(cell: &str, observatory: &Arc<Observatory>) -> Result<String, std::fmt
 
 #[derive(Debug)]
 struct Door {
-    cell: String,
+    cell: Arc<str>,
     observatory: Arc<Observatory>,
+    tls: Option<Tls>,
 }
 
 impl Collector for Door {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        if let Some(tls) = &self.tls {
+            encode_certificate(&tls.status(), &self.cell, &mut encoder)?;
+        }
         self.observatory.encode(&self.cell, &mut encoder)
     }
 }

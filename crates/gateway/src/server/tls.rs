@@ -7,28 +7,19 @@
 use super::options::TlsFiles;
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use trefoil_tls::FileError;
 
 /// Why TLS cannot be had with these files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file of certificates or of a key.
-    #[error("{path}: {source}")]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: rustls::pki_types::pem::Error,
-    },
-    /// A file without what it was named for.
-    #[error("{0} holds no certificate: expected PEM")]
-    NoCertificate(PathBuf),
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The key does not fit the certificate, or either is of an unknown kind.
     #[error("{path}: {source}")]
     Certificate {
@@ -79,11 +70,8 @@ impl Certificates {
 
 /// What a door needs to speak TLS.
 fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = certificates(&files.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::File {
-        path: files.key.clone(),
-        source,
-    })?;
+    let chain = trefoil_tls::read_certificates(&files.certificate)?;
+    let key = trefoil_tls::read_key(&files.key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let fail = |source| TlsError::Certificate {
         path: files.certificate.clone(),
@@ -99,10 +87,7 @@ fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
                 path: path.clone(),
                 problem,
             };
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|e| fail(e.to_string()))?;
-            }
+            let roots = trefoil_tls::read_roots(path)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
                 .map_err(|e| fail(e.to_string()))?;
@@ -113,21 +98,6 @@ fn configure(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
         .with_single_cert(chain, key)
         .map(Arc::new)
         .map_err(fail)
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let fail = |source| TlsError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .map_err(fail)?
-        .collect::<Result<_, _>>()
-        .map_err(fail)?;
-    if certificates.is_empty() {
-        return Err(TlsError::NoCertificate(path.to_owned()));
-    }
-    Ok(certificates)
 }
 
 /// Most that is kept encrypted because the socket is full.

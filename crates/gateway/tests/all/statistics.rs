@@ -625,7 +625,12 @@ fn metrics_of_a_front_door_that_stands_alone() {
     client.ask("get missing");
     assert!(client.ask("get inquorate")[0].starts_with("SERVER_ERROR"));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = Endpoint::start(listener, "test".into(), Arc::clone(&front.observatory));
+    let endpoint = Endpoint::start(
+        listener,
+        "test".into(),
+        Arc::clone(&front.observatory),
+        None,
+    );
     let endpoint = endpoint.unwrap();
     let ask = |request: &str| {
         let mut stream = TcpStream::connect(endpoint.address()).unwrap();
