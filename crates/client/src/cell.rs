@@ -8,6 +8,7 @@ use crate::etcd::EtcdSource;
 use crate::list::Silent;
 use crate::reaches::Reaches;
 use crate::rpc::{Rpc, is_no_grpc, is_refused};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -228,6 +229,13 @@ impl Cell {
         self.inner.is_unreachable()
     }
 
+    /// Why none of the cell's backends could be reached: what was wrong with the first
+    /// of them. `None` if some can be.
+    pub fn why_unreachable(&self) -> Option<String> {
+        let count = self.inner.topology().config().backends.len();
+        self.inner.reaches.why_all_away(count)
+    }
+
     /// Logs which backends went or came back since that was logged last: changes that
     /// came too fast to be logged one by one. Of use now and then in processes that
     /// run for long.
@@ -332,6 +340,24 @@ fn load(
     }
 }
 
+/// A configuration as one sees it who got it from `server`: a process that listens on
+/// all addresses of its host is reached by the one that it was asked at. (Others of the
+/// cell on other hosts have to listen on addresses that lead to them.)
+fn reached_by(mut config: CellConfig, server: &RpcAddress) -> CellConfig {
+    let RpcAddress::Tcp { host: asked, .. } = server else {
+        return config;
+    };
+    let addresses = config.backends.iter_mut().flat_map(|of| &mut of.addresses);
+    for address in addresses {
+        if let RpcAddress::Tcp { host, .. } = address
+            && host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+        {
+            host.clone_from(asked);
+        }
+    }
+    config
+}
+
 fn load_from_servers(
     rpc: &Rpc,
     address: &str,
@@ -358,10 +384,14 @@ fn load_from_servers(
         match answer {
             Ok(response) => {
                 let config = response.into_inner().config.unwrap_or_default();
-                return trefoil_cell::decode_config(&config).map_err(|source| ConnectError::Wire {
-                    address: server.to_string(),
-                    source,
-                });
+                let config = trefoil_cell::decode_config(&config);
+                return match config {
+                    Ok(config) => Ok(reached_by(config, server)),
+                    Err(source) => Err(ConnectError::Wire {
+                        address: server.to_string(),
+                        source,
+                    }),
+                };
             }
             Err(error) => {
                 no_cell = is_other.then(|| server.to_string());

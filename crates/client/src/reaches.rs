@@ -94,6 +94,15 @@ impl Reaches {
         (0..count as u32).all(is_away)
     }
 
+    /// Why none of a cell's `count` backends can be reached, if that is so: the reason of
+    /// the first.
+    pub(crate) fn why_all_away(&self, count: usize) -> Option<String> {
+        if !self.are_all_away(count) {
+            return None;
+        }
+        self.lock().get(&0).and_then(|reach| reach.away.clone())
+    }
+
     /// Says what came too fast to be said at once.
     pub(crate) fn tell(&self) {
         let now = Instant::now();

@@ -3,6 +3,7 @@
 use crate::certificate::time_text;
 use crate::file::FileError;
 use crate::role::{Role, Roles};
+use std::io;
 use std::path::PathBuf;
 
 /// What is wrong with a part's own certificates. Says what to do.
@@ -79,4 +80,21 @@ pub enum CertError {
         /// What it should have.
         needed: Role,
     },
+}
+
+impl CertError {
+    /// Whether files that are being replaced one after another look like that.
+    pub(crate) fn is_halfway(&self) -> bool {
+        match self {
+            CertError::KeyMismatch { .. } | CertError::OtherAuthority { .. } => true,
+            CertError::File(FileError::Read { source, .. }) => {
+                source.kind() == io::ErrorKind::NotFound
+            }
+            CertError::File(error) => matches!(
+                error,
+                FileError::Pem { .. } | FileError::NoCertificate(_) | FileError::NoKey(_)
+            ),
+            _ => false,
+        }
+    }
 }

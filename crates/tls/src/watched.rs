@@ -24,6 +24,14 @@ const WARNED_S: i64 = 14 * 86_400;
 /// Between two warnings.
 const WARNING_PERIOD: Duration = Duration::from_secs(86_400);
 
+/// Files are replaced one after another. Whoever finds them new, and not all of one
+/// certificate, takes that for a moment's state for so long.
+const HALFWAY: Duration = Duration::from_secs(2);
+/// How long one who begins waits for it to be over.
+const HALFWAY_PATIENCE: Duration = Duration::from_millis(600);
+/// Between two looks of theirs.
+const HALFWAY_PAUSE: Duration = Duration::from_millis(50);
+
 /// What certificates are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertUse {
@@ -54,10 +62,20 @@ struct Look {
     stamps: Option<Stamps>,
     /// Why the files that stand there are not in use.
     refused: Option<String>,
+    /// Since when they look as if somebody were replacing them.
+    halfway: Option<Instant>,
     warned: Option<Instant>,
 }
 
-/// What tells that a file was replaced or written to.
+impl Look {
+    /// Whether files of which not all are of one certificate may just be on their way.
+    fn is_halfway(&mut self) -> bool {
+        self.refused.is_none() && self.halfway.get_or_insert_with(Instant::now).elapsed() < HALFWAY
+    }
+}
+
+/// What tells that a file was replaced or written to: device, inode, length, and when
+/// it was changed and written, in nanoseconds.
 type Stamps = [(u64, u64, u64, i64, i64); 3];
 
 /// How a part's certificates are.
@@ -74,14 +92,27 @@ pub struct CertStatus {
 }
 
 impl Tls {
-    /// Reads what stands there now.
+    /// Reads what stands there now. Where it looks as if somebody were replacing the
+    /// files, waits for that a moment.
     pub fn read(files: &CertFiles, usage: CertUse) -> Result<Tls, CertError> {
         let needed = match usage {
             CertUse::Server => Some(Role::Backend),
             CertUse::Client => None,
         };
-        let stamps = stamps(files);
-        let identity = Identity::read(files, needed)?;
+        let begin = Instant::now();
+        let (stamps, identity) = loop {
+            let stamps = stamps(files);
+            match Identity::read(files, needed) {
+                Ok(identity) => break (stamps, identity),
+                Err(error) => {
+                    let may_change = error.is_halfway() && is_new(stamps.as_ref());
+                    if !may_change || begin.elapsed() >= HALFWAY_PATIENCE {
+                        return Err(error);
+                    }
+                    std::thread::sleep(HALFWAY_PAUSE);
+                }
+            }
+        };
         Ok(Tls(Arc::new(Watched {
             files: files.clone(),
             needed,
@@ -90,6 +121,7 @@ impl Tls {
                 at: Instant::now(),
                 stamps,
                 refused: None,
+                halfway: None,
                 warned: None,
             }),
             is_refused: AtomicBool::new(false),
@@ -187,9 +219,13 @@ impl Tls {
                 }
                 let current = &self.0.current;
                 *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identity);
-                look.refused = None;
+                (look.refused, look.halfway) = (None, None);
                 self.0.is_refused.store(false, Ordering::Relaxed);
                 Ok(())
+            }
+            Err(error) if error.is_halfway() && look.is_halfway() => {
+                look.stamps = None;
+                Err(error)
             }
             Err(error) => {
                 let text = error.to_string();
@@ -237,6 +273,14 @@ impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Tls").field(&self.0.files).finish()
     }
+}
+
+/// Whether one of the files was changed just now.
+fn is_new(stamps: Option<&Stamps>) -> bool {
+    let now_s = unix_s(SystemTime::now());
+    let since_s = |changed_ns: i64| now_s - changed_ns / 1_000_000_000;
+    let is_new = |stamp: &(u64, u64, u64, i64, i64)| since_s(stamp.3) <= HALFWAY.as_secs() as i64;
+    stamps.is_some_and(|stamps| stamps.iter().any(is_new))
 }
 
 /// `None` if one of them is not there.

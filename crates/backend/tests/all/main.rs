@@ -5,4 +5,5 @@ mod restarting;
 mod serving;
 mod starting;
 mod support;
+mod tls;
 mod topology;

@@ -2,7 +2,7 @@
 //! every name, label and label value in them is looked for in what a server
 //! answers. A panel that shows nothing looks like a quiet system.
 
-use crate::support::{Cell, free_port, repository};
+use crate::support::{Cell, free_port, repository, run, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -37,6 +37,24 @@ fn everything_that_is_asked_for_exists() {
     let mut options = vec!["serve", "--listen", &listen, "--socket", &socket];
     options.extend(["--metrics", &metrics, "--memcached", "127.0.0.1:0"]);
     options.extend(["--memory", "64MiB"]);
+    // Some of what is shown exists where there are certificates.
+    let authority = dir.path().join("authority").display().to_string();
+    let certs = format!("{authority}/server");
+    let at = ["--dir", &authority];
+    let issue = [
+        "issue",
+        "--name",
+        "server",
+        "--role",
+        "backend",
+        "--host",
+        "127.0.0.1",
+    ];
+    for command in [&["init"][..], &issue] {
+        let output = run(&[&["cell", "certs"], command, &at].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    options.extend(["--certs", &certs]);
     let _cell = Cell::start(&options);
     let series = scrape(port);
     assert!(series.len() > 30, "{series:?}");

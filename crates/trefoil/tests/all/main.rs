@@ -5,6 +5,7 @@
 mod assigner;
 #[cfg(feature = "bench")]
 mod bench;
+mod certs;
 mod commands;
 mod dashboards;
 mod doctor;
