@@ -28,24 +28,13 @@ pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// Names a directory with this side's certificates: `ca.pem`, `cert.pem`, `key.pem`.
 pub const CERTS_VARIABLE: &str = "TREFOIL_CERTS";
 
-/// How a cell is connected to.
-#[derive(Clone, Debug, Default)]
-pub struct ConnectOptions {
-    /// What is spoken with servers over TCP: TLS, and nothing else. `None`: plain text,
-    /// with a token.
-    pub tls: Option<Tls>,
-}
-
-impl ConnectOptions {
-    /// With the certificates in `certs` (`ca.pem`, `cert.pem`, `key.pem`), if `address`
-    /// leads to servers that are not on Unix sockets; the files are not read otherwise.
-    pub fn for_address(address: &str, certs: Option<&Path>) -> Result<Self, CertError> {
-        let directory = certs.filter(|_| asks_over_tcp(address));
-        let read =
-            |directory: &Path| Tls::read(&CertFiles::in_directory(directory), CertUse::Client);
-        let tls = directory.map(read).transpose()?;
-        Ok(ConnectOptions { tls })
-    }
+/// The certificates in the directory `certs` (`ca.pem`, `cert.pem`, `key.pem`), if
+/// `address` leads to servers that are not on Unix sockets; they are not read otherwise.
+/// For [`Cell::connect_with`].
+pub fn tls_for(address: &str, certs: Option<&Path>) -> Result<Option<Tls>, CertError> {
+    let directory = certs.filter(|_| asks_over_tcp(address));
+    let read = |directory| Tls::read(&CertFiles::in_directory(directory), CertUse::Client);
+    directory.map(read).transpose()
 }
 
 /// A cell as its clients know it. Cheap to clone; shared by threads, each of
@@ -84,13 +73,14 @@ impl Cell {
     /// variable `TREFOIL_CERTS` names a directory of certificates.
     pub fn connect(address: &str) -> Result<Cell, ConnectError> {
         let directory = std::env::var_os(CERTS_VARIABLE);
-        let options = ConnectOptions::for_address(address, directory.as_deref().map(Path::new));
-        Cell::connect_with(address, options?)
+        let tls = tls_for(address, directory.as_deref().map(Path::new))?;
+        Cell::connect_with(address, tls)
     }
 
-    /// The same with certificates of the caller's choice, or with none, whatever the
-    /// environment says.
-    pub fn connect_with(address: &str, options: ConnectOptions) -> Result<Cell, ConnectError> {
+    /// The same with certificates of the caller's choice, whatever the environment says:
+    /// servers over TCP are spoken to with TLS and nothing else. `None`: in plain text,
+    /// with a token.
+    pub fn connect_with(address: &str, tls: Option<Tls>) -> Result<Cell, ConnectError> {
         let bad = |source| ConnectError::Address {
             address: address.to_owned(),
             source,
@@ -99,7 +89,7 @@ impl Cell {
             .parse::<CellAddress>()
             .and_then(|a| a.locate())
             .map_err(bad)?;
-        let rpc = Rpc::new(CONNECT_PATIENCE, options.tls);
+        let rpc = Rpc::new(CONNECT_PATIENCE, tls);
         let etcd = match &location {
             CellLocation::Etcd(etcd) => Some(EtcdSource::open(etcd)?),
             _ => None,

@@ -196,12 +196,12 @@ impl Host for ClientHost {
                 if is_first || error.is_down {
                     return error;
                 }
-                match answers(&rpc, &thread_topology, backend) {
-                    true => {
+                match ask(&rpc, &thread_topology, backend) {
+                    Ok(()) => {
                         reaches.answered(backend);
                         error
                     }
-                    false => NotConnected::down("the backend does not answer"),
+                    Err(why) => NotConnected::down(&format!("the backend does not answer: {why}")),
                 }
             });
             thread_put(thread_topology, result);
@@ -280,13 +280,11 @@ fn no_shared_memory() -> NotConnected {
     }
 }
 
-/// Whether a backend answers an empty call.
-fn answers(rpc: &Rpc, topology: &Topology, backend: u32) -> bool {
-    let Ok(mut client) = rpc.backend(topology.config(), backend) else {
-        return false;
-    };
+/// An empty call to a backend; why it does not answer that, if so.
+fn ask(rpc: &Rpc, topology: &Topology, backend: u32) -> Result<(), String> {
+    let mut client = rpc.backend(topology.config(), backend)?;
     let call = async move { client.ping(v1::PingRequest {}).await };
-    rpc.wait(call, PING_PATIENCE).is_ok()
+    rpc.wait(call, PING_PATIENCE).map(|_| ())
 }
 
 /// Whether nobody is there, or one who is leaving.

@@ -65,7 +65,7 @@ mod submit;
 mod time;
 
 pub use asynchronous::AsyncClient;
-pub use cell::{CERTS_VARIABLE, Cell, ConnectOptions};
+pub use cell::{CERTS_VARIABLE, Cell, tls_for};
 pub use census::{BackendStats, Presence};
 pub use client::Client;
 pub use error::{ConnectError, Mutated, OpError, UNREACHABLE};

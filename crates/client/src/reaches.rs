@@ -134,6 +134,9 @@ impl Reaches {
             reach.away = Some(why.to_owned());
             self.away_count.fetch_add(1, Ordering::Relaxed);
             reach.tell(backend, now);
+        } else if reach.away.as_deref() != Some(why) {
+            // Another attempt may have found out more.
+            reach.away = Some(why.to_owned());
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::args::CellAddress;
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
-use trefoil_client::{Cell, Client, ConnectError, ConnectOptions, Options, Presence};
+use trefoil_client::{Cell, Client, ConnectError, Options, Presence, tls_for};
 
 /// How long a server that is starting may take to leave its token.
 const TOKEN_PATIENCE: Duration = Duration::from_millis(800);
@@ -55,10 +55,9 @@ pub(crate) fn cell(address: &CellAddress) -> Result<Cell, Failure> {
 }
 
 fn wait_for(address: &CellAddress, waiting: &mut Waiting) -> Result<Cell, Failure> {
-    let options = ConnectOptions::for_address(&address.cell, address.certs.as_deref());
-    let options = options.map_err(Failure::of)?;
+    let tls = tls_for(&address.cell, address.certs.as_deref()).map_err(Failure::of)?;
     loop {
-        let error = match Cell::connect_with(&address.cell, options.clone()) {
+        let error = match Cell::connect_with(&address.cell, tls.clone()) {
             Ok(cell) => return Ok(cell),
             Err(error @ ConnectError::Address { .. }) if is_malformed(&error) => {
                 return Err(Failure::Usage(format!("--cell: {error}")));

@@ -16,7 +16,7 @@ use trefoil_cell::{
     BackendConfig, BackendLock, CellAddress, CellConfig, ConfigStore as _, ConfigStoreError,
     EmbeddedStore, Mode, runtime_dir,
 };
-use trefoil_client::{Cell, ConnectOptions};
+use trefoil_client::Cell;
 use trefoil_gateway::keyspace::{CellOptions, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
@@ -207,7 +207,7 @@ fn open_doors(
         let keyspace = || LocalKeyspace::new(local.clone());
         return door::open(args, options, doors, keyspace, true);
     }
-    let cell = Cell::connect_with(address, ConnectOptions::default()).map_err(Failure::of)?;
+    let cell = Cell::connect_with(address, None).map_err(Failure::of)?;
     let cell_options = CellOptions {
         spin: options.spin,
         ..CellOptions::default()

@@ -237,8 +237,7 @@ impl MemoryLimit {
         if memory == self.memory && self.is_taken {
             return Ok(());
         }
-        let cell = trefoil_client::Cell::connect_with(&self.address, Default::default())
-            .map_err(Failure::of)?;
+        let cell = trefoil_client::Cell::connect_with(&self.address, None).map_err(Failure::of)?;
         let results = cell.set_memory_limit(memory);
         let is_taken = |result: &Result<u64, String>| result.is_ok();
         if results.iter().any(|(_, result)| is_taken(result)) {
