@@ -189,7 +189,15 @@ impl Host for ClientHost {
                     Err(error) if has_moved && is_absence(&error) && Instant::now() < by => {
                         std::thread::sleep(SUCCESSOR_PAUSE);
                     }
-                    connected => break connected.map_err(|e| judge(&e, is_reached_elsewhere)),
+                    Err(error) => break Err(judge(&error, is_reached_elsewhere)),
+                    Ok(connection) => {
+                        let found = connection.agreement().topology.life;
+                        let is_ours = found == thread_topology.id().life;
+                        break match is_ours || !is_reached_elsewhere {
+                            true => Ok(connection),
+                            false => Err(another_cells()),
+                        };
+                    }
                 }
             };
             let result = connected.map(ClientPort::Shm).map_err(|error| {
@@ -272,6 +280,16 @@ impl Host for ClientHost {
     }
 }
 
+/// Of a backend that is reached by TCP from elsewhere: it may be on another host. If it
+/// is this one's, in another life, calls say so.
+fn another_cells() -> NotConnected {
+    NotConnected {
+        why: "another cell's server is at its socket's path on this host".to_owned(),
+        is_down: false,
+        is_final: false,
+    }
+}
+
 fn no_shared_memory() -> NotConnected {
     NotConnected {
         why: "the backend offers no shared memory".to_owned(),
@@ -302,11 +320,12 @@ fn judge(error: &ConnectError, is_reached_elsewhere: bool) -> NotConnected {
     let is_down = match error {
         // The backend on this host is gone, or hangs, or is on its way out; or another
         // life of the cell, or other backends of it, stand there.
+        ConnectError::Timeout { .. } | ConnectError::HungUp { .. } => true,
+        // Or it is on another host, and this one has a server of its own at that path, or
+        // had one.
         ConnectError::NobodyListens { .. }
         | ConnectError::NoSuchBackend { .. }
-        | ConnectError::Timeout { .. }
-        | ConnectError::HungUp { .. } => true,
-        ConnectError::NotFound { .. } => !is_reached_elsewhere,
+        | ConnectError::NotFound { .. } => !is_reached_elsewhere,
         // Another host's socket, another user's, another release's layout: RPC
         // reaches it, or says why not.
         _ => false,

@@ -144,9 +144,8 @@ impl Rpc {
         {
             return Ok(channel.client.clone());
         }
-        let address = backend
-            .nearest_address()
-            .ok_or("the backend has no address")?;
+        let address = preferred(&backend.addresses, self.tls.is_some());
+        let address = address.ok_or("the backend has no address")?;
         let client = self.open(address)?;
         channels[index] = Some(Channel {
             addresses: backend.addresses.clone(),
@@ -255,6 +254,21 @@ impl Rpc {
     pub(crate) fn finish(&self, patience: Duration) -> bool {
         self.account.finish(patience)
     }
+}
+
+/// Unix sockets before TCP: cheaper, and reachable only from here. But not where servers
+/// have to show certificates: what listens at such a path of this host may be another
+/// server than the one that has named it, or anybody's.
+fn preferred(addresses: &[RpcAddress], has_tls: bool) -> Option<&RpcAddress> {
+    let is_tcp = |a: &&RpcAddress| matches!(a, RpcAddress::Tcp { .. });
+    let is_here = |a: &&RpcAddress| matches!(a, RpcAddress::Unix(path) if path.exists());
+    let tcp = || addresses.iter().find(is_tcp);
+    let here = || addresses.iter().find(is_here);
+    let found = match has_tls {
+        true => tcp().or_else(here),
+        false => here().or_else(tcp),
+    };
+    found.or_else(|| addresses.first())
 }
 
 /// Carries a call on to its end; `None` if its backend is given up before, and with it
@@ -378,6 +392,26 @@ mod tests {
             met.set_source(Arc::new(std::io::Error::other("reset")));
             assert_eq!(is_of_the_way(&met), is_of_it, "{code:?}");
         }
+    }
+
+    #[test]
+    fn certificates_are_for_tcp_and_sockets_for_those_without() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("rpc");
+        let tcp = RpcAddress::Tcp {
+            host: "db1".to_owned(),
+            port: 7411,
+        };
+        let unix = RpcAddress::Unix(socket.clone());
+        let both = [unix.clone(), tcp.clone()];
+        // Nothing is there.
+        assert_eq!(preferred(&both, false), Some(&tcp));
+        assert_eq!(preferred(&both, true), Some(&tcp));
+        std::fs::write(&socket, "").unwrap();
+        assert_eq!(preferred(&both, false), Some(&unix));
+        assert_eq!(preferred(&both, true), Some(&tcp));
+        assert_eq!(preferred(&both[..1], true), Some(&unix));
+        assert_eq!(preferred(&[], true), None);
     }
 
     /// What loses a race must not be dropped where tasks run: that panics.

@@ -1,7 +1,7 @@
 //! What each role may do.
 
 use super::maker::{Authority, Odd, port};
-use crate::support::{Cell, parse, run, text};
+use crate::support::{Cell, free_port, parse, run, text};
 use std::path::Path;
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -54,6 +54,50 @@ fn commands_do_what_their_role_may() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let output = with(&cell, &admin, &["cell", "flush"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// On the server's own host, too, whoever comes with a certificate has its role. The
+/// user who runs the server needs none.
+#[test]
+fn a_role_holds_beside_the_servers_socket() {
+    let authority = Authority::new();
+    let home = authority.home.path();
+    let server = authority.issue("server", "backend");
+    let cell = Cell::serve(home, &["--memory", "64MiB", "--certs", &server]);
+    let client = authority.issue("app", "client");
+    let output = with(&cell, &client, &["cell", "flush"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("Flush needs the role admin"), "{said}");
+    let socket = home.join("serve.sock").display().to_string();
+    let output = run(&["cell", "flush", "--cell", &socket]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// A host has a server of its own, at the same path as another host's, and is a client
+/// of that.
+#[test]
+fn a_server_of_ones_own_is_not_taken_for_another_hosts() {
+    let authority = Authority::new();
+    let home = authority.home.path();
+    let server = authority.issue("server", "backend");
+    let listen = format!("0.0.0.0:{}", free_port());
+    let usual = ["--memory", "64MiB", "--listen", &listen, "--certs", &server];
+    let theirs = Cell::serve(home, &usual);
+    super::maker::hide(home);
+    super::maker::reveal(home);
+    let ours = Cell::serve(home, &["--memory", "64MiB"]);
+    // Any name that is not known to be this host.
+    let address = format!("LOCALHOST:{}", port(&theirs));
+    let client = authority.issue("app", "client");
+    let theirs_by_name = ["--cell", &address, "--certs", &client];
+    let output = run(&[&["set", "k", "v"][..], &theirs_by_name].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = run(&[&["get", "k"][..], &theirs_by_name].concat());
+    assert_eq!(text(&output.stdout), "v", "{}", text(&output.stderr));
+    let socket = home.join("serve.sock").display().to_string();
+    let output = run(&["get", "k", "--cell", &socket]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    drop((theirs, ours));
 }
 
 /// Calls by the contract, past everything that a client library checks.
