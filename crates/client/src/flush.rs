@@ -7,12 +7,12 @@
 
 use crate::cell::Cell;
 use crate::error::ConnectError;
-use crate::rpc::certainly_not_sent;
+use crate::rpc::is_nobody_there;
 use crate::time;
 use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
 use trefoil_layout::Version;
-use trefoil_rpc::{failure_text, v1};
+use trefoil_rpc::{failure_text, handshake_error, v1};
 
 /// Patience with a question.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(2);
@@ -160,10 +160,12 @@ impl Cell {
                     | tonic::Code::Unauthenticated
                     | tonic::Code::PermissionDenied
             );
-            if is_decision {
+            // Whoever is there and does not believe this side's certificate, or is not
+            // believed, is not down either.
+            if is_decision || handshake_error(&status).is_some() {
                 return Err(failure_text(&status));
             }
-            if certainly_not_sent(&status) {
+            if is_nobody_there(&status) {
                 return Ok(None);
             }
             if begin.elapsed() >= RETRY_PATIENCE {

@@ -238,6 +238,12 @@ fn a_connection_ends_with_its_certificate() {
             .iter()
             .all(|words| said.contains(words))
         });
+        // A backend that is there is not passed over.
+        let error = late.0.flush(0).unwrap_err().to_string();
+        assert!(
+            error.contains("does not accept the certificate in"),
+            "{error}"
+        );
         authority.make("late", &Odd::default());
         until("the renewed one is taken", || {
             late.0
