@@ -244,6 +244,8 @@ fn asks_over_tcp(address: &str) -> bool {
     let is_tcp = |server: &RpcAddress| matches!(server, RpcAddress::Tcp { .. });
     match address.parse::<CellAddress>() {
         Ok(CellAddress::Servers(servers)) => servers.iter().any(is_tcp),
+        // They may be anywhere.
+        Ok(CellAddress::Etcd(_)) => true,
         Ok(CellAddress::Path(_)) | Err(_) => false,
     }
 }

@@ -77,7 +77,7 @@ pub use look::Basis;
 pub use mutate::SetOptions;
 pub use owned::{OwnedHit, OwnedLookup};
 pub use reload::{CorpusFormat, ReloadError, Reloaded};
-pub use rpc::{is_nobody_there, status_text};
+pub use rpc::is_nobody_there;
 pub use served::{Served, served};
 pub use submit::Completion;
 pub use trefoil_client_core::fill::{FillTicket, NoTicket, TICKET_LEN};

@@ -17,7 +17,7 @@ pub struct Served {
 
 /// Asks the server at each address, one after the other, what it serves.
 pub fn served(addresses: &[RpcAddress]) -> Vec<Result<Served, String>> {
-    let rpc = Rpc::new(CONNECT_PATIENCE);
+    let rpc = Rpc::new(CONNECT_PATIENCE, None);
     let ask_one = |address| ask(&rpc, address, CONNECT_PATIENCE);
     addresses.iter().map(ask_one).collect()
 }

@@ -273,7 +273,7 @@ fn export(store: &Store, shard: usize, count: usize) -> HashMap<Vec<u8>, (Versio
         let places = from..PLACES.end;
         let mut page = Vec::new();
         from = store.export(LATER, shard, places, count, &mut |exported| {
-            let Exported { hash, item } = exported;
+            let Exported { hash, item, .. } = exported;
             let mut entry = Vec::new();
             item.append_entry(&mut entry);
             let entry = DataEntry::decode(&entry).expect("an entry as it was written");

@@ -3,10 +3,10 @@
 mod backend;
 mod certs;
 mod home;
-mod restore;
 mod maintenance;
 mod orders;
 mod program;
+mod restore;
 mod revival;
 mod spares;
 pub(crate) mod status;

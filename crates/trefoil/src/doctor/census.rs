@@ -14,6 +14,7 @@ use trefoil_cell::CellConfig;
 use trefoil_client::{BackendStats, Cell, Options};
 use trefoil_layout::ShardMap;
 use trefoil_rpc::v1;
+use trefoil_tls::Tls;
 
 /// How long the metrics' listener may take to answer.
 const METRICS_PATIENCE: Duration = Duration::from_secs(2);
@@ -72,7 +73,7 @@ impl Census {
         let config = cell.config();
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let boot_id = boot_id.unwrap_or_default().trim().to_owned();
-        let mut answers = runtime.block_on(ask_all(&config, &boot_id));
+        let mut answers = runtime.block_on(ask_all(&config, &boot_id, cell.tls()));
         // A client says of each backend how it gets there.
         let mut links = BTreeMap::new();
         let answering = answers.values().filter(|answer| answer.is_ok()).count();
@@ -149,12 +150,13 @@ fn state(
 async fn ask_all(
     config: &Arc<CellConfig>,
     boot_id: &str,
+    tls: Option<&Tls>,
 ) -> BTreeMap<u32, Result<Box<Answered>, Trouble>> {
     let mut calls = JoinSet::new();
     for backend in &config.backends {
         let number = backend.number;
         let (config, boot_id) = (Arc::clone(config), boot_id.to_owned());
-        let replica = Replica::new(&config, backend);
+        let replica = Replica::new(&config, backend, tls);
         calls.spawn(async move {
             let answer = match replica {
                 Ok(replica) => ask(&replica, &config, &boot_id).await,

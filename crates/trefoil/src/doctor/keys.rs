@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinSet};
 use trefoil_cell::{BackendConfig, CellConfig};
 use trefoil_recovery::examine::{Examination, Example, Moment, Odd, PLACES, Plan, Question};
+use trefoil_tls::Tls;
 
 /// Parts of a shard of each of which a sample takes a share.
 const STRIPE_COUNT: u64 = 64;
@@ -71,13 +72,18 @@ pub(super) struct Keys<'a> {
 impl<'a> Keys<'a> {
     /// Backends that did not answer the census are not asked. Must be called where tasks
     /// run.
-    pub(super) fn new(config: &'a CellConfig, census: &Census, look: Look) -> Self {
+    pub(super) fn new(
+        config: &'a CellConfig,
+        tls: Option<&Tls>,
+        census: &Census,
+        look: Look,
+    ) -> Self {
         let begin = Instant::now();
         let replica = |backend: &BackendConfig| {
             let known = census.backend(backend.number).map(|known| &known.answer);
             match known {
                 Some(Err(trouble)) => Err(trouble.clone()),
-                _ => Replica::new(config, backend),
+                _ => Replica::new(config, backend, tls),
             }
         };
         let replicas: Vec<_> = config.backends.iter().map(replica).collect();

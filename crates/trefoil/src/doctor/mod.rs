@@ -30,7 +30,6 @@ use keys::{Keys, Look, Looked};
 use report::{Report, Shown};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use trefoil_client::Cell;
 
 /// Between two looks at the backends at least: what is over by then is no finding.
 const LASTING: Duration = Duration::from_secs(1);
@@ -52,10 +51,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
         end: args.timeout.map(|timeout| begin + timeout),
     };
     let before = Census::take(&cell, &runtime);
-    let looked = runtime.block_on(async { Keys::new(&config, &before, look).run().await });
+    let looked =
+        runtime.block_on(async { Keys::new(&config, cell.tls(), &before, look).run().await });
     std::thread::sleep(LASTING.saturating_sub(before.at.elapsed()));
     // As it is now: it may have been flushed meanwhile.
-    let cell = Cell::connect(&args.address.cell).unwrap_or(cell);
+    let cell = crate::connect::cell(&args.address).unwrap_or(cell);
     let after = Census::take(&cell, &runtime);
     let mut findings = health::lasting(&before, &after);
     findings.extend(differences::findings(&looked, config.mode, &findings));

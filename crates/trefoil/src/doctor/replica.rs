@@ -4,12 +4,13 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tonic::{Code, Response, Status};
 use trefoil_cell::{BackendConfig, CellConfig};
-use trefoil_client::{is_nobody_there, status_text};
+use trefoil_client::is_nobody_there;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::examine::{Question, Reply};
 use trefoil_recovery::{Data, Item, Page, Recency};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, v1};
+use trefoil_tls::Tls;
 
 /// How long a page, or a long value, may take.
 const PAGE_PATIENCE: Duration = Duration::from_secs(10);
@@ -62,7 +63,7 @@ impl Trouble {
 
 impl From<Status> for Trouble {
     fn from(status: Status) -> Self {
-        let why = status_text(&status);
+        let why = trefoil_rpc::failure_text(&status);
         match status.code() {
             _ if is_nobody_there(&status) => Trouble::away(why),
             Code::Unimplemented => Trouble::refused("it is of an older release: upgrade it"),
@@ -102,16 +103,19 @@ pub(super) type Read = (Reply<Bytes>, u64);
 
 impl Replica {
     /// Connects to nothing yet. Must be called where tasks run.
-    pub(super) fn new(config: &CellConfig, backend: &BackendConfig) -> Result<Self, Trouble> {
+    pub(super) fn new(
+        config: &CellConfig,
+        backend: &BackendConfig,
+        tls: Option<&Tls>,
+    ) -> Result<Self, Trouble> {
         let address = backend.nearest_address();
         let address = address.ok_or_else(|| Trouble::away("it has no address"))?;
-        let endpoint = trefoil_cell::endpoint(address).map_err(Trouble::away)?;
-        let channel = endpoint.connect_timeout(HELLO_PATIENCE).connect_lazy();
+        let client = trefoil_cell::rpc_client(address, tls, HELLO_PATIENCE);
         Ok(Replica {
             number: backend.number,
             life: config.life,
             config_id: config.config_id,
-            client: trefoil_rpc::client(channel, trefoil_cell::credentials(address)),
+            client: client.map_err(Trouble::away)?,
         })
     }
 
