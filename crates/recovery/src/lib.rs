@@ -32,6 +32,7 @@
 //! | `machine` | whom to ask for what next, and what to do with the answer |
 //! | `copy`, `repair` | the two walks over a shard |
 //! | `handover` | how a backend's number moves to another process, which loses nothing |
+//! | [`scan`] | repair of a cohort that has lost nothing, in the background |
 //! | `mutants` | single rules, turned off for the simulator |
 //! | `examine` | comparing what all replicas of a shard hold, for `trefoil doctor` |
 
@@ -42,6 +43,7 @@ mod machine;
 pub mod mutants;
 mod page;
 mod repair;
+pub mod scan;
 
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};

@@ -26,11 +26,23 @@ pub enum Mutant {
     FloorLeftBehind,
     /// A handover leaves alone what was erased after it had been copied.
     ErasedStays,
+    /// 11: a scan spreads what one replica holds.
+    LoneValueSpread,
+    /// 5: a scan counts votes of different epochs together.
+    RepairAcrossEpochs,
+    /// 12: a scan installs at a new version without asking what is there.
+    RenewedBlindly,
+    /// 11: a scan evicts, where an erasure has to go to the third replica.
+    TombstonesIgnored,
+    /// A scan evicts what may be a mutation on its way.
+    YoungEvicted,
+    /// A scan acts on what it has seen once.
+    OneLook,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 9] = [
+    pub const ALL: [Mutant; 15] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -40,6 +52,12 @@ impl Mutant {
         Mutant::NeverFrozen,
         Mutant::FloorLeftBehind,
         Mutant::ErasedStays,
+        Mutant::LoneValueSpread,
+        Mutant::RepairAcrossEpochs,
+        Mutant::RenewedBlindly,
+        Mutant::TombstonesIgnored,
+        Mutant::YoungEvicted,
+        Mutant::OneLook,
     ];
 }
 

@@ -11,6 +11,7 @@
 //!    words    live memory, and what happens between two loads of it
 //!    env      stores, messages on their way, crashes, fillers, maintenance
 //!    recovery a crashed member comes back (rules 6 to 10), so that epochs count
+//!    repair   the first of a cohort makes the three agree (rules 11 and 12)
 //!    history  the promise, checked on every event
 //!  profile  which troubles, how often: drawn from the seed
 //!  many     seeds over threads
@@ -35,6 +36,7 @@ pub mod mutants;
 mod profile;
 mod reads;
 mod recovery;
+mod repair;
 mod rng;
 mod stats;
 mod trace;

@@ -6,6 +6,9 @@ use crate::rng::Rng;
 use trefoil_layout::Placement;
 use trefoil_store::PolicyKind;
 
+/// What was written longer ago is no mutation on its way, in the product.
+const REST_NS: u64 = trefoil_client_core::cas::AT_REST_NS;
+
 /// Chances are of 1,024.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
@@ -64,6 +67,11 @@ pub(crate) struct Profile {
     pub(crate) lease_steps: u64,
     /// While there is one, a step is one of the recovery's.
     pub(crate) recovery_pace: u32,
+    /// Where repair is at work, a step is one of its.
+    pub(crate) repair: u32,
+    /// Between its two looks, and from when on what is written is at rest.
+    pub(crate) repair_pause_ns: u64,
+    pub(crate) repair_rest_ns: u64,
     /// Another key is written at one replica, as one surrounding event.
     pub(crate) filler: u32,
     /// Other keys written before the run; all of one home bucket if `crowded`.
@@ -158,6 +166,27 @@ impl Profile {
             retries_max: rng.pick(&[0, 2]),
             fan_out: 1,
             ..profile
+        }
+    }
+
+    /// In a quarter of most seeds the cohorts are repaired, too. Drawn from a source of its
+    /// own: the other seeds are what they were.
+    pub(crate) fn repaired(self, seed: u64) -> Self {
+        let rng = Rng::new(!seed);
+        // Runs of crashes alone need all their steps for these.
+        let is_of_crashes = self.spite > 0;
+        if self.replicas != 3 || is_of_crashes || !rng.chance(256) {
+            return self;
+        }
+        let rests = match self.calm {
+            true => [REST_NS; 2],
+            false => [0, REST_NS],
+        };
+        Profile {
+            repair: rng.pick(&[150, 400, 700]),
+            repair_pause_ns: rng.pick(&[0, 0, 20]) * self.step_ns,
+            repair_rest_ns: rng.pick(&rests),
+            ..self
         }
     }
 
@@ -269,6 +298,9 @@ impl Profile {
             spite: 0,
             lease_steps: 100,
             recovery_pace: level(&[30, 150, 500]),
+            repair: 0,
+            repair_pause_ns: 0,
+            repair_rest_ns: REST_NS,
             filler: level(&[0, 200, 700]),
             fillers_first: if crowded { 78 } else { 0 },
             filler_keys: if crowded { 90 } else { rng.pick(&[3, 12, 100]) },

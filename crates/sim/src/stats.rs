@@ -67,6 +67,14 @@ pub enum Mark {
     FillSuperseded,
     /// A fill that gave way took back what it had left at a replica.
     FillEvicted,
+    /// Repair brought a replica what the other two agreed on.
+    Repaired,
+    /// Repair stored a value anew, by CAS.
+    RepairRenewed,
+    /// A CAS of repair has failed.
+    RepairNotRenewed,
+    /// Repair evicted what no two replicas held.
+    RepairEvicted,
     /// At the end, all three replicas of a key agreed.
     CleanQuorum,
     /// At the end, exactly two replicas of a key agreed.
@@ -110,6 +118,10 @@ impl Mark {
         (Mark::ClockAhead, "clock_ahead"),
         (Mark::FillSuperseded, "fill_superseded"),
         (Mark::FillEvicted, "fill_evicted"),
+        (Mark::Repaired, "repaired"),
+        (Mark::RepairRenewed, "repair_renewed"),
+        (Mark::RepairNotRenewed, "repair_not_renewed"),
+        (Mark::RepairEvicted, "repair_evicted"),
         (Mark::CleanQuorum, "clean_quorum"),
         (Mark::DirtyQuorum, "dirty_quorum"),
         (Mark::NoQuorum, "no_quorum"),
@@ -117,7 +129,7 @@ impl Mark {
 }
 
 /// Counts of one run, or of many together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Seeds run.
     pub seeds: u64,
@@ -136,6 +148,22 @@ pub struct Stats {
     /// Retries by cause.
     pub retries: RetryCounts,
     marks: [u64; Mark::COUNT],
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Stats {
+            seeds: 0,
+            steps: 0,
+            hits: 0,
+            misses: Default::default(),
+            get_failures: 0,
+            stored: 0,
+            not_stored: 0,
+            retries: RetryCounts::default(),
+            marks: [0; Mark::COUNT],
+        }
+    }
 }
 
 impl Stats {

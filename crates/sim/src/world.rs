@@ -5,6 +5,7 @@ use crate::env::{Env, Life};
 use crate::history::{Broken, KeyHistory};
 use crate::profile::Profile;
 use crate::recovery::Recovery;
+use crate::repair::Repair;
 use crate::rng::Rng;
 use crate::stats::{Mark, Stats};
 use crate::trace::{Sink, Trace};
@@ -30,6 +31,7 @@ pub(crate) struct World<'t, const R: usize> {
     finals: usize,
     crash_at: u64,
     recoveries: Vec<Recovery>,
+    repairs: Vec<Repair>,
 }
 
 /// Runs one profile.
@@ -67,6 +69,13 @@ impl<'t, const R: usize> World<'t, R> {
             finals: profile.clients * profile.keys,
             crash_at,
             recoveries: Vec::new(),
+            repairs: match env.profile.repair {
+                0 => Vec::new(),
+                _ => (0..env.members.len())
+                    .step_by(R)
+                    .map(|first| Repair::new(&env, first))
+                    .collect(),
+            },
             env,
         }
     }
@@ -101,6 +110,10 @@ impl<'t, const R: usize> World<'t, R> {
         if !self.recoveries.is_empty() && self.env.rng.chance(self.env.profile.recovery_pace) {
             self.recover(step);
             return Ok(());
+        }
+        if !self.repairs.is_empty() && self.env.rng.chance(self.env.profile.repair) {
+            let at = self.env.rng.index(self.repairs.len());
+            return self.repairs[at].step(&self.env, &mut self.histories);
         }
         if self.env.rng.chance(self.env.profile.surroundings) {
             self.surroundings();

@@ -20,6 +20,7 @@ mod budget;
 mod changed;
 mod classes;
 mod config;
+mod digest;
 mod evictions;
 mod index;
 mod inspect;
@@ -56,6 +57,7 @@ mod transfer;
 mod uses;
 
 pub use config::{Now, StoreConfig, StoreError};
+pub use digest::KeyState;
 pub use evictions::Evicted;
 pub use list::{ListedItem, Position};
 pub use maintain::Maintained;

@@ -1,4 +1,7 @@
-//! See the modules.
+//! The tests of `trefoil-recovery` from outside, as one program: a module for each subject.
 
 mod handover;
 mod machine;
+mod mutants;
+mod scan;
+mod verdicts;

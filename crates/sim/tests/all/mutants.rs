@@ -127,6 +127,27 @@ fn rule_11_repair_installs_what_two_hold() {
 }
 
 #[test]
+fn rule_11_a_scan_installs_what_two_hold() {
+    let rule = Rule::Recovery(Recovery::LoneValueSpread);
+    shows(
+        rule,
+        &[Property::Failed, Property::Fresh, Property::Monotone],
+    );
+}
+
+#[test]
+fn rule_12_a_scan_stores_anew_by_cas_alone() {
+    let rule = Rule::Recovery(Recovery::RenewedBlindly);
+    shows(rule, &[Property::Exact, Property::Fresh]);
+}
+
+#[test]
+fn a_scan_evicts_only_what_is_at_rest() {
+    let rule = Rule::Recovery(Recovery::YoungEvicted);
+    shows(rule, &[Property::Kept, Property::Quorum]);
+}
+
+#[test]
 fn rule_13_a_cas_is_exact() {
     shows(Rule::Store(Stored::CasNotExact), &[Property::Exact]);
 }

@@ -3,10 +3,11 @@
 use super::Partition;
 use crate::changed::Changed;
 use crate::config::Now;
+use crate::digest::KeyState;
 use crate::shared::Shared;
 use crate::transfer::Exported;
 use std::ops::Range;
-use trefoil_layout::Version;
+use trefoil_layout::{KeyHash, Version, epoch};
 
 /// What an entry takes of an export's room that is not told of, because its time is over.
 const DEAD_ROOM: usize = 16;
@@ -64,6 +65,34 @@ impl Partition {
     #[inline]
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen
+    }
+
+    /// See [`crate::Store::key_state`].
+    pub(crate) fn key_state(&self, shared: &Shared, now: Now, hash: KeyHash) -> KeyState {
+        let found = self.find(shared, hash);
+        let held = found.filter(|(_, entry)| {
+            let head = Self::head_at(shared, entry.pointer.offset());
+            !self.is_flushed(entry.version) && !head.is_expired(now.host_ms())
+        });
+        KeyState {
+            held: held.map(|(_, entry)| entry.version),
+            bound: self.bound(hash, found),
+            is_erased: found.is_none() && self.tombstones.version(hash).is_some(),
+            epoch: match self.is_recovering() {
+                true => epoch::NONE,
+                false => self.epoch(),
+            },
+        }
+    }
+
+    /// Items that stand here.
+    pub(crate) fn item_count(&self) -> u64 {
+        self.item_count
+    }
+
+    /// Whether it has as many items as it may.
+    pub(crate) fn has_all_objects(&self) -> bool {
+        self.objects_max.is_some_and(|max| self.item_count >= max)
     }
 
     /// See [`crate::Store::keep_writes`].

@@ -1,0 +1,141 @@
+//! What a replica of a cohort is asked in a scan, and what it answers.
+
+use crate::page::Data;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Ack, Action, Mutation};
+use trefoil_layout::{KeyHash, Version};
+use trefoil_store::KeyState;
+
+/// What to ask a replica. `D` holds the bytes of values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question<D> {
+    /// How many items it has, and whether it votes.
+    Begin,
+    /// Digests of equal parts of some ranges of places.
+    Digests {
+        /// Where the ranges begin.
+        starts: Vec<u64>,
+        /// Places of each.
+        len: u64,
+        /// Parts of each, a divisor of `len`.
+        parts: u32,
+    },
+    /// Which keys have a value there, and its version.
+    Held {
+        /// Where the ranges begin.
+        starts: Vec<u64>,
+        /// Places of each.
+        len: u64,
+    },
+    /// What it knows of these keys.
+    States {
+        /// By their hashes.
+        keys: Vec<KeyHash>,
+    },
+    /// A value, or only the key that it is of.
+    Item {
+        /// The key's hash.
+        hash: KeyHash,
+        /// Of no use at any other version.
+        version: Version,
+        /// The value is not wanted.
+        key_only: bool,
+    },
+    /// To execute a mutation; at most once.
+    Mutate(Order<D>),
+}
+
+/// A mutation, with the item that it is of as a replica holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order<D> {
+    /// SET, ERASE or CAS.
+    pub action: Action,
+    /// Its own.
+    pub version: Version,
+    /// A data entry; for an ERASE the key alone.
+    pub item: Data<D>,
+}
+
+impl<D: AsRef<[u8]>> Order<D> {
+    /// As a replica's store takes it. `None` if the item is no data entry.
+    pub fn mutation(&self) -> Option<Mutation<'_>> {
+        let entry = match &self.item {
+            Data::Whole(data) => DataEntry::decode(data.as_ref())?,
+            Data::Long { key } => DataEntry {
+                key: key.as_ref(),
+                ..DataEntry::default()
+            },
+        };
+        Some(Mutation {
+            action: self.action,
+            version: self.version,
+            entry,
+        })
+    }
+}
+
+/// What a replica has answered. An epoch is [`trefoil_layout::epoch::NONE`] where it
+/// gives no vote.
+#[derive(Clone, Debug)]
+pub enum Reply<D> {
+    /// To [`Question::Begin`].
+    Begin {
+        /// The shard's.
+        epoch: u32,
+        /// In the shard.
+        items: u64,
+    },
+    /// To [`Question::Digests`]: for each range its parts.
+    Digests {
+        /// The shard's.
+        epoch: u32,
+        /// In the order of the question.
+        sums: Vec<u64>,
+    },
+    /// To [`Question::Held`].
+    Held {
+        /// The shard's.
+        epoch: u32,
+        /// There are too many: this is a part of them, and of no use.
+        is_cut: bool,
+        /// In any order.
+        held: Vec<(KeyHash, Version)>,
+    },
+    /// To [`Question::States`].
+    States {
+        /// It evicts for whatever new it stores.
+        is_full: bool,
+        /// In the order of the question.
+        states: Vec<KeyState>,
+    },
+    /// To [`Question::Item`]: its data entry, or its key if that was wanted; `None` if it
+    /// is no longer of that version.
+    Item(Option<Data<D>>),
+    /// To [`Question::Mutate`].
+    Ack(Ack),
+}
+
+impl<D> Reply<D> {
+    /// The same with bytes of another kind.
+    pub fn map<E>(self, convert: impl FnOnce(D) -> E) -> Reply<E> {
+        match self {
+            Reply::Begin { epoch, items } => Reply::Begin { epoch, items },
+            Reply::Digests { epoch, sums } => Reply::Digests { epoch, sums },
+            Reply::Held {
+                epoch,
+                is_cut,
+                held,
+            } => Reply::Held {
+                epoch,
+                is_cut,
+                held,
+            },
+            Reply::States { is_full, states } => Reply::States { is_full, states },
+            Reply::Item(item) => Reply::Item(item.map(|data| match data {
+                Data::Whole(data) => Data::Whole(convert(data)),
+                Data::Long { key } => Data::Long { key: convert(key) },
+            })),
+            Reply::Ack(ack) => Reply::Ack(ack),
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! A scan over three real stores, with questions answered on the spot and counted.
+
+use std::ops::Range;
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::op::{Action, Mutation, Outcome};
+use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version};
+use trefoil_recovery::Data;
+use trefoil_recovery::scan::{Counts, Ended, Limits, Question, Reply, Scan, answer};
+use trefoil_store::{Now, Regions, Store, StoreConfig};
+
+/// The pause between two looks, and from when on something is at rest.
+const LIMITS: Limits = Limits {
+    pause_ns: 1_000_000_000,
+    rest_ns: 500_000_000,
+};
+const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
+
+/// Versions are nominated so long before the scan.
+const AGE_NS: u64 = 60_000_000_000;
+
+fn version(n: u64) -> Version {
+    Version::new(BEGIN_NS - AGE_NS + n, 7, 0)
+}
+
+/// A cohort, all three of which live.
+pub(crate) struct Trio {
+    stores: [Store; 3],
+    local: [usize; 3],
+    keys: Vec<String>,
+    value: String,
+    time_ns: u64,
+    /// Done once, when the first suspects wait for their second look.
+    pub(crate) meanwhile: Option<fn(&mut Trio)>,
+    /// Bytes of digests, keys' words and states, and of values, as they cross between
+    /// two replicas: what the first asks of itself crosses nothing.
+    scan_bytes: u64,
+    value_bytes: u64,
+    /// Bytes of the longest answer.
+    answer_len_max: u64,
+    questions: u64,
+}
+
+impl Trio {
+    pub(crate) fn new(count: usize) -> Self {
+        Self::with_config(count, |config| config)
+    }
+
+    fn with_config(count: usize, change: impl Fn(StoreConfig) -> StoreConfig) -> Self {
+        let placement = Placement::new(3, 3);
+        let limit = (count as u64 * 400).max(16 << 20);
+        let store = |number| {
+            let config = change(StoreConfig {
+                // Another number at each: a place is the same at all.
+                partition_count: 3 * (1 + number as usize),
+                shards: ShardMap::new(placement, number),
+                incarnation: u64::from(number) + 1,
+                memory_limit: limit,
+                ..StoreConfig::default()
+            });
+            let memory = config.memory_limit;
+            Store::new(config, Regions::heap(memory)).unwrap()
+        };
+        let is_in = |key: &String| placement.first(KeyHasher::default().hash(key.as_bytes())) == 0;
+        let keys = (0..).map(|n| format!("key {n}")).filter(is_in);
+        Trio {
+            stores: [0, 1, 2].map(store),
+            local: [0, 1, 2].map(|number| ShardMap::new(placement, number).local_of(0).unwrap()),
+            keys: keys.take(count).collect(),
+            value: "value".to_owned(),
+            time_ns: BEGIN_NS,
+            meanwhile: None,
+            scan_bytes: 0,
+            value_bytes: 0,
+            answer_len_max: 0,
+            questions: 0,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now::at(self.time_ns)
+    }
+
+    fn mutate(&self, replica: usize, key: usize, action: Action, n: u64) -> Outcome {
+        let value = match action {
+            Action::Erase => "",
+            _ => &self.value,
+        };
+        let mutation = Mutation {
+            action,
+            version: version(n),
+            entry: DataEntry {
+                key: self.keys[key].as_bytes(),
+                value: value.as_bytes(),
+                ..DataEntry::default()
+            },
+        };
+        self.stores[replica].mutate(self.now(), &mutation).outcome
+    }
+
+    pub(crate) fn set_at(&mut self, replicas: &[usize], keys: Range<usize>, n: u64) {
+        for key in keys {
+            for replica in replicas {
+                let outcome = self.mutate(*replica, key, Action::Set, n);
+                assert_eq!(outcome, Outcome::Applied);
+            }
+            if key.is_multiple_of(1000) {
+                for replica in replicas {
+                    while self.stores[*replica].maintain(self.now()).more {}
+                }
+            }
+        }
+    }
+
+    fn erase_at(&self, replicas: &[usize], key: usize, n: u64) {
+        for replica in replicas {
+            let outcome = self.mutate(*replica, key, Action::Erase, n);
+            assert_eq!(outcome, Outcome::Applied);
+        }
+    }
+
+    fn hash(&self, key: usize) -> KeyHash {
+        KeyHasher::default().hash(self.keys[key].as_bytes())
+    }
+
+    fn held(&self, key: usize) -> [Option<Version>; 3] {
+        let hash = self.hash(key);
+        [0, 1, 2].map(|replica| self.stores[replica].held(hash))
+    }
+
+    fn bounds(&self, key: usize) -> [Version; 3] {
+        let hash = self.hash(key);
+        [0, 1, 2].map(|replica| self.stores[replica].bound(hash).unwrap())
+    }
+
+    fn are_clean(&self) -> bool {
+        (0..self.keys.len()).all(|key| {
+            let [a, b, c] = self.held(key);
+            a == b && b == c
+        })
+    }
+
+    pub(crate) fn scan(&mut self) -> Counts {
+        let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+        assert_eq!(self.run(&mut scan), Ended::Through);
+        assert_eq!(scan.backlog(), 0);
+        scan.counts()
+    }
+
+    fn scan_keys(&mut self, keys: &[usize]) -> Counts {
+        let keys = keys.iter().map(|key| self.hash(*key)).collect();
+        let mut scan = Scan::of_keys(KeyHasher::default(), LIMITS, keys);
+        assert_eq!(self.run(&mut scan), Ended::Through);
+        scan.counts()
+    }
+
+    fn run(&mut self, scan: &mut Scan<Vec<u8>>) -> Ended {
+        loop {
+            if let Some(ended) = scan.ended() {
+                return ended;
+            }
+            if let Some(until_ns) = scan.waits_until_ns() {
+                if let Some(meanwhile) = self.meanwhile.take() {
+                    meanwhile(self);
+                }
+                self.time_ns = self.time_ns.max(until_ns);
+                scan.wake(self.now());
+            }
+            if let Some(above) = scan.wants_version_above() {
+                let time_ns = self.time_ns.max(above.time_ns + 1);
+                scan.nominated(Version::new(time_ns, 9, 0));
+            }
+            for replica in 0..3 {
+                if let Some(question) = scan.ask(replica) {
+                    let (store, shard) = (&self.stores[replica], self.local[replica]);
+                    let reply = answer(store, self.now(), shard, &question);
+                    self.count(replica, &question, &reply);
+                    scan.answer(replica, reply, self.now()).unwrap();
+                }
+            }
+            self.time_ns += 1000;
+        }
+    }
+
+    fn count(&mut self, replica: usize, question: &Question<Vec<u8>>, reply: &Reply<Vec<u8>>) {
+        if replica == 0 {
+            return;
+        }
+        let data = |data: &Data<Vec<u8>>| match data {
+            Data::Whole(bytes) | Data::Long { key: bytes } => bytes.len() as u64,
+        };
+        // What frames a call and its answer.
+        let frame = 64;
+        let (asked, of_value) = match question {
+            Question::Begin => (0, 0),
+            Question::Digests { starts, .. } | Question::Held { starts, .. } => {
+                (8 * starts.len(), 0)
+            }
+            Question::States { keys } => (16 * keys.len(), 0),
+            Question::Item { .. } => (32, 0),
+            Question::Mutate(order) => (32, data(&order.item)),
+        };
+        let (answered, more_of_value) = match reply {
+            Reply::Begin { .. } => (16, 0),
+            Reply::Digests { sums, .. } => (8 * sums.len(), 0),
+            Reply::Held { held, .. } => (32 * held.len(), 0),
+            Reply::States { states, .. } => (40 * states.len(), 0),
+            Reply::Item(item) => (0, item.as_ref().map_or(0, data)),
+            Reply::Ack(_) => (16, 0),
+        };
+        self.questions += 1;
+        self.scan_bytes += frame + (asked + answered) as u64;
+        self.value_bytes += of_value + more_of_value;
+        self.answer_len_max = self.answer_len_max.max(answered as u64);
+    }
+}
+
+#[test]
+fn a_clean_shard_costs_a_thousandth_of_a_kilobyte_a_key() {
+    let mut trio = Trio::new(100_000);
+    trio.set_at(&[0, 1, 2], 0..100_000, 10);
+    let counts = trio.scan();
+    assert_eq!(
+        counts,
+        Counts {
+            items: 100_000,
+            ..Counts::default()
+        }
+    );
+    // Of 1,000 bytes a key: far less than a thousandth.
+    assert!(trio.scan_bytes < 100_000 / 10, "{} bytes", trio.scan_bytes);
+    assert_eq!(trio.value_bytes, 0);
+}
+
+#[test]
+fn each_kind_of_difference_is_made_to_agree_as_its_rule_has_it() {
+    let mut trio = Trio::new(5_000);
+    trio.set_at(&[0, 1, 2], 0..5_000, 10);
+    // Missed by each replica in turn.
+    trio.set_at(&[1, 2], 0..1, 20);
+    trio.set_at(&[0, 2], 1..2, 20);
+    trio.set_at(&[0, 1], 2..3, 20);
+    // An erasure that the third has missed.
+    trio.erase_at(&[1, 2], 3, 20);
+    // What reached one alone: newer than what two hold, and with nothing at the others.
+    trio.set_at(&[2], 4..5, 20);
+    trio.erase_at(&[0], 5, 20);
+    trio.erase_at(&[0, 1], 6, 20);
+    trio.erase_at(&[2], 6, 21);
+    trio.set_at(&[1], 6..7, 30);
+    // Three different ones.
+    trio.set_at(&[1], 7..8, 20);
+    trio.set_at(&[2], 7..8, 30);
+    let counts = trio.scan();
+    assert!(trio.are_clean());
+    assert_eq!(trio.held(0), [Some(version(20)); 3]);
+    assert_eq!(trio.held(1), [Some(version(20)); 3]);
+    assert_eq!(trio.held(2), [Some(version(20)); 3]);
+    assert_eq!(trio.held(3), [None; 3]);
+    assert_eq!(trio.bounds(3), [version(20); 3], "at its own version");
+    // What two agreed on, at a fresh version.
+    for key in [4, 5] {
+        let [held, ..] = trio.held(key);
+        assert!(held.is_some_and(|held| held > version(1000)), "{held:?}");
+    }
+    assert_eq!(trio.held(6), [None; 3]);
+    assert_eq!(trio.held(7), [None; 3]);
+    let expected = Counts {
+        items: 4_999,
+        suspects: 8,
+        dirty: 5,
+        inquorate: 3,
+        installed: 3,
+        erased: 1,
+        renewed: 2,
+        evicted: 2,
+        ..Counts::default()
+    };
+    assert_eq!(counts, expected);
+    // And then it is clean.
+    let again = trio.scan();
+    assert_eq!(again.suspects, 0);
+    for store in &trio.stores {
+        assert_eq!(store.check(), Ok(()));
+    }
+}
+
+#[test]
+fn a_hundredth_of_the_keys_is_repaired_at_three_hundredths_of_the_bytes() {
+    let count = 50_000;
+    let mut trio = Trio::new(count);
+    trio.value = "v".repeat(100);
+    trio.set_at(&[0, 1, 2], 0..count, 10);
+    for key in 0..count / 100 {
+        let lacks = key % 3;
+        let others: Vec<usize> = (0..3).filter(|replica| *replica != lacks).collect();
+        trio.set_at(&others, key * 100..key * 100 + 1, 20);
+    }
+    let counts = trio.scan();
+    assert_eq!(counts.installed, count as u64 / 100);
+    assert!(trio.are_clean());
+    // Beside the values themselves, of which each crosses once; with values of 1,000
+    // bytes they are a hundredth of all.
+    let scan_share = trio.scan_bytes as f64 / (count as f64 * 1000.0);
+    assert!(scan_share < 0.015, "{scan_share}");
+    let values = trio.value_bytes / counts.installed;
+    assert!(values < 100 + 64, "{values} bytes for each");
+    assert!(trio.answer_len_max < 64 << 10, "{}", trio.answer_len_max);
+}
+
+#[test]
+fn keys_that_are_being_written_do_not_count() {
+    let mut trio = Trio::new(2_000);
+    trio.set_at(&[0, 1, 2], 0..2_000, 10);
+    trio.set_at(&[0], 0..100, 20);
+    trio.meanwhile = Some(|trio| {
+        // The messages to the others arrive; some keys are written again.
+        trio.set_at(&[1, 2], 0..100, 20);
+        trio.set_at(&[0, 1], 0..10, 30);
+    });
+    let counts = trio.scan();
+    assert_eq!((counts.suspects, counts.changed), (100, 100));
+    assert_eq!(
+        (counts.dirty, counts.inquorate, counts.installed),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn named_keys_get_two_looks_and_no_walk() {
+    let mut trio = Trio::new(20_000);
+    trio.set_at(&[0, 1, 2], 0..20_000, 10);
+    trio.set_at(&[0, 1], 5..7, 20);
+    let counts = trio.scan_keys(&[4, 5]);
+    assert_eq!((counts.suspects, counts.installed), (1, 1));
+    assert_eq!(trio.held(5), [Some(version(20)); 3]);
+    assert_eq!(trio.held(6)[2], Some(version(10)), "nobody has named it");
+    assert!(trio.scan_bytes < 2_000, "{}", trio.scan_bytes);
+}
+
+#[test]
+fn what_may_be_on_its_way_is_left_alone() {
+    let mut trio = Trio::new(100);
+    // Half a second before the second look.
+    let young = AGE_NS + LIMITS.pause_ns;
+    trio.set_at(&[1], 0..1, young);
+    let counts = trio.scan();
+    assert_eq!((counts.suspects, counts.left, counts.evicted), (1, 1, 0));
+    assert_eq!(trio.held(0), [None, Some(version(young)), None]);
+}
+
+#[test]
+fn a_full_replica_gets_back_nothing_that_it_has_evicted() {
+    let mut trio = Trio::with_config(6_000, |config| StoreConfig {
+        objects_max: match config.incarnation {
+            // It has room for a third fewer.
+            3 => Some(4_000),
+            _ => None,
+        },
+        ..config
+    });
+    trio.set_at(&[0, 1, 2], 0..6_000, 10);
+    let evictions = |trio: &Trio| trio.stores[2].stats().counts.evicted_capacity;
+    let before = evictions(&trio);
+    assert!(before > 1_000, "{before}");
+    for _ in 0..3 {
+        let counts = trio.scan();
+        assert_eq!(counts.full, counts.suspects);
+        assert_eq!(counts.installed + counts.renewed + counts.evicted, 0);
+    }
+    assert_eq!(evictions(&trio), before);
+    // What was written since, and missed, comes: once.
+    trio.set_at(&[0, 1], 0..50, 20);
+    let counts = trio.scan();
+    assert_eq!(counts.installed, 50);
+    assert_eq!(trio.scan().installed, 0);
+    assert!(evictions(&trio) <= before + 50);
+}
+
+#[test]
+fn a_replica_that_recovers_ends_it_and_nothing_is_done() {
+    let mut trio = Trio::new(1_000);
+    trio.set_at(&[0, 1], 0..1_000, 10);
+    trio.stores[2].set_recovering(trio.local[2], true);
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    assert_eq!(trio.run(&mut scan), Ended::Interrupted);
+    assert_eq!(scan.counts().installed, 0);
+    // Or later.
+    trio.stores[2].set_recovering(trio.local[2], false);
+    trio.meanwhile = Some(|trio| trio.stores[2].set_recovering(trio.local[2], true));
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    assert_eq!(trio.run(&mut scan), Ended::Interrupted);
+    assert_eq!(scan.counts().installed, 0);
+    assert_eq!(scan.place(), 0, "where another one goes on");
+}
+
+#[test]
+fn many_differences_are_settled_a_part_at_a_time() {
+    let mut trio = Trio::new(30_000);
+    trio.set_at(&[0, 1, 2], 0..30_000, 10);
+    trio.set_at(&[0, 1], 0..30_000, 20);
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    assert_eq!(trio.run(&mut scan), Ended::Through);
+    assert_eq!(scan.counts().installed, 30_000);
+    assert!(trio.are_clean());
+}
+
+#[test]
+fn a_cas_that_meets_a_write_fails_and_leaves_nothing_behind() {
+    let mut trio = Trio::new(10);
+    trio.set_at(&[0, 1, 2], 0..10, 10);
+    trio.set_at(&[2], 0..1, 20);
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    // Until the CAS is under way at the first.
+    while scan.ended().is_none() {
+        if let Some(until_ns) = scan.waits_until_ns() {
+            trio.time_ns = trio.time_ns.max(until_ns);
+            scan.wake(trio.now());
+        }
+        if let Some(above) = scan.wants_version_above() {
+            scan.nominated(Version::new(above.time_ns + 5, 9, 0));
+            // Meanwhile somebody writes it at the second.
+            trio.set_at(&[1], 0..1, 22);
+        }
+        for replica in 0..3 {
+            if let Some(question) = scan.ask(replica) {
+                let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+                let reply = answer(store, trio.now(), shard, &question);
+                scan.answer(replica, reply, trio.now()).unwrap();
+            }
+        }
+    }
+    let counts = scan.counts();
+    assert_eq!((counts.renewed, counts.left), (0, 1));
+    assert_eq!(trio.held(0), [None, Some(version(22)), Some(version(20))]);
+}
+
+#[test]
+fn nonsense_is_an_error_or_no_vote() {
+    let trio = Trio::new(1);
+    let of = |question: &Question<Vec<u8>>| answer(&trio.stores[0], trio.now(), 0, question);
+    for (starts, len, parts) in [
+        (vec![0], 0, 1),
+        (vec![u64::MAX], 16, 1),
+        (vec![0], 16, 0),
+        (vec![0], 16, 3),
+        (vec![0; 300], 16, 16),
+    ] {
+        let question = Question::Digests { starts, len, parts };
+        assert!(matches!(of(&question), Reply::Digests { epoch: 0, .. }));
+    }
+    let mut scan = Scan::<Vec<u8>>::from(KeyHasher::default(), LIMITS, 0);
+    for replica in 0..3 {
+        assert_eq!(scan.ask(replica), Some(Question::Begin));
+    }
+    let begin = |items| Reply::Begin { epoch: 1, items };
+    scan.answer(0, begin(1), trio.now()).unwrap();
+    scan.answer(1, begin(1), trio.now()).unwrap();
+    assert!(scan.answer(2, Reply::Item(None), trio.now()).is_err());
+}
