@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "MutationCount",
         "SizeClassStats",
         "RecoveryStats",
+        "RepairStats",
         "GatewayStats",
         "CommandStats",
         "DurationCount",

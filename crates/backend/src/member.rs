@@ -7,6 +7,7 @@ use crate::handover::Giving;
 use crate::hot::Hot;
 use crate::lending::Lending;
 use crate::recovery::Progress;
+use crate::repair::Tally;
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
@@ -40,6 +41,8 @@ pub(crate) struct Member {
     pub(crate) recovery: Option<Progress>,
     /// Whether its number moves to another process.
     pub(crate) giving: Giving,
+    /// Of one that repairs the shard of which it is the first.
+    pub(crate) repair: Option<Tally>,
 }
 
 impl Member {
@@ -52,6 +55,7 @@ impl Member {
         behind: Arc<Behind>,
         lending: Arc<Lending>,
         recovers: bool,
+        repair: Option<Tally>,
     ) -> Self {
         let shards = 0..store.shard_count();
         if recovers {
@@ -70,6 +74,7 @@ impl Member {
             lending,
             recovery: recovers.then(|| Progress::new(shards.len())),
             giving: Giving::default(),
+            repair,
         }
     }
 

@@ -13,7 +13,9 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use trefoil_rpc::v1::{CertificateStats, MemberStats, ProcessStats, RecoveryStats, StatsResponse};
+use trefoil_rpc::v1::{
+    CertificateStats, MemberStats, ProcessStats, RecoveryStats, RepairStats, StatsResponse,
+};
 use trefoil_tls::CertStatus;
 
 /// One metric. A counter's samples carry `_total` behind its name.
@@ -94,6 +96,11 @@ fn recovery(member: &MemberStats) -> RecoveryStats {
     member.recovery.clone().unwrap_or_default()
 }
 
+/// Of a backend that repairs nothing, zeros.
+fn repair(member: &MemberStats) -> RepairStats {
+    member.repair.clone().unwrap_or_default()
+}
+
 /// Names and helps of what every process says of its certificate.
 const CERTIFICATE_LEFT: (&str, &str) = (
     "trefoil_certificate_left_seconds",
@@ -130,7 +137,7 @@ fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samp
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 37] = [
+pub const METRICS: [MetricInfo; 43] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -209,6 +216,28 @@ pub const METRICS: [MetricInfo; 37] = [
         one(recovery(m).items + recovery(m).repaired)
     })),
     counter("trefoil_recovery_bytes", "Bytes of their data entries", Member(|m| one(recovery(m).bytes))),
+    gauge("trefoil_repair_backlog", "Keys on which replicas were seen to differ, and that wait to be looked at again or repaired", Member(|m| {
+        one(repair(m).backlog)
+    })),
+    labelled(counter("trefoil_repair_scans", "Scans of the shard that the backend repairs", Member(|m| {
+        let r = repair(m);
+        by([("through", r.scans), ("interrupted", r.interrupted)])
+    })), &["result"]),
+    labelled(counter("trefoil_repair_keys", "Keys on which replicas differed, by what was done", Member(|m| {
+        let r = repair(m);
+        by([
+            ("installed", r.installed), ("erased", r.erased), ("renewed", r.renewed), ("evicted", r.evicted),
+            ("full", r.full), ("left", r.left), ("in_use", r.changed),
+        ])
+    })), &["outcome"]),
+    counter("trefoil_repair_bytes", "Bytes that scans and repairs have moved between backends", Member(|m| one(repair(m).bytes))),
+    labelled(counter("trefoil_repair_named", "Keys that clients have named because replicas differed", Member(|m| {
+        let r = repair(m);
+        by([("taken", r.named), ("forgotten", r.forgotten)])
+    })), &["result"]),
+    gauge("trefoil_repair_unrepaired", "Keys that the last scan found dirty or without a quorum, and could not repair", Member(|m| {
+        one(repair(m).scan_unrepaired)
+    })),
     counter("trefoil_slab_moves", "Pages emptied to serve another size", Member(|m| one(m.slab_moves))),
 ];
 

@@ -1,5 +1,6 @@
 //! What an operator chooses.
 
+use crate::repair::RepairOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub struct ServerOptions {
     pub rpc_thread_count: usize,
     /// The shared-memory fabric.
     pub fabric: FabricOptions,
+    /// How the members' own shards are repaired, in a cell with three copies.
+    pub repair: RepairOptions,
 }
 
 /// How messages over shared memory are served; `None` for the fabric's own defaults.
@@ -81,6 +84,7 @@ impl ServerOptions {
             load: None,
             rpc_thread_count: 2,
             fabric: FabricOptions::default(),
+            repair: RepairOptions::default(),
         }
     }
 }

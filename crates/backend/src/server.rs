@@ -24,6 +24,7 @@ use crate::memory::MemoryBound;
 use crate::options::{FabricOptions, ServerOptions, partitions_for};
 use crate::process::{Machine, Resident, usual_baseline};
 use crate::recovery;
+use crate::repair::{self, RepairOptions, Tally};
 use crate::reporter::Reporter;
 use crate::state::State;
 use crate::stop::Stop;
@@ -101,7 +102,7 @@ impl Server {
         running.state.catch_up()?;
 
         running.tend(options.huge_pages)?;
-        running.serve(options.fabric, listeners)
+        running.serve((options.fabric, options.repair), listeners)
     }
 
     /// The same in the place of a process that serves: copies all that it knows, has it
@@ -134,7 +135,7 @@ impl Server {
         })?;
         // What was flushed meanwhile.
         running.state.catch_up()?;
-        let server = running.serve(options.fabric, listeners)?;
+        let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
         }
@@ -225,7 +226,10 @@ impl Running {
                 let store = make_store(options, &config, task, plan)?;
                 let (behind, lending) = (Arc::clone(&behind), Arc::clone(&lending));
                 let recovers = begins.recovers;
-                let member = Member::new(number, &config, store, behind, lending, recovers);
+                let interval = options.repair.interval;
+                let is_repaired = config.mode == Mode::R32 && !interval.is_zero();
+                let repair = is_repaired.then(|| Tally::new(interval));
+                let member = Member::new(number, &config, store, behind, lending, recovers, repair);
                 Ok(Arc::new(member))
             })
             .collect::<Result<Vec<_>, StartError>>()?;
@@ -250,7 +254,11 @@ impl Running {
     }
 
     /// Readers, messages, calls: from now on this process is its backends.
-    fn serve(mut self, fabric: FabricOptions, listeners: Listeners) -> Result<Server, StartError> {
+    fn serve(
+        mut self,
+        (fabric, repair): (FabricOptions, RepairOptions),
+        listeners: Listeners,
+    ) -> Result<Server, StartError> {
         if let Some(tls) = &listeners.tls {
             let _ = self.state.tls.set(tls.clone());
         }
@@ -275,6 +283,14 @@ impl Running {
             self.spawn("trefoil-recover", move |state, stop| {
                 recovery::run(state, stop, &runtime);
             })?;
+        }
+        for member in &self.state.members.clone() {
+            if let (Some(_), Some(runtime)) = (&member.repair, &self.runtime) {
+                let (member, runtime) = (Arc::clone(member), runtime.handle().clone());
+                self.spawn("trefoil-repair", move |state, stop| {
+                    repair::run(state, stop, &member, (repair, &runtime));
+                })?;
+            }
         }
         let (tcp_address, metrics_address) = (listeners.tcp_address(), listeners.metrics_address());
         if let Some(address) = metrics_address {

@@ -9,6 +9,9 @@ use trefoil_store::PolicyKind;
 /// What was written longer ago is no mutation on its way, in the product.
 const REST_NS: u64 = trefoil_client_core::cas::AT_REST_NS;
 
+/// What repair draws from is a seed of its own, made from a run's.
+const REPAIR_SALT: u64 = 0x7265_7061_6972;
+
 /// Chances are of 1,024.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
@@ -172,7 +175,7 @@ impl Profile {
     /// In a quarter of most seeds the cohorts are repaired, too. Drawn from a source of its
     /// own: the other seeds are what they were.
     pub(crate) fn repaired(self, seed: u64) -> Self {
-        let rng = Rng::new(!seed);
+        let rng = Rng::new(seed ^ REPAIR_SALT);
         // Runs of crashes alone need all their steps for these.
         let is_of_crashes = self.spite > 0;
         if self.replicas != 3 || is_of_crashes || !rng.chance(256) {

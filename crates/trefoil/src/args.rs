@@ -173,6 +173,12 @@ pub(crate) struct StoreArgs {
     /// Use huge pages: reserved ones if there are enough, else gathered from small ones [default: true]
     #[arg(long, value_name = "BOOL")]
     pub huge_pages: Option<bool>,
+    /// At R=3.2, from one scan for keys on which replicas differ to the next; 0s repairs nothing [default: 1m]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub repair_interval: Option<Duration>,
+    /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub repair_rate: Option<ByteSize>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]

@@ -76,6 +76,8 @@ impl Fixed {
             ("hash", shown(&store.hash)),
             ("partitions", shown(&store.partition_count)),
             ("huge_pages", shown(&store.huge_pages)),
+            ("repair_interval", shown(&store.repair.interval)),
+            ("repair_rate", shown(&store.repair.rate)),
         ]);
     }
 

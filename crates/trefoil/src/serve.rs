@@ -92,6 +92,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         memory_limit: settings.memory,
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
+        repair: settings.repair,
         ..ServerOptions::new(Arc::new(store), members)
     };
     let runs = start(options, listeners)?;

@@ -10,21 +10,26 @@ use bytesize::ByteSize;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use trefoil_backend::MEMORY_LIMIT_MIN;
+use trefoil_backend::{MEMORY_LIMIT_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions};
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 
 /// Memory of a server that was not told.
 const MEMORY_DEFAULT: u64 = 1 << 30;
 
+/// Shorter intervals between scans leave no time for a key's second look.
+const REPAIR_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
 /// Settings of a store.
-pub(crate) const STORE_KEYS: [&str; 6] = [
+pub(crate) const STORE_KEYS: [&str; 8] = [
     "memory",
     "eviction",
     "value_max",
     "hash",
     "partitions",
     "huge_pages",
+    "repair_interval",
+    "repair_rate",
 ];
 /// Settings of front doors.
 pub(crate) const DOOR_KEYS: [&str; 16] = [
@@ -90,6 +95,10 @@ struct File {
     hash: Option<Hash>,
     partitions: Option<usize>,
     huge_pages: Option<bool>,
+    #[serde(default, deserialize_with = "duration")]
+    repair_interval: Option<Duration>,
+    #[serde(default, deserialize_with = "size")]
+    repair_rate: Option<ByteSize>,
     name: Option<String>,
     listen: Option<String>,
     socket: Option<PathBuf>,
@@ -162,6 +171,7 @@ pub(crate) struct StoreSettings {
     /// `None`: as many as suit the memory.
     pub partition_count: Option<usize>,
     pub huge_pages: bool,
+    pub repair: RepairOptions,
 }
 
 impl From<&StoreArgs> for StoreSettings {
@@ -178,6 +188,12 @@ impl From<&StoreArgs> for StoreSettings {
             },
             partition_count: args.partitions,
             huge_pages: args.huge_pages.unwrap_or(true),
+            repair: RepairOptions {
+                interval: args.repair_interval.unwrap_or(REPAIR_DEFAULT.interval),
+                rate: args
+                    .repair_rate
+                    .map_or(REPAIR_DEFAULT.rate, |size| size.as_u64()),
+            },
         }
     }
 }
@@ -203,6 +219,21 @@ impl StoreSettings {
         if !(1..=PARTITION_COUNT_MAX).contains(&count) {
             return Err(Failure::Usage(format!(
                 "--partitions {count}: choose 1 to {PARTITION_COUNT_MAX}"
+            )));
+        }
+        let (interval, least) = (self.repair.interval, REPAIR_INTERVAL_MIN);
+        if !interval.is_zero() && interval < least {
+            return Err(Failure::Usage(format!(
+                "--repair-interval {}: choose {} or more, or 0s to repair nothing",
+                humantime::format_duration(interval),
+                humantime::format_duration(least)
+            )));
+        }
+        let (rate, least) = (self.repair.rate, REPAIR_RATE_MIN);
+        if rate < least {
+            let (rate, least) = (ByteSize::b(rate), ByteSize::b(least));
+            return Err(Failure::Usage(format!(
+                "--repair-rate {rate} is too little to get on with: give at least {least}"
             )));
         }
         Ok(())
@@ -338,6 +369,8 @@ fn fill_store(store: &mut StoreArgs, file: &File) {
     store.hash = store.hash.or(file.hash);
     store.partitions = store.partitions.or(file.partitions);
     store.huge_pages = store.huge_pages.or(file.huge_pages);
+    store.repair_interval = store.repair_interval.or(file.repair_interval);
+    store.repair_rate = store.repair_rate.or(file.repair_rate);
 }
 
 fn fill_doors(doors: &mut DoorArgs, file: File) {

@@ -4,6 +4,7 @@
 mod peer;
 mod progress;
 
+pub(crate) use peer::{Peer, Setback};
 pub(crate) use progress::Progress;
 
 use crate::clock;
@@ -11,7 +12,6 @@ use crate::member::Member;
 use crate::state::State;
 use crate::stop::Stop;
 use bytes::Bytes;
-use peer::{Peer, Setback};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Response, Status};
 use trefoil_cell::CellConfig;
-use trefoil_layout::Version;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
+use trefoil_layout::{TopologyId, Version};
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, v1};
@@ -25,9 +25,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why a shard's recovery cannot go on at the moment.
+/// Why a shard's recovery, or its repair, cannot go on at the moment.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Setback {
+pub(crate) enum Setback {
     /// It may come back.
     #[error("backend {number} cannot be asked: {why}")]
     Unreachable {
@@ -36,13 +36,16 @@ pub(super) enum Setback {
         /// What it, or the system, says.
         why: String,
     },
+    /// It is over when that replica votes.
+    #[error("a replica of the shard is recovering")]
+    Recovering,
     /// This server ends.
     #[error("the server is shutting down")]
     Stopping,
 }
 
 /// See the module.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// Its number.
     number: u32,
     /// The cell's number of the shard.
@@ -56,7 +59,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// Backend `number` of the cell. Nothing is connected yet.
-    pub(super) fn new(
+    pub(crate) fn new(
         state: &Arc<State>,
         config: &CellConfig,
         number: u32,
@@ -97,17 +100,35 @@ impl Peer {
         }
     }
 
+    /// What calls are made with.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// What requests to it name.
+    pub(crate) fn topology(&self) -> TopologyId {
+        TopologyId {
+            life: self.life,
+            config_id: self.state.config().config_id,
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Nothing can be had of it, for this reason.
-    pub(super) fn cannot(&self, why: String) -> Setback {
+    pub(crate) fn cannot(&self, why: String) -> Setback {
         let number = self.number;
         Setback::Unreachable { number, why }
     }
 
-    fn malformed(&self, error: ContractError) -> Setback {
+    pub(crate) fn malformed(&self, error: ContractError) -> Setback {
         self.cannot(format!("it answers nonsense: {error}"))
     }
 
-    fn name(&self) -> Option<v1::ShardName> {
+    pub(crate) fn name(&self) -> Option<v1::ShardName> {
         Some(v1::ShardName {
             backend: self.number,
             shard: self.shard,
@@ -168,7 +189,11 @@ impl Peer {
         })
     }
 
-    async fn long(&self, key: Vec<u8>, version: Version) -> Result<Option<Bytes>, Setback> {
+    pub(crate) async fn long(
+        &self,
+        key: Vec<u8>,
+        version: Version,
+    ) -> Result<Option<Bytes>, Setback> {
         let request = v1::LookupRequest {
             backend: self.number,
             config_id: self.state.config().config_id,
@@ -191,7 +216,7 @@ impl Peer {
         })
     }
 
-    async fn call<T>(
+    pub(crate) async fn call<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Setback> {
@@ -199,7 +224,7 @@ impl Peer {
     }
 
     /// Waits for an answer, but not for ever, nor beyond the server's end.
-    async fn call_within<T>(
+    pub(crate) async fn call_within<T>(
         &self,
         patience: Duration,
         call: impl Future<Output = Result<Response<T>, Status>>,

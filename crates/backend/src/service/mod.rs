@@ -14,6 +14,7 @@ use crate::flush::FlushError;
 use crate::handover;
 use crate::member::{Member, found_len};
 use crate::recovery;
+use crate::repair;
 use crate::state::State;
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -424,6 +425,37 @@ impl Trefoil for RpcService {
         let step =
             step.map_err(|error| Status::internal(format!("the handover failed: {error}")))?;
         Ok(Response::new(step?))
+    }
+
+    async fn scan(
+        &self,
+        request: Request<v1::ScanRequest>,
+    ) -> Result<Response<v1::ScanResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.into_inner();
+        let member = self.member_of(request.shard.as_ref())?;
+        let shard = copy::shard(member, request.shard.as_ref())?;
+        let answer = repair::answer(member, shard, request).map_err(malformed)?;
+        Ok(Response::new(answer))
+    }
+
+    async fn suspect(
+        &self,
+        request: Request<v1::SuspectRequest>,
+    ) -> Result<Response<v1::SuspectResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.get_ref();
+        let member = self.member_of(request.shard.as_ref())?;
+        let shard = copy::shard(member, request.shard.as_ref())?;
+        let keys = request.keys.as_ref();
+        let keys = keys.ok_or_else(|| malformed(ContractError::Missing("keys")))?;
+        let mut keys = trefoil_rpc::decode_hashes(&keys.hashes).map_err(malformed)?;
+        let shards = &member.store.config().shards;
+        keys.retain(|key| shards.local(*key) == Some(shard));
+        if let Some(repair) = &member.repair {
+            repair.named.add(&keys);
+        }
+        Ok(Response::new(v1::SuspectResponse {}))
     }
 
     type ReloadStream = Pin<Box<dyn Stream<Item = Result<v1::ReloadResponse, Status>> + Send>>;

@@ -125,6 +125,7 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         lease_ms: LEASE.as_millis() as u64,
         size_classes: size_classes(&stats.classes),
         recovery: member.recovery.as_ref().map(|progress| progress.stats()),
+        repair: member.repair.as_ref().map(|tally| tally.stats()),
     }
 }
 

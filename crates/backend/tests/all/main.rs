@@ -1,6 +1,7 @@
 //! The tests of `trefoil-backend` from outside, as one program: a module for each subject.
 
 mod reloading;
+mod repairing;
 mod restarting;
 mod serving;
 mod starting;

@@ -21,7 +21,7 @@ const DIVISIONS: u32 = 2;
 /// Ranges that are looked into with one question.
 const STARTS_MAX: usize = 64;
 /// Suspects at a time: then they are looked at before the walk goes on.
-const SUSPECTS_MAX: usize = 4096;
+const SUSPECTS_MAX: usize = 2048;
 /// Keys whose states are asked for with one question.
 const STATES_MAX: usize = 256;
 
@@ -207,6 +207,13 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
             jobs: Vec::new(),
             done: Vec::new(),
             counts: Counts::default(),
+        }
+    }
+
+    /// Somebody has seen that replicas differ on these keys, too.
+    pub fn name(&mut self, keys: Vec<KeyHash>) {
+        if !matches!(self.step, Step::Ended(_)) {
+            self.named.extend(keys);
         }
     }
 

@@ -13,7 +13,7 @@
 //! a verdict, and what it says is done
 //! ```
 //!
-//! Readers that have met a key on which replicas differ name it ([`Scan::suspect`]); it
+//! Readers that have met a key on which replicas differ name it ([`Scan::name`]); it
 //! gets two looks like any other.
 //!
 //! One replica of the cohort drives the scan of a shard, its first. All three are needed,

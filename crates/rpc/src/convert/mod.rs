@@ -7,6 +7,7 @@
 mod answer;
 mod held;
 mod request;
+mod scan;
 
 pub use answer::{
     decode_ack, decode_lookup_answer, encode_ack, encode_long_answer, encode_lookup_answer,
@@ -15,6 +16,7 @@ pub use held::{decode_held, encode_held};
 pub use request::{
     TOUCH_COUNT_MAX, Touches, decode_mutation, decode_touches, encode_mutation, encode_touches,
 };
+pub use scan::{StateWords, decode_hashes, decode_states, encode_hashes, encode_states};
 
 use crate::v1;
 use trefoil_layout::{HashKind, KeyHasher, Version};

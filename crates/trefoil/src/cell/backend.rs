@@ -60,6 +60,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         memory_limit: to_be.memory,
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
+        repair: settings.repair,
         load: args.load,
         ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };

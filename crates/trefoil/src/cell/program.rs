@@ -134,6 +134,9 @@ impl Starter {
             .arg(self.home.directory().directory())
             .args(["--memory", &memory.to_string()])
             .args(["--huge-pages", &settings.huge_pages.to_string()])
+            .arg("--repair-interval")
+            .arg(humantime::format_duration(settings.repair.interval).to_string())
+            .args(["--repair-rate", &settings.repair.rate.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true);

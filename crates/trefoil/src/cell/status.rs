@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
 use trefoil_client::{BackendStats, Cell, Options};
-use trefoil_rpc::v1::{MemberStats, RecoveryStats};
+use trefoil_rpc::v1::{MemberStats, RecoveryStats, RepairStats};
 
 #[derive(Serialize)]
 struct Status {
@@ -59,6 +59,9 @@ struct Backend {
     /// Of one that was restarted without its cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     recovery: Option<RecoveryStats>,
+    /// Of one that repairs the shard of which it is the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repair: Option<RepairStats>,
 }
 
 #[derive(Serialize)]
@@ -200,6 +203,7 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
             (false, false) => None,
         },
         recovery: member.recovery,
+        repair: member.repair,
     }
 }
 
@@ -245,12 +249,34 @@ fn print(status: &Status) -> Result<(), Failure> {
             Some(_) => print_line("         cannot reach its configuration store")?,
             None => {}
         }
+        if let Some(line) = backend.repair.as_ref().and_then(repair_line) {
+            print_line(&format!("         {line}"))?;
+        }
         if let Some(why) = &backend.carrier_why {
             let carrier = backend.carrier;
             print_line(&format!("         reached by {carrier}, not faster: {why}"))?;
         }
     }
     Ok(())
+}
+
+/// What is under way, or could not be repaired; nothing where all is well.
+fn repair_line(repair: &RepairStats) -> Option<String> {
+    let mut parts = Vec::new();
+    if repair.backlog > 0 {
+        parts.push(format!("{} keys to look at again", repair.backlog));
+    }
+    if repair.scan_unrepaired > 0 {
+        let (keys, full) = (repair.scan_unrepaired, repair.full);
+        parts.push(match full {
+            0 => format!("{keys} keys could not be repaired"),
+            _ => format!("{keys} keys differ that a full replica has evicted, or that are in use"),
+        });
+    }
+    if !repair.waits_for.is_empty() {
+        parts.push(format!("waits: {}", repair.waits_for));
+    }
+    (!parts.is_empty()).then(|| format!("repair: {}", parts.join("; ")))
 }
 
 /// How far a recovery has come, or what came of it.
