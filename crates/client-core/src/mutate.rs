@@ -388,6 +388,19 @@ impl Mutate {
         }
     }
 
+    /// Whether it is stored, and some replica has refused it, or has not said whether it
+    /// took it: a key for whoever repairs them. One that is down does not count.
+    pub fn leaves_dirty(&self) -> bool {
+        let is_stored = matches!(self.outcome, Some(MutationOutcome::Stored { .. }));
+        let lacks = |replica: &Replica| {
+            matches!(
+                replica.ack,
+                AckState::Superseded { .. } | AckState::Rejected(_) | AckState::Lost
+            )
+        };
+        is_stored && self.replicas[..self.replica_count].iter().any(lacks)
+    }
+
     /// The version under which it is being stored.
     pub fn version(&self) -> Version {
         self.version

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
 use trefoil_driver::{Clock, Event, Host, NotConnected, SUCCESSOR_NS, Topology};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
+use trefoil_layout::KeyHash;
 use trefoil_rpc::v1;
 
 /// Patience with an empty call to a backend that was silent.
@@ -269,6 +270,33 @@ impl Host for ClientHost {
     fn stands(&mut self, backend: u32) {
         if self.shared.reaches.is_any_away() {
             self.reached(backend);
+        }
+    }
+
+    /// The first of a key's cohort repairs it.
+    fn suspect(&mut self, topology: &Arc<Topology>, keys: &[KeyHash]) {
+        let first = |key: &KeyHash| topology.cohort(*key).as_slice()[0];
+        let mut by_backend: Vec<(u32, Vec<KeyHash>)> = Vec::new();
+        for key in keys {
+            let backend = first(key);
+            match by_backend.iter_mut().find(|(number, _)| *number == backend) {
+                Some((_, keys)) => keys.push(*key),
+                None => by_backend.push((backend, vec![*key])),
+            }
+        }
+        for (backend, keys) in by_backend {
+            let request = v1::SuspectRequest {
+                shard: Some(v1::ShardName {
+                    backend,
+                    shard: backend,
+                    life: topology.id().life,
+                    incarnation: 0,
+                }),
+                keys: Some(v1::ScanKeys {
+                    hashes: trefoil_rpc::encode_hashes(&keys),
+                }),
+            };
+            self.shared.rpc.suspect(topology.config(), backend, request);
         }
     }
 

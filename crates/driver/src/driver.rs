@@ -20,6 +20,7 @@ use crate::options::Options;
 use crate::room::{Waiter, Way};
 use crate::slab::Slab;
 use crate::step::Flow;
+use crate::suspects::Suspects;
 use crate::topology::Topology;
 use crate::uses::ItemRead;
 use crate::versions::Versions;
@@ -119,6 +120,7 @@ pub struct Driver<H: Host> {
     latest_ns: u64,
     /// When backends that owe nothing are looked at next.
     pub(crate) idle_look_ns: u64,
+    pub(crate) suspects: Suspects,
 }
 
 /// What a lookup is for.
@@ -174,6 +176,7 @@ impl<H: Host> Driver<H> {
             looks_at_all: false,
             latest_ns: u64::MAX,
             idle_look_ns: 0,
+            suspects: Suspects::default(),
         };
         driver.make_links();
         driver
@@ -370,6 +373,9 @@ impl<H: Host> Driver<H> {
             Ok(outcome) => {
                 if !get.is_clean() {
                     self.counters.get_retries.merge(&get.retries());
+                }
+                if get.is_dirty() {
+                    self.suspect(hash);
                 }
                 let mut backend = 0;
                 if let GetOutcome::Hit { version, replica } = outcome {

@@ -4,6 +4,7 @@
 use crate::topology::Topology;
 use std::sync::Arc;
 use trefoil_fabric::port::Port;
+use trefoil_layout::KeyHash;
 
 /// How long it may take until a process serves that has taken another one's place, in
 /// nanoseconds. Usually some milliseconds.
@@ -84,6 +85,10 @@ pub trait Host: Clock {
 
     /// The connection to a backend stands and it lives: said now and then.
     fn stands(&mut self, _backend: u32) {}
+
+    /// Replicas differ on these keys: somebody may repair them. Of no use to a host that
+    /// tells nobody.
+    fn suspect(&mut self, _topology: &Arc<Topology>, _keys: &[KeyHash]) {}
 
     /// A backend does not answer any more, or still does not.
     fn unreached(&mut self, _backend: u32, _why: &str) {}

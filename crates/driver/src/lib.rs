@@ -49,6 +49,7 @@ mod room;
 mod slab;
 mod stamps;
 mod step;
+mod suspects;
 mod topology;
 mod turn;
 mod uses;

@@ -353,8 +353,15 @@ impl<H: Host> Driver<H> {
         if op.held.is_none() {
             op.no_answer(replica, SendFailure::NotSent, why);
         }
+        // Two hold what the third does not get.
+        let is_decided = op.outcome.is_some() || op.held.is_some();
+        let lacks = is_decided && matches!(op.machine, Machine::Mutate(_));
+        let hash = op.hash;
         self.slab.make_ready(at);
         self.end_of_room(at);
+        if lacks {
+            self.suspect(hash);
+        }
     }
 
     /// An operation that is over stays for its last message only.
@@ -599,6 +606,14 @@ impl<H: Host> Driver<H> {
         let is_stored = matches!(outcome, Outcome::Mutated(MutationOutcome::Stored { .. }));
         if is_question || op.lateness.is_any() && !is_stored {
             op.forget_room();
+        }
+        let is_dirty = match &op.machine {
+            Machine::Get(get) => get.is_dirty(),
+            Machine::Mutate(machine) => machine.leaves_dirty(),
+            _ => false,
+        };
+        if is_dirty && op.topology == self.topology_count {
+            self.suspect(op.hash);
         }
         count(&mut self.counters, &outcome);
         self.slab.finish(at, &op);

@@ -97,13 +97,15 @@ pub(crate) fn run(
         let is_due = Instant::now() >= due;
         let hasher = member.store.config().hasher;
         let limits = Limits::default();
+        let named = tally.named.take();
         let mut scan = match is_due {
             true => Scan::from(hasher, limits, place),
-            false => match tally.named.take() {
-                keys if keys.is_empty() => continue,
-                keys => Scan::of_keys(hasher, limits, keys),
-            },
+            false if named.is_empty() => continue,
+            false => Scan::of_keys(hasher, limits, named.clone()),
         };
+        if is_due {
+            scan.name(named.clone());
+        }
         let begin = Instant::now();
         let result = runtime.block_on(repairer.scan(&mut scan));
         tally.ends(&scan, is_due.then(|| begin.elapsed()), &result);
@@ -120,6 +122,7 @@ pub(crate) fn run(
                 }
                 let pause = (PAUSE_MIN * (1 << failures.min(16))).min(PAUSE_MAX);
                 failures += 1;
+                tally.named.put_back(named);
                 // Keys that were named meanwhile are not asked about either.
                 due = due.max(Instant::now() + pause.min(options.interval));
                 if wait_until(stop, due.min(Instant::now() + pause)) {

@@ -414,6 +414,27 @@ impl<const N: usize> Get<N> {
         self.retry.is_clean()
     }
 
+    /// Whether all replicas have voted, and not alike: a key for whoever repairs them.
+    /// Where two agree at once, the third is not asked, and this is not known.
+    #[inline(always)]
+    pub fn is_dirty(&self) -> bool {
+        let last = self.votes[self.at(N - 1)];
+        N > 2 && last != Vote::Open && self.votes_differ()
+    }
+
+    #[cold]
+    fn votes_differ(&self) -> bool {
+        let held = |vote: &Vote| match vote {
+            Vote::Present { version, .. } => Some(Some(*version)),
+            Vote::Absent { .. } => Some(None),
+            Vote::Open | Vote::None => None,
+        };
+        let first = held(&self.votes[0]);
+        let mut others = self.votes[1..].iter().map(held);
+        let is_known = self.votes.iter().all(|vote| held(vote).is_some());
+        is_known && others.any(|other| other != first)
+    }
+
     /// What to report as touched at this replica after a hit: the slot of the
     /// item, if it was read there one-sidedly and voted for the hit's version.
     #[inline]

@@ -244,6 +244,21 @@ impl Rpc {
         });
     }
 
+    /// Names keys on which replicas differ to the backend that repairs them, unless
+    /// reports are under way to it already. Nobody waits for an answer.
+    pub(crate) fn suspect(&self, config: &CellConfig, backend: u32, request: v1::SuspectRequest) {
+        let Some(place) = self.account.enter(backend, 0, Purpose::Touch, None) else {
+            return;
+        };
+        let (Ok(mut client), Ok(runtime)) = (self.backend(config, backend), self.runtime()) else {
+            return;
+        };
+        runtime.spawn(async move {
+            let _ = tokio::time::timeout(CALL_PATIENCE, client.suspect(request)).await;
+            drop(place);
+        });
+    }
+
     /// Whether every mutation that was sent has been answered or given up.
     pub(crate) fn is_finished(&self) -> bool {
         self.account.is_finished()

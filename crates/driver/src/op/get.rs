@@ -100,6 +100,11 @@ impl GetMachine {
         each!(self, get => get.dead_version())
     }
 
+    /// Whether replicas were seen to differ.
+    pub(crate) fn is_dirty(&self) -> bool {
+        each!(self, get => get.is_dirty())
+    }
+
     /// What a replica that has voted holds.
     pub(crate) fn voted(&self, replica: usize) -> Option<Option<Version>> {
         each!(self, get => match replica < get.copies() {
