@@ -233,6 +233,20 @@ impl v1::trefoil_server::Trefoil for Service {
         no()
     }
 
+    async fn scan(
+        &self,
+        _: Request<v1::ScanRequest>,
+    ) -> Result<Response<v1::ScanResponse>, Status> {
+        no()
+    }
+
+    async fn suspect(
+        &self,
+        _: Request<v1::SuspectRequest>,
+    ) -> Result<Response<v1::SuspectResponse>, Status> {
+        no()
+    }
+
     async fn reload(
         &self,
         _: Request<tonic::Streaming<v1::ReloadRequest>>,

@@ -74,6 +74,8 @@ pub(crate) enum Scenario {
     Recovery,
     /// Each backend moves to another process under load, at R=3.2 and R=1
     Planned,
+    /// A million keys: what scans and repairs cost, and what repair does at full memory
+    Repair,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
     Restarts,
     /// 1000 connections that misbehave, 10000 operations at once, 200 client processes
