@@ -132,6 +132,9 @@ pub fn repair(
         pid.map(|pid| kill_process(pid, signal));
     };
     signal(Signal::STOP);
+    // What one that is connected sends is in its ring, and executed later. One that
+    // comes now has no way to it.
+    load.client = Cell::connect(&server.address)?.client(Options::default());
     let missed = keys / MISSED_ONE_IN;
     let written: Result<(), ScenarioError> =
         (0..missed).try_for_each(|key| load.set(key * MISSED_ONE_IN, 2));

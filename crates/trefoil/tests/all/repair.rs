@@ -56,9 +56,13 @@ fn dirty(dir: &std::path::Path, interval: &str) -> (Cell, Client) {
         set(&mut client, number, "before");
     }
     let hanging = Hanging::new(cell.pids[1]);
+    // What one that is connected sends is in its ring, and executed later. One that
+    // comes now has no way to it.
+    let mut newcomer = self::client(&cell);
     for number in 0..MISSED {
-        set(&mut client, number, "while it hung");
+        set(&mut newcomer, number, "while it hung");
     }
+    drop(newcomer);
     drop(hanging);
     (cell, client)
 }
