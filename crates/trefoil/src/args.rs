@@ -43,7 +43,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a whole cell in this process
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Serve memcached's and Redis's clients from any cell
     Gateway(GatewayArgs),
     /// Tell the linked store's servers which rows of a Postgres database changed

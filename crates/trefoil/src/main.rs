@@ -38,7 +38,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(*args),
         Command::Gateway(args) => gateway::run(args),
         #[cfg(feature = "linked")]
         Command::Relay(args) => relay::run(args),

@@ -152,9 +152,9 @@ pub struct Scan<D> {
     hasher: KeyHasher,
     limits: Limits,
     /// Everything before was looked at, or is being looked at.
+    next_place: u64,
+    /// Everything before was looked at, and every suspect was seen to.
     place: u64,
-    /// Everything before was looked at, and of every suspect was seen to.
-    settled_place: u64,
     /// Where it ends: a scan of single keys looks at no places.
     end: u64,
     /// Places of a range that is compared first.
@@ -192,8 +192,8 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
         Scan {
             hasher,
             limits,
+            next_place: place,
             place,
-            settled_place: place,
             end,
             len: PLACES.end,
             step: Step::Begin,
@@ -290,10 +290,10 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
         }
     }
 
-    /// The place before which everything was looked at, and of which every suspect was
-    /// seen to: where another scan can go on.
+    /// The place before which everything was looked at, and every suspect was seen to:
+    /// where another scan can go on.
     pub fn place(&self) -> u64 {
-        self.settled_place
+        self.place
     }
 
     /// What came of the keys so far.
@@ -396,7 +396,7 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
         let ranges = items.div_ceil(RANGE_ITEMS).max(RANGES_AT_ONCE);
         let ranges = ranges.next_power_of_two().min(PLACES.end >> 16);
         self.len = PLACES.end / ranges;
-        self.place -= self.place % self.len;
+        self.next_place -= self.next_place % self.len;
         self.step = Step::Pause(0);
         Ok(())
     }
@@ -563,7 +563,7 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
                 continue;
             }
             let is_through =
-                self.named.is_empty() && self.work.is_empty() && self.place >= self.end;
+                self.named.is_empty() && self.work.is_empty() && self.next_place >= self.end;
             self.settles |= self.suspects.len() >= SUSPECTS_MAX || is_through;
             if self.settles
                 && let Some(first) = self.suspects.front()
@@ -589,13 +589,13 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
                 continue;
             }
             if self.suspects.is_empty() {
-                self.settled_place = self.place;
+                self.place = self.next_place;
             }
-            if self.place < self.end {
+            if self.next_place < self.end {
                 let len = self.len * RANGES_AT_ONCE;
-                let len = len.min(self.end - self.place);
-                let starts = vec![self.place];
-                self.place += len;
+                let len = len.min(self.end - self.next_place);
+                let starts = vec![self.next_place];
+                self.next_place += len;
                 let parts = (len / self.len) as u32;
                 let ranges = Ranges {
                     starts: starts.clone(),
