@@ -181,6 +181,9 @@ impl Repairer<'_> {
             }
             scan.name(self.tally.named.take());
             self.tally.is_at(scan);
+            for (hash, done) in scan.take_done() {
+                tracing::debug!(place = hash.place, ?done, "repair");
+            }
             if let Some(until_ns) = scan.waits_until_ns() {
                 self.wait(until_ns.saturating_sub(clock::now().unix_ns))?;
                 scan.wake(clock::now());

@@ -332,6 +332,37 @@ fn the_third_is_asked_only_if_two_disagree() {
 }
 
 #[test]
+fn a_key_is_dirty_where_all_three_have_voted_and_not_alike() {
+    let is_dirty = |votes: [Option<u64>; 3]| {
+        let mut get = Script::<3>::new();
+        for (replica, vote) in votes.into_iter().enumerate() {
+            match vote {
+                Some(time_ns) => get.votes(replica, time_ns, 1),
+                None => get.absent(replica),
+            };
+        }
+        get.0.is_dirty()
+    };
+    assert!(is_dirty([Some(5), Some(6), Some(6)]));
+    assert!(is_dirty([Some(5), None, Some(5)]));
+    assert!(is_dirty([None, Some(5), None]));
+    assert!(is_dirty([Some(5), Some(6), Some(7)]));
+    // Two that agree end it: what the third holds is not known.
+    let mut get = Script::<3>::new();
+    get.asks_index(0)
+        .asks_index(1)
+        .votes(0, 5, 1)
+        .votes(1, 5, 1);
+    get.asks_data(0).data(0, 5).hit(0, 5);
+    assert!(!get.0.is_dirty());
+    let mut get = Script::<3>::new();
+    get.votes(0, 5, 1).votes(1, 6, 1);
+    get.fails(2, Failure::Connection);
+    assert!(!get.0.is_dirty(), "one has not voted");
+    assert!(!Script::<1>::new().votes(0, 5, 1).0.is_dirty());
+}
+
+#[test]
 fn two_absents_are_a_miss_in_any_epoch() {
     let mut get = Script::<3>::new();
     get.asks_index(0).asks_index(1).absent(0).waits();

@@ -68,6 +68,32 @@ fn two_acknowledgements_store_and_the_third_message_still_goes_out() {
 }
 
 #[test]
+fn a_key_is_left_dirty_by_a_third_that_has_refused_it() {
+    let third = |answer: Option<Ack>, failure: Option<SendFailure>| {
+        let mut mutate = set();
+        sends(&mut mutate, &[0, 1, 2], 5);
+        if let Some(answer) = answer {
+            mutate.handle_ack(2, v(5), answer);
+        }
+        if let Some(failure) = failure {
+            mutate.handle_failure(2, v(5), failure);
+        }
+        mutate.handle_ack(0, v(5), applied(1));
+        mutate.handle_ack(1, v(5), applied(1));
+        ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+        mutate.leaves_dirty()
+    };
+    assert!(third(Some(superseded(7)), None));
+    assert!(third(Some(rejected(Rejection::NoMemory)), None));
+    assert!(third(None, Some(SendFailure::Lost)));
+    // One that is down, or recovers, is repaired otherwise; one that may yet answer is
+    // not known to lack it.
+    assert!(!third(None, Some(SendFailure::NotSent)));
+    assert!(!third(Some(rejected(Rejection::Recovering)), None));
+    assert!(!third(None, None));
+}
+
+#[test]
 fn one_copy_needs_one_acknowledgement() {
     let mut mutate = Mutate::new(Mode::R1, v(5), Limits::until(1_000));
     sends(&mut mutate, &[0], 5);
