@@ -108,6 +108,8 @@ impl<'a> Round<'a> {
             processes: true,
             is_silent: true,
             dir: Some(dir.path().join("cell")),
+            // As often as may be: what it does to keys is to be in the histories.
+            more: vec!["--repair-interval".to_owned(), "1s".to_owned()],
             ..ServerOptions::new(program, plan.mode, plan.memory)
         })?;
         let cell = Cell::connect(&server.address)?;
