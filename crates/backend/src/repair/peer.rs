@@ -12,7 +12,7 @@ use trefoil_recovery::scan::{self, Question, Reply};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::v1::scan_request;
 use trefoil_rpc::{ContractError, v1};
-use trefoil_store::KeyState;
+use trefoil_store::{Access, KeyState};
 
 /// What frames a call's request and answer, about.
 const FRAME_LEN: u64 = 64;
@@ -145,7 +145,8 @@ pub(super) fn own_item(
     match item? {
         Data::Long { key } if !key_only => {
             let mut buffer = WordBuffer::default();
-            let found = member.lookup(member.topology(), &key, &mut buffer).found;
+            let found = member.lookup(member.topology(), &key, &mut buffer, Access::Peek);
+            let found = found.found;
             match found {
                 trefoil_layout::op::Found::Present {
                     version: found,
@@ -241,6 +242,8 @@ pub(crate) fn answer(
                         version,
                         data: data.into(),
                         key: key.into(),
+                        // It is not what makes it stay.
+                        recency: 0,
                     }
                 }),
                 ..empty
