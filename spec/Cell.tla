@@ -25,8 +25,8 @@ CONSTANTS
               \* that entry's own version
   OtherKeys,  \* other keys of the shard raise bounds and floors
   Crashes,    \* how many
-  Coarse,     \* a peer tells its bounds in the moment in which its epoch is
-              \* raised, and the vote follows on the last copy at once
+  CoarseRecovery,  \* one step: a peer tells its bounds as its epoch is raised
+  FrozenRise, \* of module Move: a frozen process lets its epoch be raised
   Without     \* the rule that is not followed, as a string
 
 VARIABLES
@@ -61,13 +61,14 @@ Erase == -2
 Once == -3          \* a SET whose message no layer repeats, and that may be refused for good
 Cas(v) == v         \* expects version v
 Add == 0            \* expects nothing
+Stored == -4        \* a SET that all hold and that was acknowledged in the beginning
 Copied(v) == 100 + v  \* the value of v again: module Reversion
 
 Mutation == DOMAIN kind
 IsCas(m) == kind[m] \in 0..99
-IsSet(m) == kind[m] \in {Set, Erase}
+IsSet(m) == kind[m] \in {Set, Erase, Stored}
 (* Delivered at most once, and it may fail. *)
-IsOnce(m) == kind[m] \in -3..99 /\ ~IsSet(m)
+IsOnce(m) == kind[m] = Once \/ IsCas(m)
 (* Which value is seen where this version is. *)
 Value(m) == IF kind[m] > 100 THEN kind[m] - 100 ELSE m
 
@@ -94,6 +95,8 @@ Hold(p, known, least) ==
        THEN 0 ELSE least]
 
 IsUp(p) == role[p] = "up"
+(* It has, or is going to have, a successor: module Move. *)
+Replaced(p) == \E q \in Process : Place[q] = Place[p] /\ q \notin First
 (* Rules 7 and 8. *)
 Answers(p) == IsUp(p) \/ (role[p] = "recovering" /\ ~Follows("8"))
 Votes(p) ==
@@ -308,7 +311,12 @@ Crash(p) ==
   /\ role[p] \in {"up", "recovering"}
   /\ Lose(p)
 
-IsPeer(q) == rec.of # Nobody /\ Place[q] \in rec.peers
+(* Of its own configuration, where replicas move. *)
+IsPeer(q) ==
+  /\ rec.of # Nobody
+  /\ Place[q] \in rec.peers
+  /\ ~(rec.of \in First /\ Replaced(rec.of) /\ q \notin First)
+  /\ ~(rec.of \notin First /\ Replaced(q) /\ q \in First)
 IsSource(q) == IsPeer(q) /\ role[q] \in {"up", "frozen"}
 
 (* Rule 9. Another key of the shard may have a higher bound. *)
@@ -323,11 +331,11 @@ LearnFloor(q) ==
 (* Rule 6. *)
 Raise(q) ==
   /\ IsPeer(q)
-  /\ IsUp(q) \/ (role[q] = "frozen" /\ ~Follows("frozen epoch"))
+  /\ IsUp(q) \/ (role[q] = "frozen" /\ FrozenRise)
   /\ Place[q] \notin rec.raised
   /\ Follows("6") \/ rec.done
   /\ GoTo(q, epoch[rec.of])
-  /\ IF Coarse /\ Follows("6")
+  /\ IF CoarseRecovery /\ Follows("6")
      THEN /\ rec' = [rec EXCEPT !.raised = @ \cup {Place[q]}, !.floors = @ \cup {Place[q]}]
           /\ LearnFloor(q)
      ELSE /\ rec' = [rec EXCEPT !.raised = @ \cup {Place[q]}]
@@ -387,14 +395,15 @@ Recovered ==
 
 CellInit ==
   /\ kind \in Mixes
-  /\ have = [p \in Process |-> 0]
+  /\ have = [p \in Process |-> IF kind[1] = Stored /\ p \in First THEN 1 ELSE 0]
   /\ floor = [p \in Process |-> 0]
   /\ epoch = [p \in Process |-> 0]
   /\ role = [p \in Process |-> IF p \in First THEN "up" ELSE "new"]
   /\ acks = [m \in Mutation |-> {}]
   /\ sent = [m \in Mutation |-> {}]
   /\ refused = [m \in Mutation |-> {}]
-  /\ acked = {} /\ failed = {} /\ hits = {}
+  /\ acked = IF kind[1] = Stored THEN {1} ELSE {}
+  /\ failed = {} /\ hits = {}
   /\ vote = NoVote
   /\ rec = NoRecovery
   /\ crashes = Crashes

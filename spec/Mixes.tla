@@ -26,9 +26,16 @@ ThreeWithRefused == {s \in Three({"set", "erase", "once"}) : HasOnce(s)}
 TwoAny == Two({"set", "erase", "cas", "add"})
 ThreeAny == Three({"set", "erase", "cas", "add"})
 SetCas == {<<Set, Cas(1)>>}
+SetOnce == {<<Set, Once>>}
 SetSetCas == {<<Set, Set, Cas(1)>>}
 SetCasCas == {<<Set, Cas(1), Cas(1)>>, <<Set, Cas(1), Cas(2)>>}
 SetEraseAdd == {<<Set, Erase, Add>>}
+SetAny == {<<Set, k>> : k \in {Set, Erase, Add, Cas(1)}}
+StoredSet == {<<Stored, Set>>}
+StoredAny == {<<Stored, k>> : k \in {Set, Erase, Add, Cas(1)}}
+StoredTwo == {<<Stored, a, b>> : a \in {Set, Erase, Cas(1)}, b \in {Set, Erase, Add, Cas(1), Cas(2)}}
+StoredCas == {<<Stored, Cas(1)>>}
+StoredSetCas == {<<Stored, Set, Cas(1)>>}
 SetSetCopy == {<<Set, Set, Copied(1)>>}
 
 =============================================================================

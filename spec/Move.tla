@@ -15,7 +15,9 @@ EXTENDS Mixes, TLC
 CONSTANTS A, B, C,      \* the three replicas
           X, Y, Z,      \* their successors, as far as they move
           Successors,   \* those that there are
-          Rounds        \* whether there are copies before the last one
+          Rounds,       \* whether there are copies before the last one
+          CoarseMove    \* one step: a freeze and the last copy; a lease's end and
+                        \* the successor's begin
 
 VARIABLES
   config,   \* "old", "new", or "kept": the old ones, after breaking off
@@ -53,6 +55,7 @@ Round(x) ==
   /\ UNCHANGED <<clients, epoch, role, rec, crashes, gets, config>>
 
 Freeze(p) ==
+  /\ ~CoarseMove
   /\ p \in Moving /\ IsUp(p)
   /\ config = "old"
   /\ role' = [role EXCEPT ![p] = "frozen"]
@@ -60,14 +63,15 @@ Freeze(p) ==
 
 MayBeCopied(p) ==
   \/ role[p] = "frozen"
+  \/ CoarseMove /\ IsUp(p)
   \/ Without = "freeze" /\ IsUp(p)
-  \/ Without = "whole" /\ role[p] = "recovering"
+  \/ Without \in {"whole", "whole, epochs"} /\ role[p] = "recovering"
 
 (* Place by place. *)
 LastCopy(x) == \E p \in Moving :
   /\ p = Old(x) \/ Without = "places"
   /\ config = "old" /\ image[x] # "last"
-  /\ MayBeCopied(p)
+  /\ MayBeCopied(p) /\ MayBeCopied(Old(x))
   /\ IF image[x] = "round" /\ ~changed[p]
      THEN /\ floor' = [floor EXCEPT ![x] =
                IF Without = "floor" THEN 0 ELSE Max(floor[x], BoundMax(p))]
@@ -75,14 +79,16 @@ LastCopy(x) == \E p \in Moving :
      ELSE Copies(x, p)
   /\ epoch' = [epoch EXCEPT ![x] = epoch[p]]
   /\ image' = [image EXCEPT ![x] = "last"]
-  /\ UNCHANGED <<clients, role, rec, crashes, gets, config, changed>>
+  /\ role' = IF CoarseMove /\ Without # "freeze" THEN [role EXCEPT ![Old(x)] = "frozen"] ELSE role
+  /\ rec' = IF CoarseMove /\ rec.of = Old(x) THEN NoRecovery ELSE rec
+  /\ UNCHANGED <<clients, crashes, gets, config, changed>>
 
 AreOfOneEpoch == \A x, y \in Successors : epoch[x] = epoch[y]
 
 Swap ==
   /\ config = "old"
   /\ \A x \in Successors : image[x] = "last"
-  /\ AreOfOneEpoch \/ Without = "epochs"
+  /\ AreOfOneEpoch \/ Without = "whole, epochs"
   /\ config' = "new"
   (* In one epoch. *)
   /\ epoch' = [p \in Process |->
@@ -91,6 +97,7 @@ Swap ==
 
 (* By itself, once it knows of the new configuration, or in time. *)
 EndLease(p) ==
+  /\ ~CoarseMove
   /\ p \in Moving /\ config = "new"
   /\ role[p] # "gone"
   /\ role' = [role EXCEPT ![p] = "gone"]
@@ -101,9 +108,13 @@ EndLease(p) ==
 
 Begin(x) ==
   /\ config = "new" /\ role[x] = "new"
-  /\ role[Old(x)] = "gone" \/ Without = "lease"
-  /\ role' = [role EXCEPT ![x] = "up"]
-  /\ UNCHANGED <<clients, stores, epoch, rec, crashes, gets, moves>>
+  /\ IF CoarseMove /\ Without # "lease"
+     THEN /\ role' = [role EXCEPT ![x] = "up", ![Old(x)] = "gone"]
+          /\ rec' = IF rec.of = Old(x) THEN NoRecovery ELSE rec
+     ELSE /\ role[Old(x)] = "gone" \/ Without = "lease"
+          /\ role' = [role EXCEPT ![x] = "up"]
+          /\ UNCHANGED rec
+  /\ UNCHANGED <<clients, stores, epoch, crashes, gets, moves>>
 
 (* Any of the old ones. What was copied is thrown away. *)
 Keep ==
@@ -113,11 +124,13 @@ Keep ==
   /\ image' = [x \in Successors |-> "none"]
   /\ changed' = [p \in Moving |-> FALSE]
 BreakOff ==
+  /\ ~CoarseMove
   /\ config = "old"
   /\ \E p \in Moving : role[p] = "frozen"
   /\ Keep
   /\ UNCHANGED <<clients, epoch, role, rec, crashes, gets>>
 Thaw(p) ==
+  /\ ~CoarseMove \/ Without = "broken off"
   /\ role[p] = "frozen"
   /\ config = "kept" \/ (Without = "broken off" /\ config = "old")
   /\ role' = [role EXCEPT ![p] = "up"]
@@ -139,8 +152,9 @@ Restart(p) ==
   /\ role[p] = "dead"
   /\ Lose(p)
   /\ IF config = "old"
-     THEN /\ config' = IF Without \in {"whole", "epochs"} THEN "old" ELSE "kept"
-          /\ UNCHANGED <<image, changed>>
+     THEN IF IsResize THEN UNCHANGED moves
+          ELSE /\ config' = "kept"
+               /\ UNCHANGED <<image, changed>>
      ELSE config = "kept" /\ UNCHANGED moves
 (* Of those that do not move, and of successors. *)
 CrashOther(p) ==
