@@ -62,13 +62,14 @@ Once == -3          \* a SET whose message no layer repeats, and that may be ref
 Cas(v) == v         \* expects version v
 Add == 0            \* expects nothing
 Stored == -4        \* a SET that all hold and that was acknowledged in the beginning
+Fill == -5          \* module Fill
 Copied(v) == 100 + v  \* the value of v again: module Reversion
 
 Mutation == DOMAIN kind
 IsCas(m) == kind[m] \in 0..99
 IsSet(m) == kind[m] \in {Set, Erase, Stored}
 (* Delivered at most once, and it may fail. *)
-IsOnce(m) == kind[m] = Once \/ IsCas(m)
+IsOnce(m) == kind[m] \in {Once, Fill} \/ IsCas(m)
 (* Which value is seen where this version is. *)
 Value(m) == IF kind[m] > 100 THEN kind[m] - 100 ELSE m
 
@@ -116,7 +117,7 @@ Keeps(p) ==
 (* expects.                                                                   *)
 
 Matters(w, S) ==
-  \/ IsOnce(w)
+  \/ IsOnce(w) \/ kind[Top(Mutation)] = Fill
   \/ w = Top(S)
   \/ \E m \in Mutation : IsCas(m) /\ kind[m] > 0 /\ kind[m] < w /\ w < m
 Worth(S) == {w \in S : Matters(w, S)}
@@ -179,7 +180,7 @@ Deliver(m, p) ==
 
 (* A CAS, rules 13 and 14, or a SET that is delivered once. *)
 Applies(m, p) ==
-  IF kind[m] = Once THEN m >= Bound(p)
+  IF kind[m] \in {Once, Fill} THEN m >= Bound(p)
   ELSE \/ have[p] = m
        \/ kind[m] = Add /\ have[p] <= 0 /\ m >= Bound(p)
        \/ kind[m] > 0 /\ have[p] = kind[m]

@@ -30,6 +30,9 @@ SetOnce == {<<Set, Once>>}
 SetSetCas == {<<Set, Set, Cas(1)>>}
 SetCasCas == {<<Set, Cas(1), Cas(1)>>, <<Set, Cas(1), Cas(2)>>}
 SetEraseAdd == {<<Set, Erase, Add>>}
+SetFill == {<<Set, Fill>>}
+AnyFill == {<<k, Fill>> : k \in {Set, Erase, Once, Add}}
+AnyTwoFill == {<<a, b, Fill>> : a, b \in {Set, Erase}}
 SetAny == {<<Set, k>> : k \in {Set, Erase, Add, Cas(1)}}
 StoredSet == {<<Stored, Set>>}
 StoredAny == {<<Stored, k>> : k \in {Set, Erase, Add, Cas(1)}}

@@ -92,8 +92,10 @@ def check(name, run, workers):
     TLC said."""
     folder = TARGET / "states" / name
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     # What ends within seconds does not repay the second compiler.
-    java = ["java", "-XX:+UseSerialGC"]
+    # TLC unpacks its modules into the folder for temporary files, under their names.
+    java = ["java", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={folder}"]
     java += ["-XX:TieredStopAtLevel=1"] if run["scale"] == "test" else []
     command = java + ["-cp", str(JAR), "tlc2.TLC", "-deadlock", "-workers", str(workers)]
     command += ["-metadir", str(folder), "-config", str(write_configuration(name, run))]
