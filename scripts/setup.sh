@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing of a compiler and of the servers named, by package:
-# scripts/setup.sh [memcached] [redis] [postgres] [etcd]. Does nothing, quickly,
-# where everything is there already.
+# scripts/setup.sh [memcached] [redis] [postgres] [etcd] [tlc]. Does nothing, quickly,
+# where everything is there already. Of tlc it brings what runs and fetches it.
 set -euo pipefail
 
 missing=()
@@ -19,8 +19,12 @@ for server in "$@"; do
       need etcd etcd-server
       need etcdctl etcd-client
       ;;
+    tlc)
+      need java default-jre-headless
+      need mvn maven
+      ;;
     *)
-      echo "scripts/setup.sh: no server is called $server: memcached, redis, postgres, etcd" >&2
+      echo "scripts/setup.sh: no server is called $server: memcached, redis, postgres, etcd, tlc" >&2
       exit 2
       ;;
   esac

@@ -70,7 +70,7 @@ promtool() {
   return "$code"
 }
 
-stage "tools and peers" scripts/setup.sh memcached redis postgres etcd
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc
 stage "nightly tools" nightly
 stage "lints" cargo clippy --release --workspace --features trefoil/full --all-targets --locked -- -D warnings
 stage "commands that a plain build is without" \
@@ -93,6 +93,7 @@ stage "simulator, whole client, $whole_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil --features full -- sim --whole --seed 1000000 --seeds "$whole_seeds"
 stage "quorum rules, by the model checker" \
   cargo run --release --locked --quiet --manifest-path spec/quorum/Cargo.toml --target-dir target/quorum
+stage "specification, by TLC, in larger bounds" spec/check.py --soak --workers 2
 stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
 stage "metrics and alert rules, by Prometheus' own tool" promtool

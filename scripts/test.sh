@@ -43,12 +43,13 @@ linked_quick() {
   }
 }
 
-stage "tools and peers" scripts/setup.sh memcached redis postgres etcd
+stage "tools and peers" scripts/setup.sh memcached redis postgres etcd tlc
 fetch_clients
 stage "formatting" cargo fmt --all --check
 stage "build" cargo build --profile tested --workspace --features trefoil/full --lib --bins --tests --locked
 stage "names in documentation and scripts" scripts/check-names.py "$TREFOIL"
 stage "clients' packages" await_clients
+stage "specification, by TLC" spec/check.py
 stage "tests of every crate" scripts/run-tests.py tested
 stage "histories, a million operations" histories
 stage "linked store beside caches, quick" linked_quick

@@ -59,7 +59,8 @@ Remove(p) ==
 (* began with nothing again, they could be.                                   *)
 Forget(p) ==
   /\ Crash(p)
-  /\ ticket' = IF Without = "fill: restarts" THEN ticket ELSE Changed(p)
+  /\ ticket' = IF Without = "fill: restarts" /\ ticket[p] # "none"
+               THEN [ticket EXCEPT ![p] = "same"] ELSE Changed(p)
   /\ UNCHANGED <<missed, early>>
 
 Uncounted == Get \/ Recover \/ \E p \in Process : Drop(p) \/ OthersRaise(p)

@@ -65,7 +65,7 @@ MayBeCopied(p) ==
   \/ role[p] = "frozen"
   \/ CoarseMove /\ IsUp(p)
   \/ Without = "freeze" /\ IsUp(p)
-  \/ Without \in {"whole", "whole, epochs"} /\ role[p] = "recovering"
+  \/ Without = "whole" /\ role[p] = "recovering"
 
 (* Place by place. *)
 LastCopy(x) == \E p \in Moving :
@@ -88,7 +88,7 @@ AreOfOneEpoch == \A x, y \in Successors : epoch[x] = epoch[y]
 Swap ==
   /\ config = "old"
   /\ \A x \in Successors : image[x] = "last"
-  /\ AreOfOneEpoch \/ Without = "whole, epochs"
+  /\ AreOfOneEpoch \/ Without = "epochs"
   /\ config' = "new"
   (* In one epoch. *)
   /\ epoch' = [p \in Process |->

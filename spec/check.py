@@ -38,8 +38,10 @@ def fetch_tlc():
             sys.exit(f"spec/check.py: {tool} is missing: scripts/setup.sh tlc installs it (package {package})")
     command = ["mvn", "--batch-mode", "--quiet", "--no-transfer-progress", "-Dstyle.color=never"]
     command += ["-f", str(SPEC / "pom.xml"), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={TARGET}"]
-    subprocess.run(command, check=True)
+    command += [f"-DoutputDirectory={TARGET}", f"-Dmaven.repo.local={TARGET}/maven"]
+    told = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if told.returncode or not JAR.exists():
+        sys.exit(f"spec/check.py: Maven has not brought TLC; once it has, it is not asked again\n{told.stdout}")
 
 
 def configurations():
