@@ -112,6 +112,12 @@ pub struct Moved {
     pub bytes: u64,
     /// Values that were damaged there.
     pub damaged: u64,
+    /// Values that were told of.
+    pub told: u64,
+    /// Of these, those that were known in a newer form.
+    pub known: u64,
+    /// Pages.
+    pub pages: u64,
     /// Rounds of copying what had changed.
     pub rounds: u32,
     /// Ranges of places that were copied while the predecessor stood still.
@@ -352,6 +358,8 @@ impl<D: AsRef<[u8]>> Handover<D> {
         leads_on(&page, (strip.from, strip.until))?;
         let hasher = &store.config().hasher;
         let mut told = HashSet::new();
+        self.moved.pages += 1;
+        self.moved.told += page.items.len() as u64;
         for item in page.items {
             match item.hash(hasher) {
                 Some(hash) => told.insert(hash),
@@ -396,7 +404,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
             }
             Outcome::Rejected(why) => self.moved.refused = Some(why),
             // It is known in a newer form.
-            Outcome::Superseded { .. } | Outcome::Mismatch { .. } => {}
+            Outcome::Superseded { .. } | Outcome::Mismatch { .. } => self.moved.known += 1,
         }
     }
 

@@ -294,6 +294,24 @@ fn each_rule_of_a_handover_is_needed() {
 }
 
 #[test]
+fn nothing_is_missed_while_indexes_grow_on_both_sides() {
+    for count in (100..6_000).step_by(613) {
+        let mut moving = Move::new(count);
+        let mut number = count;
+        moving.run(|moving, _| {
+            for _ in 0..3 {
+                moving.old.maintain(NOW);
+                number += 1;
+                moving.set(&format!("key {number}"), b"new");
+                moving.new.maintain(NOW);
+            }
+        });
+        while moving.new.maintain(NOW).more {}
+        assert_eq!(moving.wrong(), None, "of {count}");
+    }
+}
+
+#[test]
 fn what_is_used_most_is_not_the_first_to_leave_there() {
     let mut moving = Move::new(0);
     // Full, and a part of it used again and again.
