@@ -44,7 +44,7 @@ pub(crate) struct State {
     looked_ms: AtomicU64,
     pub(crate) config_store: Arc<dyn ConfigStore>,
     /// How often each member has begun in the cell's life, this time included.
-    pub(crate) begun: Incarnations,
+    begun: Mutex<Incarnations>,
     pub(crate) boot_id: String,
     pub(crate) started: Instant,
     /// Set once, if metrics are served.
@@ -101,7 +101,7 @@ impl State {
             gate,
             looked_ms: AtomicU64::new(0),
             config_store,
-            begun,
+            begun: Mutex::new(begun),
             boot_id: crate::process::boot_id(),
             started: Instant::now(),
             metrics_address: OnceLock::new(),
@@ -175,6 +175,18 @@ impl State {
         }
         // Last: a successor may begin once the locks are free.
         doors.locks.clear();
+    }
+
+    /// How often each member has begun in the cell's life, this time included.
+    pub(crate) fn begun(&self) -> Incarnations {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.clone()
+    }
+
+    /// A member that was taken over has begun as often as its predecessor.
+    pub(crate) fn set_begun(&self, number: u32, count: u32) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.insert(number, count);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! begin     the predecessor notes from now on which places are changed
-//! copy      everything, a page at a time; then what was changed meanwhile, again and
-//!           again, until that is little
+//! copy      everything, a page at a time
+//! compare   what both hold at which version; what is missing is copied again
+//! copy      what was changed meanwhile, again and again, until that is little
 //! freeze    the predecessor takes no mutation any more; reads go on
 //! copy      what was changed last; floor and epoch
 //! ```
@@ -44,7 +45,7 @@ const MAINTENANCE_MAX: u32 = 32;
 pub enum Question {
     /// To note what is changed from now on, and what its shards are like.
     Begin,
-    /// A page of values ([`crate::items`]).
+    /// A page of values, or of what is held at which version ([`crate::items`]).
     Items {
         /// The backend's own number of the shard.
         shard: usize,
@@ -52,6 +53,8 @@ pub enum Question {
         from: u64,
         /// The place behind the last.
         until: u64,
+        /// With values.
+        values: bool,
     },
     /// A long value's data entry, by message.
     Long {
@@ -118,6 +121,8 @@ pub struct Moved {
     pub known: u64,
     /// Pages.
     pub pages: u64,
+    /// Values that were found to be missing after everything had been copied once.
+    pub missed: u64,
     /// Rounds of copying what had changed.
     pub rounds: u32,
     /// Ranges of places that were copied while the predecessor stood still.
@@ -132,12 +137,17 @@ struct Strip {
     shard: usize,
     from: u64,
     until: u64,
+    /// What is held there is compared, not copied.
+    compares: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Begin,
-    /// Everything, or what has changed: so many ranges.
+    /// Everything, for the first time; then what both hold is compared.
+    First,
+    Compare,
+    /// What has changed: so many ranges.
     Copy {
         ranges: usize,
     },
@@ -212,6 +222,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
                 shard: strip.shard,
                 from: strip.from,
                 until: strip.until,
+                values: !strip.compares,
             };
             return Some((UnderWay::Strip(strip), question));
         }
@@ -223,7 +234,9 @@ impl<D: AsRef<[u8]>> Handover<D> {
             Phase::Changes => Question::Changes,
             Phase::Freeze if mutants::is(Mutant::NeverFrozen) => Question::Changes,
             Phase::Freeze => Question::Freeze,
-            Phase::Copy { .. } | Phase::Last | Phase::Done => return None,
+            Phase::First | Phase::Compare | Phase::Copy { .. } | Phase::Last | Phase::Done => {
+                return None;
+            }
         };
         Some((UnderWay::Step, question))
     }
@@ -241,9 +254,10 @@ impl<D: AsRef<[u8]>> Handover<D> {
         let (_, what) = self.under_way.swap_remove(at);
         match (what, reply) {
             (UnderWay::Step, Reply::Shards(shards)) => self.step(shards, store, now)?,
-            (UnderWay::Strip(strip), Reply::Items(page)) => {
-                self.copy(strip, page, store, now)?;
-            }
+            (UnderWay::Strip(strip), Reply::Items(page)) => match strip.compares {
+                true => self.compare(strip, page, store)?,
+                false => self.copy(strip, page, store, now)?,
+            },
             (UnderWay::Long(version, recency), Reply::Long(data)) => {
                 // One that is gone has changed, and comes again.
                 if let Some(data) = data {
@@ -252,7 +266,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
             }
             _ => return Err(Nonsense("an answer of another kind")),
         }
-        self.go_on();
+        self.go_on(store);
         Ok(())
     }
 
@@ -299,21 +313,14 @@ impl<D: AsRef<[u8]>> Handover<D> {
         if self.phase == Phase::Begin {
             for (shard, state) in shards.iter().enumerate() {
                 store.reserve(shard, state.bucket_count);
-                let part = PLACES.end / STRIPS;
-                let strips = (0..STRIPS).map(|strip| Strip {
-                    shard,
-                    from: strip * part,
-                    until: (strip + 1) * part,
-                });
-                self.strips.extend(strips);
             }
+            self.walk_over_all(store, false);
             for _ in 0..MAINTENANCE_MAX {
                 if !store.maintain(now).more {
                     break;
                 }
             }
-            let ranges = usize::MAX;
-            self.phase = Phase::Copy { ranges };
+            self.phase = Phase::First;
             return Ok(());
         }
         self.is_again = true;
@@ -328,6 +335,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
                     shard,
                     from: change.start,
                     until: change.end,
+                    compares: false,
                 });
             }
         }
@@ -343,6 +351,43 @@ impl<D: AsRef<[u8]>> Handover<D> {
                 store.raise_floor(shard, state.bound_max);
             }
             store.raise_epoch(shard, state.epoch);
+        }
+        Ok(())
+    }
+
+    fn walk_over_all(&mut self, store: &Store, compares: bool) {
+        let part = PLACES.end / STRIPS;
+        for shard in 0..store.shard_count() {
+            self.strips.extend((0..STRIPS).map(|strip| Strip {
+                shard,
+                from: strip * part,
+                until: (strip + 1) * part,
+                compares,
+            }));
+        }
+    }
+
+    /// Copies the places of a page again of which something is not held here. What has
+    /// changed since, or was evicted here for lack of room, is copied in vain.
+    fn compare(&mut self, strip: Strip, page: Page<D>, store: &Store) -> Result<(), Nonsense> {
+        leads_on(&page, (strip.from, strip.until))?;
+        let lacks = |(hash, version): &&(KeyHash, Version)| {
+            store.held(*hash).is_none_or(|held| held < *version)
+        };
+        let missed = page.held.iter().filter(lacks).count() as u64;
+        if missed > 0 {
+            self.moved.missed += missed;
+            self.strips.push_back(Strip {
+                until: page.next,
+                compares: false,
+                ..strip
+            });
+        }
+        if page.next < strip.until {
+            self.strips.push_front(Strip {
+                from: page.next,
+                ..strip
+            });
         }
         Ok(())
     }
@@ -409,11 +454,16 @@ impl<D: AsRef<[u8]>> Handover<D> {
     }
 
     /// To the next phase, if nothing of this one is left.
-    fn go_on(&mut self) {
+    fn go_on(&mut self, store: &Store) {
         if !self.strips.is_empty() || !self.long.is_empty() || !self.under_way.is_empty() {
             return;
         }
         self.phase = match self.phase {
+            Phase::First => {
+                self.walk_over_all(store, true);
+                Phase::Compare
+            }
+            Phase::Compare => Phase::Changes,
             Phase::Copy { ranges } if ranges <= FEW || self.moved.rounds >= ROUNDS_MAX => {
                 Phase::Freeze
             }

@@ -115,7 +115,11 @@ pub(crate) fn step(
             backend = member.number,
             "another process takes this backend over"
         );
-        return Ok(response(shard_states(&member.store), Duration::ZERO));
+        let begun = state.begun().get(&member.number).copied();
+        return Ok(v1::HandOverResponse {
+            begun: begun.unwrap_or_default(),
+            ..response(shard_states(&member.store), Duration::ZERO)
+        });
     }
     let successor = to.as_mut().filter(|to| to.token == request.successor);
     let successor = successor.ok_or_else(|| {
@@ -198,5 +202,6 @@ fn response(shards: Vec<ShardState>, frozen: Duration) -> v1::HandOverResponse {
     v1::HandOverResponse {
         shards: shards.into_iter().map(shard).collect(),
         frozen_ms: frozen.as_millis() as u32,
+        begun: 0,
     }
 }

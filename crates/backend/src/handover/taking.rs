@@ -5,6 +5,7 @@ use crate::clock;
 use crate::member::Member;
 use crate::state::State;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -45,6 +46,7 @@ pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(),
                 told = moved.told,
                 known = moved.known,
                 pages = moved.pages,
+                missed = moved.missed,
                 rounds = moved.rounds,
                 took_ms = begin.elapsed().as_millis() as u64,
                 "this process takes the backend over"
@@ -116,10 +118,11 @@ struct Predecessor {
     /// The cell's numbers of the backend's shards.
     shards: Vec<u32>,
     client: Client,
+    state: Arc<State>,
 }
 
 impl Predecessor {
-    fn of(state: &State, member: &Member) -> Result<Self, HandoverError> {
+    fn of(state: &Arc<State>, member: &Member) -> Result<Self, HandoverError> {
         let (config, number) = (state.config(), member.number);
         let unreachable = |why: String| HandoverError::Unreachable { number, why };
         let address = config
@@ -138,6 +141,7 @@ impl Predecessor {
                 .map(|shard| shards.shard(shard))
                 .collect(),
             client: trefoil_rpc::client(channel, Credentials::none()),
+            state: Arc::clone(state),
         })
     }
 
@@ -153,8 +157,14 @@ impl Predecessor {
             Question::Begin => self.step(HandOverStep::Begin).await.map(Reply::Shards),
             Question::Changes => self.step(HandOverStep::Changes).await.map(Reply::Shards),
             Question::Freeze => self.step(HandOverStep::Freeze).await.map(Reply::Shards),
-            Question::Items { shard, from, until } => {
-                self.items(shard, from, until).await.map(Reply::Items)
+            Question::Items {
+                shard,
+                from,
+                until,
+                values,
+            } => {
+                let page = self.items(shard, from..until, values).await;
+                page.map(Reply::Items)
             }
             Question::Long { key, version } => self.long(key, version).await.map(Reply::Long),
         }
@@ -170,6 +180,9 @@ impl Predecessor {
         };
         let mut client = self.client.clone();
         let answer = self.call(CALL_PATIENCE, client.hand_over(request)).await?;
+        if step == HandOverStep::Begin {
+            self.state.set_begun(self.number, answer.begun);
+        }
         let shard = |shard: v1::HandOverShard| ShardState {
             epoch: shard.epoch,
             bound_max: shard
@@ -185,8 +198,8 @@ impl Predecessor {
     async fn items(
         &self,
         shard: usize,
-        from: u64,
-        until: u64,
+        places: Range<u64>,
+        values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
         let request = v1::CopyItemsRequest {
             shard: Some(v1::ShardName {
@@ -195,9 +208,9 @@ impl Predecessor {
                 life: self.life,
                 incarnation: 0,
             }),
-            from,
-            until,
-            values: true,
+            from: places.start,
+            until: places.end,
+            values,
             layout_version: LAYOUT_VERSION.into(),
         };
         let mut client = self.client.clone();
@@ -215,11 +228,12 @@ impl Predecessor {
             })
         });
         let items: Option<Vec<_>> = items.collect();
+        let held = trefoil_rpc::decode_held(&page.held);
         Ok(Page {
             next: page.next,
             epoch: page.epoch,
             items: items.ok_or_else(|| self.refused("it answers nonsense: no version"))?,
-            held: Vec::new(),
+            held: held.map_err(|error| self.refused(&format!("it answers nonsense: {error}")))?,
         })
     }
 

@@ -224,7 +224,7 @@ impl Trefoil for RpcService {
         };
         Ok(Response::new(v1::ConfigResponse {
             config: Some(config),
-            begun: self.state.begun.iter().map(begun).collect(),
+            begun: self.state.begun().iter().map(begun).collect(),
         }))
     }
 

@@ -62,6 +62,8 @@ struct Move {
     clock: u64,
     /// Questions of each kind.
     asked: BTreeMap<&'static str, u32>,
+    /// Pages of values that come empty.
+    forgets: u32,
 }
 
 impl Move {
@@ -79,6 +81,7 @@ impl Move {
             known: BTreeMap::new(),
             clock: 0,
             asked: BTreeMap::new(),
+            forgets: 0,
         };
         for number in 0..count {
             moving.set(
@@ -122,9 +125,18 @@ impl Move {
                 (0..self.old.shard_count()).for_each(|shard| self.old.watch_changes(shard, true));
                 ("begin", Reply::Shards(shard_states(&self.old)))
             }
-            Question::Items { shard, from, until } => {
-                let page = items(&self.old, NOW, shard, from..until, true);
-                ("items", Reply::Items(page))
+            Question::Items {
+                shard,
+                from,
+                until,
+                values,
+            } => {
+                let mut page = items(&self.old, NOW, shard, from..until, values);
+                if values && self.forgets > 0 {
+                    self.forgets -= 1;
+                    page.items.clear();
+                }
+                (if values { "items" } else { "held" }, Reply::Items(page))
             }
             Question::Long { key, version } => {
                 let mut bytes = WordBuffer::default();
@@ -291,6 +303,19 @@ fn each_rule_of_a_handover_is_needed() {
     assert_eq!(with(Some(Mutant::NeverFrozen)).0.as_deref(), Some("key 1"));
     assert!(with(Some(Mutant::ErasedStays)).0.is_some());
     assert!(with(Some(Mutant::FloorLeftBehind)).1);
+}
+
+#[test]
+fn what_the_first_walk_has_missed_is_noticed_and_copied() {
+    let mut moving = Move::new(3_000);
+    moving.forgets = 4;
+    moving.run(|_, _| {});
+    assert_eq!(moving.wrong(), None);
+    let mut moving = Move::new(3_000);
+    moving.forgets = 4;
+    while moving.machine.moved().missed == 0 {
+        assert!(moving.step().is_some());
+    }
 }
 
 #[test]

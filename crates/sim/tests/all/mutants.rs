@@ -218,7 +218,7 @@ fn a_fill_takes_nobodys_place() {
 #[test]
 fn a_fill_that_gives_way_leaves_nothing_behind() {
     let rule = Rule::Client(Core::FillStays);
-    shows_near(32_500, rule, &[Property::Quorum, Property::Kept]);
+    shows_near(42_500, rule, &[Property::Quorum, Property::Kept]);
 }
 
 #[test]

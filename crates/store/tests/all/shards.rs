@@ -348,3 +348,50 @@ fn an_export_tells_every_value_of_one_shard_and_can_be_imported() {
     assert_eq!(into.floor(&key(numbers[0])).unwrap().1, from.newest());
     assert_eq!(into.check(), Ok(()));
 }
+
+/// All that an export in four parts tells, by key.
+fn in_parts(store: &Store, shard: usize) -> usize {
+    let mut told = std::collections::HashSet::new();
+    let part = PLACES.end / 4;
+    for number in 0..4 {
+        let (mut from, until) = (number * part, (number + 1) * part);
+        while from < until {
+            from = store.export(START, shard, from..until, 512 << 10, &mut |exported| {
+                told.insert((exported.hash.place, exported.hash.tag));
+                exported.item.entry_len
+            });
+        }
+    }
+    told.len()
+}
+
+#[test]
+fn an_export_misses_nothing_while_an_index_is_replaced() {
+    let store = store_with(2, 1024);
+    let mut count = [0usize; 3];
+    let mut looks = 0;
+    for number in 0..6_000u32 {
+        let Some(shard) = local(number) else { continue };
+        assert_eq!(set(&store, &key(number), b"v", 5), Outcome::Applied);
+        count[shard] += 1;
+        if number % 97 != 0 {
+            continue;
+        }
+        store.maintain_in_parts(START, &mut || {
+            looks += 1;
+            for (shard, count) in count.iter().enumerate() {
+                assert_eq!(
+                    in_parts(&store, shard),
+                    *count,
+                    "after {number}, look {looks}"
+                );
+            }
+        });
+    }
+    assert!(looks > 100);
+    assert!(
+        store.stats().counts.index_reshapes > 3,
+        "{:?}",
+        store.stats().counts
+    );
+}
