@@ -207,6 +207,15 @@ fn an_etcd_that_hangs_is_given_up() {
         assert!(status.unwrap().success());
     };
     signal("-STOP");
+    // A thread that runs goes on until it is next looked at.
+    let has_stopped = || {
+        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        threads.all(|thread| {
+            let stat = thread.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        })
+    };
+    eventually(|| has_stopped().then_some(()));
     let begin = Instant::now();
     let error = store.load().unwrap_err();
     let took = begin.elapsed();

@@ -30,6 +30,8 @@ fn set(client: &mut Client, key: &str, value: &str) {
     );
 }
 
+// Cells here repair nothing (`--repair-interval 0s`): what differs is to be found.
+
 /// Stores keys, at all replicas.
 fn fill(cell: &Cell, count: usize) -> Vec<String> {
     let mut client = client(cell);
@@ -99,7 +101,10 @@ fn example_keys(report: &Value) -> BTreeSet<String> {
 #[test]
 fn a_healthy_cell_is_clean_while_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "128MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "128MiB"],
+    );
     const KEYS: usize = 20_000;
     fill(&cell, KEYS);
     let stop = AtomicBool::new(false);
@@ -201,7 +206,10 @@ fn a_corpus_in_two_copies_is_clean() {
 #[test]
 fn what_a_stopped_backend_has_missed_is_dirty_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     let keys = fill(&cell, 2000);
     let mut missed = BTreeSet::new();
     {
@@ -288,7 +296,10 @@ fn differing(cell: &Cell) -> BTreeSet<String> {
 #[test]
 fn a_dead_backend_is_told_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     fill(&cell, 300);
     cell.kill(2);
     let down = report(&cell, &[]);
@@ -349,7 +360,10 @@ fn mutate_at(cell: &Cell, number: u32, key: &str, time_ns: u64) {
 #[test]
 fn keys_without_a_quorum_and_lone_copies_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     fill(&cell, 200);
     let now = now_ns();
     for number in 0..3 {
@@ -424,7 +438,10 @@ fn overwrite(file: &File, bytes: &[u8], with: &[u8]) -> usize {
 #[test]
 fn a_damaged_value_is_corrupt() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     fill(&cell, 300);
     let mut client = client(&cell);
     let long = "a long one ".repeat(20_000);
@@ -478,7 +495,10 @@ fn lookups(cell: &Cell) -> Vec<(u64, u64)> {
 #[test]
 fn a_look_can_be_short_slow_or_partial() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     let mut client = client(&cell);
     for n in 0..4000 {
         set(&mut client, &format!("key-{n}"), &"v".repeat(500));
@@ -506,7 +526,17 @@ fn a_look_can_be_short_slow_or_partial() {
 fn a_metrics_port_is_tried() {
     let dir = tempfile::tempdir().unwrap();
     let metrics = format!("127.0.0.1:{}", crate::support::free_port());
-    let cell = Cell::up(dir.path(), &["--mode", "R=1", "--metrics", &metrics]);
+    let cell = Cell::up(
+        dir.path(),
+        &[
+            "--repair-interval",
+            "0s",
+            "--mode",
+            "R=1",
+            "--metrics",
+            &metrics,
+        ],
+    );
     fill(&cell, 10);
     let found = report(&cell, &[]);
     assert_eq!(found["clean"], true, "{found:#}");
@@ -518,7 +548,10 @@ fn a_metrics_port_is_tried() {
 #[test]
 fn a_socket_that_is_gone_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     fill(&cell, 10);
     let config = connect(&cell).config();
     let socket = config.backend(1).unwrap().fabric_socket.clone().unwrap();
@@ -560,7 +593,17 @@ fn a_wrong_address_and_wrong_options_are_told() {
 #[test]
 fn a_cell_that_has_recovered_is_clean() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB", "--restart", "always"]);
+    let cell = Cell::up(
+        dir.path(),
+        &[
+            "--repair-interval",
+            "0s",
+            "--memory",
+            "64MiB",
+            "--restart",
+            "always",
+        ],
+    );
     fill(&cell, 3000);
     cell.kill(0);
     let begin = Instant::now();
@@ -588,7 +631,10 @@ fn a_cell_that_has_recovered_is_clean() {
 #[test]
 fn flushed_and_expired_items_are_no_findings_and_an_old_configuration_is_one() {
     let dir = tempfile::tempdir().unwrap();
-    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let cell = Cell::up(
+        dir.path(),
+        &["--repair-interval", "0s", "--memory", "64MiB"],
+    );
     mutate_at(&cell, 0, "one", now_ns());
     mutate_at(&cell, 1, "two", now_ns());
     assert_eq!(counted(&report(&cell, &[])), counts(&[("dirty", 2)]));
