@@ -140,7 +140,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
 
 /// Runs a server until SIGTERM or SIGINT; prints `ready` once it serves.
 pub(crate) fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -> Outcome {
-    start(options, listeners)?.to_the_end(ready)
+    start(options, listeners)?.serve_to_the_end(ready)
 }
 
 /// The same in the place of a process that serves.
@@ -152,7 +152,7 @@ pub(crate) fn take_over(
 ) -> Outcome {
     let signals = Signals::new()?;
     let server = Server::take_over(options, listen, lock).map_err(start_failure)?;
-    Runs { server, signals }.to_the_end(ready)
+    Runs { server, signals }.serve_to_the_end(ready)
 }
 
 /// A server's certificates, if it has any.
@@ -174,7 +174,7 @@ struct Runs {
 impl Runs {
     /// Says that it serves, and waits for the end: a signal, or another process that has
     /// taken it over. What can be changed is changed by whoever started this backend.
-    fn to_the_end(self, ready: &str) -> Outcome {
+    fn serve_to_the_end(self, ready: &str) -> Outcome {
         print_line(ready)?;
         self.signals.wait(&self.server.retirement(), || Ok(()));
         self.server.shutdown();

@@ -3,6 +3,7 @@
 use super::HandoverError;
 use crate::clock;
 use crate::member::Member;
+use crate::recovery::decode_page;
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;
@@ -13,10 +14,9 @@ use tonic::{Code, Response, Status};
 use trefoil_layout::Version;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
-use trefoil_recovery::{Data, Handover, Item, Page, Question, Reply, ShardState};
+use trefoil_recovery::{Handover, Page, Question, Reply, ShardState};
 use trefoil_rpc::v1::{HandOverStep, lookup_response};
-use trefoil_rpc::{Client, Credentials, v1};
-use trefoil_store::Recency;
+use trefoil_rpc::{Client, ContractError, Credentials, v1};
 
 /// How long a call may take. Most take milliseconds.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
@@ -152,6 +152,10 @@ impl Predecessor {
         }
     }
 
+    fn malformed(&self, error: ContractError) -> HandoverError {
+        self.refused(&format!("it answers nonsense: {error}"))
+    }
+
     async fn ask(&self, question: Question) -> Result<Reply<Bytes>, HandoverError> {
         match question {
             Question::Begin => self.step(HandOverStep::Begin).await.map(Reply::Shards),
@@ -183,16 +187,18 @@ impl Predecessor {
         if step == HandOverStep::Begin {
             self.state.set_begun(self.number, answer.begun);
         }
-        let shard = |shard: v1::HandOverShard| ShardState {
-            epoch: shard.epoch,
-            bound_max: shard
-                .bound_max
-                .map(trefoil_rpc::decode_version)
-                .unwrap_or_default(),
-            bucket_count: shard.bucket_count,
-            changes: shard.changes.iter().map(|r| r.from..r.until).collect(),
+        // Without its bound a shard would be taken over without its floor.
+        let shard = |shard: v1::HandOverShard| {
+            let bound_max = shard.bound_max.map(trefoil_rpc::decode_version)?;
+            Some(ShardState {
+                epoch: shard.epoch,
+                bound_max,
+                bucket_count: shard.bucket_count,
+                changes: shard.changes.iter().map(|r| r.from..r.until).collect(),
+            })
         };
-        Ok(answer.shards.into_iter().map(shard).collect())
+        let shards: Option<Vec<_>> = answer.shards.into_iter().map(shard).collect();
+        shards.ok_or_else(|| self.malformed(ContractError::Missing("bound_max")))
     }
 
     async fn items(
@@ -215,26 +221,7 @@ impl Predecessor {
         };
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
-        let items = page.items.into_iter().map(|item| {
-            let version = item.version.map(trefoil_rpc::decode_version)?;
-            let data = match item.data.is_empty() {
-                false => Data::Whole(item.data),
-                true => Data::Long { key: item.key },
-            };
-            Some(Item {
-                version,
-                recency: Recency::from_bits(item.recency as u16),
-                data,
-            })
-        });
-        let items: Option<Vec<_>> = items.collect();
-        let held = trefoil_rpc::decode_held(&page.held);
-        Ok(Page {
-            next: page.next,
-            epoch: page.epoch,
-            items: items.ok_or_else(|| self.refused("it answers nonsense: no version"))?,
-            held: held.map_err(|error| self.refused(&format!("it answers nonsense: {error}")))?,
-        })
+        decode_page(page).map_err(|error| self.malformed(error))
     }
 
     async fn long(&self, key: Vec<u8>, version: Version) -> Result<Option<Bytes>, HandoverError> {
@@ -246,8 +233,8 @@ impl Predecessor {
         };
         let mut client = self.client.clone();
         let answer = self.call(LONG_PATIENCE, client.lookup(request)).await?;
-        let found = trefoil_rpc::decode_lookup_answer(&answer)
-            .map_err(|error| self.refused(&format!("it answers nonsense: {error}")))?;
+        let found =
+            trefoil_rpc::decode_lookup_answer(&answer).map_err(|error| self.malformed(error))?;
         let is_this = match found.found {
             Found::Present { version: found, .. } => found == version,
             Found::Absent => false,

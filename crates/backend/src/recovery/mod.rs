@@ -4,7 +4,7 @@
 mod peer;
 mod progress;
 
-pub(crate) use peer::{Peer, Setback};
+pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
 
 use crate::clock;

@@ -166,27 +166,7 @@ impl Peer {
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
-        let item = |item: v1::CopiedItem| {
-            let version = item.version.map(trefoil_rpc::decode_version);
-            let data = match item.data.is_empty() {
-                false => Data::Whole(item.data),
-                true => Data::Long { key: item.key },
-            };
-            let recency = Recency::from_bits(item.recency as u16);
-            version.map(|version| Item {
-                version,
-                recency,
-                data,
-            })
-        };
-        let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
-        let held = trefoil_rpc::decode_held(&page.held);
-        Ok(Page {
-            next: page.next,
-            epoch: page.epoch,
-            items: items.ok_or_else(|| self.malformed(ContractError::Missing("version")))?,
-            held: held.map_err(|error| self.malformed(error))?,
-        })
+        decode_page(page).map_err(|error| self.malformed(error))
     }
 
     pub(crate) async fn long(
@@ -244,4 +224,27 @@ impl Peer {
             }
         }
     }
+}
+
+/// A page of what stands in another process's index.
+pub(crate) fn decode_page(page: v1::CopyItemsResponse) -> Result<Page<Bytes>, ContractError> {
+    let item = |item: v1::CopiedItem| {
+        let version = item.version.map(trefoil_rpc::decode_version)?;
+        let data = match item.data.is_empty() {
+            false => Data::Whole(item.data),
+            true => Data::Long { key: item.key },
+        };
+        Some(Item {
+            version,
+            recency: Recency::from_bits(item.recency as u16),
+            data,
+        })
+    };
+    let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
+    Ok(Page {
+        next: page.next,
+        epoch: page.epoch,
+        items: items.ok_or(ContractError::Missing("version"))?,
+        held: trefoil_rpc::decode_held(&page.held)?,
+    })
 }

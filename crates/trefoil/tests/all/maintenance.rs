@@ -32,21 +32,19 @@ fn get(client: &mut Client, key: &str) -> Option<String> {
 
 /// One more than is there, by CAS; what it is now.
 fn count(client: &mut Client, key: &str) -> u64 {
-    loop {
-        let (expected, before) = match client.get(key.as_bytes()).unwrap() {
-            Lookup::Hit(hit) => {
-                let text = std::str::from_utf8(hit.value).unwrap();
-                (Expected::Version(hit.version), text.parse().unwrap())
-            }
-            Lookup::Miss(_) => (Expected::Absent, 0),
-        };
-        let next: u64 = before + 1;
-        let value = next.to_string();
-        let key = key.as_bytes();
-        match client.cas(key, expected, value.as_bytes(), SetOptions::default()) {
-            Ok(Mutated::Stored { .. }) => return next,
-            other => panic!("nobody else counts here: {other:?} {:?}", client.carriers()),
+    let (expected, before) = match client.get(key.as_bytes()).unwrap() {
+        Lookup::Hit(hit) => {
+            let text = std::str::from_utf8(hit.value).unwrap();
+            (Expected::Version(hit.version), text.parse().unwrap())
         }
+        Lookup::Miss(_) => (Expected::Absent, 0),
+    };
+    let next: u64 = before + 1;
+    let value = next.to_string();
+    let key = key.as_bytes();
+    match client.cas(key, expected, value.as_bytes(), SetOptions::default()) {
+        Ok(Mutated::Stored { .. }) => next,
+        other => panic!("nobody else counts here: {other:?} {:?}", client.carriers()),
     }
 }
 
