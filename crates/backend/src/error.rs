@@ -91,6 +91,9 @@ pub enum StartError {
     /// The backend that this process was to take over from.
     #[error(transparent)]
     Handover(#[from] crate::handover::HandoverError),
+    /// The cell that this process was to be a backend of.
+    #[error(transparent)]
+    Resize(#[from] crate::resize::ResizeError),
     /// Threads or the runtime.
     #[error("cannot start {what}: {source}")]
     System {

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::clock;
+use crate::resize;
 use crate::state::State;
 use std::sync::Arc;
 use trefoil_cell::{CellConfig, ConfigStoreError};
@@ -105,6 +106,10 @@ impl State {
     pub(crate) fn catch_up(&self) -> Result<(), FlushError> {
         let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
         let current = self.config();
+        if current.differs_by_resize(&stored) {
+            resize::heed(self, stored);
+            return Ok(());
+        }
         let is_reload = stored.mode.is_immutable()
             && stored.life == current.life
             && stored.flush_floor == current.flush_floor;

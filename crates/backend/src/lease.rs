@@ -9,6 +9,7 @@
 //! with its work: writers must not wait for a backend whose readers go on believing
 //! it. It also thaws a backend whose successor has not come for what it asked for.
 
+use crate::resize;
 use crate::state::State;
 use crate::stop::Stop;
 use std::sync::Arc;
@@ -82,6 +83,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
         }
         for member in &state.members {
             member.giving.look(member, Instant::now());
+            resize::Giving::look(state, member, Instant::now());
         }
         if stalled == gets_on {
             stalled = !gets_on;

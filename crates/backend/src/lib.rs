@@ -23,6 +23,7 @@
 //! | `member` | one backend: its store, its lease, its answers |
 //! | `lease`, `tend` | the two background threads |
 //! | `handover` | how a backend's number moves from one process to another |
+//! | `resize` | how a cell gets another number of backends |
 //! | `recovery` | what a backend that has lost its memory learns from its peers |
 //! | `memory` | the bound on the process's resident bytes, split over the members |
 //! | `process` | what the system says about this process |
@@ -60,6 +61,7 @@ mod process;
 mod recovery;
 mod repair;
 mod reporter;
+mod resize;
 mod server;
 mod service;
 mod state;
@@ -81,5 +83,6 @@ pub use options::{FabricOptions, ServerOptions};
 pub use process::{Cpu, Resident};
 pub use repair::{REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions};
 pub use reporter::Reporter;
+pub use resize::{FROZEN_MAX, Gather, GatherEvent, GatherOrder, Gathered, ResizeError};
 pub use server::Server;
 pub use trefoil_fabric::shm::UserPolicy;

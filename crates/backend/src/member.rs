@@ -8,6 +8,7 @@ use crate::hot::Hot;
 use crate::lending::Lending;
 use crate::recovery::Progress;
 use crate::repair::Tally;
+use crate::resize;
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
@@ -41,6 +42,8 @@ pub(crate) struct Member {
     pub(crate) recovery: Option<Progress>,
     /// Whether its number moves to another process.
     pub(crate) giving: Giving,
+    /// Whether its cell gets another size.
+    pub(crate) resizing: resize::Giving,
     /// Of one that repairs the shard of which it is the first.
     pub(crate) repair: Option<Tally>,
 }
@@ -74,6 +77,7 @@ impl Member {
             lending,
             recovery: recovers.then(|| Progress::new(shards.len())),
             giving: Giving::default(),
+            resizing: resize::Giving::default(),
             repair,
         }
     }
@@ -106,6 +110,11 @@ impl Member {
             life: self.life,
             config_id: self.config_id(),
         }
+    }
+
+    /// Executes nothing more: another process does, or is about to.
+    pub(crate) fn end_service(&self) {
+        self.config_id.store(CONFIG_ID_CHANGING, Memory::Release);
     }
 
     /// Extends the lease in the control region.

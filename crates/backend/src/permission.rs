@@ -19,7 +19,7 @@ const BACKENDS: Roles = Roles::of(false, true, true);
 const ADMINS: Roles = Roles::of(false, false, true);
 
 /// Every call of the contract.
-const TABLE: [Permission; 19] = [
+const TABLE: [Permission; 20] = [
     of("Ping", ALL),
     of("Hello", ALL),
     of("Config", ALL),
@@ -33,6 +33,7 @@ const TABLE: [Permission; 19] = [
     of("RaiseEpoch", BACKENDS),
     of("CopyItems", BACKENDS),
     of("HandOver", BACKENDS),
+    of("Resize", BACKENDS),
     of("Scan", BACKENDS),
     of("Peek", ALL),
     of("Suspect", ALL),

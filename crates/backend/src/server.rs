@@ -26,6 +26,7 @@ use crate::process::{Machine, Resident, usual_baseline};
 use crate::recovery;
 use crate::repair::{self, RepairOptions, Tally};
 use crate::reporter::Reporter;
+use crate::resize::{self, Gather};
 use crate::state::State;
 use crate::stop::Stop;
 use crate::tend;
@@ -142,6 +143,46 @@ impl Server {
         Ok(server)
     }
 
+    /// The same as a backend of a cell that is to have another size
+    /// ([`crate::resize`](crate::Gather)): copies what it is to hold from those of the cell
+    /// that is, and serves when it is told to begin. `claim` takes its number, and says how
+    /// often that has begun.
+    pub fn gather(
+        options: ServerOptions,
+        listen: &ListenOptions,
+        gather: Gather,
+        claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
+    ) -> Result<Self, StartError> {
+        let new = gather.new.clone();
+        let mut running = Running::prepare_for(&options, new, &|_, _| {
+            Ok(Begins {
+                // That of the old ones, once they are copied.
+                epoch: epoch::FIRST,
+                recovers: false,
+                count: 0,
+            })
+        })?;
+        running.tend(options.huge_pages)?;
+        let member = running.state.members.first().map(Arc::clone);
+        if let (Some(runtime), Some(member)) = (&running.runtime, member) {
+            resize::gather(runtime.handle(), &member, gather)?;
+            let (lock, begun) = claim()?;
+            running.state.set_begun(member.number, begun);
+            running.state.doors().locks = vec![lock];
+        }
+        let listeners = Listeners::bind(&ListenOptions {
+            metrics: None,
+            ..listen.clone()
+        })?;
+        // The configuration that was put in force, whatever was flushed meanwhile.
+        running.state.catch_up()?;
+        let server = running.serve((options.fabric, options.repair), listeners)?;
+        if let Some(address) = listen.metrics {
+            server.running.serve_metrics_soon(address);
+        }
+        Ok(server)
+    }
+
     /// Rung when the backend's number has moved to another process: nothing is served here
     /// any more, and the process should end.
     pub fn retirement(&self) -> Arc<Notify> {
@@ -186,6 +227,16 @@ impl Running {
         options: &ServerOptions,
         begins: &dyn Fn(&CellConfig, u32) -> Result<Begins, StartError>,
     ) -> Result<Self, StartError> {
+        let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
+        Self::prepare_for(options, config, begins)
+    }
+
+    /// The same under a configuration that may not be in force yet.
+    fn prepare_for(
+        options: &ServerOptions,
+        config: CellConfig,
+        begins: &dyn Fn(&CellConfig, u32) -> Result<Begins, StartError>,
+    ) -> Result<Self, StartError> {
         trefoil_region::return_long_blocks();
         trefoil_region::share_heaps();
         if let Err(descriptors) = raise_descriptor_limit(SERVER_DESCRIPTORS) {
@@ -194,7 +245,6 @@ impl Running {
                 "the system allows few descriptors: clients beyond them go without shared memory, or are refused; raise the limit (ulimit -n)"
             );
         }
-        let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
         check(options, &config)?;
         let runtime = start_runtime(options.rpc_thread_count)?;
         let machine = Machine::now();

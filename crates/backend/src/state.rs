@@ -165,6 +165,8 @@ impl State {
         doors.retired = true;
         for member in &self.members {
             member.renew_lease(control::LEASE_MOVED_NS);
+            // Lookups by message, too: a successor may store something newer at once.
+            member.end_service();
         }
         drop(doors.unix.take());
         if let Some(target) = self.target.get() {

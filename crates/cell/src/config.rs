@@ -201,6 +201,18 @@ impl CellConfig {
         })
     }
 
+    /// The same cell with other backends; `None` if there is no config id left for it.
+    pub fn resized(&self, backends: Vec<BackendConfig>) -> Option<CellConfig> {
+        let next = self.flushed(Version::ZERO)?;
+        Some(CellConfig { backends, ..next })
+    }
+
+    /// Whether this is a configuration of the same cell with another number of backends:
+    /// who is a backend of one of both is none of the other.
+    pub fn differs_by_resize(&self, other: &CellConfig) -> bool {
+        self.life == other.life && self.placement() != other.placement()
+    }
+
     /// Whether `next` is this configuration but for what a flush changes: the floor,
     /// and the id. A configuration that was written anew after its store had lost it
     /// has another id only.

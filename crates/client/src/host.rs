@@ -291,6 +291,7 @@ impl Host for ClientHost {
                     shard: backend,
                     life: topology.id().life,
                     incarnation: 0,
+                    backends: topology.placement().backend_count(),
                 }),
                 keys: Some(v1::ScanKeys {
                     hashes: trefoil_rpc::encode_hashes(&keys),

@@ -179,6 +179,7 @@ impl<H: Host> Driver<H> {
             suspects: Suspects::default(),
         };
         driver.make_links();
+        driver.connect_all();
         driver
     }
 
@@ -187,10 +188,13 @@ impl<H: Host> Driver<H> {
         self.links = (0..count)
             .map(|number| Link::new(number, self.options.touch_sample))
             .collect();
+        self.view_count += 1;
+    }
+
+    pub(crate) fn connect_all(&mut self) {
         for link in &mut self.links {
             link.begin_connecting(&mut self.host, &self.topology);
         }
-        self.view_count += 1;
     }
 
     /// The world that it was made for.
@@ -706,7 +710,8 @@ impl<H: Host> Driver<H> {
         }
         let same_places = self.topology.places_as(&fresh);
         let same_backends = self.topology.config().backends == fresh.config().backends;
-        if self.topology.config().life != fresh.config().life {
+        let same_life = self.topology.config().life == fresh.config().life;
+        if !same_life {
             // Nothing of what was seen is there any more.
             self.versions.begin_again();
         }
@@ -716,6 +721,12 @@ impl<H: Host> Driver<H> {
         if !same_places || !same_backends {
             self.topology_count += 1;
             self.make_links();
+            if same_life {
+                // A cell that was resized: its backends are about to take their places.
+                let now = self.host.monotonic_ns();
+                self.links.iter_mut().for_each(|link| link.has_moved(now));
+            }
+            self.connect_all();
             let all: Vec<(u32, bool)> = self
                 .slab
                 .all()

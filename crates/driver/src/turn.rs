@@ -385,6 +385,10 @@ impl<H: Host> Driver<H> {
             link.begin_connecting(&mut self.host, &self.topology);
         }
         link.near_owes = 0;
+        if has_moved {
+            // Or the cell was resized, and nobody comes there any more.
+            self.begin_learning();
+        }
         self.view_count += 1;
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
         for way in Way::ALL {
@@ -471,6 +475,11 @@ impl<H: Host> Driver<H> {
 
     fn connected(&mut self, backend: u32, result: Result<H::Port, NotConnected>) {
         let now = self.host.monotonic_ns();
+        let found = result.as_ref().ok().and_then(Port::view);
+        if found.is_some_and(|view| self.topology.id().is_followed_by(view.agreement().topology)) {
+            // Perhaps the cell was resized, and the keys of others stand elsewhere, too.
+            self.begin_learning();
+        }
         let link = &mut self.links[backend as usize];
         self.view_count += 1;
         let is_up = match result {

@@ -111,6 +111,11 @@ impl ShardMap {
         ShardMap { placement, backend }
     }
 
+    /// Where keys are placed.
+    pub const fn placement(&self) -> Placement {
+        self.placement
+    }
+
     /// Shards that the backend holds.
     pub const fn shard_count(&self) -> usize {
         self.placement.copy_count()

@@ -426,7 +426,8 @@ impl<D: AsRef<[u8]>> Handover<D> {
             }
         }
         if self.is_again && !mutants::is(Mutant::ErasedStays) {
-            remove_untold(store, now, strip.shard, strip.from..page.next, &told);
+            let places = strip.from..page.next;
+            remove_untold(store, now, strip.shard, places, &told, &|_| true);
         }
         if page.next < strip.until {
             self.strips.push_front(Strip {
@@ -474,20 +475,22 @@ impl<D: AsRef<[u8]>> Handover<D> {
     }
 }
 
-/// Removes what stands at `places` and was not told of: it was erased there.
-fn remove_untold(
+/// Removes what stands at `places` and was not told of by those who hold it: it was erased
+/// there.
+pub(crate) fn remove_untold(
     store: &Store,
     now: Now,
     shard: usize,
     places: Range<u64>,
     told: &HashSet<KeyHash>,
+    is_theirs: &dyn Fn(KeyHash) -> bool,
 ) {
     let mut from = places.start;
     while from < places.end {
         let mut untold = Vec::new();
         let next = store.export(now, shard, from..places.end, usize::MAX, &mut |exported| {
             let is_there = (from..places.end).contains(&Position::place_of(exported.hash));
-            if is_there && !told.contains(&exported.hash) {
+            if is_there && !told.contains(&exported.hash) && is_theirs(exported.hash) {
                 let mut key = Vec::new();
                 exported.item.append_key(&mut key);
                 untold.push((key, exported.item.version));

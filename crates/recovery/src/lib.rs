@@ -32,12 +32,14 @@
 //! | `machine` | whom to ask for what next, and what to do with the answer |
 //! | `copy`, `repair` | the two walks over a shard |
 //! | `handover` | how a backend's number moves to another process, which loses nothing |
+//! | `gathering` | the same of all backends at once, when a cell gets another number of them |
 //! | [`scan`] | repair of a cohort that has lost nothing, in the background |
 //! | `mutants` | single rules, turned off for the simulator |
 //! | `examine` | comparing what all replicas of a shard hold, for `trefoil doctor` |
 
 mod copy;
 pub mod examine;
+mod gathering;
 mod handover;
 mod machine;
 pub mod mutants;
@@ -45,7 +47,8 @@ mod page;
 mod repair;
 pub mod scan;
 
+pub use gathering::{Asked, Gathering, Source, What, sources};
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
-pub use page::{Data, Item, Page, items, standing};
+pub use page::{Data, Item, Page, items, items_at, standing};
 pub use trefoil_store::Recency;

@@ -77,6 +77,9 @@ pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> 
     })
 }
 
+/// What a key takes of a page's room that is not wanted: it was looked at all the same.
+const UNWANTED_LEN: usize = 64;
+
 /// A page of what stands in the index of `shard` at `places`.
 pub fn items(
     store: &Store,
@@ -84,6 +87,58 @@ pub fn items(
     shard: usize,
     places: Range<u64>,
     values: bool,
+) -> Page<Vec<u8>> {
+    wanted_items(store, now, shard, places, values, &|_| true)
+}
+
+/// The same of the keys that are wanted, at ranges of places in order: as far as one page
+/// goes.
+pub fn items_at(
+    store: &Store,
+    now: Now,
+    shard: usize,
+    ranges: &[Range<u64>],
+    values: bool,
+    is_wanted: &dyn Fn(KeyHash) -> bool,
+) -> Page<Vec<u8>> {
+    let mut whole: Option<Page<Vec<u8>>> = None;
+    let (mut len, mut looked) = (0, 0);
+    for range in ranges {
+        let page = wanted_items(store, now, shard, range.clone(), values, is_wanted);
+        let is_cut = page.next < range.end;
+        len += page.items.iter().map(Item::len).sum::<usize>();
+        looked += RANGE_ROOM;
+        let so_far = match whole.take() {
+            None => page,
+            Some(mut so_far) => {
+                so_far.items.extend(page.items);
+                so_far.held.extend(page.held);
+                so_far.next = page.next;
+                if so_far.epoch != page.epoch {
+                    so_far.epoch = epoch::NONE;
+                }
+                so_far
+            }
+        };
+        let is_full = len >= ENTRIES_LEN || so_far.held.len() >= HELD_COUNT;
+        whole = Some(so_far);
+        if is_cut || is_full || looked >= ENTRIES_LEN {
+            break;
+        }
+    }
+    whole.unwrap_or_default()
+}
+
+/// What a range takes of a page's room, however little stands there.
+const RANGE_ROOM: usize = 512;
+
+fn wanted_items(
+    store: &Store,
+    now: Now,
+    shard: usize,
+    places: Range<u64>,
+    values: bool,
+    is_wanted: &dyn Fn(KeyHash) -> bool,
 ) -> Page<Vec<u8>> {
     let before = store.epoch(shard);
     let (mut items, mut held) = (Vec::new(), Vec::new());
@@ -94,6 +149,9 @@ pub fn items(
             item,
             recency,
         } = exported;
+        if !is_wanted(hash) {
+            return if values { UNWANTED_LEN } else { 1 };
+        }
         if !values {
             held.push((hash, item.version));
             return 1;
@@ -111,6 +169,16 @@ pub fn items(
         epoch: if votes { before } else { epoch::NONE },
         items: items.into_iter().map(|(_, item)| item).collect(),
         held,
+    }
+}
+
+impl Item<Vec<u8>> {
+    /// Bytes of its entry, or of its key.
+    fn len(&self) -> usize {
+        match &self.data {
+            Data::Whole(data) => data.len(),
+            Data::Long { key } => key.len(),
+        }
     }
 }
 

@@ -400,6 +400,8 @@ pub(crate) enum CellCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Give the cell another number of backends while it serves, without losing anything
+    Resize(ResizeArgs),
     /// Write a cell's configuration into an etcd that has lost it, or was restored from an old backup
     RestoreConfig(RestoreArgs),
     /// A private authority, and certificates for servers and clients
@@ -408,6 +410,28 @@ pub(crate) enum CellCommand {
     /// One backend of a cell (started by `cell up`)
     #[command(hide = true)]
     Backend(BackendArgs),
+}
+
+#[derive(Args, Debug, Clone)]
+#[group(id = "resize", required = true, multiple = false, args = ["backends", "pause", "go_on", "abort"])]
+pub(crate) struct ResizeArgs {
+    /// Backends that the cell is to have
+    #[arg(long, value_name = "N")]
+    pub backends: Option<u32>,
+    /// Have the resize that is under way copy nothing for now
+    #[arg(long)]
+    pub pause: bool,
+    /// Have it go on
+    #[arg(long = "continue")]
+    pub go_on: bool,
+    /// Give it up: the cell stays as it was
+    #[arg(long)]
+    pub abort: bool,
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Machine-readable, a line for each step
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -424,7 +448,7 @@ pub(crate) struct UpArgs {
     /// Settings in TOML, named like the options; options win
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
-    /// Backend processes [default: 3 at R=3.2, 2 at R=2, 1 at R=1]
+    /// Backend processes [default: as many as the directory's cell had last; else 3 at R=3.2, 2 at R=2, 1 at R=1]
     #[arg(long, value_name = "N")]
     pub backends: Option<u32>,
     /// Corpus of an immutable cell: JSON lines or CSV with a header
@@ -499,6 +523,9 @@ pub(crate) struct BackendArgs {
     /// Waits on standard input for the number of a backend to take over
     #[arg(long, conflicts_with_all = ["number", "take_over", "metrics"])]
     pub spare: bool,
+    /// Of a cell of another size, as it is told on standard input
+    #[arg(long, conflicts_with_all = ["spare", "take_over"])]
+    pub join: bool,
     #[arg(long)]
     pub metrics: Option<SocketAddr>,
     #[arg(long)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use trefoil_backend::{ListenOptions, Listeners, Server, ServerOptions, StartError};
+use trefoil_backend::{Gather, ListenOptions, Listeners, Server, ServerOptions, StartError};
 use trefoil_cell::{
     BackendConfig, BackendLock, CellAddress, CellConfig, ConfigStore as _, ConfigStoreError,
     EmbeddedStore, Mode, runtime_dir,
@@ -152,6 +152,19 @@ pub(crate) fn take_over(
 ) -> Outcome {
     let signals = Signals::new()?;
     let server = Server::take_over(options, listen, lock).map_err(start_failure)?;
+    Runs { server, signals }.serve_to_the_end(ready)
+}
+
+/// The same as a backend of a cell that is to have another size.
+pub(crate) fn gather(
+    options: ServerOptions,
+    listen: &ListenOptions,
+    gather: Gather,
+    claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
+    ready: &str,
+) -> Outcome {
+    let signals = Signals::new()?;
+    let server = Server::gather(options, listen, gather, claim).map_err(start_failure)?;
     Runs { server, signals }.serve_to_the_end(ready)
 }
 

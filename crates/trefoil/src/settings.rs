@@ -262,6 +262,12 @@ impl MemoryLimit {
         self.memory
     }
 
+    /// Sets it again: there are backends that do not know it.
+    pub(crate) fn set_again(&mut self) -> Result<(), Failure> {
+        self.is_taken = false;
+        self.change(self.memory)
+    }
+
     /// Sets another one, at every backend. One that is as before, and was taken by all
     /// of them, stays what it is: it may have been changed by command.
     pub(crate) fn change(&mut self, memory: u64) -> Result<(), Failure> {

@@ -40,6 +40,11 @@ impl Giving {
         self.to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether another process takes the backend over.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.lock().is_some()
+    }
+
     /// Whether no mutation is taken at present.
     pub(crate) fn is_frozen(&self) -> bool {
         let to = self.lock();
@@ -178,6 +183,9 @@ fn may_begin(state: &State, member: &Member, to: Option<&Successor>) -> Result<(
     let mut shards = 0..member.store.shard_count();
     if shards.any(|shard| member.store.is_recovering(shard)) {
         return refuse("it has not recovered yet: wait until it has");
+    }
+    if member.resizing.is_under_way() {
+        return refuse("the cell is being resized: wait for the end, or abort it");
     }
     if to.is_some() {
         return refuse("another process is taking it over already");

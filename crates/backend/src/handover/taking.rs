@@ -213,11 +213,13 @@ impl Predecessor {
                 shard: self.shards[shard],
                 life: self.life,
                 incarnation: 0,
+                backends: 0,
             }),
             from: places.start,
             until: places.end,
             values,
             layout_version: LAYOUT_VERSION.into(),
+            ..v1::CopyItemsRequest::default()
         };
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;

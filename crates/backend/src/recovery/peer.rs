@@ -51,6 +51,8 @@ pub(crate) struct Peer {
     /// The cell's number of the shard.
     shard: u32,
     life: u64,
+    /// Of the cell: in one of another size the shard is another one.
+    backends: u32,
     /// The memory that was met first; 0 before.
     incarnation: AtomicU64,
     client: Client,
@@ -76,6 +78,7 @@ impl Peer {
             number,
             shard,
             life: config.life,
+            backends: config.backends.len() as u32,
             incarnation: AtomicU64::new(0),
             client,
             state: Arc::clone(state),
@@ -134,6 +137,7 @@ impl Peer {
             shard: self.shard,
             life: self.life,
             incarnation: self.incarnation.load(Ordering::Relaxed),
+            backends: self.backends,
         })
     }
 
@@ -163,6 +167,7 @@ impl Peer {
             until,
             values,
             layout_version: LAYOUT_VERSION.into(),
+            ..v1::CopyItemsRequest::default()
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;

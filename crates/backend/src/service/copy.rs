@@ -4,10 +4,15 @@
 use crate::clock;
 use crate::member::Member;
 use tonic::Status;
+use trefoil_cell::BACKEND_COUNT_MAX;
+use trefoil_layout::Placement;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::{Data, Item};
 use trefoil_rpc::v1;
 use trefoil_store::PLACES;
+
+/// Ranges of places in one request, at most.
+const RANGES_MAX: usize = 4096;
 
 /// Whether data entries of another process can be taken as they lie: it may be of another
 /// release.
@@ -31,6 +36,13 @@ pub(super) fn shard(member: &Member, name: Option<&v1::ShardName>) -> Result<usi
         )));
     }
     let shards = &member.store.config().shards;
+    let count = shards.placement().backend_count();
+    if name.backends != 0 && name.backends != count {
+        return Err(Status::aborted(format!(
+            "the cell has {count} backends, not {}: it was resized",
+            name.backends
+        )));
+    }
     shards.local_of(name.shard).ok_or_else(|| {
         Status::not_found(format!(
             "backend {} does not hold shard {}",
@@ -44,7 +56,7 @@ pub(super) fn raise_epoch(
     shard: usize,
     epoch: u32,
 ) -> Result<v1::RaiseEpochResponse, Status> {
-    if member.giving.is_frozen() {
+    if member.giving.is_frozen() || member.resizing.is_frozen() {
         // Its successor would not learn of it.
         return Err(Status::aborted(format!(
             "backend {} is moving to another process: try again",
@@ -65,14 +77,35 @@ pub(super) fn raise_epoch(
     })
 }
 
+/// A page. `None` if a request names a shard of a cell that cannot be, or more ranges than
+/// anybody asks for.
 pub(super) fn items(
     member: &Member,
     shard: usize,
     request: &v1::CopyItemsRequest,
-) -> v1::CopyItemsResponse {
+) -> Option<v1::CopyItemsResponse> {
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
-    let now = clock::now();
-    let page = trefoil_recovery::items(&member.store, now, shard, places, request.values);
+    let (now, store) = (clock::now(), &member.store);
+    let page = if request.of_backends == 0 && request.ranges.is_empty() {
+        trefoil_recovery::items(store, now, shard, places, request.values)
+    } else {
+        let copies = store.config().shards.placement().copy_count();
+        let count = request.of_backends;
+        let is_cell = (copies..=BACKEND_COUNT_MAX).contains(&(count as usize));
+        if request.ranges.len() > RANGES_MAX || count != 0 && !is_cell {
+            return None;
+        }
+        let placement = (count != 0).then(|| Placement::new(copies, count));
+        let is_wanted = |hash| placement.is_none_or(|p| p.first(hash) == request.of_shard);
+        let ranges = request.ranges.iter();
+        let mut ranges: Vec<_> = ranges
+            .map(|range| range.from.min(PLACES.end)..range.until.min(PLACES.end))
+            .collect();
+        if ranges.is_empty() {
+            ranges.push(places);
+        }
+        trefoil_recovery::items_at(store, now, shard, &ranges, request.values, &is_wanted)
+    };
     let item = |item: Item<Vec<u8>>| {
         let (data, key) = match item.data {
             Data::Whole(data) => (data, Vec::new()),
@@ -85,10 +118,10 @@ pub(super) fn items(
             recency: item.recency.bits().into(),
         }
     };
-    v1::CopyItemsResponse {
+    Some(v1::CopyItemsResponse {
         next: page.next,
         epoch: page.epoch,
         items: page.items.into_iter().map(item).collect(),
         held: trefoil_rpc::encode_held(&page.held),
-    }
+    })
 }

@@ -15,6 +15,7 @@ use crate::handover;
 use crate::member::{Member, found_len};
 use crate::recovery;
 use crate::repair;
+use crate::resize;
 use crate::state::State;
 use bytes::Bytes;
 use std::cell::RefCell;
@@ -407,7 +408,9 @@ impl Trefoil for RpcService {
         if request.values {
             copy::check_layout(request.layout_version)?;
         }
-        Ok(Response::new(copy::items(member, shard, request)))
+        let page = copy::items(member, shard, request);
+        let nonsense = || Status::invalid_argument("no such cell, or too many ranges");
+        Ok(Response::new(page.ok_or_else(nonsense)?))
     }
 
     async fn hand_over(
@@ -424,6 +427,22 @@ impl Trefoil for RpcService {
             tokio::task::spawn_blocking(move || handover::step(&state, &member, &request)).await;
         let step =
             step.map_err(|error| Status::internal(format!("the handover failed: {error}")))?;
+        Ok(Response::new(step?))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ResizeRequest>,
+    ) -> Result<Response<v1::ResizeResponse>, Status> {
+        self.count(&self.state.counters.rpc_other);
+        let request = request.into_inner();
+        let member = Arc::clone(self.member(request.backend)?);
+        check_life(&member, request.life)?;
+        let state = Arc::clone(&self.state);
+        // It waits for those who hold partitions' locks.
+        let step =
+            tokio::task::spawn_blocking(move || resize::step(&state, &member, &request)).await;
+        let step = step.map_err(|error| Status::internal(format!("the resize failed: {error}")))?;
         Ok(Response::new(step?))
     }
 

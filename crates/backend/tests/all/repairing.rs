@@ -156,6 +156,7 @@ fn keys_that_are_named_are_mended_before_the_next_scan() {
                 shard,
                 life: LIFE,
                 incarnation: 0,
+                backends: 0,
             }),
             keys: Some(v1::ScanKeys { hashes }),
         };

@@ -60,9 +60,18 @@ impl Document {
     pub(super) fn after(current: Option<&Document>, next: &CellConfig) -> Self {
         // In another life nobody has anything to forget.
         let same_life = current.filter(|current| current.config.life == next.life);
+        let mut incarnations = same_life.map_or_else(Incarnations::new, |d| d.incarnations.clone());
+        if let Some(current) = same_life {
+            // A backend that a resize adds begins with what it was given: it has something
+            // to forget from now on.
+            let count = |config: &CellConfig| config.backends.len() as u32;
+            for number in count(&current.config)..count(next) {
+                incarnations.entry(number).or_insert(1);
+            }
+        }
         Document {
             config: next.clone(),
-            incarnations: same_life.map_or_else(Incarnations::new, |d| d.incarnations.clone()),
+            incarnations,
             change: None,
         }
     }

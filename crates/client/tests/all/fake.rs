@@ -233,6 +233,13 @@ impl v1::trefoil_server::Trefoil for Service {
         no()
     }
 
+    async fn resize(
+        &self,
+        _: Request<v1::ResizeRequest>,
+    ) -> Result<Response<v1::ResizeResponse>, Status> {
+        no()
+    }
+
     async fn scan(
         &self,
         _: Request<v1::ScanRequest>,

@@ -2,6 +2,7 @@
 
 use crate::args::BackendArgs;
 use crate::cell::home::Home;
+use crate::cell::resize;
 use crate::failure::{Failure, Outcome};
 use crate::settings::StoreSettings;
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,17 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         load: args.load,
         ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };
+    if args.join {
+        let Some(join) = resize::await_join()? else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        let claim = || {
+            let lock = store.claim(number)?;
+            let begun = store.incarnations()?.get(&number).copied();
+            Ok((lock, begun.unwrap_or(1)))
+        };
+        return resize::run(options, &listen, join, claim);
+    }
     if takes_over {
         let claim = || store.claim(number);
         return crate::serve::take_over(options, &listen, claim, "ready");

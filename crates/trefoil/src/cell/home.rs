@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use std::path::Path;
 use std::sync::Arc;
 use trefoil_cell::{
-    BackendRegistry, CellAddress, DirectoryStore, EtcdAddress, EtcdSettings, EtcdStore,
+    BackendConfig, BackendRegistry, CellAddress, ConfigStoreError, DirectoryStore, EtcdAddress, EtcdSettings, EtcdStore,
 };
 
 /// See the module.
@@ -55,6 +55,18 @@ impl Home {
     /// Where sockets and locks are.
     pub(super) fn directory(&self) -> &DirectoryStore {
         &self.directory
+    }
+
+    /// So many backends, as the configuration names them.
+    pub(super) fn backends(&self, count: u32) -> Result<Vec<BackendConfig>, ConfigStoreError> {
+        let backend = |number| {
+            Ok(BackendConfig {
+                number,
+                addresses: vec![self.directory.rpc_socket(number)?],
+                fabric_socket: Some(self.directory.fabric_socket(number)?),
+            })
+        };
+        (0..count).map(backend).collect()
     }
 
     /// As clients name the cell.

@@ -21,7 +21,7 @@ const HEALTH_PAUSE: Duration = Duration::from_millis(100);
 
 /// What of the cell maintenance needs.
 pub(super) struct Ground<'g> {
-    pub(super) starter: &'g Starter,
+    pub(super) starter: &'g Arc<Starter>,
     pub(super) address: &'g str,
     pub(super) mode: Mode,
     pub(super) memory: u64,
@@ -255,6 +255,9 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, String> {
             }
             Steps::Moves([step(backend, ground.spares.program(), true)].into())
         }
+        Order::Resize { .. } | Order::ResizePause | Order::ResizeContinue | Order::ResizeAbort => {
+            return Err("no resize is under way".into());
+        }
         Order::Undrain { backend } => {
             check(backend)?;
             if !ground.drained.remove(&backend) {
@@ -274,7 +277,7 @@ async fn open(binary: &Path) -> Result<Arc<Program>, String> {
 }
 
 /// Whether every backend is up and has all that it should have; else which is not.
-fn look_at(address: String) -> JoinHandle<Result<(), String>> {
+pub(super) fn look_at(address: String) -> JoinHandle<Result<(), String>> {
     tokio::task::spawn_blocking(move || {
         let cell = Cell::connect(&address).map_err(|error| error.to_string())?;
         for answer in cell.stats() {

@@ -6,6 +6,7 @@ mod home;
 mod maintenance;
 mod orders;
 mod program;
+mod resize;
 mod restore;
 mod revival;
 mod spares;
@@ -61,6 +62,7 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             address,
             json,
         } => orders::give(&address, &Order::Undrain { backend }, json),
+        CellCommand::Resize(args) => orders::give(&args.address, &Order::of_resize(&args)?, args.json),
         CellCommand::Backend(args) => backend::run(args),
     }
 }

@@ -1,7 +1,7 @@
 //! What `cell up` can be told while it runs, over a socket in the cell's directory that
 //! only its own user can open: a line of JSON, answered by a line for each step.
 
-use crate::args::CellAddress;
+use crate::args::{CellAddress, ResizeArgs};
 use crate::failure::{Failure, Outcome, print_line};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -33,12 +33,31 @@ pub(super) enum Order {
     Drain { backend: u32 },
     /// The place of a drained one is a spare again.
     Undrain { backend: u32 },
+    /// The cell gets another number of backends.
+    Resize { backends: u32 },
+    /// The resize that is under way.
+    ResizePause,
+    ResizeContinue,
+    ResizeAbort,
+}
+
+impl Order {
+    /// What the command wants.
+    pub(super) fn of_resize(args: &ResizeArgs) -> Result<Order, Failure> {
+        match (args.backends, args.pause, args.go_on, args.abort) {
+            (Some(backends), ..) => Ok(Order::Resize { backends }),
+            (None, true, ..) => Ok(Order::ResizePause),
+            (None, _, true, _) => Ok(Order::ResizeContinue),
+            (None, .., true) => Ok(Order::ResizeAbort),
+            _ => Err(Failure::Usage("give --backends, --pause, --continue or --abort".into())),
+        }
+    }
 }
 
 /// What became of it so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Event {
-    /// "begins", "moved", "kept", "spare", "done" or "failed".
+    /// "begins", "moved", "kept", "spare", "progress", "paused", "done" or "failed".
     pub(super) step: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) backend: Option<u32>,
@@ -50,6 +69,24 @@ pub(super) struct Event {
     /// Of its program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) release: Option<String>,
+    /// Of a resize: "copying", "paused", "following" (nearly everything is copied) or
+    /// "serving".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) phase: Option<String>,
+    /// That the cell is to have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) backends: Option<u32>,
+    /// Of what is to be copied, in thousandths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) permille: Option<u64>,
+    /// Copied so far, by all new backends together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) items: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) bytes: Option<u64>,
+    /// About what copying takes yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) left_ms: Option<u64>,
     /// Why it failed, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
@@ -82,8 +119,24 @@ impl Event {
             }
             "kept" => format!("backend {backend}: is {release} already"),
             "spare" => format!("process {pid} is a spare now"),
+            "progress" => self.progress_text(),
             step => step.to_owned(),
         }
+    }
+}
+
+impl Event {
+    fn progress_text(&self) -> String {
+        let share = self.permille.unwrap_or_default() as f64 / 10.0;
+        let (items, bytes) = (self.items.unwrap_or_default(), self.bytes.unwrap_or_default());
+        let bytes = bytesize::ByteSize::b(bytes);
+        let phase = self.phase.as_deref().unwrap_or("copying");
+        let left = match self.left_ms {
+            Some(ms) => format!(", {:.0} s left", (ms as f64 / 1000.0).ceil()),
+            None => String::new(),
+        };
+        let backends = self.backends.unwrap_or_default();
+        format!("to {backends} backends: {phase}, {share:.1} %, {items} items, {bytes}{left}")
     }
 }
 

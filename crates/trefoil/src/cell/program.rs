@@ -102,6 +102,8 @@ pub(super) enum Begins {
     TakesOver(u32),
     /// Until it is told what to be.
     Spare,
+    /// A backend of the cell as it is to be after a resize.
+    Joins(u32),
 }
 
 impl Starter {
@@ -150,6 +152,10 @@ impl Starter {
                 command.arg("--spare").stdin(Stdio::piped());
                 None
             }
+            Begins::Joins(number) => {
+                command.arg("--join").stdin(Stdio::piped());
+                Some(number)
+            }
         };
         if let Some(number) = number {
             command.args(["--number", &number.to_string()]);
@@ -171,7 +177,9 @@ impl Starter {
         }
         let what = match begins {
             Begins::Spare => "a spare".to_owned(),
-            Begins::Alone(number) | Begins::TakesOver(number) => format!("backend {number}"),
+            Begins::Alone(number) | Begins::TakesOver(number) | Begins::Joins(number) => {
+                format!("backend {number}")
+            }
         };
         command
             .spawn()

@@ -150,6 +150,25 @@ impl Backend {
         }
     }
 
+    /// One that serves since a resize; no process: it has died meanwhile.
+    pub(super) fn joined(number: u32, program: &Arc<Program>, child: Option<Child>) -> Self {
+        let now = Instant::now();
+        let state = match child {
+            Some(child) => State::runs(child, now),
+            None => State::Waits { due: now },
+        };
+        if let State::Runs { served, .. } = &state {
+            let _ = served.set(now);
+        }
+        Backend {
+            number,
+            program: Arc::clone(program),
+            moved: None,
+            state,
+            deaths: 0,
+        }
+    }
+
     /// Its process; 0 if it has none.
     pub(super) fn pid(&self) -> u32 {
         match &self.state {

@@ -5,6 +5,7 @@ use crate::cell::home::Home;
 use crate::cell::maintenance::{Ground, Plan};
 use crate::cell::orders::{Event, Ordered, Orders};
 use crate::cell::program::{Begins, Program, Starter};
+use crate::cell::resize::{self, Resizing, Stage};
 use crate::cell::revival::{Backend, Revival};
 use crate::cell::spares::Spares;
 use crate::failure::{Failure, Outcome, print_line};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
-use trefoil_cell::{BackendConfig, CellConfig, Mode};
+use trefoil_cell::{CellConfig, Mode};
 use trefoil_layout::{KeyHasher, Version};
 
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
@@ -27,7 +28,7 @@ pub(crate) const METRICS_DEFAULT: &str = "off";
 pub(crate) const SPARES_DEFAULT: u32 = 0;
 pub(crate) const RESTART_DEFAULT: Restart = Restart::Always;
 /// Most backends of one cell on one machine.
-const BACKEND_COUNT_MAX: u32 = 256;
+pub(super) const BACKEND_COUNT_MAX: u32 = 256;
 /// How often backends are looked at, even if nothing is heard of their end.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// The same while backends are moved.
@@ -48,7 +49,8 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         ));
     };
     let copies = mode.copy_count() as u32;
-    let count = args.backends.unwrap_or(copies);
+    let known = || backends_before(dir, args.config_store.as_deref(), mode);
+    let count = args.backends.or_else(known).unwrap_or(copies);
     if count < copies {
         return Err(Failure::Usage(format!(
             "--backends {count}: {mode} needs at least {copies}"
@@ -86,18 +88,26 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|e| Failure::doing("cannot start the runtime", e))?;
-    let starter = Starter {
+    let starter = Arc::new(Starter {
         args,
         home,
         metrics,
-    };
+    });
     runtime.block_on(supervise(&given, starter, mode, count))
+}
+
+/// How many backends the cell that was here before had last; it may have been resized.
+fn backends_before(dir: &Path, store: Option<&str>, mode: Mode) -> Option<u32> {
+    let home = Home::open(dir, store).ok()?;
+    // What cannot be read is told of when it is written.
+    let config = home.registry().load().ok().flatten()?;
+    (config.mode == mode).then_some(config.backends.len() as u32)
 }
 
 /// Writes the cell's configuration and returns where it is.
 fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, Failure> {
     let home = Home::create(dir, args.config_store.as_deref())?;
-    let (store, directory) = (home.registry(), home.directory());
+    let store = home.registry();
     // Whoever runs there keeps its configuration.
     let known = store.load().map_err(Failure::of)?;
     let ever = known
@@ -107,13 +117,6 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, 
         drop(store.claim(number).map_err(Failure::of)?);
     }
     let settings = StoreSettings::from(&args.store);
-    let backend = |number| {
-        Ok(BackendConfig {
-            number,
-            addresses: vec![directory.rpc_socket(number).map_err(Failure::of)?],
-            fabric_socket: Some(directory.fabric_socket(number).map_err(Failure::of)?),
-        })
-    };
     let expected = known.as_ref().map(CellConfig::topology_id);
     // Ids in one store grow through all lives.
     let last_id = known.as_ref().map_or(0, |config| config.config_id);
@@ -122,7 +125,7 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, 
         config_id: last_id + 1,
         cell: args.name.clone().unwrap_or_else(|| NAME_DEFAULT.into()),
         mode,
-        backends: (0..count).map(backend).collect::<Result<_, Failure>>()?,
+        backends: home.backends(count).map_err(Failure::of)?,
         hash: KeyHasher {
             kind: settings.hash,
             seed: crate::settings::random_seed(),
@@ -138,7 +141,7 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, 
     Ok(home)
 }
 
-async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> Outcome {
+async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32) -> Outcome {
     let args = &starter.args;
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::of)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::of)?;
@@ -171,14 +174,20 @@ async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> 
     let revival = Revival::new(args, &starter.home)?;
     let mut drained = BTreeSet::new();
     let mut plan: Option<Plan> = None;
+    let mut resizing: Option<Resizing> = None;
     let mut ordered: Option<Ordered> = None;
     loop {
         // Those who have ended, and those whose pause before the next start is over.
         let now = Instant::now();
         let limit = memory.chosen();
+        let stage = resizing.as_ref().map(Resizing::stage).unwrap_or_default();
         for backend in &mut backends {
-            backend.look(now, &revival);
-            backend.start_if_due(now, &revival, &starter, limit);
+            if stage < Stage::Committed {
+                backend.look(now, &revival);
+            }
+            if stage < Stage::Critical {
+                backend.start_if_due(now, &revival, &starter, limit);
+            }
         }
         spares.look(&starter, limit);
         if backends.iter().all(Backend::is_over) {
@@ -193,7 +202,9 @@ async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> 
             spares: &mut spares,
             drained: &mut drained,
         };
-        if let Some((order, events)) = ordered.take() {
+        let (given_now, is_moving) = (ordered.take(), plan.is_some());
+        let order = resize::take(given_now, &mut resizing, is_moving, &ground).await;
+        if let Some((order, events)) = order {
             match plan {
                 None => plan = Plan::of((order, events), &mut ground).await,
                 Some(_) => {
@@ -208,6 +219,7 @@ async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> 
             plan = None;
         }
         let due = backends.iter().filter_map(Backend::due).min();
+        let due = due.filter(|_| stage == Stage::Copies);
         let pause = due.map_or(LOOK_PERIOD, |due| due.saturating_duration_since(now));
         let longest = if plan.is_some() {
             PLAN_PERIOD
@@ -222,6 +234,13 @@ async fn supervise(given: &UpArgs, starter: Starter, mode: Mode, count: u32) -> 
             _ = hangup.recv() => crate::signals::tell(reload(given, args, &mut memory)),
             _ = child_ended.recv() => {}
             order = orders.next() => ordered = order,
+            ended = resize::ended(&mut resizing) => {
+                if let Some(joined) = ended {
+                    resize::set_memory(&mut memory, &joined);
+                    resize::replace(&mut backends, joined);
+                    drained.clear();
+                }
+            }
             () = tokio::time::sleep(pause.min(longest)) => {}
         }
     }

@@ -25,6 +25,8 @@ pub(super) struct Replica {
     pub(super) number: u32,
     life: u64,
     config_id: u32,
+    /// Of the cell.
+    backends: u32,
     client: Client,
 }
 
@@ -115,6 +117,7 @@ impl Replica {
             number: backend.number,
             life: config.life,
             config_id: config.config_id,
+            backends: config.backends.len() as u32,
             client: client.map_err(Trouble::away)?,
         })
     }
@@ -186,6 +189,7 @@ impl Replica {
                     until: *until,
                     values: *values,
                     layout_version: LAYOUT_VERSION.into(),
+                    ..v1::CopyItemsRequest::default()
                 };
                 let mut client = self.client.clone();
                 let answer = within(PAGE_PATIENCE, client.copy_items(request)).await?;
@@ -223,6 +227,7 @@ impl Replica {
             shard,
             life: self.life,
             incarnation,
+            backends: self.backends,
         })
     }
 }

@@ -1,0 +1,495 @@
+//! The side of the processes that are to be.
+
+use super::ResizeError;
+use crate::clock;
+use crate::member::Member;
+use crate::recovery::decode_page;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::{Code, Response, Status};
+use trefoil_cell::CellConfig;
+use trefoil_layout::ShardMap;
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_layout::op::{Found, Rejection};
+use trefoil_recovery::{Asked, Gathering, Moved, Question, Reply, ShardState, What};
+use trefoil_rpc::v1::{ResizeStep, lookup_response};
+use trefoil_rpc::{Client, ContractError, Credentials, v1};
+
+/// How long a call may take. Most take milliseconds.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// The same of a long value, which may wait for its turn there.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How often, and how long between, a long value is asked for under another configuration.
+const CONFIG_LOOKS: u32 = 20;
+const CONFIG_PAUSE: Duration = Duration::from_millis(20);
+/// How often it is told how far it has come.
+const TELL_PERIOD: Duration = Duration::from_millis(200);
+/// How often those who are asked are told that this process is there, if nothing else is.
+const ALIVE_PERIOD: Duration = Duration::from_secs(5);
+/// How often what has changed is copied while others are waited for.
+const ROUND_PERIOD: Duration = Duration::from_secs(1);
+/// The copying thread's niceness, before everybody waits for it: what the cell serves goes
+/// first.
+const NICENESS: i32 = 10;
+
+/// What a process is to be, and what it is to be told of.
+#[derive(Debug)]
+pub struct Gather {
+    /// The cell as it is.
+    pub old: CellConfig,
+    /// As it is to be.
+    pub new: CellConfig,
+    /// What the resize is called; not 0.
+    pub resize: u64,
+    /// What it is told. Gone: it is given up.
+    pub orders: mpsc::UnboundedReceiver<GatherOrder>,
+    /// Where it says how far it has come.
+    pub events: mpsc::UnboundedSender<GatherEvent>,
+}
+
+/// What a process that is to be a backend is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatherOrder {
+    /// To copy.
+    Copy,
+    /// To ask for nothing more for now.
+    Pause,
+    /// To go on.
+    Continue,
+    /// To copy what has changed, once more: everybody is about to freeze.
+    Near,
+    /// Everybody is frozen: to copy the last changes. All shards are in this epoch then.
+    Last {
+        /// It.
+        epoch: u32,
+    },
+    /// Everybody goes on.
+    Again,
+    /// The configuration was changed and the old backends have gone: to serve.
+    Begin,
+}
+
+/// What it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatherEvent {
+    /// How far the first copy has come.
+    Progress(Gathered),
+    /// It is near: little is left to copy.
+    Near(Gathered),
+    /// The answer to [`GatherOrder::Last`]: it knows everything.
+    Done(Gathered),
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// Of the first walk, in thousandths.
+    pub permille: u64,
+    /// Values.
+    pub items: u64,
+    /// Bytes of their data entries.
+    pub bytes: u64,
+}
+
+/// Copies what the member is to hold, until it is told to begin.
+pub(crate) fn gather(
+    runtime: &Handle,
+    member: &Arc<Member>,
+    gather: Gather,
+) -> Result<(), ResizeError> {
+    for shard in 0..member.store.shard_count() {
+        member.store.set_recovering(shard, true);
+    }
+    let mut work = Work::new(member, gather)?;
+    // In a thread of its own, because nobody becomes less nice again.
+    let near = std::thread::scope(|scope| {
+        let copy = || {
+            let _ = rustix::process::nice(NICENESS);
+            runtime.block_on(work.run(true))
+        };
+        let thread = std::thread::Builder::new().name("trefoil-gather".to_owned());
+        match thread.spawn_scoped(scope, copy) {
+            Ok(thread) => thread.join().unwrap_or(Err(ResizeError::GivenUp)),
+            Err(_) => Ok(false),
+        }
+    })?;
+    if !near {
+        // No thread: then by this one.
+        runtime.block_on(work.run(true))?;
+    }
+    runtime.block_on(work.run(false))?;
+    let moved = work.machine.finish(&member.store);
+    tracing::info!(
+        backend = member.number,
+        items = moved.items,
+        bytes = moved.bytes,
+        damaged = moved.damaged,
+        told = moved.told,
+        known = moved.known,
+        pages = moved.pages,
+        missed = moved.missed,
+        rounds = moved.rounds,
+        last = moved.last,
+        "this process has what it is to serve"
+    );
+    Ok(())
+}
+
+struct Work {
+    member: Arc<Member>,
+    machine: Gathering<Bytes>,
+    peers: HashMap<u32, Arc<Peer>>,
+    orders: mpsc::UnboundedReceiver<GatherOrder>,
+    events: mpsc::UnboundedSender<GatherEvent>,
+    paused: bool,
+    begun: bool,
+    /// What the others wait to hear.
+    owes: Owes,
+    told: Instant,
+    heard: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owes {
+    Nothing,
+    Near,
+    Done,
+}
+
+impl Work {
+    fn new(member: &Arc<Member>, gather: Gather) -> Result<Self, ResizeError> {
+        let machine = Gathering::new(gather.old.placement(), &member.store);
+        let peers = machine.sources().iter().map(|source| {
+            let peer = Peer::new(member, &gather, source.backend)?;
+            Ok((source.backend, Arc::new(peer)))
+        });
+        let peers: Result<_, ResizeError> = peers.collect();
+        Ok(Work {
+            member: Arc::clone(member),
+            peers: peers?,
+            machine,
+            orders: gather.orders,
+            events: gather.events,
+            paused: false,
+            begun: false,
+            owes: Owes::Near,
+            told: Instant::now(),
+            heard: Instant::now(),
+        })
+    }
+
+    /// Until it is near for the first time (`first`), or else until it is to begin.
+    async fn run(&mut self, first: bool) -> Result<bool, ResizeError> {
+        let mut answers = JoinSet::new();
+        let mut tick = tokio::time::interval(TELL_PERIOD);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut rounded = Instant::now();
+        loop {
+            while self.begun
+                && !self.paused
+                && let Some((number, asked)) = self.machine.ask()
+            {
+                self.heard = Instant::now();
+                let peer = self.peers.get(&asked.backend);
+                let peer = Arc::clone(peer.ok_or(ResizeError::GivenUp)?);
+                answers.spawn(async move {
+                    let backend = asked.backend;
+                    (number, backend, peer.ask(asked).await)
+                });
+            }
+            self.settle();
+            if first && self.owes == Owes::Nothing && self.machine.is_near() {
+                return Ok(true);
+            }
+            tokio::select! {
+                order = self.orders.recv() => {
+                    if self.obey(order.ok_or(ResizeError::GivenUp)?) {
+                        return Ok(true);
+                    }
+                }
+                Some(answer) = answers.join_next() => {
+                    let (number, backend, reply) = answer.map_err(|_| ResizeError::GivenUp)?;
+                    self.take(number, backend, reply?)?;
+                    rounded = Instant::now();
+                }
+                _ = tick.tick() => {
+                    self.tell();
+                    self.keep_alive().await?;
+                    if !self.paused && self.machine.is_near() && rounded.elapsed() >= ROUND_PERIOD {
+                        self.machine.round();
+                    }
+                }
+            }
+        }
+    }
+
+    /// `true`: to begin.
+    fn obey(&mut self, order: GatherOrder) -> bool {
+        match order {
+            GatherOrder::Copy => self.begun = true,
+            GatherOrder::Pause => self.paused = true,
+            GatherOrder::Continue => self.paused = false,
+            GatherOrder::Near => {
+                self.owes = Owes::Near;
+                self.machine.round();
+            }
+            GatherOrder::Last { epoch } => {
+                self.paused = false;
+                self.owes = Owes::Done;
+                self.machine.last(epoch);
+            }
+            GatherOrder::Again => {
+                self.owes = Owes::Near;
+                self.machine.again();
+            }
+            GatherOrder::Begin => return self.machine.is_done(),
+        }
+        false
+    }
+
+    fn take(&mut self, number: u64, backend: u32, reply: Reply<Bytes>) -> Result<(), ResizeError> {
+        let taken = self
+            .machine
+            .answer(number, reply, &self.member.store, clock::now());
+        taken.map_err(|nonsense| ResizeError::Refused {
+            number: backend,
+            why: nonsense.to_string(),
+        })?;
+        match self.machine.refused() {
+            Some(why) => Err(ResizeError::NotTaken {
+                number: backend,
+                why,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Says what the others wait for, once it is so.
+    fn settle(&mut self) {
+        let event = match self.owes {
+            Owes::Near if self.machine.is_near() => GatherEvent::Near(self.gathered()),
+            Owes::Done if self.machine.is_done() => GatherEvent::Done(self.gathered()),
+            _ => return,
+        };
+        self.owes = Owes::Nothing;
+        let _ = self.events.send(event);
+    }
+
+    fn gathered(&self) -> Gathered {
+        let moved: Moved = self.machine.moved();
+        Gathered {
+            permille: self.machine.permille(),
+            items: moved.items,
+            bytes: moved.bytes,
+        }
+    }
+
+    fn tell(&mut self) {
+        if self.begun && self.told.elapsed() >= TELL_PERIOD {
+            self.told = Instant::now();
+            let _ = self.events.send(GatherEvent::Progress(self.gathered()));
+        }
+    }
+
+    /// Nothing is asked while it pauses, or waits for others.
+    async fn keep_alive(&mut self) -> Result<(), ResizeError> {
+        if !self.begun || self.heard.elapsed() < ALIVE_PERIOD {
+            return Ok(());
+        }
+        self.heard = Instant::now();
+        for peer in self.peers.values() {
+            peer.step(ResizeStep::Alive).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A backend of the cell that is.
+struct Peer {
+    number: u32,
+    /// The number that this process is to have.
+    taker: u32,
+    resize: u64,
+    life: u64,
+    /// That requests name; a flush changes it.
+    config_id: AtomicU32,
+    /// The old cell's backends.
+    old_count: u32,
+    new: ShardMap,
+    old: ShardMap,
+    client: Client,
+}
+
+impl Peer {
+    fn new(member: &Member, gather: &Gather, number: u32) -> Result<Self, ResizeError> {
+        let config = &gather.old;
+        let unreachable = |why: String| ResizeError::Unreachable { number, why };
+        let address = config
+            .backend(number)
+            .and_then(|backend| backend.addresses.first())
+            .ok_or_else(|| unreachable("it has no address".into()))?;
+        let endpoint = trefoil_cell::endpoint(address).map_err(|e| unreachable(e.to_string()))?;
+        let channel = endpoint.connect_timeout(CONNECT_PATIENCE).connect_lazy();
+        Ok(Peer {
+            number,
+            taker: member.number,
+            resize: gather.resize,
+            life: config.life,
+            config_id: AtomicU32::new(config.config_id),
+            old_count: config.backends.len() as u32,
+            new: member.store.config().shards,
+            old: ShardMap::new(config.placement(), number),
+            client: trefoil_rpc::client(channel, Credentials::none()),
+        })
+    }
+
+    fn refused(&self, why: &str) -> ResizeError {
+        ResizeError::Refused {
+            number: self.number,
+            why: why.to_owned(),
+        }
+    }
+
+    fn malformed(&self, error: ContractError) -> ResizeError {
+        self.refused(&format!("it answers nonsense: {error}"))
+    }
+
+    async fn ask(&self, asked: Asked) -> Result<Reply<Bytes>, ResizeError> {
+        match asked.what {
+            What::Question(Question::Begin) => {
+                self.step(ResizeStep::Begin).await.map(Reply::Shards)
+            }
+            What::Question(Question::Changes) => {
+                self.step(ResizeStep::Changes).await.map(Reply::Shards)
+            }
+            What::Question(Question::Long { key, version }) => {
+                self.long(key, version).await.map(Reply::Long)
+            }
+            What::Question(_) => Err(self.refused("nobody asks this")),
+            What::Items {
+                local,
+                ranges,
+                values,
+            } => {
+                let ranges = ranges.into_iter().map(|range| v1::PlaceRange {
+                    from: range.start,
+                    until: range.end,
+                });
+                let request = v1::CopyItemsRequest {
+                    shard: Some(v1::ShardName {
+                        backend: self.number,
+                        shard: self.old.shard(local),
+                        life: self.life,
+                        incarnation: 0,
+                        backends: self.old_count,
+                    }),
+                    ranges: ranges.collect(),
+                    values,
+                    layout_version: LAYOUT_VERSION.into(),
+                    of_backends: self.new.placement().backend_count(),
+                    of_shard: self.new.shard(local),
+                    ..v1::CopyItemsRequest::default()
+                };
+                let mut client = self.client.clone();
+                let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
+                let page = decode_page(page).map_err(|error| self.malformed(error))?;
+                Ok(Reply::Items(page))
+            }
+        }
+    }
+
+    async fn step(&self, step: ResizeStep) -> Result<Vec<ShardState>, ResizeError> {
+        let request = v1::ResizeRequest {
+            backend: self.number,
+            life: self.life,
+            resize: self.resize,
+            step: step.into(),
+            layout_version: LAYOUT_VERSION.into(),
+            taker: self.taker,
+            backends: self.new.placement().backend_count(),
+            ..v1::ResizeRequest::default()
+        };
+        let mut client = self.client.clone();
+        let answer = self.call(CALL_PATIENCE, client.resize(request)).await?;
+        // Without its bound a shard would be taken over without its floor.
+        let shard = |shard: v1::HandOverShard| {
+            let bound_max = shard.bound_max.map(trefoil_rpc::decode_version)?;
+            Some(ShardState {
+                epoch: shard.epoch,
+                bound_max,
+                bucket_count: shard.bucket_count,
+                changes: shard.changes.iter().map(|r| r.from..r.until).collect(),
+            })
+        };
+        let shards: Option<Vec<_>> = answer.shards.into_iter().map(shard).collect();
+        shards.ok_or_else(|| self.malformed(ContractError::Missing("bound_max")))
+    }
+
+    async fn long(
+        &self,
+        key: Vec<u8>,
+        version: trefoil_layout::Version,
+    ) -> Result<Option<Bytes>, ResizeError> {
+        for _ in 0..CONFIG_LOOKS {
+            let config_id = self.config_id.load(Ordering::Relaxed);
+            let request = v1::LookupRequest {
+                backend: self.number,
+                config_id,
+                key: key.clone().into(),
+                life: self.life,
+            };
+            let mut client = self.client.clone();
+            let answer = self.call(LONG_PATIENCE, client.peek(request)).await?;
+            let found = trefoil_rpc::decode_lookup_answer(&answer)
+                .map_err(|error| self.malformed(error))?;
+            let is_this = match found.found {
+                Found::Present { version: found, .. } => found == version,
+                Found::Absent => false,
+                // It was flushed meanwhile, or an attempt was broken off.
+                Found::Rejected(Rejection::StaleConfig | Rejection::UnknownConfig) => {
+                    let config = self.call(CALL_PATIENCE, client.config(v1::ConfigRequest {}));
+                    let config = config.await?.config.unwrap_or_default();
+                    self.config_id.store(config.config_id, Ordering::Relaxed);
+                    tokio::time::sleep(CONFIG_PAUSE).await;
+                    continue;
+                }
+                Found::Rejected(rejection) => return Err(self.refused(&rejection.to_string())),
+            };
+            return Ok(match answer.found {
+                Some(lookup_response::Found::Present(present)) if is_this => Some(present.data),
+                _ => None,
+            });
+        }
+        Err(self.refused("its configuration changes again and again"))
+    }
+
+    async fn call<T>(
+        &self,
+        patience: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, ResizeError> {
+        let number = self.number;
+        match tokio::time::timeout(patience, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(match status.code() {
+                Code::Unimplemented => ResizeError::Unknown { number },
+                Code::Unavailable => ResizeError::Unreachable {
+                    number,
+                    why: status.message().to_owned(),
+                },
+                _ => self.refused(status.message()),
+            }),
+            Err(_) => Err(ResizeError::Unreachable {
+                number,
+                why: format!("no answer within {} s", patience.as_secs()),
+            }),
+        }
+    }
+}

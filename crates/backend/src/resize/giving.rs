@@ -1,0 +1,436 @@
+//! The side of the backends that are.
+
+use crate::flush::FlushError;
+use crate::member::Member;
+use crate::service::copy::check_layout;
+use crate::state::State;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tonic::Status;
+use trefoil_cell::{CellConfig, ConfigStoreError};
+use trefoil_layout::Version;
+use trefoil_recovery::{ShardState, shard_states};
+use trefoil_rpc::v1::{self, ResizeStep};
+
+/// How long backends of a cell that is resized take no mutation at most, at a time. Clients
+/// try again within their deadlines.
+pub const FROZEN_MAX: Duration = Duration::from_millis(500);
+/// A taker, or who changes the cell, that has not been heard of for so long has gone.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long clients that are connected hear that nothing is taken here any more, before
+/// they are hung up on.
+const LINGER: Duration = Duration::from_millis(30);
+/// Between two attempts to find out whether the cell was resized, while its configuration
+/// store is away.
+const BREAK_OFF_PAUSE: Duration = Duration::from_millis(100);
+
+/// The resize that a backend takes part in, if it does.
+#[derive(Debug, Default)]
+pub(crate) struct Giving {
+    part: Mutex<Option<Part>>,
+}
+
+#[derive(Debug)]
+struct Part {
+    /// What the resize is called.
+    resize: u64,
+    /// When any of its processes was heard of.
+    heard: Instant,
+    takers: BTreeMap<u32, Taker>,
+    /// Attempts up to this one are over, or under way.
+    attempt: u32,
+    phase: Phase,
+    /// It was given up while it was not known whether the cell was resized.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// No mutation is taken before then.
+    Frozen { until: Instant },
+    /// It is not known whether the cell was resized.
+    BreaksOff,
+    Retired,
+}
+
+/// A process that copies from here.
+#[derive(Debug)]
+struct Taker {
+    /// Of each shard, in order.
+    changes: Vec<Vec<Range<u64>>>,
+}
+
+impl Giving {
+    fn lock(&self) -> MutexGuard<'_, Option<Part>> {
+        self.part.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the backend takes part in a resize.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Whether no mutation is taken at present.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let part = self.lock();
+        part.as_ref().is_some_and(|part| part.phase != Phase::Open)
+    }
+
+    /// Goes on as before if whoever changes the cell does not.
+    pub(crate) fn look(state: &Arc<State>, member: &Arc<Member>, now: Instant) {
+        let mut part = member.resizing.lock();
+        let Some(of) = part.as_mut() else { return };
+        match of.phase {
+            Phase::Frozen { until } if now >= until => {
+                of.phase = Phase::BreaksOff;
+                drop(part);
+                let (state, thread_member) = (Arc::clone(state), Arc::clone(member));
+                let spawned = std::thread::Builder::new()
+                    .name("trefoil-breakoff".to_owned())
+                    .spawn(move || break_off(&state, &thread_member));
+                if let Err(error) = spawned {
+                    tracing::error!(%error, "no thread to break a resize off with");
+                    // It is tried again.
+                    if let Some(of) = member.resizing.lock().as_mut() {
+                        of.phase = Phase::Frozen { until };
+                    }
+                }
+            }
+            Phase::Open if now.saturating_duration_since(of.heard) >= SILENCE_MAX => {
+                *part = None;
+                go_on(member);
+                tracing::warn!(
+                    backend = member.number,
+                    "nothing is heard of the resize of this cell any more: it goes on as it is"
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes mutations again.
+fn thaw(member: &Member) {
+    for shard in 0..member.store.shard_count() {
+        member.store.freeze(shard, false);
+    }
+}
+
+/// The same, and notes them no longer.
+fn go_on(member: &Member) {
+    thaw(member);
+    for shard in 0..member.store.shard_count() {
+        member.store.watch_changes(shard, false);
+    }
+}
+
+/// One step of a resize, as it is asked for.
+pub(crate) fn step(
+    state: &Arc<State>,
+    member: &Arc<Member>,
+    request: &v1::ResizeRequest,
+) -> Result<v1::ResizeResponse, Status> {
+    let step = request.step();
+    if request.resize == 0 || step == ResizeStep::Unspecified {
+        return Err(Status::invalid_argument("no resize, or no step"));
+    }
+    let now = Instant::now();
+    let mut part = member.resizing.lock();
+    if step == ResizeStep::Begin {
+        check_layout(request.layout_version)?;
+        return begin(state, member, request, &mut part, now);
+    }
+    let of = part.as_mut().filter(|of| of.resize == request.resize);
+    let of = of.ok_or_else(|| {
+        Status::failed_precondition("the resize is over: it took too long, or was given up")
+    })?;
+    of.heard = now;
+    match step {
+        ResizeStep::Changes => {
+            let states = shard_states(&member.store);
+            let changes = of.changes_for(&states, Some(request.taker));
+            let changes = changes.ok_or_else(|| Status::failed_precondition("no such taker"))?;
+            Ok(response(states, changes, Duration::ZERO))
+        }
+        ResizeStep::Alive => Ok(v1::ResizeResponse::default()),
+        ResizeStep::Freeze => {
+            if request.attempt <= of.attempt || of.phase != Phase::Open {
+                return Err(Status::aborted("this attempt is over"));
+            }
+            if let Some(why) = hindrance(member) {
+                return Err(Status::failed_precondition(why));
+            }
+            of.attempt = request.attempt;
+            of.phase = Phase::Frozen {
+                until: now + FROZEN_MAX,
+            };
+            for shard in 0..member.store.shard_count() {
+                member.store.freeze(shard, true);
+            }
+            let states = shard_states(&member.store);
+            of.changes_for(&states, None);
+            Ok(response(states, Vec::new(), FROZEN_MAX))
+        }
+        ResizeStep::Thaw => {
+            of.attempt = of.attempt.max(request.attempt);
+            if matches!(of.phase, Phase::Frozen { .. }) {
+                of.phase = Phase::Open;
+                thaw(member);
+            }
+            Ok(v1::ResizeResponse::default())
+        }
+        ResizeStep::Retire => {
+            let config = request.config.as_ref();
+            let config = config.ok_or_else(|| Status::invalid_argument("no configuration"))?;
+            let config = trefoil_cell::decode_config(config)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            if !state.config().differs_by_resize(&config) {
+                return Err(Status::invalid_argument("the configuration is of no other size"));
+            }
+            of.phase = Phase::Retired;
+            drop(part);
+            retire(state, config);
+            Ok(v1::ResizeResponse::default())
+        }
+        _ => {
+            match of.phase {
+                Phase::Open | Phase::Frozen { .. } => {
+                    *part = None;
+                    go_on(member);
+                    tracing::info!(backend = member.number, "the resize was given up");
+                }
+                // Its thread ends it.
+                Phase::BreaksOff => of.abandoned = true,
+                Phase::Retired => {}
+            }
+            Ok(v1::ResizeResponse::default())
+        }
+    }
+}
+
+fn begin(
+    state: &Arc<State>,
+    member: &Member,
+    request: &v1::ResizeRequest,
+    part: &mut Option<Part>,
+    now: Instant,
+) -> Result<v1::ResizeResponse, Status> {
+    let refuse = |why: &str| Err(Status::failed_precondition(why));
+    let config = state.config();
+    if state.members.len() > 1 || state.doors().locks.is_empty() {
+        return refuse("its process is a whole cell: only cells of `cell up` are resized");
+    }
+    if config.mode.is_immutable() {
+        return refuse("an immutable cell is started anew with its file to be resized");
+    }
+    if (request.backends as usize) < config.mode.copy_count()
+        || request.backends as usize == config.backends.len()
+        || request.taker >= request.backends
+    {
+        return Err(Status::invalid_argument("no cell is of this size"));
+    }
+    if let Some(why) = hindrance(member) {
+        return Err(Status::failed_precondition(why));
+    }
+    if member.giving.is_under_way() {
+        return refuse("it is moving to another process");
+    }
+    if part.as_ref().is_some_and(|of| of.resize != request.resize) {
+        return refuse("another resize is under way: abort it, or wait for its end");
+    }
+    let of = part.get_or_insert_with(|| {
+        for shard in 0..member.store.shard_count() {
+            member.store.watch_changes(shard, true);
+        }
+        let (backends, backend) = (request.backends, member.number);
+        tracing::info!(backend, backends, "the cell is being resized");
+        Part {
+            resize: request.resize,
+            heard: now,
+            takers: BTreeMap::new(),
+            attempt: 0,
+            phase: Phase::Open,
+            abandoned: false,
+        }
+    });
+    of.heard = now;
+    let states = shard_states(&member.store);
+    of.changes_for(&states, None);
+    let none = vec![Vec::new(); states.len()];
+    let taker = Taker {
+        changes: none.clone(),
+    };
+    of.takers.insert(request.taker, taker);
+    Ok(response(states, none, Duration::ZERO))
+}
+
+/// Why nothing can be copied from here just now.
+fn hindrance(member: &Member) -> Option<&'static str> {
+    let mut shards = 0..member.store.shard_count();
+    let recovers = shards.any(|shard| member.store.is_recovering(shard));
+    recovers.then_some("it has not recovered yet: wait until it has")
+}
+
+impl Part {
+    /// Notes for every taker what has changed, and takes what was noted for one of them.
+    fn changes_for(&mut self, states: &[ShardState], taker: Option<u32>) -> Option<Vec<Ranges>> {
+        for taker in self.takers.values_mut() {
+            for (known, state) in taker.changes.iter_mut().zip(states) {
+                if !state.changes.is_empty() {
+                    *known = union(known, &state.changes);
+                }
+            }
+        }
+        let taker = self.takers.get_mut(&taker?)?;
+        let taken = taker.changes.iter_mut().map(std::mem::take);
+        Some(taken.collect())
+    }
+}
+
+type Ranges = Vec<Range<u64>>;
+
+/// Places that are in one of both, in order; neighbours together.
+fn union(one: &[Range<u64>], other: &[Range<u64>]) -> Ranges {
+    let mut all: Ranges = one.iter().chain(other).cloned().collect();
+    all.sort_unstable_by_key(|range| range.start);
+    let mut ranges = Ranges::new();
+    for range in all {
+        match ranges.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// The cell has another size: this process is no backend of it.
+fn retire(state: &State, config: CellConfig) {
+    state.retire();
+    let (config_id, backends) = (config.config_id, config.backends.len());
+    state.set_config(config);
+    tracing::info!(config_id, backends, "the cell was resized: other processes are its backends now");
+    let retirement = Arc::clone(&state.retirement);
+    std::thread::spawn(move || {
+        std::thread::sleep(LINGER);
+        retirement.notify_one();
+    });
+}
+
+/// Nothing was heard in time: goes on, once nobody can resize the cell any more, or
+/// retires, if somebody has.
+fn break_off(state: &Arc<State>, member: &Arc<Member>) {
+    let backend = member.number;
+    loop {
+        match decide(state) {
+            Ok(None) => break,
+            Ok(Some(resized)) => {
+                if let Some(of) = member.resizing.lock().as_mut() {
+                    of.phase = Phase::Retired;
+                }
+                return retire(state, resized);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    backend, %error,
+                    "whether the cell was resized is not known: no mutation is taken until it is"
+                );
+            }
+        }
+        if state.is_stopping() {
+            return;
+        }
+        std::thread::sleep(BREAK_OFF_PAUSE);
+    }
+    let mut part = member.resizing.lock();
+    match part.as_mut().filter(|of| !of.abandoned) {
+        Some(of) => {
+            of.phase = Phase::Open;
+            thaw(member);
+        }
+        None => {
+            *part = None;
+            go_on(member);
+        }
+    }
+    tracing::info!(
+        backend,
+        "the last step of the resize took too long: mutations are taken again"
+    );
+}
+
+/// Whether the cell was resized, and to what; if not, from now on nobody succeeds who has
+/// looked at the configuration before. (Whoever changes the cell looks before it has
+/// anybody freeze. So another's swap is not enough, which may be older than that look.)
+fn decide(state: &State) -> Result<Option<CellConfig>, FlushError> {
+    loop {
+        let stored = state.config_store.load()?.ok_or(FlushError::NoConfig)?;
+        if state.config().differs_by_resize(&stored) {
+            return Ok(Some(stored));
+        }
+        let next = stored.flushed(Version::ZERO).ok_or(FlushError::NoConfigId)?;
+        let expected = Some(stored.topology_id());
+        match state.config_store.compare_and_swap(expected, &next) {
+            Ok(()) => {
+                state.catch_up()?;
+                return Ok(None);
+            }
+            Err(ConfigStoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The cell is of another size than what this process serves: it retires, if it is a
+/// backend (one that is to be a backend of the new cell is none yet).
+pub(crate) fn heed(state: &State, resized: CellConfig) {
+    if state.doors().locks.is_empty() {
+        return;
+    }
+    for member in &state.members {
+        if let Some(of) = member.resizing.lock().as_mut() {
+            of.phase = Phase::Retired;
+        }
+    }
+    retire(state, resized);
+}
+
+fn response(
+    shards: Vec<ShardState>,
+    changes: Vec<Ranges>,
+    frozen: Duration,
+) -> v1::ResizeResponse {
+    let mut changes = changes.into_iter();
+    let shard = |shard: ShardState| v1::HandOverShard {
+        epoch: shard.epoch,
+        bound_max: Some(trefoil_rpc::encode_version(shard.bound_max)),
+        bucket_count: shard.bucket_count,
+        changes: changes
+            .next()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|range| v1::PlaceRange {
+                from: range.start,
+                until: range.end,
+            })
+            .collect(),
+    };
+    v1::ResizeResponse {
+        shards: shards.into_iter().map(shard).collect(),
+        frozen_ms: frozen.as_millis() as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_once_and_in_order() {
+        assert_eq!(union(&[], &[3..4]), [3..4]);
+        assert_eq!(union(&[1..2, 5..7], &[2..3, 6..9]), [1..3, 5..9]);
+        assert_eq!(union(&[4..8], &[1..2, 5..6]), [1..2, 4..8]);
+    }
+}

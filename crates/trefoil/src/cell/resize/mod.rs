@@ -1,0 +1,757 @@
+//! `cell resize`: a cell gets another number of backends while it serves.
+//!
+//! The processes of the cell that is to be are started beside those of the cell that is.
+//! They copy, one after the other, then follow what is changed. When little is left, all
+//! the old ones freeze, the rest is copied, **one swap of the configuration** makes the
+//! new ones the cell, the old ones retire, and the new ones begin (`backend/src/resize`
+//! says what each side does, docs/operations.md what that means for an operator).
+//!
+//! Before the swap anything that goes wrong leaves the cell as it was. After it nothing
+//! goes back: a process that dies then is a backend that has died.
+
+mod givers;
+mod join;
+mod order;
+
+pub(super) use order::{Resizing, ended, replace, set_memory, take};
+pub(super) use join::{Join, await_join, run};
+
+use crate::cell::home::Home;
+use crate::cell::maintenance::look_at;
+use crate::cell::orders::Event;
+use crate::cell::program::{Begins, Program, Starter};
+use givers::{Frozen, Givers};
+use join::{Progress, Said, Word};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use trefoil_backend::FROZEN_MAX;
+use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, Mode};
+
+/// How long the cell may take to be whole before a resize begins.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(300);
+const HEALTH_PAUSE: Duration = Duration::from_millis(100);
+/// What is left of the time in which backends are frozen when the configuration is swapped
+/// at the latest.
+const SWAP_RESERVE: Duration = Duration::from_millis(100);
+/// How often it is tried to copy the rest in time, and the pause after the first attempt.
+const ATTEMPTS_MAX: u32 = 20;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a new backend may take to serve after it was told to.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
+/// How often whoever gave the order is told how far it has come.
+const TELL_PERIOD: Duration = Duration::from_millis(500);
+/// Between two attempts to find out whether the configuration was swapped.
+const UNCLEAR_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a resize that is under way is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Control {
+    Runs,
+    Paused,
+    Aborted,
+}
+
+/// A backend of the cell of the new size: its process, if it lives.
+pub(super) struct Newcomer {
+    number: u32,
+    program: Arc<Program>,
+    child: Option<Child>,
+    memory: u64,
+}
+
+/// What the one who watches the backends has to know meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    #[default]
+    Copies,
+    /// Nobody is started: whoever is started now would not know of what is going on.
+    Critical,
+    /// The old backends end, and that is no death.
+    Committed,
+}
+
+/// The same, shared.
+#[derive(Debug, Default)]
+struct Flags {
+    critical: AtomicBool,
+    committed: AtomicBool,
+}
+
+impl Flags {
+    fn set_critical(&self, critical: bool) {
+        self.critical.store(critical, Ordering::Release);
+    }
+
+    fn is_committed(&self) -> bool {
+        self.committed.load(Ordering::Acquire)
+    }
+}
+
+/// A resize that is under way.
+struct Resize {
+    backends: u32,
+    flags: Arc<Flags>,
+    control: watch::Sender<Control>,
+    task: JoinHandle<Result<Vec<Newcomer>, String>>,
+    events: mpsc::Sender<Event>,
+}
+
+/// What it needs of the cell.
+struct Ground<'g> {
+    starter: &'g Arc<Starter>,
+    address: &'g str,
+    mode: Mode,
+    /// Of each new process.
+    memory: u64,
+    /// Process and program of each backend; no process: it is dead.
+    backends: Vec<(u32, Arc<Program>)>,
+    /// Most that are possible.
+    backends_max: u32,
+}
+
+impl Resize {
+    /// Begins; an error says why not.
+    fn begin(
+        backends: u32,
+        events: mpsc::Sender<Event>,
+        ground: &Ground<'_>,
+    ) -> Result<Resize, String> {
+        check(backends, ground)?;
+        let flags = Arc::<Flags>::default();
+        let (control, told) = watch::channel(Control::Runs);
+        let work = Work {
+            backends,
+            home: ground.starter.home.clone(),
+            starter: Arc::clone(ground.starter),
+            address: ground.address.to_owned(),
+            memory: ground.memory,
+            old: ground.backends.clone(),
+            flags: Arc::clone(&flags),
+            control: told,
+            teller: Teller::new(backends, events.clone()),
+        };
+        Ok(Resize {
+            backends,
+            flags,
+            control,
+            task: tokio::spawn(work.run()),
+            events,
+        })
+    }
+
+    /// Pauses it, has it go on, or gives it up. An error says why not.
+    fn control(&self, control: Control) -> Result<(), String> {
+        if self.flags.is_committed() {
+            return Err("the configuration is changed already: the resize ends in a moment".into());
+        }
+        if *self.control.borrow() == control {
+            return Err(match control {
+                Control::Paused => "the resize pauses already".into(),
+                Control::Runs => "the resize does not pause".into(),
+                Control::Aborted => "the resize is being given up".into(),
+            });
+        }
+        let _ = self.control.send(control);
+        Ok(())
+    }
+
+    fn stage(&self) -> Stage {
+        match (self.flags.critical.load(Ordering::Acquire), self.flags.is_committed()) {
+            (_, true) => Stage::Committed,
+            (true, false) => Stage::Critical,
+            (false, false) => Stage::Copies,
+        }
+    }
+
+    /// Waits for its end.
+    async fn ended(&mut self) -> Result<Vec<Newcomer>, String> {
+        match (&mut self.task).await {
+            Ok(result) => result,
+            Err(error) => Err(format!("the resize has failed: {error}")),
+        }
+    }
+
+    /// Tells whoever gave the order what came of it.
+    fn tell(&self, result: &Result<(), String>) {
+        let event = match result {
+            Ok(()) => Event::of("done"),
+            Err(why) => Event::failed(why),
+        };
+        let events = self.events.clone();
+        tokio::spawn(async move { events.send(event).await });
+    }
+}
+
+impl Drop for Resize {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What cannot be done at all.
+fn check(backends: u32, ground: &Ground<'_>) -> Result<(), String> {
+    let (mode, count) = (ground.mode, ground.backends.len() as u32);
+    let copies = mode.copy_count() as u32;
+    if mode == Mode::R2 {
+        return Err("an immutable cell (R=2) is not resized while it serves: stop it, and start it with another --backends and its file".into());
+    }
+    if backends < copies {
+        return Err(format!(
+            "{backends} backends: {mode} keeps {copies} copies of each key, each on a backend of its own; choose {copies} or more"
+        ));
+    }
+    if backends > ground.backends_max {
+        return Err(format!(
+            "{backends} backends: each is a process of this machine; choose {copies} to {}",
+            ground.backends_max
+        ));
+    }
+    if backends == count {
+        return Err(format!("the cell has {count} backends already"));
+    }
+    for number in 0..backends {
+        let metrics = ground.starter.metrics_of(number);
+        metrics.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// A new process.
+struct Joiner {
+    number: u32,
+    program: Arc<Program>,
+    child: Child,
+    words: Option<ChildStdin>,
+    copies: bool,
+    is_near: bool,
+    is_done: bool,
+    serves: bool,
+    has_ended: bool,
+    progress: Progress,
+}
+
+impl Joiner {
+    async fn tell(&mut self, word: Word) -> Result<(), String> {
+        let number = self.number;
+        let gone = move || format!("the process that was to be backend {number} has gone");
+        let words = self.words.as_mut().ok_or_else(gone)?;
+        let mut line = serde_json::to_string(&word).map_err(|error| error.to_string())?;
+        line.push('\n');
+        words.write_all(line.as_bytes()).await.map_err(|_| gone())
+    }
+}
+
+/// A line of one, or its end.
+type Heard = (u32, Option<Said>);
+
+struct Work {
+    backends: u32,
+    home: Home,
+    starter: Arc<Starter>,
+    address: String,
+    memory: u64,
+    old: Vec<(u32, Arc<Program>)>,
+    flags: Arc<Flags>,
+    control: watch::Receiver<Control>,
+    teller: Teller,
+}
+
+/// What came of an attempt.
+enum Attempt {
+    Swapped(CellConfig),
+    /// Everybody goes on; it may be tried again.
+    Late(&'static str),
+}
+
+impl Work {
+    async fn run(mut self) -> Result<Vec<Newcomer>, String> {
+        self.await_whole().await?;
+        let config = self.load().await?;
+        if config.backends.len() != self.old.len() {
+            return Err("the cell's configuration names other backends than those that run here: start it anew".into());
+        }
+        let resize = crate::settings::random_life();
+        let pids: Vec<u32> = self.old.iter().map(|(pid, _)| *pid).collect();
+        let givers = Givers::new(resize, &config, &pids)?;
+        let result = self.change(&givers, resize, &config).await;
+        if result.is_err() && !self.flags.is_committed() {
+            givers.abandon().await;
+        }
+        self.flags.set_critical(false);
+        result
+    }
+
+    /// A cell that is not whole is left as it is.
+    async fn await_whole(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        loop {
+            let seen = look_at(self.address.clone()).await;
+            match seen.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok(()) => return Ok(()),
+                Err(why) if begin.elapsed() >= HEALTH_PATIENCE => {
+                    return Err(format!(
+                        "the cell is not whole: {why}; mend that, then give the order again"
+                    ));
+                }
+                Err(_) => {}
+            }
+            self.heed_abort()?;
+            tokio::time::sleep(HEALTH_PAUSE).await;
+        }
+    }
+
+    async fn change(
+        &mut self,
+        givers: &Givers,
+        resize: u64,
+        old: &CellConfig,
+    ) -> Result<Vec<Newcomer>, String> {
+        let next = self.next(old)?;
+        let join = Join {
+            resize,
+            old: old.clone(),
+            new: next,
+        };
+        let (heard_to, mut heard) = mpsc::unbounded_channel();
+        let mut joiners = Vec::new();
+        for number in 0..self.backends {
+            joiners.push(self.start(number, &join, &heard_to).await?);
+        }
+        drop(heard_to);
+        self.teller.say("copying", &joiners);
+        self.copy(&mut joiners, &mut heard).await?;
+        let config = self.swap(givers, old, &mut joiners, &mut heard).await?;
+        self.begin(givers, &config, joiners, &mut heard).await
+    }
+
+    /// The cell of the new size, after `config`.
+    fn next(&self, config: &CellConfig) -> Result<CellConfig, String> {
+        let backends = self.home.backends(self.backends);
+        let backends = backends.map_err(|error| error.to_string())?;
+        let next = config.resized(backends);
+        next.ok_or_else(|| "the cell's config ids are used up: start it anew".into())
+    }
+
+    async fn start(
+        &self,
+        number: u32,
+        join: &Join,
+        heard: &mpsc::UnboundedSender<Heard>,
+    ) -> Result<Joiner, String> {
+        let runs = self.old.get(number as usize).or(self.old.first());
+        let (_, program) = runs.ok_or("the cell has no backends")?;
+        let child = self
+            .starter
+            .start(program, Begins::Joins(number), self.memory);
+        let mut child = child.map_err(|error| error.to_string())?;
+        let gone = |_| format!("the process that was to be backend {number} has gone");
+        let mut words = child.stdin.take();
+        if let Some(words) = &mut words {
+            let mut line = serde_json::to_string(join).map_err(|error| error.to_string())?;
+            line.push('\n');
+            words.write_all(line.as_bytes()).await.map_err(gone)?;
+        }
+        if let Some(out) = child.stdout.take() {
+            let heard = heard.clone();
+            tokio::spawn(async move {
+                let mut lines = BufReader::new(out).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let Ok(said) = serde_json::from_str(&line) else {
+                        break;
+                    };
+                    let serves = said == Said::Serves;
+                    let is_heard = heard.send((number, Some(said))).is_ok();
+                    if serves || !is_heard {
+                        return;
+                    }
+                }
+                let _ = heard.send((number, None));
+            });
+        }
+        Ok(Joiner {
+            number,
+            program: Arc::clone(program),
+            child,
+            words,
+            copies: false,
+            is_near: false,
+            is_done: false,
+            serves: false,
+            has_ended: false,
+            progress: Progress::default(),
+        })
+    }
+
+    /// One after the other: what the cell serves goes first.
+    async fn copy(
+        &mut self,
+        joiners: &mut [Joiner],
+        heard: &mut mpsc::UnboundedReceiver<Heard>,
+    ) -> Result<(), String> {
+        let most = copiers();
+        while joiners.iter().any(|joiner| !joiner.is_near) {
+            let mut copying = joiners.iter().filter(|j| j.copies && !j.is_near).count();
+            for joiner in joiners.iter_mut() {
+                if copying < most && !joiner.copies {
+                    joiner.tell(Word::Copy).await?;
+                    joiner.copies = true;
+                    copying += 1;
+                }
+            }
+            self.hear(joiners, heard, "copying").await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until something is heard, of anybody.
+    async fn hear(
+        &mut self,
+        joiners: &mut [Joiner],
+        heard: &mut mpsc::UnboundedReceiver<Heard>,
+        phase: &'static str,
+    ) -> Result<(), String> {
+        tokio::select! {
+            said = heard.recv() => {
+                let (number, said) = said.ok_or("all new processes have gone")?;
+                note(joiners, number, said)?;
+                self.teller.now_and_then(phase, joiners);
+                Ok(())
+            }
+            changed = self.control.changed() => {
+                changed.map_err(|_| "the resize was given up")?;
+                self.heed(joiners, heard).await
+            }
+        }
+    }
+
+    fn heed_abort(&self) -> Result<(), String> {
+        match *self.control.borrow() {
+            Control::Aborted => Err("it was given up: the cell is as it was".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// While it pauses nothing is copied.
+    async fn heed(
+        &mut self,
+        joiners: &mut [Joiner],
+        heard: &mut mpsc::UnboundedReceiver<Heard>,
+    ) -> Result<(), String> {
+        self.heed_abort()?;
+        if *self.control.borrow() != Control::Paused {
+            return Ok(());
+        }
+        for joiner in joiners.iter_mut() {
+            joiner.tell(Word::Pause).await?;
+        }
+        self.teller.pause();
+        self.teller.say("paused", joiners);
+        loop {
+            tokio::select! {
+                said = heard.recv() => {
+                    let (number, said) = said.ok_or("all new processes have gone")?;
+                    note(joiners, number, said)?;
+                }
+                changed = self.control.changed() => {
+                    changed.map_err(|_| "the resize was given up")?;
+                    self.heed_abort()?;
+                    if *self.control.borrow() == Control::Runs {
+                        break;
+                    }
+                }
+            }
+        }
+        for joiner in joiners.iter_mut() {
+            joiner.tell(Word::Continue).await?;
+        }
+        self.teller.go_on();
+        self.teller.say("copying", joiners);
+        Ok(())
+    }
+
+    /// Freezes, copies the rest and swaps the configuration, as often as it takes.
+    async fn swap(
+        &mut self,
+        givers: &Givers,
+        old: &CellConfig,
+        joiners: &mut [Joiner],
+        heard: &mut mpsc::UnboundedReceiver<Heard>,
+    ) -> Result<CellConfig, String> {
+        let mut late = "";
+        for attempt in 1..=ATTEMPTS_MAX {
+            for joiner in joiners.iter_mut() {
+                joiner.is_near = false;
+                joiner.tell(Word::Near).await?;
+            }
+            while joiners.iter().any(|joiner| !joiner.is_near) {
+                self.hear(joiners, heard, "following").await?;
+            }
+            self.heed_abort()?;
+            // Before anybody freezes: whoever breaks off swaps it, too.
+            let base = self.load().await?;
+            if base.life != old.life || base.differs_by_resize(old) {
+                return Err("the cell was changed by somebody else".into());
+            }
+            self.flags.set_critical(true);
+            let tried = self.attempt(givers, attempt, &base, joiners, heard).await;
+            match tried {
+                Ok(Attempt::Swapped(config)) => return Ok(config),
+                Ok(Attempt::Late(why)) => {
+                    late = why;
+                    tracing::info!(attempt, why, "the last step of the resize is tried again");
+                    givers.thaw(attempt).await;
+                }
+                Err(why) => {
+                    givers.thaw(attempt).await;
+                    return Err(why);
+                }
+            }
+            self.flags.set_critical(false);
+            for joiner in joiners.iter_mut() {
+                joiner.is_done = false;
+                joiner.tell(Word::Again).await?;
+            }
+            tokio::time::sleep(ATTEMPT_PAUSE * attempt.min(10)).await;
+        }
+        Err(format!(
+            "the last step, for which no write is taken, did not succeed within {} ms, {ATTEMPTS_MAX} times: {late}; the machine is too busy, or is written faster than is copied: try again later",
+            FROZEN_MAX.as_millis()
+        ))
+    }
+
+    async fn attempt(
+        &mut self,
+        givers: &Givers,
+        attempt: u32,
+        base: &CellConfig,
+        joiners: &mut [Joiner],
+        heard: &mut mpsc::UnboundedReceiver<Heard>,
+    ) -> Result<Attempt, String> {
+        let next = self.next(base)?;
+        let begin = Instant::now();
+        let by = tokio::time::Instant::now() + FROZEN_MAX - SWAP_RESERVE;
+        let epoch = match givers.freeze(attempt).await? {
+            Frozen::Epoch(epoch) => epoch,
+            Frozen::Disagree => return Ok(Attempt::Late("replicas are in different epochs")),
+        };
+        for joiner in joiners.iter_mut() {
+            joiner.is_done = false;
+            joiner.tell(Word::Last { epoch }).await?;
+        }
+        while joiners.iter().any(|joiner| !joiner.is_done) {
+            let said = tokio::time::timeout_at(by, heard.recv()).await;
+            let Ok(said) = said else {
+                return Ok(Attempt::Late("the rest was not copied in time"));
+            };
+            let (number, said) = said.ok_or("all new processes have gone")?;
+            note(joiners, number, said)?;
+        }
+        let copied = begin.elapsed();
+        let swapped = self.commit(base, &next).await;
+        if let Some(config) = &swapped {
+            self.flags.committed.store(true, Ordering::Release);
+            tracing::info!(
+                config_id = config.config_id,
+                backends = self.backends,
+                copied_ms = copied.as_millis() as u64,
+                frozen_ms = begin.elapsed().as_millis() as u64,
+                "the cell is another one"
+            );
+        }
+        Ok(match swapped {
+            Some(config) => Attempt::Swapped(config),
+            None => Attempt::Late("the configuration was changed meanwhile"),
+        })
+    }
+
+    /// Swaps the configuration, if nobody has done so since `base`. If it is not clear what
+    /// came of it, that is found out, however long it takes: the configuration decides.
+    async fn commit(&self, base: &CellConfig, next: &CellConfig) -> Option<CellConfig> {
+        loop {
+            let (registry, from, to) = (self.registry(), base.clone(), next.clone());
+            let swap = move || {
+                let swapped = registry.compare_and_swap(Some(from.topology_id()), &to);
+                match swapped {
+                    Ok(()) => Ok(Some(to)),
+                    // It may be that the first attempt was carried out, and that somebody
+                    // has flushed since.
+                    Err(ConfigStoreError::Conflict { .. }) => registry
+                        .load()
+                        .map(|found| found.filter(|found| found.differs_by_resize(&from))),
+                    Err(error) => Err(error),
+                }
+            };
+            match tokio::task::spawn_blocking(swap).await {
+                Ok(Ok(swapped)) => return swapped,
+                Ok(Err(error)) => tracing::warn!(
+                    %error,
+                    "whether the cell is resized is not known: no write is taken until it is"
+                ),
+                Err(error) => tracing::error!(%error, "the configuration cannot be swapped"),
+            }
+            tokio::time::sleep(UNCLEAR_PAUSE).await;
+        }
+    }
+
+    /// The old ones go, the new ones serve.
+    async fn begin(
+        &mut self,
+        givers: &Givers,
+        config: &CellConfig,
+        mut joiners: Vec<Joiner>,
+        heard: &mut mpsc::UnboundedReceiver<Heard>,
+    ) -> Result<Vec<Newcomer>, String> {
+        let begin = Instant::now();
+        givers.retire(config).await;
+        let retired = begin.elapsed();
+        for joiner in &mut joiners {
+            // One that has died is a backend that has died.
+            joiner.has_ended |= joiner.tell(Word::Begin).await.is_err();
+        }
+        let by = tokio::time::Instant::now() + BEGIN_PATIENCE;
+        while joiners.iter().any(|joiner| !joiner.serves && !joiner.has_ended) {
+            let Ok(Some((number, said))) = tokio::time::timeout_at(by, heard.recv()).await else {
+                break;
+            };
+            let _ = note(&mut joiners, number, said);
+        }
+        tracing::info!(
+            retired_ms = retired.as_millis() as u64,
+            began_ms = begin.elapsed().as_millis() as u64,
+            "the new backends serve"
+        );
+        let memory = self.memory;
+        let newcomer = |joiner: Joiner| {
+            if !joiner.serves {
+                tracing::error!(
+                    backend = joiner.number,
+                    "a new backend has died before it served; it is started again, empty"
+                );
+            }
+            Newcomer {
+                number: joiner.number,
+                program: joiner.program,
+                // One that hangs is killed with what is dropped.
+                child: joiner.serves.then_some(joiner.child),
+                memory,
+            }
+        };
+        self.teller.say("serving", &joiners);
+        Ok(joiners.into_iter().map(newcomer).collect())
+    }
+
+    fn registry(&self) -> Arc<dyn BackendRegistry> {
+        self.home.registry()
+    }
+
+    async fn load(&self) -> Result<CellConfig, String> {
+        let registry = self.registry();
+        let loaded = tokio::task::spawn_blocking(move || registry.load()).await;
+        let loaded = loaded.map_err(|error| error.to_string())?;
+        let config = loaded.map_err(|error| error.to_string())?;
+        config.ok_or_else(|| "the cell's configuration is gone".into())
+    }
+}
+
+/// How many processes copy at once: each takes a part of a processor of its own, and as
+/// much of those that it asks.
+fn copiers() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    (processors / 8).max(1)
+}
+
+/// Takes what one has said.
+fn note(joiners: &mut [Joiner], number: u32, said: Option<Said>) -> Result<(), String> {
+    let joiner = joiners.iter_mut().find(|joiner| joiner.number == number);
+    let Some(joiner) = joiner else { return Ok(()) };
+    match said {
+        Some(Said::Progress(progress)) => joiner.progress = progress,
+        Some(Said::Near(progress)) => {
+            joiner.progress = progress;
+            joiner.is_near = true;
+        }
+        Some(Said::Done(progress)) => {
+            joiner.progress = progress;
+            joiner.is_done = true;
+        }
+        Some(Said::Serves) => joiner.serves = true,
+        Some(Said::Failed { why }) => {
+            joiner.has_ended = true;
+            return Err(format!(
+                "the process that was to be backend {number} has failed: {why}; the cell is as it was"
+            ));
+        }
+        None => {
+            joiner.has_ended = true;
+            return Err(format!(
+                "the process that was to be backend {number} has ended; its message stands in the log of `cell up`; the cell is as it was"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Tells whoever gave the order how far it has come. Nobody waits for them.
+struct Teller {
+    backends: u32,
+    events: mpsc::Sender<Event>,
+    told: Instant,
+    /// When copying began, and for how long it has paused.
+    began: Instant,
+    paused: Duration,
+    paused_at: Option<Instant>,
+}
+
+impl Teller {
+    fn new(backends: u32, events: mpsc::Sender<Event>) -> Self {
+        let now = Instant::now();
+        Teller {
+            backends,
+            events,
+            told: now,
+            began: now,
+            paused: Duration::ZERO,
+            paused_at: None,
+        }
+    }
+
+    fn pause(&mut self) {
+        self.paused_at = Some(Instant::now());
+    }
+
+    fn go_on(&mut self) {
+        if let Some(at) = self.paused_at.take() {
+            self.paused += at.elapsed();
+        }
+    }
+
+    fn now_and_then(&mut self, phase: &str, joiners: &[Joiner]) {
+        if self.told.elapsed() >= TELL_PERIOD {
+            self.say(phase, joiners);
+        }
+    }
+
+    fn say(&mut self, phase: &str, joiners: &[Joiner]) {
+        self.told = Instant::now();
+        let sum = |of: fn(&Progress) -> u64| joiners.iter().map(|j| of(&j.progress)).sum::<u64>();
+        let permille = sum(|progress| progress.permille) / joiners.len().max(1) as u64;
+        let took = self.began.elapsed().saturating_sub(self.paused);
+        let left = (phase == "copying" && permille > 0)
+            .then(|| took.as_millis() as u64 * (1000 - permille.min(1000)) / permille);
+        let _ = self.events.try_send(Event {
+            phase: Some(phase.to_owned()),
+            backends: Some(self.backends),
+            permille: Some(permille),
+            items: Some(sum(|progress| progress.items)),
+            bytes: Some(sum(|progress| progress.bytes)),
+            took_ms: Some(self.began.elapsed().as_millis() as u64),
+            left_ms: left,
+            ..Event::of("progress")
+        });
+    }
+}
