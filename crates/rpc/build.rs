@@ -20,6 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "SizeClassStats",
         "RecoveryStats",
         "RepairStats",
+        "ResizeStats",
+        "ResizeTaker",
         "GatewayStats",
         "CommandStats",
         "DurationCount",

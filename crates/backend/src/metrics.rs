@@ -137,7 +137,7 @@ fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samp
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 43] = [
+pub const METRICS: [MetricInfo; 45] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -216,6 +216,14 @@ pub const METRICS: [MetricInfo; 43] = [
         one(recovery(m).items + recovery(m).repaired)
     })),
     counter("trefoil_recovery_bytes", "Bytes of their data entries", Member(|m| one(recovery(m).bytes))),
+    gauge("trefoil_resize_backends", "Backends that the cell is being resized to; 0 if it is not", Member(|m| {
+        one(m.resize.as_ref().map_or(0, |resize| resize.backends.into()))
+    })),
+    gauge("trefoil_resize_permille", "What the new processes that copy from this backend have copied, in thousandths", Member(|m| {
+        let takers = m.resize.as_ref().map_or(&[][..], |resize| &resize.takers);
+        let sum: u64 = takers.iter().map(|taker| u64::from(taker.permille)).sum();
+        one(sum / takers.len().max(1) as u64)
+    })),
     gauge("trefoil_repair_backlog", "Keys on which replicas were seen to differ, and that wait to be looked at again or repaired", Member(|m| {
         one(repair(m).backlog)
     })),

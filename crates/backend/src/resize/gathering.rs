@@ -31,8 +31,8 @@ const CONFIG_LOOKS: u32 = 20;
 const CONFIG_PAUSE: Duration = Duration::from_millis(20);
 /// How often it is told how far it has come.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
-/// How often those who are asked are told that this process is there, if nothing else is.
-const ALIVE_PERIOD: Duration = Duration::from_secs(5);
+/// How often those who are asked are told the same.
+const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// How often what has changed is copied while others are waited for.
 const ROUND_PERIOD: Duration = Duration::from_secs(1);
 /// The copying thread's niceness, before everybody waits for it: what the cell serves goes
@@ -153,7 +153,7 @@ struct Work {
     /// What the others wait to hear.
     owes: Owes,
     told: Instant,
-    heard: Instant,
+    told_peers: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Work {
             begun: false,
             owes: Owes::Near,
             told: Instant::now(),
-            heard: Instant::now(),
+            told_peers: Instant::now(),
         })
     }
 
@@ -196,7 +196,6 @@ impl Work {
                 && !self.paused
                 && let Some((number, asked)) = self.machine.ask()
             {
-                self.heard = Instant::now();
                 let peer = self.peers.get(&asked.backend);
                 let peer = Arc::clone(peer.ok_or(ResizeError::GivenUp)?);
                 answers.spawn(async move {
@@ -221,7 +220,7 @@ impl Work {
                 }
                 _ = tick.tick() => {
                     self.tell();
-                    self.keep_alive().await?;
+                    self.tell_peers().await?;
                     if !self.paused && self.machine.is_near() && rounded.elapsed() >= ROUND_PERIOD {
                         self.machine.round();
                     }
@@ -298,14 +297,23 @@ impl Work {
         }
     }
 
-    /// Nothing is asked while it pauses, or waits for others.
-    async fn keep_alive(&mut self) -> Result<(), ResizeError> {
-        if !self.begun || self.heard.elapsed() < ALIVE_PERIOD {
+    /// Nothing else is asked of them while it pauses, or waits for others.
+    async fn tell_peers(&mut self) -> Result<(), ResizeError> {
+        // Nobody is kept waiting for the last copy.
+        if !self.begun || self.owes == Owes::Done || self.told_peers.elapsed() < ALIVE_PERIOD {
             return Ok(());
         }
-        self.heard = Instant::now();
+        self.told_peers = Instant::now();
+        let gathered = self.gathered();
+        let progress = v1::ResizeTaker {
+            backend: self.member.number,
+            permille: gathered.permille as u32,
+            items: gathered.items,
+            bytes: gathered.bytes,
+            paused: self.paused,
+        };
         for peer in self.peers.values() {
-            peer.step(ResizeStep::Alive).await?;
+            peer.tell(progress).await?;
         }
         Ok(())
     }
@@ -405,8 +413,8 @@ impl Peer {
         }
     }
 
-    async fn step(&self, step: ResizeStep) -> Result<Vec<ShardState>, ResizeError> {
-        let request = v1::ResizeRequest {
+    fn request(&self, step: ResizeStep) -> v1::ResizeRequest {
+        v1::ResizeRequest {
             backend: self.number,
             life: self.life,
             resize: self.resize,
@@ -415,9 +423,25 @@ impl Peer {
             taker: self.taker,
             backends: self.new.placement().backend_count(),
             ..v1::ResizeRequest::default()
-        };
+        }
+    }
+
+    async fn send(&self, request: v1::ResizeRequest) -> Result<v1::ResizeResponse, ResizeError> {
         let mut client = self.client.clone();
-        let answer = self.call(CALL_PATIENCE, client.resize(request)).await?;
+        self.call(CALL_PATIENCE, client.resize(request)).await
+    }
+
+    async fn tell(&self, progress: v1::ResizeTaker) -> Result<(), ResizeError> {
+        let request = v1::ResizeRequest {
+            progress: Some(progress),
+            ..self.request(ResizeStep::Alive)
+        };
+        self.send(request).await.map(drop)
+    }
+
+    async fn step(&self, step: ResizeStep) -> Result<Vec<ShardState>, ResizeError> {
+        let request = self.request(step);
+        let answer = self.send(request).await?;
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
             let bound_max = shard.bound_max.map(trefoil_rpc::decode_version)?;

@@ -38,6 +38,8 @@ struct Part {
     resize: u64,
     /// When any of its processes was heard of.
     heard: Instant,
+    /// Backends that the cell is to have.
+    backends: u32,
     takers: BTreeMap<u32, Taker>,
     /// Attempts up to this one are over, or under way.
     attempt: u32,
@@ -60,7 +62,8 @@ enum Phase {
 #[derive(Debug)]
 struct Taker {
     /// Of each shard, in order.
-    changes: Vec<Vec<Range<u64>>>,
+    changes: Vec<Ranges>,
+    progress: v1::ResizeTaker,
 }
 
 impl Giving {
@@ -77,6 +80,17 @@ impl Giving {
     pub(crate) fn is_frozen(&self) -> bool {
         let part = self.lock();
         part.as_ref().is_some_and(|part| part.phase != Phase::Open)
+    }
+
+    /// For people, and metrics.
+    pub(crate) fn stats(&self) -> Option<v1::ResizeStats> {
+        let part = self.lock();
+        let of = part.as_ref()?;
+        Some(v1::ResizeStats {
+            backends: of.backends,
+            takers: of.takers.values().map(|taker| taker.progress).collect(),
+            frozen: of.phase != Phase::Open,
+        })
     }
 
     /// Goes on as before if whoever changes the cell does not.
@@ -155,7 +169,16 @@ pub(crate) fn step(
             let changes = changes.ok_or_else(|| Status::failed_precondition("no such taker"))?;
             Ok(response(states, changes, Duration::ZERO))
         }
-        ResizeStep::Alive => Ok(v1::ResizeResponse::default()),
+        ResizeStep::Alive => {
+            let taker = of.takers.get_mut(&request.taker);
+            if let (Some(taker), Some(progress)) = (taker, &request.progress) {
+                taker.progress = v1::ResizeTaker {
+                    backend: request.taker,
+                    ..*progress
+                };
+            }
+            Ok(v1::ResizeResponse::default())
+        }
         ResizeStep::Freeze => {
             if request.attempt <= of.attempt || of.phase != Phase::Open {
                 return Err(Status::aborted("this attempt is over"));
@@ -250,6 +273,7 @@ fn begin(
         Part {
             resize: request.resize,
             heard: now,
+            backends: request.backends,
             takers: BTreeMap::new(),
             attempt: 0,
             phase: Phase::Open,
@@ -262,6 +286,10 @@ fn begin(
     let none = vec![Vec::new(); states.len()];
     let taker = Taker {
         changes: none.clone(),
+        progress: v1::ResizeTaker {
+            backend: request.taker,
+            ..v1::ResizeTaker::default()
+        },
     };
     of.takers.insert(request.taker, taker);
     Ok(response(states, none, Duration::ZERO))

@@ -124,6 +124,7 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         lease_left_ms: member.lease_left().as_millis() as u64,
         lease_ms: LEASE.as_millis() as u64,
         size_classes: size_classes(&stats.classes),
+        resize: member.resizing.stats(),
         recovery: member.recovery.as_ref().map(|progress| progress.stats()),
         repair: member.repair.as_ref().map(|tally| tally.stats()),
     }

@@ -4,9 +4,10 @@ use crate::args::CellAddress;
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use trefoil_client::{BackendStats, Cell, Options};
-use trefoil_rpc::v1::{MemberStats, RecoveryStats, RepairStats};
+use trefoil_rpc::v1::{MemberStats, RecoveryStats, RepairStats, ResizeStats};
 
 #[derive(Serialize)]
 struct Status {
@@ -62,6 +63,9 @@ struct Backend {
     /// Of one that repairs the shard of which it is the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<RepairStats>,
+    /// Of a cell that is being resized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resize: Option<ResizeStats>,
 }
 
 #[derive(Serialize)]
@@ -204,6 +208,7 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
         },
         recovery: member.recovery,
         repair: member.repair,
+        resize: member.resize,
     }
 }
 
@@ -212,6 +217,9 @@ fn print(status: &Status) -> Result<(), Failure> {
         "cell {}  {}  eviction {}  config id {}",
         status.cell, status.mode, status.eviction, status.config_id
     ))?;
+    if let Some(line) = resize_line(&status.backends) {
+        print_line(&line)?;
+    }
     print_line(
         "backend  state          pid        items   entries    resident       limit   evicted  expired",
     )?;
@@ -258,6 +266,29 @@ fn print(status: &Status) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// How far a resize has come, as its backends know it. The processes that copy begin one
+/// after the other.
+fn resize_line(backends: &[Backend]) -> Option<String> {
+    let known: Vec<&ResizeStats> = backends.iter().filter_map(|b| b.resize.as_ref()).collect();
+    let wanted = known.first()?.backends;
+    let mut takers = BTreeMap::new();
+    for taker in known.iter().flat_map(|resize| &resize.takers) {
+        takers.insert(taker.backend, taker);
+    }
+    let permille: u64 = takers.values().map(|t| u64::from(t.permille)).sum();
+    let share = permille as f64 / 10.0 / f64::from(wanted.max(1));
+    let items: u64 = takers.values().map(|taker| taker.items).sum();
+    let bytes: u64 = takers.values().map(|taker| taker.bytes).sum();
+    let paused = match takers.values().any(|taker| taker.paused) {
+        true => ", paused",
+        false => "",
+    };
+    Some(format!(
+        "is being resized to {wanted} backends: {share:.1} % copied, {items} items, {}{paused}",
+        ByteSize::b(bytes)
+    ))
 }
 
 /// What is under way, or could not be repaired; nothing where all is well.

@@ -25,6 +25,7 @@ mod read_path;
 mod readme;
 mod recovery;
 mod repair;
+mod resizing;
 mod restarts;
 mod strangers;
 mod support;

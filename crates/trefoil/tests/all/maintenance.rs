@@ -8,12 +8,12 @@ use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions};
 use trefoil_layout::op::Expected;
 use trefoil_rpc::v1::{HandOverRequest, HandOverStep};
 
-fn client(cell: &Cell) -> Client {
+pub(crate) fn client(cell: &Cell) -> Client {
     let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
     connected.client(Options::default())
 }
 
-fn set(client: &mut Client, key: &str, value: &str) {
+pub(crate) fn set(client: &mut Client, key: &str, value: &str) {
     let stored = client.set(key.as_bytes(), value.as_bytes(), SetOptions::default());
     assert!(
         matches!(stored, Ok(Mutated::Stored { .. })),
@@ -21,7 +21,7 @@ fn set(client: &mut Client, key: &str, value: &str) {
     );
 }
 
-fn get(client: &mut Client, key: &str) -> Option<String> {
+pub(crate) fn get(client: &mut Client, key: &str) -> Option<String> {
     let missed = match client.get(key.as_bytes()).unwrap() {
         Lookup::Hit(hit) => return Some(String::from_utf8(hit.value.to_vec()).unwrap()),
         Lookup::Miss(miss) => miss.reason,
@@ -31,7 +31,7 @@ fn get(client: &mut Client, key: &str) -> Option<String> {
 }
 
 /// One more than is there, by CAS; what it is now.
-fn count(client: &mut Client, key: &str) -> u64 {
+pub(crate) fn count(client: &mut Client, key: &str) -> u64 {
     let (expected, before) = match client.get(key.as_bytes()).unwrap() {
         Lookup::Hit(hit) => {
             let text = std::str::from_utf8(hit.value).unwrap();
@@ -48,7 +48,7 @@ fn count(client: &mut Client, key: &str) -> u64 {
     }
 }
 
-fn pids(cell: &Cell) -> Vec<u64> {
+pub(crate) fn pids(cell: &Cell) -> Vec<u64> {
     let status = cell.json(&["cell", "status", "--json"]);
     let backends = status["backends"].as_array().unwrap();
     backends
@@ -65,7 +65,7 @@ fn all_hold(cell: &Cell, count: u64) -> bool {
 }
 
 /// What a command prints as JSON, a line for each step.
-fn steps(cell: &Cell, args: &[&str]) -> Vec<serde_json::Value> {
+pub(crate) fn steps(cell: &Cell, args: &[&str]) -> Vec<serde_json::Value> {
     let output = cell.run(&[args, &["--json"]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{args:?}: {stderr}");
@@ -76,7 +76,7 @@ fn steps(cell: &Cell, args: &[&str]) -> Vec<serde_json::Value> {
 }
 
 /// What a command that fails says.
-fn complaint(cell: &Cell, args: &[&str]) -> String {
+pub(crate) fn complaint(cell: &Cell, args: &[&str]) -> String {
     let output = cell.run(args);
     assert_eq!(output.status.code(), Some(1), "{args:?}");
     String::from_utf8(output.stderr).unwrap()

@@ -1,0 +1,384 @@
+//! A cell gets another number of backends while clients are at work, and nobody notices.
+
+use crate::maintenance::{client, complaint, count, get, pids, set, steps};
+use crate::support::{Cell, kill};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trefoil_cell::{ConfigStore as _, DirectoryStore};
+use trefoil_client::Client;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn value(number: usize) -> String {
+    format!("value {number} ").repeat(1 + number % 40)
+}
+
+fn fill(client: &mut Client, keys: usize) {
+    for number in 0..keys {
+        set(client, &format!("key-{number}"), &value(number));
+    }
+    set(client, "long", &"long ".repeat(100_000));
+}
+
+fn backends(cell: &Cell) -> usize {
+    let status = cell.json(&["cell", "status", "--json"]);
+    status["backends"].as_array().unwrap().len()
+}
+
+/// Whether the backends hold so many items together, and all are up.
+fn hold(cell: &Cell, count: u64) -> bool {
+    let status = cell.json(&["cell", "status", "--json"]);
+    let backends = status["backends"].as_array().unwrap();
+    let items = backends.iter().filter_map(|b| b["items"].as_u64());
+    items.sum::<u64>() == count && backends.iter().all(|b| b["state"] == "up")
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Clients of all kinds at work while `order` is carried out; what they and new ones find
+/// afterwards.
+fn nobody_notices(cell: &Cell, keys: usize, copies: u64, order: impl Fn(&Cell)) {
+    let mut keeper = client(cell);
+    fill(&mut keeper, keys);
+    // On a busy machine a client may have begun before it had reached all backends.
+    await_that("all replicas hold everything", || {
+        hold(cell, (keys as u64 + 1) * copies) || {
+            fill(&mut keeper, keys);
+            false
+        }
+    });
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut client = client(cell);
+            let mut round = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let key = format!("moving-{}", round % 300);
+                set(&mut client, &key, &round.to_string());
+                assert_eq!(get(&mut client, &key), Some(round.to_string()));
+                round += 1;
+            }
+            round
+        });
+        let reader = scope.spawn(|| {
+            let mut client = client(cell);
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number = (number + 7919) % keys;
+                let found = get(&mut client, &format!("key-{number}"));
+                assert_eq!(found, Some(value(number)));
+            }
+        });
+        let counter = scope.spawn(|| {
+            let mut client = client(cell);
+            let mut counted = 0;
+            while !stop.load(Ordering::Relaxed) {
+                counted += 1;
+                assert_eq!(count(&mut client, "counter"), counted);
+            }
+            counted
+        });
+        let watch = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| order(cell)));
+        let status = cell.run(&["cell", "status"]);
+        eprintln!("{}", String::from_utf8_lossy(&status.stdout));
+        stop.store(true, Ordering::Relaxed);
+        let written = writer.join();
+        let read = reader.join();
+        let counted = counter.join();
+        watch.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        read.unwrap();
+        let (written, counted) = (written.unwrap(), counted.unwrap());
+        assert!(counted > 10 && written > 10, "{counted} {written}");
+        written
+    });
+    // Everything is there, by a client that has seen nothing of it, too.
+    for mut client in [keeper, client(cell)] {
+        for number in 0..keys {
+            let found = get(&mut client, &format!("key-{number}"));
+            assert_eq!(found, Some(value(number)));
+        }
+        for round in written.saturating_sub(300)..written {
+            let key = format!("moving-{}", round % 300);
+            assert_eq!(get(&mut client, &key), Some(round.to_string()));
+        }
+        assert_eq!(get(&mut client, "long").unwrap().len(), 500_000);
+    }
+}
+
+fn resize(cell: &Cell, backends: &str) -> Vec<serde_json::Value> {
+    let steps = steps(cell, &["cell", "resize", "--backends", backends]);
+    assert_eq!(steps.last().unwrap()["step"], "done", "{steps:?}");
+    steps
+}
+
+#[test]
+fn one_copy_gets_more_backends_and_fewer_and_keeps_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    nobody_notices(&cell, 5_000, 1, |cell| {
+        for count in [3, 2] {
+            let before = pids(cell);
+            resize(cell, &count.to_string());
+            assert_eq!(backends(cell), count);
+            let after = pids(cell);
+            assert!(after.iter().all(|pid| !before.contains(pid)));
+        }
+    });
+    assert_eq!(cell.stop(), 0);
+}
+
+#[test]
+fn three_copies_get_more_backends_and_fewer_and_keep_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    nobody_notices(&cell, 5_000, 3, |cell| {
+        for count in [5, 4, 3] {
+            let steps = resize(cell, &count.to_string());
+            let told = steps.iter().find(|step| step["step"] == "progress");
+            assert_eq!(told.unwrap()["backends"], count, "{steps:?}");
+            assert_eq!(backends(cell), count);
+        }
+    });
+    // What moves and dies after it goes on as before.
+    let before = pids(&cell);
+    steps(&cell, &["cell", "restart", "1"]);
+    kill(before[2] as u32, "KILL");
+    await_that("the killed one has recovered", || {
+        let status = cell.json(&["cell", "status", "--json"]);
+        let killed = &status["backends"][2];
+        killed["state"] == "up" && killed["pid"].as_u64() != Some(before[2])
+    });
+    let mut late = client(&cell);
+    for number in 0..5_000 {
+        let found = get(&mut late, &format!("key-{number}"));
+        assert_eq!(found, Some(value(number)));
+    }
+    assert_eq!(cell.stop(), 0);
+}
+
+/// `cell resize` at work, and what it prints.
+struct Resizing {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Resizing {
+    fn begin(cell: &Cell, backends: &str) -> Self {
+        let mut child = Command::new(crate::support::PROGRAM)
+            .args(["cell", "resize", "--json", "--backends", backends])
+            .args(["--cell", &cell.address])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Resizing { child, lines }
+    }
+
+    fn await_phase(&mut self, phase: &str) -> serde_json::Value {
+        loop {
+            let line = self.lines.next().expect("it goes on").unwrap();
+            let step: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if step["phase"] == phase {
+                return step;
+            }
+        }
+    }
+
+    /// What it says at its end, and its exit code.
+    fn end(mut self) -> (Option<i32>, String) {
+        for line in self.lines.by_ref() {
+            drop(line.unwrap());
+        }
+        let output = self.child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    }
+}
+
+#[test]
+fn it_pauses_goes_on_and_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    nobody_notices(&cell, 20_000, 3, |cell| {
+        let before = pids(cell);
+        let mut resizing = Resizing::begin(cell, "4");
+        resizing.await_phase("copying");
+        steps(cell, &["cell", "resize", "--pause"]);
+        resizing.await_phase("paused");
+        let again = complaint(cell, &["cell", "resize", "--pause"]);
+        assert!(again.contains("pauses already"), "{again}");
+        let shown = cell.run(&["cell", "status"]);
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("is being resized to 4"), "{shown}");
+        for order in [
+            &["cell", "restart"][..],
+            &["cell", "resize", "--backends", "5"],
+        ] {
+            let said = complaint(cell, order);
+            assert!(said.contains("is being resized to 4 backends"), "{said}");
+        }
+        steps(cell, &["cell", "resize", "--continue"]);
+        resizing.await_phase("copying");
+        steps(cell, &["cell", "resize", "--pause"]);
+        steps(cell, &["cell", "resize", "--abort"]);
+        let (code, said) = resizing.end();
+        assert_eq!(code, Some(1));
+        assert!(said.contains("the cell is as it was"), "{said}");
+        assert_eq!(pids(cell), before);
+        let none = complaint(cell, &["cell", "resize", "--abort"]);
+        assert!(none.contains("no resize is under way"), "{none}");
+        // And another one may begin at once.
+        resize(cell, "4");
+    });
+    assert_eq!(cell.stop(), 0);
+}
+
+/// Processes of `cell up` that are to be backends.
+fn joiners(cell: &Cell) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let pid = entry.file_name().to_string_lossy().parse::<u32>();
+        let Ok(pid) = pid else { continue };
+        let Ok(args) = std::fs::read(entry.path().join("cmdline")) else {
+            continue;
+        };
+        let args: Vec<&[u8]> = args.split(|byte| *byte == 0).collect();
+        let is_here = args.iter().any(|arg| {
+            let dir = cell.address.strip_prefix("unix:").unwrap_or(&cell.address);
+            *arg == dir.as_bytes()
+        });
+        if is_here && args.contains(&&b"--join"[..]) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+#[test]
+fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    nobody_notices(&cell, 20_000, 3, |cell| {
+        // A new one.
+        let before = pids(cell);
+        let mut resizing = Resizing::begin(cell, "5");
+        resizing.await_phase("copying");
+        steps(cell, &["cell", "resize", "--pause"]);
+        resizing.await_phase("paused");
+        let joiners = joiners(cell);
+        assert_eq!(joiners.len(), 5);
+        kill(joiners[3], "KILL");
+        let (code, said) = resizing.end();
+        assert_eq!(code, Some(1));
+        assert!(said.contains("the cell is as it was"), "{said}");
+        assert_eq!(pids(cell), before);
+        // An old one.
+        let mut resizing = Resizing::begin(cell, "5");
+        resizing.await_phase("copying");
+        steps(cell, &["cell", "resize", "--pause"]);
+        resizing.await_phase("paused");
+        kill(before[1] as u32, "KILL");
+        await_that("it was started again", || {
+            let status = cell.json(&["cell", "status", "--json"]);
+            let killed = &status["backends"][1];
+            killed["state"] == "up" && killed["pid"].as_u64() != Some(before[1])
+        });
+        steps(cell, &["cell", "resize", "--continue"]);
+        let (code, said) = resizing.end();
+        assert_eq!(code, Some(1));
+        assert!(said.contains("the cell is as it was"), "{said}");
+        assert_eq!(backends(cell), 3);
+        resize(cell, "4");
+    });
+    assert_eq!(cell.stop(), 0);
+}
+
+#[test]
+fn one_that_hangs_at_the_change_never_serves_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "2", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let mut keeper = client(&cell);
+    fill(&mut keeper, 2_000);
+    // One that stands still is not whole: nothing begins.
+    let before = pids(&cell);
+    kill(before[0] as u32, "STOP");
+    let mut resizing = Resizing::begin(&cell, "3");
+    std::thread::sleep(Duration::from_millis(300));
+    kill(before[0] as u32, "CONT");
+    resizing.await_phase("copying");
+    let (code, said) = resizing.end();
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    for number in 0..2_000 {
+        let found = get(&mut keeper, &format!("key-{number}"));
+        assert_eq!(found, Some(value(number)));
+    }
+    assert_eq!(cell.stop(), 0);
+}
+
+#[test]
+fn what_cannot_be_resized_is_said_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+    let before = pids(&cell);
+    let resize = |count| ["cell", "resize", "--backends", count];
+    for (count, expected) in [
+        ("2", "R=3.2 keeps 3 copies of each key"),
+        ("0", "choose 3 or more"),
+        ("3", "has 3 backends already"),
+        ("5000", "choose 3 to 256"),
+    ] {
+        let said = complaint(&cell, &resize(count));
+        assert!(said.contains(expected), "{count}: {said}");
+    }
+    for order in ["--abort", "--pause", "--continue"] {
+        let said = complaint(&cell, &["cell", "resize", order]);
+        assert!(said.contains("no resize is under way"), "{said}");
+    }
+    for usage in [
+        &["cell", "resize"][..],
+        &["cell", "resize", "--backends", "4", "--abort"],
+        &["cell", "resize", "--backends", "many"],
+    ] {
+        assert_eq!(cell.run(usage).status.code(), Some(2), "{usage:?}");
+    }
+    assert_eq!(pids(&cell), before);
+    assert_eq!(cell.stop(), 0);
+    // An immutable one.
+    let file = dir.path().join("corpus.jsonl");
+    std::fs::write(&file, "{\"key\":\"k\",\"value\":\"v\"}\n").unwrap();
+    let file = file.display().to_string();
+    let immutable = dir.path().join("immutable");
+    let args = ["--mode", "R=2", "--load", &file, "--memory", "64MiB"];
+    let cell = Cell::up(&immutable, &args);
+    let said = complaint(&cell, &resize("3"));
+    assert!(said.contains("start it with another --backends"), "{said}");
+    assert_eq!(cell.stop(), 0);
+}
+
+#[test]
+fn a_cell_comes_back_with_the_size_that_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    resize(&cell, "2");
+    let config = DirectoryStore::open(dir.path()).unwrap().load().unwrap();
+    assert_eq!(config.unwrap().backends.len(), 2);
+    assert_eq!(cell.stop(), 0);
+    let cell = Cell::up(dir.path(), &args);
+    assert_eq!(backends(&cell), 2);
+    assert_eq!(cell.stop(), 0);
+}
