@@ -416,18 +416,20 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         for (index, states) in states.iter().enumerate() {
             for &local in &self.sources[index].locals {
                 let changes = &states[local].changes;
-                let is_place = |range: &Range<u64>| range.start < range.end && range.end <= PLACES.end;
+                let is_place =
+                    |range: &Range<u64>| range.start < range.end && range.end <= PLACES.end;
                 let in_order = changes.windows(2).all(|two| two[0].end <= two[1].start);
                 if !changes.iter().all(is_place) || !in_order {
                     return Err(Nonsense("places that are none"));
                 }
                 self.ranges += changes.len();
-                self.strips.extend(changes.chunks(RANGES_MAX).map(|ranges| Strip {
-                    source: index,
-                    local,
-                    ranges: ranges.to_vec(),
-                    compares: false,
-                }));
+                self.strips
+                    .extend(changes.chunks(RANGES_MAX).map(|ranges| Strip {
+                        source: index,
+                        local,
+                        ranges: ranges.to_vec(),
+                        compares: false,
+                    }));
             }
         }
         if self.phase != Phase::Last {

@@ -107,7 +107,10 @@ pub(crate) fn gather(
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
-    let mut work = Work::new(member, gather)?;
+    let mut work = {
+        let _entered = runtime.enter();
+        Work::new(member, gather)?
+    };
     // In a thread of its own, because nobody becomes less nice again.
     let near = std::thread::scope(|scope| {
         let copy = || {

@@ -22,6 +22,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long clients that are connected hear that nothing is taken here any more, before
 /// they are hung up on.
 const LINGER: Duration = Duration::from_millis(30);
+/// The same of one that has found out by itself: whoever changes the cell is about to ask.
+const HEED_LINGER: Duration = Duration::from_millis(400);
 /// Between two attempts to find out whether the cell was resized, while its configuration
 /// store is away.
 const BREAK_OFF_PAUSE: Duration = Duration::from_millis(100);
@@ -52,7 +54,9 @@ struct Part {
 enum Phase {
     Open,
     /// No mutation is taken before then.
-    Frozen { until: Instant },
+    Frozen {
+        until: Instant,
+    },
     /// It is not known whether the cell was resized.
     BreaksOff,
     Retired,
@@ -205,17 +209,24 @@ pub(crate) fn step(
             }
             Ok(v1::ResizeResponse::default())
         }
+        // It has found out by itself.
+        ResizeStep::Retire if of.phase == Phase::Retired => {
+            linger(state, LINGER);
+            Ok(v1::ResizeResponse::default())
+        }
         ResizeStep::Retire => {
             let config = request.config.as_ref();
             let config = config.ok_or_else(|| Status::invalid_argument("no configuration"))?;
             let config = trefoil_cell::decode_config(config)
                 .map_err(|error| Status::invalid_argument(error.to_string()))?;
             if !state.config().differs_by_resize(&config) {
-                return Err(Status::invalid_argument("the configuration is of no other size"));
+                return Err(Status::invalid_argument(
+                    "the configuration is of no other size",
+                ));
             }
             of.phase = Phase::Retired;
             drop(part);
-            retire(state, config);
+            retire(state, config, LINGER);
             Ok(v1::ResizeResponse::default())
         }
         _ => {
@@ -335,14 +346,23 @@ fn union(one: &[Range<u64>], other: &[Range<u64>]) -> Ranges {
 }
 
 /// The cell has another size: this process is no backend of it.
-fn retire(state: &State, config: CellConfig) {
+fn retire(state: &State, config: CellConfig, time: Duration) {
     state.retire();
     let (config_id, backends) = (config.config_id, config.backends.len());
     state.set_config(config);
-    tracing::info!(config_id, backends, "the cell was resized: other processes are its backends now");
+    tracing::info!(
+        config_id,
+        backends,
+        "the cell was resized: other processes are its backends now"
+    );
+    linger(state, time);
+}
+
+/// The process ends when so much time has passed.
+fn linger(state: &State, time: Duration) {
     let retirement = Arc::clone(&state.retirement);
     std::thread::spawn(move || {
-        std::thread::sleep(LINGER);
+        std::thread::sleep(time);
         retirement.notify_one();
     });
 }
@@ -358,7 +378,7 @@ fn break_off(state: &Arc<State>, member: &Arc<Member>) {
                 if let Some(of) = member.resizing.lock().as_mut() {
                     of.phase = Phase::Retired;
                 }
-                return retire(state, resized);
+                return retire(state, resized, HEED_LINGER);
             }
             Err(error) => {
                 tracing::warn!(
@@ -398,7 +418,9 @@ fn decide(state: &State) -> Result<Option<CellConfig>, FlushError> {
         if state.config().differs_by_resize(&stored) {
             return Ok(Some(stored));
         }
-        let next = stored.flushed(Version::ZERO).ok_or(FlushError::NoConfigId)?;
+        let next = stored
+            .flushed(Version::ZERO)
+            .ok_or(FlushError::NoConfigId)?;
         let expected = Some(stored.topology_id());
         match state.config_store.compare_and_swap(expected, &next) {
             Ok(()) => {
@@ -422,14 +444,10 @@ pub(crate) fn heed(state: &State, resized: CellConfig) {
             of.phase = Phase::Retired;
         }
     }
-    retire(state, resized);
+    retire(state, resized, HEED_LINGER);
 }
 
-fn response(
-    shards: Vec<ShardState>,
-    changes: Vec<Ranges>,
-    frozen: Duration,
-) -> v1::ResizeResponse {
+fn response(shards: Vec<ShardState>, changes: Vec<Ranges>, frozen: Duration) -> v1::ResizeResponse {
     let mut changes = changes.into_iter();
     let shard = |shard: ShardState| v1::HandOverShard {
         epoch: shard.epoch,

@@ -18,11 +18,11 @@
 //! resized, it retires. A new process begins when every old one has ended its lease, or
 //! is dead for longer than that.
 
-mod giving;
 mod gathering;
+mod giving;
 
-pub use gathering::{Gather, GatherEvent, GatherOrder, Gathered};
 pub(crate) use gathering::gather;
+pub use gathering::{Gather, GatherEvent, GatherOrder, Gathered};
 pub use giving::FROZEN_MAX;
 pub(crate) use giving::{Giving, heed, step};
 

@@ -70,22 +70,31 @@ pub fn planned(
     progress: Progress<'_>,
 ) -> Result<PlannedReport, ScenarioError> {
     options.pin()?;
+    let (three, one) = (("R=3.2", "0"), ("R=1", "1"));
     Ok(PlannedReport {
-        three: figures(options, "R=3.2", progress)?,
-        one: figures(options, "R=1", progress)?,
+        three: figures(options, three, "planned", progress, &|address| {
+            moves(options, address, "R=3.2")
+        })?,
+        one: figures(options, one, "planned", progress, &|address| {
+            moves(options, address, "R=1")
+        })?,
     })
 }
 
-fn figures(
+/// A cell of three backends in this mode, with so many spares, under a load while
+/// something is done to it.
+pub(super) fn figures(
     options: &ScenarioOptions,
-    mode: &'static str,
+    (mode, spares): (&'static str, &str),
+    name: &str,
     progress: Progress<'_>,
+    change: &(dyn Fn(&str) -> Result<f64, String> + Sync),
 ) -> Result<PlannedFigures, ScenarioError> {
     let keys: u64 = options.scaled(250_000, 20_000);
     let memory = options.scaled(512 << 20, 128 << 20);
-    progress(&format!("planned, {mode}: filling"));
-    let (backends, spares) = (BACKENDS.to_string(), u32::from(mode == "R=1").to_string());
-    let more = ["--backends", &backends, "--spares", &spares];
+    progress(&format!("{name}, {mode}: filling"));
+    let backends = BACKENDS.to_string();
+    let more = ["--backends", &backends, "--spares", spares];
     let server = Server::start(&ServerOptions {
         processes: true,
         more: more.map(str::to_owned).to_vec(),
@@ -101,13 +110,13 @@ fn figures(
     let corpus = corpus.map_or(0, |member| member.entry_bytes);
 
     let length = Duration::from_secs(options.scaled(10, 2));
-    progress(&format!("planned, {mode}: undisturbed, {length:?}"));
+    progress(&format!("{name}, {mode}: undisturbed, {length:?}"));
     let begin = Instant::now();
     let before = load.run(&mut || begin.elapsed() >= length);
 
-    progress(&format!("planned, {mode}: each backend moves"));
+    progress(&format!("{name}, {mode}: the change"));
     let (during, moved) = std::thread::scope(|scope| {
-        let moves = scope.spawn(|| moves(options, &server.address, mode));
+        let moves = scope.spawn(|| change(&server.address));
         let during = load.run(&mut || moves.is_finished());
         let moved = moves.join();
         (
@@ -116,7 +125,7 @@ fn figures(
         )
     });
     let took_s = moved.map_err(ScenarioError::Course)?;
-    progress(&format!("planned, {mode}: everything is read"));
+    progress(&format!("{name}, {mode}: everything is read"));
     let (lost, stale) = load.check();
     Ok(PlannedFigures {
         corpus_mib: corpus as f64 / (1024.0 * 1024.0),
@@ -131,19 +140,7 @@ fn figures(
 /// Moves all, as an operator does; how long that took, in seconds.
 fn moves(options: &ScenarioOptions, address: &str, mode: &str) -> Result<f64, String> {
     let begin = Instant::now();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(&options.program);
-        command
-            .arg("cell")
-            .args(arguments)
-            .args(["--cell", address]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let output = command.output().map_err(|error| error.to_string())?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-        }
-    };
+    let run = |arguments: &[&str]| order(options, address, arguments);
     match mode {
         "R=1" => (0..BACKENDS).try_for_each(|number| {
             let number = number.to_string();
@@ -153,4 +150,23 @@ fn moves(options: &ScenarioOptions, address: &str, mode: &str) -> Result<f64, St
         _ => run(&["restart"])?,
     }
     Ok(begin.elapsed().as_secs_f64())
+}
+
+/// Gives an order to a cell, and waits for its end.
+pub(super) fn order(
+    options: &ScenarioOptions,
+    address: &str,
+    arguments: &[&str],
+) -> Result<(), String> {
+    let mut command = Command::new(&options.program);
+    command
+        .arg("cell")
+        .args(arguments)
+        .args(["--cell", address]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let output = command.output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
 }

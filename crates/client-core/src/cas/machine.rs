@@ -349,6 +349,18 @@ impl Cas {
         self.bound
     }
 
+    /// Whether a replica took nothing because it is about to be another process, or serves
+    /// another configuration in a moment: what the others have refused decides nothing yet.
+    pub fn was_put_off(&self) -> bool {
+        let states = &self.states[..self.replica_count];
+        states.iter().any(|state| {
+            matches!(
+                state,
+                CasState::Rejected(Rejection::UnknownConfig | Rejection::StaleConfig)
+            )
+        })
+    }
+
     /// Replicas passed over, by cause.
     pub fn retries(&self) -> RetryCounts {
         self.retry.counts()

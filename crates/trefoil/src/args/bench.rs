@@ -74,6 +74,8 @@ pub(crate) enum Scenario {
     Recovery,
     /// Each backend moves to another process under load, at R=3.2 and R=1
     Planned,
+    /// A cell gets 5, 4 and 3 backends again under load, at R=3.2 and R=1
+    Resize,
     /// A million keys: what scans and repairs cost, and what repair does at full memory
     Repair,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay

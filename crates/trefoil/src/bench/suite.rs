@@ -60,6 +60,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         Scenario::Planned => show(args, scenario::planned(&options, progress), |report| {
             report.is_clean()
         }),
+        Scenario::Resize => show(args, scenario::resize(&options, progress), |report| {
+            report.is_clean()
+        }),
         Scenario::Repair => show(args, scenario::repair(&options, progress), |report| {
             report.is_clean()
         }),

@@ -5,7 +5,8 @@ use crate::failure::Failure;
 use std::path::Path;
 use std::sync::Arc;
 use trefoil_cell::{
-    BackendConfig, BackendRegistry, CellAddress, ConfigStoreError, DirectoryStore, EtcdAddress, EtcdSettings, EtcdStore,
+    BackendConfig, BackendRegistry, CellAddress, ConfigStoreError, DirectoryStore, EtcdAddress,
+    EtcdSettings, EtcdStore,
 };
 
 /// See the module.

@@ -62,7 +62,9 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             address,
             json,
         } => orders::give(&address, &Order::Undrain { backend }, json),
-        CellCommand::Resize(args) => orders::give(&args.address, &Order::of_resize(&args)?, args.json),
+        CellCommand::Resize(args) => {
+            orders::give(&args.address, &Order::of_resize(&args)?, args.json)
+        }
         CellCommand::Backend(args) => backend::run(args),
     }
 }

@@ -28,13 +28,21 @@ pub(super) enum Order {
         backends: Vec<u32>,
     },
     /// Each backend moves to a process of this program, unless it is one.
-    Upgrade { binary: PathBuf },
+    Upgrade {
+        binary: PathBuf,
+    },
     /// The backend moves to a spare.
-    Drain { backend: u32 },
+    Drain {
+        backend: u32,
+    },
     /// The place of a drained one is a spare again.
-    Undrain { backend: u32 },
+    Undrain {
+        backend: u32,
+    },
     /// The cell gets another number of backends.
-    Resize { backends: u32 },
+    Resize {
+        backends: u32,
+    },
     /// The resize that is under way.
     ResizePause,
     ResizeContinue,
@@ -49,7 +57,9 @@ impl Order {
             (None, true, ..) => Ok(Order::ResizePause),
             (None, _, true, _) => Ok(Order::ResizeContinue),
             (None, .., true) => Ok(Order::ResizeAbort),
-            _ => Err(Failure::Usage("give --backends, --pause, --continue or --abort".into())),
+            _ => Err(Failure::Usage(
+                "give --backends, --pause, --continue or --abort".into(),
+            )),
         }
     }
 }
@@ -128,7 +138,10 @@ impl Event {
 impl Event {
     fn progress_text(&self) -> String {
         let share = self.permille.unwrap_or_default() as f64 / 10.0;
-        let (items, bytes) = (self.items.unwrap_or_default(), self.bytes.unwrap_or_default());
+        let (items, bytes) = (
+            self.items.unwrap_or_default(),
+            self.bytes.unwrap_or_default(),
+        );
         let bytes = bytesize::ByteSize::b(bytes);
         let phase = self.phase.as_deref().unwrap_or("copying");
         let left = match self.left_ms {

@@ -1,14 +1,27 @@
 //! A cell gets another number of backends while clients are at work, and nobody notices.
 
-use crate::maintenance::{client, complaint, count, get, pids, set, steps};
+use crate::maintenance::{client, complaint, get, pids, set, steps};
 use crate::support::{Cell, kill};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_cell::{ConfigStore as _, DirectoryStore};
-use trefoil_client::Client;
+use trefoil_client::{Client, Lookup, Mutated, OpError, SetOptions};
+use trefoil_layout::op::Expected;
+use trefoil_rpc::v1::{ResizeRequest, ResizeStep};
 
+/// Three copies, and who dies is started again.
+const THREE: [&str; 8] = [
+    "--mode",
+    "R=3.2",
+    "--backends",
+    "3",
+    "--memory",
+    "64MiB",
+    "--restart",
+    "always",
+];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn value(number: usize) -> String {
@@ -81,8 +94,7 @@ fn nobody_notices(cell: &Cell, keys: usize, copies: u64, order: impl Fn(&Cell)) 
             let mut client = client(cell);
             let mut counted = 0;
             while !stop.load(Ordering::Relaxed) {
-                counted += 1;
-                assert_eq!(count(&mut client, "counter"), counted);
+                counted = count(&mut client, counted);
             }
             counted
         });
@@ -113,6 +125,34 @@ fn nobody_notices(cell: &Cell, keys: usize, copies: u64, order: impl Fn(&Cell)) 
     }
 }
 
+/// One more than `counted`, by CAS. One that was sent in the very moment of the change may
+/// not know its end: then what is there says it.
+fn count(client: &mut Client, counted: u64) -> u64 {
+    let key = b"counter";
+    let (expected, before) = match client.get(key).unwrap() {
+        Lookup::Hit(hit) => {
+            let text = std::str::from_utf8(hit.value).unwrap();
+            (Expected::Version(hit.version), text.parse().unwrap())
+        }
+        Lookup::Miss(miss) => {
+            assert_eq!(counted, 0, "{}", miss.reason);
+            (Expected::Absent, 0)
+        }
+    };
+    assert_eq!(before, counted, "nobody else counts here");
+    let next = (counted + 1).to_string();
+    match client.cas(key, expected, next.as_bytes(), SetOptions::default()) {
+        Ok(Mutated::Stored { .. }) => counted + 1,
+        Err(OpError::Indeterminate(why)) => {
+            eprintln!("{why}");
+            let found = get(client, "counter").unwrap().parse().unwrap();
+            assert!([counted, counted + 1].contains(&found), "{found}");
+            found
+        }
+        other => panic!("{other:?} {:?}", client.carriers()),
+    }
+}
+
 fn resize(cell: &Cell, backends: &str) -> Vec<serde_json::Value> {
     let steps = steps(cell, &["cell", "resize", "--backends", backends]);
     assert_eq!(steps.last().unwrap()["step"], "done", "{steps:?}");
@@ -139,8 +179,7 @@ fn one_copy_gets_more_backends_and_fewer_and_keeps_everything() {
 #[test]
 fn three_copies_get_more_backends_and_fewer_and_keep_everything() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "64MiB"];
-    let cell = Cell::up(dir.path(), &args);
+    let cell = Cell::up(dir.path(), &THREE);
     nobody_notices(&cell, 5_000, 3, |cell| {
         for count in [5, 4, 3] {
             let steps = resize(cell, &count.to_string());
@@ -209,8 +248,7 @@ impl Resizing {
 #[test]
 fn it_pauses_goes_on_and_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "64MiB"];
-    let cell = Cell::up(dir.path(), &args);
+    let cell = Cell::up(dir.path(), &THREE);
     nobody_notices(&cell, 20_000, 3, |cell| {
         let before = pids(cell);
         let mut resizing = Resizing::begin(cell, "4");
@@ -269,8 +307,7 @@ fn joiners(cell: &Cell) -> Vec<u32> {
 #[test]
 fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "64MiB"];
-    let cell = Cell::up(dir.path(), &args);
+    let cell = Cell::up(dir.path(), &THREE);
     nobody_notices(&cell, 20_000, 3, |cell| {
         // A new one.
         let before = pids(cell);
@@ -296,7 +333,6 @@ fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
             let killed = &status["backends"][1];
             killed["state"] == "up" && killed["pid"].as_u64() != Some(before[1])
         });
-        steps(cell, &["cell", "resize", "--continue"]);
         let (code, said) = resizing.end();
         assert_eq!(code, Some(1));
         assert!(said.contains("the cell is as it was"), "{said}");
@@ -326,6 +362,132 @@ fn one_that_hangs_at_the_change_never_serves_again() {
         let found = get(&mut keeper, &format!("key-{number}"));
         assert_eq!(found, Some(value(number)));
     }
+    assert_eq!(cell.stop(), 0);
+}
+
+/// Steps by hand: whoever changes the cell goes away in the midst of the last one.
+#[test]
+fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let mut writer = client(&cell);
+    set(&mut writer, "k", "before");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let store = DirectoryStore::open(dir.path()).unwrap();
+    let config = store.load().unwrap().unwrap();
+    let endpoint = trefoil_cell::endpoint(&config.backends[0].addresses[0]).unwrap();
+    let step = |resize: u64, step: ResizeStep, attempt: u32| {
+        let request = ResizeRequest {
+            life: config.life,
+            resize,
+            step: step.into(),
+            attempt,
+            backends: 2,
+            layout_version: u32::from(trefoil_layout::limits::LAYOUT_VERSION),
+            ..ResizeRequest::default()
+        };
+        runtime.block_on(async {
+            let channel = endpoint.connect().await.unwrap();
+            let credentials = trefoil_rpc::Credentials::none();
+            trefoil_rpc::client(channel, credentials)
+                .resize(request)
+                .await
+        })
+    };
+    let refused = step(5, ResizeStep::Freeze, 1).unwrap_err();
+    assert!(refused.message().contains("is over"), "{refused}");
+    step(5, ResizeStep::Begin, 0).unwrap();
+    let second = step(6, ResizeStep::Begin, 0).unwrap_err();
+    assert!(second.message().contains("another resize"), "{second}");
+    let begin = Instant::now();
+    let frozen = step(5, ResizeStep::Freeze, 1).unwrap().into_inner();
+    assert!(frozen.frozen_ms > 0);
+    // Frozen: reads go on, a write waits until it is over.
+    assert_eq!(get(&mut writer, "k").as_deref(), Some("before"));
+    set(&mut writer, "k", "after");
+    let frozen = Duration::from_millis(frozen.frozen_ms.into());
+    assert!(begin.elapsed() >= frozen, "it was not frozen");
+    assert_eq!(get(&mut writer, "k").as_deref(), Some("after"));
+    // Who looked before the freeze swaps in vain.
+    let mut backends = config.backends.clone();
+    backends.push(trefoil_cell::BackendConfig {
+        number: 1,
+        addresses: vec![store.rpc_socket(1).unwrap()],
+        fabric_socket: None,
+    });
+    let resized = config.resized(backends).unwrap();
+    let swapped = store.compare_and_swap(Some(config.topology_id()), &resized);
+    assert!(swapped.is_err(), "{swapped:?}");
+    // What comes late of an attempt that is over has no effect.
+    let late = step(5, ResizeStep::Freeze, 1).unwrap_err();
+    assert!(late.message().contains("is over"), "{late}");
+    // One that thaws in time needs no swap.
+    let id = store.load().unwrap().unwrap().config_id;
+    step(5, ResizeStep::Freeze, 2).unwrap();
+    step(5, ResizeStep::Thaw, 2).unwrap();
+    set(&mut writer, "k", "thawed");
+    assert_eq!(store.load().unwrap().unwrap().config_id, id);
+    step(5, ResizeStep::Abandon, 0).unwrap();
+    // And the next one may.
+    drop(runtime);
+    resize(&cell, "2");
+    assert_eq!(get(&mut writer, "k").as_deref(), Some("thawed"));
+    assert_eq!(cell.stop(), 0);
+}
+
+/// More than fits, all the time: what is found is what was written last, or nothing.
+#[test]
+fn a_full_cell_is_resized_and_nothing_old_comes_back() {
+    const KEYS: usize = 40_000;
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=3.2", "--backends", "3", "--memory", "32MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let text = |number: usize, round: usize| format!("{number} {round} ").repeat(120);
+    let mut filler = client(&cell);
+    for number in 0..KEYS {
+        set(&mut filler, &format!("key-{number}"), &text(number, 0));
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut client = client(&cell);
+            let mut rounds = vec![0; KEYS];
+            let (mut number, mut hits, mut looks) = (0, 0, 0);
+            while !stop.load(Ordering::Relaxed) {
+                number = (number + 7919) % KEYS;
+                let key = format!("key-{number}");
+                if number.is_multiple_of(4) {
+                    rounds[number] += 1;
+                    set(&mut client, &key, &text(number, rounds[number]));
+                }
+                if let Lookup::Hit(hit) = client.get(key.as_bytes()).unwrap() {
+                    let expected = text(number, rounds[number]);
+                    assert!(hit.value == expected.as_bytes(), "{key} is an old one");
+                    hits += 1;
+                }
+                looks += 1;
+            }
+            (hits, looks)
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for count in ["4", "3"] {
+                resize(&cell, count);
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let (hits, looks) = writer.join().unwrap();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // A third of the keys fit, and most of those are still there.
+        assert!(hits > looks / 8, "{hits} of {looks}");
+    });
+    let status = cell.json(&["cell", "status", "--json"]);
+    let backends = status["backends"].as_array().unwrap();
+    let evicted = |b: &serde_json::Value| b["evictions_capacity"].as_u64().unwrap();
+    assert!(backends.iter().any(|b| evicted(b) > 0), "{status:#}");
     assert_eq!(cell.stop(), 0);
 }
 

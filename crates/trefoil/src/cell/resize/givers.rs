@@ -115,9 +115,9 @@ impl Givers {
         if hung.is_empty() {
             return;
         }
-        let killed = hung.into_iter().map(|pid| {
-            tokio::task::spawn_blocking(move || kill_and_wait(pid))
-        });
+        let killed = hung
+            .into_iter()
+            .map(|pid| tokio::task::spawn_blocking(move || kill_and_wait(pid)));
         for ended in killed.collect::<Vec<_>>() {
             let _ = ended.await;
         }
@@ -198,10 +198,7 @@ fn kill_and_wait(pid: u32) {
         tv_sec: KILL_PATIENCE.as_secs() as i64,
         tv_nsec: 0,
     };
-    let _ = poll(
-        &mut [PollFd::new(&process, PollFlags::IN)],
-        Some(&timeout),
-    );
+    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ mod givers;
 mod join;
 mod order;
 
-pub(super) use order::{Resizing, ended, replace, set_memory, take};
 pub(super) use join::{Join, await_join, run};
+pub(super) use order::{Resizing, ended, replace, set_memory, take};
 
 use crate::cell::home::Home;
 use crate::cell::maintenance::look_at;
@@ -161,7 +161,10 @@ impl Resize {
     }
 
     fn stage(&self) -> Stage {
-        match (self.flags.critical.load(Ordering::Acquire), self.flags.is_committed()) {
+        match (
+            self.flags.critical.load(Ordering::Acquire),
+            self.flags.is_committed(),
+        ) {
             (_, true) => Stage::Committed,
             (true, false) => Stage::Critical,
             (false, false) => Stage::Copies,
@@ -614,7 +617,10 @@ impl Work {
             joiner.has_ended |= joiner.tell(Word::Begin).await.is_err();
         }
         let by = tokio::time::Instant::now() + BEGIN_PATIENCE;
-        while joiners.iter().any(|joiner| !joiner.serves && !joiner.has_ended) {
+        while joiners
+            .iter()
+            .any(|joiner| !joiner.serves && !joiner.has_ended)
+        {
             let Ok(Some((number, said))) = tokio::time::timeout_at(by, heard.recv()).await else {
                 break;
             };

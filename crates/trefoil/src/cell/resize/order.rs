@@ -120,7 +120,10 @@ pub(in crate::cell) fn replace(backends: &mut Vec<Backend>, joined: Vec<Newcomer
     for backend in std::mem::replace(backends, joined.collect()) {
         for (number, mut child) in backend.into_children() {
             tokio::spawn(async move {
-                if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
+                if tokio::time::timeout(END_PATIENCE, child.wait())
+                    .await
+                    .is_err()
+                {
                     tracing::error!(
                         backend = number,
                         "the former process of a resized cell does not end; killing it"
