@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use trefoil_cell::RpcAddress;
+use trefoil_cell::{CONFIG_ID_CHANGING, RpcAddress};
 use trefoil_rpc::{Client, failure_text, v1};
 
 /// The latest answer of each backend.
@@ -70,8 +70,20 @@ impl Cell {
     /// Statistics of every backend process: an entry for each backend, with
     /// the reason if it did not answer.
     pub fn stats(&self) -> Vec<BackendStats> {
-        let enough = self.config().mode.quorum();
-        let all = self.ask_all(CONNECT_PATIENCE, (enough, STATS_STRAGGLER_PATIENCE));
+        let known = self.config();
+        let enough = known.mode.quorum();
+        let ask = || self.ask_all(CONNECT_PATIENCE, (enough, STATS_STRAGGLER_PATIENCE));
+        let mut all = ask();
+        // Who only watches learns here that the cell has other backends.
+        let newest = all.iter().flat_map(|answer| answer.stats.iter());
+        let newest = newest.flat_map(|stats| &stats.members);
+        let newest = newest.map(|member| member.config_id).max();
+        if newest.is_some_and(|id| id > known.config_id && id != CONFIG_ID_CHANGING)
+            && let Ok(config) = self.shared().reload_config()
+            && config.backends.len() != known.backends.len()
+        {
+            all = ask();
+        }
         for backend in &all {
             self.shared().hushed.note(backend.number, backend.is_silent);
         }

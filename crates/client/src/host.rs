@@ -191,6 +191,16 @@ impl Host for ClientHost {
                         std::thread::sleep(SUCCESSOR_PAUSE);
                     }
                     Err(error) => break Err(judge(&error, is_reached_elsewhere)),
+                    // Nor has the one before it gone yet.
+                    Ok(connection)
+                        if has_moved
+                            && (connection.agreement().topology)
+                                .is_followed_by(thread_topology.id())
+                            && Instant::now() < by =>
+                    {
+                        drop(connection);
+                        std::thread::sleep(SUCCESSOR_PAUSE);
+                    }
                     Ok(connection) => {
                         let found = connection.agreement().topology.life;
                         let is_ours = found == thread_topology.id().life;

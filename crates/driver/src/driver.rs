@@ -104,6 +104,12 @@ pub struct Driver<H: Host> {
     pub(crate) topology: Arc<Topology>,
     /// How many topologies there were whose keys stood elsewhere.
     pub(crate) topology_count: u64,
+    /// The config id under which keys began to stand where they do, as far as is known: a
+    /// backend that serves an older one is of the cell as it was before it was resized.
+    pub(crate) placed_since: u32,
+    /// Connections to backends that serve a later configuration than is known here, of
+    /// which topology, and how often that was asked for since.
+    pub(crate) early: Vec<(u32, Arc<Topology>, H::Port, u32)>,
     pub(crate) options: Options,
     pub(crate) links: Vec<Link<H::Port>>,
     pub(crate) versions: Versions,
@@ -164,6 +170,8 @@ impl<H: Host> Driver<H> {
             host,
             topology,
             topology_count: 0,
+            placed_since: 0,
+            early: Vec::new(),
             options,
             links: Vec::new(),
             versions,
@@ -720,6 +728,10 @@ impl<H: Host> Driver<H> {
         self.view_count += 1;
         if !same_places || !same_backends {
             self.topology_count += 1;
+            self.placed_since = match same_life {
+                true => self.topology.id().config_id,
+                false => 0,
+            };
             self.make_links();
             if same_life {
                 // A cell that was resized: its backends are about to take their places.

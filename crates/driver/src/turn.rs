@@ -27,6 +27,9 @@ pub struct Ended<'a> {
     pub reason: Option<&'a str>,
 }
 
+/// How often the topology is learned for a backend that serves a later one.
+const EARLY_LOOKS_MAX: u32 = 50;
+
 impl<H: Host> Driver<H> {
     /// Goes on with everything that can go on. Never waits.
     pub fn turn(&mut self) {
@@ -456,11 +459,14 @@ impl<H: Host> Driver<H> {
                 topology,
                 result,
             } => {
-                let is_current = Arc::ptr_eq(&topology, &self.topology)
-                    || topology.config().backends == self.topology.config().backends
-                        && topology.id().life == self.topology.id().life;
-                if is_current && (backend as usize) < self.links.len() {
-                    self.connected(backend, result);
+                if self.is_current(&topology) && (backend as usize) < self.links.len() {
+                    match result {
+                        Ok(port) if self.is_ahead(&port) => {
+                            self.early.push((backend, topology, port, 0));
+                            self.begin_learning();
+                        }
+                        result => self.connected(backend, result),
+                    }
                 }
             }
             Event::Learned(result) => {
@@ -469,17 +475,58 @@ impl<H: Host> Driver<H> {
                     self.adopt(fresh);
                 }
                 self.learned();
+                self.take_early();
             }
+        }
+    }
+
+    /// Whether its backends are those of now.
+    fn is_current(&self, topology: &Arc<Topology>) -> bool {
+        Arc::ptr_eq(topology, &self.topology)
+            || topology.config().backends == self.topology.config().backends
+                && topology.id().life == self.topology.id().life
+    }
+
+    /// Whether the backend serves a later configuration than is known here: the cell may
+    /// have been resized, and keys stand elsewhere. Nothing is read there before that is
+    /// known.
+    fn is_ahead(&self, port: &H::Port) -> bool {
+        let found = port.view().map(|view| view.agreement().topology);
+        found.is_some_and(|found| self.topology.id().is_followed_by(found))
+    }
+
+    /// Those who waited for the topology.
+    fn take_early(&mut self) {
+        for (backend, topology, port, looks) in std::mem::take(&mut self.early) {
+            if !self.is_current(&topology) || backend as usize >= self.links.len() {
+                continue;
+            }
+            if !self.is_ahead(&port) {
+                self.connected(backend, Ok(port));
+            } else if looks < EARLY_LOOKS_MAX {
+                self.early.push((backend, topology, port, looks + 1));
+            } else {
+                let why = "its configuration is not known here";
+                self.connected(backend, Err(NotConnected::down(why)));
+            }
+        }
+        if !self.early.is_empty() {
+            self.begin_learning();
         }
     }
 
     fn connected(&mut self, backend: u32, result: Result<H::Port, NotConnected>) {
         let now = self.host.monotonic_ns();
-        let found = result.as_ref().ok().and_then(Port::view);
-        if found.is_some_and(|view| self.topology.id().is_followed_by(view.agreement().topology)) {
-            // Perhaps the cell was resized, and the keys of others stand elsewhere, too.
-            self.begin_learning();
-        }
+        let result = result.and_then(|port| {
+            let (id, since) = (self.topology.id(), self.placed_since);
+            let found = port.view().map(|view| view.agreement().topology);
+            match found.is_some_and(|found| found.life == id.life && found.config_id < since) {
+                true => Err(NotConnected::down(
+                    "it is of the cell before it was resized",
+                )),
+                false => Ok(port),
+            }
+        });
         let link = &mut self.links[backend as usize];
         self.view_count += 1;
         let is_up = match result {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::Status;
-use trefoil_cell::{CellConfig, ConfigStoreError};
+use trefoil_cell::{BACKEND_COUNT_MAX, CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
 use trefoil_recovery::{ShardState, shard_states};
 use trefoil_rpc::v1::{self, ResizeStep};
@@ -263,6 +263,7 @@ fn begin(
     if (request.backends as usize) < config.mode.copy_count()
         || request.backends as usize == config.backends.len()
         || request.taker >= request.backends
+        || request.backends as usize > BACKEND_COUNT_MAX
     {
         return Err(Status::invalid_argument("no cell is of this size"));
     }
