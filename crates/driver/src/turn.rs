@@ -6,6 +6,7 @@ use crate::host::{Event, Host, NotConnected};
 use crate::link::{IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Op, Outcome, Owed, Owner};
 use crate::room::{Waiter, Way};
+use crate::topology::Topology;
 use crate::uses::ItemRead;
 use std::sync::Arc;
 use trefoil_client_core::get::{GetOutcome, MissReason};
