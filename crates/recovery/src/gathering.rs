@@ -457,7 +457,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                 self.strips.extend((0..STRIPS).map(|strip| Strip {
                     source,
                     local,
-                    ranges: vec![strip * part..(strip + 1) * part],
+                    ranges: std::iter::once(strip * part..(strip + 1) * part).collect(),
                     compares,
                 }));
             }

@@ -476,8 +476,8 @@ mod tests {
 
     #[test]
     fn places_are_told_once_and_in_order() {
-        assert_eq!(union(&[], &[3..4]), [3..4]);
+        assert_eq!(union(&[], &[3..4, 6..7]), [3..4, 6..7]);
         assert_eq!(union(&[1..2, 5..7], &[2..3, 6..9]), [1..3, 5..9]);
-        assert_eq!(union(&[4..8], &[1..2, 5..6]), [1..2, 4..8]);
+        assert_eq!(union(&[4..8, 9..10], &[1..2, 5..6]), [1..2, 4..8, 9..10]);
     }
 }
