@@ -6,7 +6,7 @@ use crate::lending::Lending;
 use crate::listen::UnixSocket;
 use crate::local::Turns;
 use crate::member::Member;
-use crate::memory::{Known, MemoryBound, MemoryError};
+use crate::memory::{Known, MemoryBound, MemoryError, measured_together};
 use crate::process::Resident;
 use crate::reporter::Reporter;
 use std::net::SocketAddr;
@@ -250,8 +250,8 @@ impl State {
     pub(crate) fn correct_memory(&self) {
         let share = self.lending.mean_share();
         let now_ms = self.now_ms();
-        let resident = Resident::now();
-        match self.bound.correct(resident, self.known(), share, now_ms) {
+        let (resident, known) = measured_together(Resident::now, || self.known());
+        match self.bound.correct(resident, known, share, now_ms) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
                 self.share_out(share);
