@@ -9,6 +9,7 @@
 //! readers may believe its memory until then, so this process neither answers
 //! nor votes before.
 
+use crate::background;
 use crate::behind::Behind;
 use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
 use crate::descriptors::{SERVER_DESCRIPTORS, raise_descriptor_limit};
@@ -125,7 +126,7 @@ impl Server {
         running.tend(options.huge_pages)?;
         if let Some(runtime) = &running.runtime {
             for member in &running.state.members {
-                runtime.block_on(handover::take(&running.state, member))?;
+                handover::take(&running.state, member, runtime)?;
             }
         }
         running.state.doors().locks = vec![lock()?];
@@ -276,18 +277,25 @@ impl Running {
             let target = start_fabric(target, &self.state)?;
             let _ = self.state.target.set(Mutex::new(Some(target)));
         }
-        if let Some(runtime) = &self.runtime
-            && self.state.members.iter().any(|m| m.recovery.is_some())
-        {
-            let runtime = runtime.handle().clone();
+        if self.state.members.iter().any(|m| m.recovery.is_some()) {
+            let runtime = background::runtime().map_err(|source| StartError::System {
+                what: "the recovery",
+                source,
+            })?;
             self.spawn("trefoil-recover", move |state, stop| {
+                background::give_way();
                 recovery::run(state, stop, &runtime);
             })?;
         }
         for member in &self.state.members.clone() {
-            if let (Some(_), Some(runtime)) = (&member.repair, &self.runtime) {
-                let (member, runtime) = (Arc::clone(member), runtime.handle().clone());
+            if member.repair.is_some() {
+                let member = Arc::clone(member);
+                let runtime = background::runtime().map_err(|source| StartError::System {
+                    what: "repair",
+                    source,
+                })?;
                 self.spawn("trefoil-repair", move |state, stop| {
+                    background::give_way();
                     repair::run(state, stop, &member, (repair, &runtime));
                 })?;
             }

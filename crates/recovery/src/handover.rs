@@ -275,6 +275,12 @@ impl<D: AsRef<[u8]>> Handover<D> {
         self.phase == Phase::Done
     }
 
+    /// What is left has to be copied soon after it has begun: the predecessor takes no mutation
+    /// meanwhile.
+    pub fn is_in_haste(&self) -> bool {
+        self.phase == Phase::Freeze && self.under_way.is_empty()
+    }
+
     /// The predecessor has gone: the store serves.
     pub fn finish(self, store: &Store) -> Moved {
         for shard in 0..store.shard_count() {

@@ -1,20 +1,22 @@
 //! The side of the process that comes.
 
 use super::HandoverError;
+use crate::background;
 use crate::clock;
 use crate::member::Member;
-use crate::recovery::decode_page;
+use crate::recovery::{Memory, Missed, add, decode_page};
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::{Code, Response, Status};
 use trefoil_layout::Version;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
-use trefoil_recovery::{Handover, Page, Question, Reply, ShardState};
+use trefoil_recovery::{Handover, Page, Placed, Question, Reply, ShardState};
 use trefoil_rpc::v1::{HandOverStep, lookup_response};
 use trefoil_rpc::{Client, ContractError, Credentials, v1};
 
@@ -29,13 +31,43 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Copies everything that the process knows which is this backend now, and has it go. When
 /// this has returned, nobody is this backend, and this process knows all that it knew.
-pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(), HandoverError> {
-    let predecessor = Arc::new(Predecessor::of(state, member)?);
+pub(crate) fn take(
+    state: &Arc<State>,
+    member: &Member,
+    runtime: &Runtime,
+) -> Result<(), HandoverError> {
+    let memory = Arc::new(Memory::new(&state.config(), member.number));
+    let token = rand::random::<u64>() | 1;
+    let predecessor = || Predecessor::of(state, member, token, &memory);
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
     let begin = Instant::now();
-    match copy_and_release(&predecessor, member).await {
+    // Most of it is copied while the predecessor serves, and gives way to that.
+    let copied = std::thread::scope(|scope| {
+        let copies = || {
+            background::give_way();
+            let runtime = background::runtime().map_err(|error| system(member, &error))?;
+            runtime.block_on(async { copy_most(&Arc::new(predecessor()?), member).await })
+        };
+        let thread = std::thread::Builder::new().name("trefoil-copy".to_owned());
+        let thread = thread.spawn_scoped(scope, copies);
+        let copied = thread.map_err(|error| system(member, &error))?.join();
+        copied.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let moved = runtime.block_on(async {
+        let predecessor = Arc::new(predecessor()?);
+        let moved = match copied {
+            Ok(handover) => copy_and_release(handover, &predecessor, member).await,
+            Err(error) => Err(error),
+        };
+        if moved.is_err() {
+            // If it does not hear this, it goes on by itself.
+            let _ = predecessor.step(HandOverStep::Abandon).await;
+        }
+        moved
+    });
+    match moved {
         Ok(handover) => {
             let moved = handover.finish(&member.store);
             tracing::info!(
@@ -53,22 +85,35 @@ pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(),
             );
             Ok(())
         }
-        Err(error) => {
-            // If it does not hear this, it goes on by itself.
-            let _ = predecessor.step(HandOverStep::Abandon).await;
-            Err(error)
-        }
+        Err(error) => Err(error),
     }
 }
 
-async fn copy_and_release(
+fn system(member: &Member, error: &std::io::Error) -> HandoverError {
+    HandoverError::Unreachable {
+        number: member.number,
+        why: format!("no thread to copy with: {error}"),
+    }
+}
+
+/// Everything but what is copied while the predecessor takes no mutation.
+async fn copy_most(
     predecessor: &Arc<Predecessor>,
     member: &Member,
 ) -> Result<Handover<Bytes>, HandoverError> {
     let mut handover = Handover::new();
+    copy(&mut handover, predecessor, member, Handover::is_in_haste).await?;
+    Ok(handover)
+}
+
+async fn copy_and_release(
+    mut handover: Handover<Bytes>,
+    predecessor: &Arc<Predecessor>,
+    member: &Member,
+) -> Result<Handover<Bytes>, HandoverError> {
     let mut attempt = 1;
     loop {
-        copy(&mut handover, predecessor, member).await?;
+        copy(&mut handover, predecessor, member, Handover::is_done).await?;
         match predecessor.step(HandOverStep::Release).await {
             Ok(_) => return Ok(handover),
             // A busy machine.
@@ -84,15 +129,16 @@ async fn copy(
     handover: &mut Handover<Bytes>,
     predecessor: &Arc<Predecessor>,
     member: &Member,
+    is_enough: fn(&Handover<Bytes>) -> bool,
 ) -> Result<(), HandoverError> {
     let mut answers = JoinSet::new();
     loop {
+        if is_enough(handover) {
+            return Ok(());
+        }
         while let Some((number, question)) = handover.ask() {
             let predecessor = Arc::clone(predecessor);
             answers.spawn(async move { (number, predecessor.ask(question).await) });
-        }
-        if handover.is_done() {
-            return Ok(());
         }
         let answer = answers.join_next().await;
         let Some(Ok((number, reply))) = answer else {
@@ -118,11 +164,17 @@ struct Predecessor {
     /// The cell's numbers of the backend's shards.
     shards: Vec<u32>,
     client: Client,
+    memory: Arc<Memory>,
     state: Arc<State>,
 }
 
 impl Predecessor {
-    fn of(state: &Arc<State>, member: &Member) -> Result<Self, HandoverError> {
+    fn of(
+        state: &Arc<State>,
+        member: &Member,
+        token: u64,
+        memory: &Arc<Memory>,
+    ) -> Result<Self, HandoverError> {
         let (config, number) = (state.config(), member.number);
         let unreachable = |why: String| HandoverError::Unreachable { number, why };
         let address = config
@@ -136,7 +188,8 @@ impl Predecessor {
             number,
             life: config.life,
             config_id: config.config_id,
-            token: rand::random::<u64>() | 1,
+            token,
+            memory: Arc::clone(memory),
             shards: (0..member.store.shard_count())
                 .map(|shard| shards.shard(shard))
                 .collect(),
@@ -207,6 +260,25 @@ impl Predecessor {
         places: Range<u64>,
         values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
+        let placed = values && self.memory.is_open();
+        let (mut page, named) = self.page(shard, places.clone(), values, placed).await?;
+        let missed = match self.memory.read(&named, &mut page) {
+            Missed::Places(missed) => missed,
+            Missed::All => return Ok(self.page(shard, places, values, false).await?.0),
+        };
+        for places in missed {
+            add(&mut page, self.page(shard, places, values, false).await?.0);
+        }
+        Ok(page)
+    }
+
+    async fn page(
+        &self,
+        shard: usize,
+        places: Range<u64>,
+        values: bool,
+        placed: bool,
+    ) -> Result<(Page<Bytes>, Vec<Placed>), HandoverError> {
         let request = v1::CopyItemsRequest {
             shard: Some(v1::ShardName {
                 backend: self.number,
@@ -218,6 +290,7 @@ impl Predecessor {
             until: places.end,
             values,
             layout_version: LAYOUT_VERSION.into(),
+            placed,
         };
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;

@@ -1,7 +1,9 @@
 //! Another member of a shard's cohort, asked by messages.
 
+use super::memory::{Memory, Missed, add, decode_placed};
 use crate::state::State;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +12,7 @@ use trefoil_cell::CellConfig;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
 use trefoil_layout::{TopologyId, Version};
-use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
+use trefoil_recovery::{Answer, Ask, Data, Item, Page, Placed, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, v1};
 use trefoil_store::Recency;
@@ -54,6 +56,8 @@ pub(crate) struct Peer {
     /// The memory that was met first; 0 before.
     incarnation: AtomicU64,
     client: Client,
+    /// Its memory, if it is on this host.
+    memory: Memory,
     state: Arc<State>,
 }
 
@@ -78,6 +82,7 @@ impl Peer {
             life: config.life,
             incarnation: AtomicU64::new(0),
             client,
+            memory: Memory::new(config, number),
             state: Arc::clone(state),
         })
     }
@@ -90,7 +95,7 @@ impl Peer {
                 from,
                 until,
                 values,
-            } => self.items(from, until, values).await.map(Answer::Items),
+            } => self.items(from..until, values).await.map(Answer::Items),
             Ask::Long { key, version } => match self.long(key, version).await {
                 Err(Setback::Stopping) => Err(Setback::Stopping),
                 // One value that cannot be had is not worth the shard. If the peer is
@@ -156,13 +161,32 @@ impl Peer {
         })
     }
 
-    async fn items(&self, from: u64, until: u64, values: bool) -> Result<Page<Bytes>, Setback> {
+    async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
+        let placed = values && self.memory.is_open();
+        let (mut page, named) = self.page(places.clone(), values, placed).await?;
+        let missed = match self.memory.read(&named, &mut page) {
+            Missed::Places(missed) => missed,
+            Missed::All => return Ok(self.page(places, values, false).await?.0),
+        };
+        for places in missed {
+            add(&mut page, self.page(places, values, false).await?.0);
+        }
+        Ok(page)
+    }
+
+    async fn page(
+        &self,
+        places: Range<u64>,
+        values: bool,
+        placed: bool,
+    ) -> Result<(Page<Bytes>, Vec<Placed>), Setback> {
         let request = v1::CopyItemsRequest {
             shard: self.name(),
-            from,
-            until,
+            from: places.start,
+            until: places.end,
             values,
             layout_version: LAYOUT_VERSION.into(),
+            placed,
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
@@ -226,8 +250,10 @@ impl Peer {
     }
 }
 
-/// A page of what stands in another process's index.
-pub(crate) fn decode_page(page: v1::CopyItemsResponse) -> Result<Page<Bytes>, ContractError> {
+/// A page of what stands in another process's index, and what stands where in its memory.
+pub(crate) fn decode_page(
+    page: v1::CopyItemsResponse,
+) -> Result<(Page<Bytes>, Vec<Placed>), ContractError> {
     let item = |item: v1::CopiedItem| {
         let version = item.version.map(trefoil_rpc::decode_version)?;
         let data = match item.data.is_empty() {
@@ -241,10 +267,12 @@ pub(crate) fn decode_page(page: v1::CopyItemsResponse) -> Result<Page<Bytes>, Co
         })
     };
     let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
-    Ok(Page {
+    let placed = decode_placed(&page.placed)?;
+    let page = Page {
         next: page.next,
         epoch: page.epoch,
         items: items.ok_or(ContractError::Missing("version"))?,
         held: trefoil_rpc::decode_held(&page.held)?,
-    })
+    };
+    Ok((page, placed))
 }

@@ -3,6 +3,7 @@
 
 use crate::clock;
 use crate::member::Member;
+use crate::recovery::encode_placed;
 use tonic::Status;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::{Data, Item};
@@ -72,7 +73,14 @@ pub(super) fn items(
 ) -> v1::CopyItemsResponse {
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
     let now = clock::now();
-    let page = trefoil_recovery::items(&member.store, now, shard, places, request.values);
+    let (page, placed) = match request.values && request.placed {
+        true => trefoil_recovery::placed(&member.store, now, shard, places),
+        false => {
+            let values = request.values;
+            let page = trefoil_recovery::items(&member.store, now, shard, places, values);
+            (page, Vec::new())
+        }
+    };
     let item = |item: Item<Vec<u8>>| {
         let (data, key) = match item.data {
             Data::Whole(data) => (data, Vec::new()),
@@ -90,5 +98,6 @@ pub(super) fn items(
         epoch: page.epoch,
         items: page.items.into_iter().map(item).collect(),
         held: trefoil_rpc::encode_held(&page.held),
+        placed: encode_placed(&placed),
     }
 }

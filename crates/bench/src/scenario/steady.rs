@@ -166,7 +166,11 @@ impl Load {
         for key in 0..self.rounds.len() {
             match self.get(key) {
                 Ok(Some(round)) => stale += u64::from(round < self.rounds[key]),
-                Ok(None) | Err(_) => lost += 1,
+                Ok(None) => lost += 1,
+                Err(why) => {
+                    lost += 1;
+                    eprintln!("key {key} cannot be read: {why}");
+                }
             }
         }
         (lost, stale)

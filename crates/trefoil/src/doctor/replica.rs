@@ -186,6 +186,7 @@ impl Replica {
                     until: *until,
                     values: *values,
                     layout_version: LAYOUT_VERSION.into(),
+                    placed: false,
                 };
                 let mut client = self.client.clone();
                 let answer = within(PAGE_PATIENCE, client.copy_items(request)).await?;
