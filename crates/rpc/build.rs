@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "SizeClassStats",
         "RecoveryStats",
         "RepairStats",
+        "TakeoverStats",
         "GatewayStats",
         "CommandStats",
         "DurationCount",

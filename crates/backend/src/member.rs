@@ -3,14 +3,14 @@
 
 use crate::behind::Behind;
 use crate::clock;
-use crate::handover::Giving;
+use crate::handover::{Giving, Takeover};
 use crate::hot::Hot;
 use crate::lending::Lending;
 use crate::recovery::Progress;
 use crate::repair::Tally;
 use std::cmp::Ordering;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as Memory};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig};
 use trefoil_fabric::clock::monotonic_ns;
@@ -41,6 +41,10 @@ pub(crate) struct Member {
     pub(crate) recovery: Option<Progress>,
     /// Whether its number moves to another process.
     pub(crate) giving: Giving,
+    /// How it came here from another process, if it did.
+    pub(crate) takeover: OnceLock<Takeover>,
+    /// Bytes of answers to those who copy from it.
+    pub(crate) copied_bytes: AtomicU64,
     /// Of one that repairs the shard of which it is the first.
     pub(crate) repair: Option<Tally>,
 }
@@ -74,6 +78,8 @@ impl Member {
             lending,
             recovery: recovers.then(|| Progress::new(shards.len())),
             giving: Giving::default(),
+            takeover: OnceLock::new(),
+            copied_bytes: AtomicU64::new(0),
             repair,
         }
     }

@@ -235,7 +235,8 @@ impl Running {
             })
             .collect::<Result<Vec<_>, StartError>>()?;
         let config_store = options.config_store.clone();
-        let state = State::new(members, bound, config_store, config, begun, behind, lending);
+        let mut state = State::new(members, bound, config_store, config, begun, behind, lending);
+        state.layout_version = options.layout_version.into();
         let (stopping, _) = watch::channel(false);
         Ok(Running {
             state: Arc::new(state),

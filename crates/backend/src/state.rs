@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations};
 use trefoil_fabric::shm::{Progress, Target};
 use trefoil_layout::control;
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_tls::Tls;
 
 /// Least time between two looks at the memory that messages cause.
@@ -46,6 +47,8 @@ pub(crate) struct State {
     /// How often each member has begun in the cell's life, this time included.
     begun: Mutex<Incarnations>,
     pub(crate) boot_id: String,
+    /// Of the data entries that it tells others.
+    pub(crate) layout_version: u32,
     pub(crate) started: Instant,
     /// Set once, if metrics are served.
     pub(crate) metrics_address: OnceLock<SocketAddr>,
@@ -103,6 +106,7 @@ impl State {
             config_store,
             begun: Mutex::new(begun),
             boot_id: crate::process::boot_id(),
+            layout_version: LAYOUT_VERSION.into(),
             started: Instant::now(),
             metrics_address: OnceLock::new(),
             target: OnceLock::new(),

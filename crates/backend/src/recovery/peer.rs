@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Response, Status};
 use trefoil_cell::CellConfig;
-use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
-use trefoil_layout::{TopologyId, Version};
+use trefoil_layout::{KeyHasher, TopologyId, Version};
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Placed, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, v1};
@@ -58,6 +57,7 @@ pub(crate) struct Peer {
     client: Client,
     /// Its memory, if it is on this host.
     memory: Memory,
+    hasher: KeyHasher,
     state: Arc<State>,
 }
 
@@ -83,6 +83,7 @@ impl Peer {
             incarnation: AtomicU64::new(0),
             client,
             memory: Memory::new(config, number),
+            hasher: config.hash,
             state: Arc::clone(state),
         })
     }
@@ -103,6 +104,16 @@ impl Peer {
                 long => Ok(Answer::Long(long.unwrap_or_default())),
             },
         }
+    }
+
+    /// The layout of the data entries that this process takes.
+    pub(crate) fn own_layout(&self) -> u32 {
+        self.state.layout_version
+    }
+
+    /// What keys are hashed with.
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// What calls are made with.
@@ -185,12 +196,13 @@ impl Peer {
             from: places.start,
             until: places.end,
             values,
-            layout_version: LAYOUT_VERSION.into(),
+            layout_version: self.state.layout_version,
+            takes_plain: true,
             placed,
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
-        decode_page(page).map_err(|error| self.malformed(error))
+        decode_page(page, &self.hasher).map_err(|error| self.malformed(error))
     }
 
     pub(crate) async fn long(
@@ -203,11 +215,14 @@ impl Peer {
             config_id: self.state.config().config_id,
             key: key.into(),
             life: self.life,
+            layout_version: self.state.layout_version,
+            takes_plain: true,
         };
         let mut client = self.client.clone();
-        let answer = self
+        let mut answer = self
             .call_within(LONG_PATIENCE, client.lookup(request))
             .await?;
+        trefoil_rpc::settle_answer(&mut answer, &self.hasher);
         let found = trefoil_rpc::decode_lookup_answer(&answer).map_err(|e| self.malformed(e))?;
         let is_this = match found.found {
             Found::Present { version: found, .. } => found == version,
@@ -253,8 +268,10 @@ impl Peer {
 /// A page of what stands in another process's index, and what stands where in its memory.
 pub(crate) fn decode_page(
     page: v1::CopyItemsResponse,
+    hasher: &KeyHasher,
 ) -> Result<(Page<Bytes>, Vec<Placed>), ContractError> {
-    let item = |item: v1::CopiedItem| {
+    let item = |mut item: v1::CopiedItem| {
+        trefoil_rpc::settle_item(&mut item, hasher);
         let version = item.version.map(trefoil_rpc::decode_version)?;
         let data = match item.data.is_empty() {
             false => Data::Whole(item.data),

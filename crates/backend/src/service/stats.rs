@@ -126,6 +126,8 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         size_classes: size_classes(&stats.classes),
         recovery: member.recovery.as_ref().map(|progress| progress.stats()),
         repair: member.repair.as_ref().map(|tally| tally.stats()),
+        copied_bytes: member.copied_bytes.load(Ordering::Relaxed),
+        takeover: member.takeover.get().map(|takeover| takeover.stats()),
     }
 }
 

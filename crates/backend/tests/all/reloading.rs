@@ -117,6 +117,7 @@ fn a_reload_replaces_everything_under_the_next_config_id() {
             life: LIFE,
             config_id: CONFIG_ID,
             key: Bytes::from_static(b"key-1500"),
+            ..v1::LookupRequest::default()
         };
         let answer = cell.runtime.block_on(caller.client.lookup(stale)).unwrap();
         let wrong = v1::lookup_response::Found::Rejected(v1::Rejection::StaleConfig as i32);

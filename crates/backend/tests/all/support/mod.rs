@@ -165,6 +165,7 @@ impl Caller<'_> {
             life: LIFE,
             config_id,
             key: bytes::Bytes::copy_from_slice(key),
+            ..v1::LookupRequest::default()
         };
         let response = self.cell.runtime.block_on(self.client.lookup(request));
         let response = response.unwrap().into_inner();
