@@ -4,7 +4,7 @@ use super::follow::{Bell, follow};
 use super::settings::EtcdSettings;
 use crate::config::CellConfig;
 use crate::etcd_address::EtcdAddress;
-use crate::store::document::{Document, Incarnations};
+use crate::store::document::{Document, Incarnations, Unknown};
 use crate::store::{ConfigStoreError, check_swap};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -31,6 +31,8 @@ pub struct Held {
     /// How often each backend has begun.
     pub incarnations: Incarnations,
     change: Option<String>,
+    /// What a newer release has written beside.
+    unknown: Unknown,
     /// When it was written: etcd's revision of that moment.
     revision: i64,
 }
@@ -140,6 +142,7 @@ impl Calls {
             config: document.config,
             incarnations: document.incarnations,
             change: document.change,
+            unknown: document.unknown,
             revision: stored.revision,
         }))
     }
@@ -301,7 +304,11 @@ impl Calls {
         incarnations: Incarnations,
     ) -> Result<(), ConfigStoreError> {
         config.validate()?;
+        let same_life = found
+            .as_ref()
+            .filter(|held| held.config.life == config.life);
         let document = Document {
+            unknown: same_life.map_or_else(Unknown::default, |held| held.unknown.clone()),
             config,
             incarnations,
             change: Some(name_of_change()),
@@ -388,6 +395,7 @@ impl Held {
             config: self.config.clone(),
             incarnations: self.incarnations.clone(),
             change: self.change.clone(),
+            unknown: self.unknown.clone(),
         }
     }
 
