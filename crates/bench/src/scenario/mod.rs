@@ -10,6 +10,7 @@ mod kill;
 mod large;
 mod load;
 mod look_aside_load;
+mod maintenance;
 mod planned;
 mod recovery;
 mod repair;
@@ -43,7 +44,11 @@ pub use kill::{KillReport, kill};
 pub use large::{LargeFigures, LargeReport, large};
 pub use load::{LoadFigures, LoadReport, load};
 pub use look_aside_load::{Reach, Requests, Stretch};
-pub use planned::{PlannedFigures, PlannedReport, planned};
+pub use maintenance::{
+    MaintenanceEvent, MaintenanceOptions, MaintenanceReport, MaintenanceRun, Phase, Slot,
+    maintenance,
+};
+pub use planned::{PlannedFigures, PlannedReport, UpgradeReport, planned, upgrade};
 pub use recovery::{RecoveryReport, recovery};
 pub use repair::{FullFigures, RepairReport, repair};
 pub use reshape::{ReshapeReport, reshape};
@@ -64,6 +69,8 @@ pub struct ScenarioOptions {
     pub is_quick: bool,
     /// The cases whose names contain this, where a scenario's cases have names.
     pub only: Option<String>,
+    /// The program of another release, where a scenario is about two.
+    pub previous: Option<PathBuf>,
     /// Core of the servers; none on a machine with one.
     pub server_core: Option<usize>,
     /// Core of the load generator.
@@ -79,6 +86,7 @@ impl ScenarioOptions {
             runs: if is_quick { 1 } else { 5 },
             is_quick,
             only: None,
+            previous: None,
             server_core: (cores > 1).then_some(0),
             client_core: (cores > 1).then_some(1),
         }

@@ -5,14 +5,16 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trefoil_client::{Client, Lookup, Mutated, SetOptions};
+use trefoil_client::{Client, Lookup, MissReason, Mutated, SetOptions};
 
 use super::ScenarioError;
 
 const VALUE_LEN: usize = 1000;
+/// How often a read that failed is repeated in the end.
+const CHECKS_MORE: usize = 5;
 /// One SET among so many operations, at so many a second.
 const SET_EVERY: u64 = 21;
-const OPS_PER_S: u64 = 21_000;
+pub(super) const OPS_PER_S: u64 = 21_000;
 
 /// A stretch of the load: times from when an operation was due.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -43,6 +45,32 @@ pub struct Course {
     pub set_max_ns: u64,
 }
 
+/// An operation that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// When, since the load began.
+    pub(super) at: Duration,
+    pub(super) is_set: bool,
+    /// From when it was due.
+    pub(super) took: Duration,
+    /// In the client: the rest was waiting for the one before.
+    pub(super) inside: Duration,
+    /// Attempts beyond the first.
+    pub(super) retried: u64,
+    pub(super) verdict: Verdict,
+}
+
+/// What came of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Fine,
+    /// A GET that found nothing: every key was written before.
+    Missed,
+    /// A GET that found what was replaced before.
+    Stale,
+    Failed,
+}
+
 /// One client, which knows what it has written last.
 pub(super) struct Load {
     client: Client,
@@ -50,6 +78,8 @@ pub(super) struct Load {
     rounds: Vec<u32>,
     value: Vec<u8>,
     random: u64,
+    /// Why the last GET that found nothing did not.
+    last_miss: Option<MissReason>,
 }
 
 impl Load {
@@ -59,6 +89,7 @@ impl Load {
             rounds: vec![0; keys as usize],
             value: vec![7; VALUE_LEN],
             random: 0x9e37_79b9_7f4a_7c15,
+            last_miss: None,
         }
     }
 
@@ -92,7 +123,10 @@ impl Load {
                 .value
                 .first_chunk()
                 .map(|round| u32::from_le_bytes(*round))),
-            Ok(Lookup::Miss(_)) => Ok(None),
+            Ok(Lookup::Miss(miss)) => {
+                self.last_miss = Some(miss.reason);
+                Ok(None)
+            }
             Err(error) => Err(error.to_string()),
         }
     }
@@ -112,6 +146,15 @@ impl Load {
 
     /// Operations at their times until it is enough.
     pub(super) fn run(&mut self, is_enough: &mut dyn FnMut() -> bool) -> Course {
+        self.run_noting(is_enough, &mut |_| {})
+    }
+
+    /// The same; `note` is told of each that has ended, between two of them.
+    pub(super) fn run_noting(
+        &mut self,
+        is_enough: &mut dyn FnMut() -> bool,
+        note: &mut dyn FnMut(Ended),
+    ) -> Course {
         let mut course = Course::default();
         let before = self.retries();
         let (mut gets, mut sets) = (Vec::new(), Vec::new());
@@ -126,27 +169,37 @@ impl Load {
             }
             let key = self.next_key();
             let is_set = number % SET_EVERY == 0;
-            let failure = match is_set {
-                true => self.set(key).err(),
-                false => match self.get(key) {
-                    Ok(Some(round)) => {
-                        course.stale += u64::from(round < self.rounds[key]);
-                        None
-                    }
-                    Ok(None) => {
-                        course.misses += 1;
-                        None
-                    }
-                    Err(why) => Some(why),
-                },
+            let (begun, retries) = (begin.elapsed(), self.retries());
+            let verdict = match is_set {
+                true => self.set(key).map(|()| Verdict::Fine),
+                false => self.get(key).map(|found| match found {
+                    Some(round) if round < self.rounds[key] => Verdict::Stale,
+                    Some(_) => Verdict::Fine,
+                    None => Verdict::Missed,
+                }),
             };
-            let took = (begin.elapsed() - due).as_nanos() as u64;
-            if is_set { &mut sets } else { &mut gets }.push(took);
+            let at = begin.elapsed();
+            let took = at - due;
+            if is_set { &mut sets } else { &mut gets }.push(took.as_nanos() as u64);
             course.operations += 1;
-            if let Some(why) = failure {
-                course.failed += 1;
+            let verdict = verdict.unwrap_or_else(|why| {
                 course.first_failure.get_or_insert(why);
+                Verdict::Failed
+            });
+            match verdict {
+                Verdict::Fine => {}
+                Verdict::Missed => course.misses += 1,
+                Verdict::Stale => course.stale += 1,
+                Verdict::Failed => course.failed += 1,
             }
+            note(Ended {
+                at,
+                is_set,
+                took,
+                inside: at - begun,
+                retried: self.retries() - retries,
+                verdict,
+            });
         }
         course.retried = self.retries() - before;
         gets.sort_unstable();
@@ -160,11 +213,22 @@ impl Load {
         course
     }
 
-    /// Reads every key: how many are missing, and how many are old.
+    /// Reads every key: how many are missing, and how many are old. A read that fails says
+    /// nothing of its key, and is repeated; one that fails again and again counts as missing.
     pub(super) fn check(&mut self) -> (u64, u64) {
         let (mut lost, mut stale) = (0, 0);
         for key in 0..self.rounds.len() {
-            match self.get(key) {
+            let mut found = self.get(key);
+            for _ in 0..CHECKS_MORE {
+                if found.is_ok() {
+                    break;
+                }
+                found = self.get(key);
+            }
+            if let Ok(None) | Err(_) = &found {
+                eprintln!("key {key} is not there: {found:?}, {:?}", self.last_miss);
+            }
+            match found {
                 Ok(Some(round)) => stale += u64::from(round < self.rounds[key]),
                 Ok(None) => lost += 1,
                 Err(why) => {
@@ -178,7 +242,7 @@ impl Load {
 }
 
 /// A percentile of sorted times.
-fn at(times: &[u64], share: f64) -> u64 {
+pub(super) fn at(times: &[u64], share: f64) -> u64 {
     let place = (times.len() as f64 * share) as usize;
     times.get(place).or(times.last()).copied().unwrap_or(0)
 }
