@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_LINKED_SEEDS and
-# SOAK_OPERATIONS can be set from outside.
+# SOAK_OPERATIONS can be set from outside; what scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
@@ -96,5 +96,6 @@ stage "quorum rules, by the model checker" \
 stage "specification, by TLC, in larger bounds" spec/check.py --soak --workers 2
 stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
+stage "rolling upgrade from the previous release, and downgrade" scripts/upgrade.sh
 stage "metrics and alert rules, by Prometheus' own tool" promtool
 stages_report
