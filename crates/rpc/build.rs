@@ -25,6 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "CommandStats",
         "DurationCount",
         "FaultCount",
+        "Corpus",
+        "Version",
     ] {
         config.type_attribute(
             format!("trefoil.v1.{message}"),

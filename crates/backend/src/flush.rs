@@ -47,11 +47,6 @@ pub enum FlushError {
         "the configuration in force (config id {0}) differs in more than a flush from the one that this backend serves: restart the backend"
     )]
     OtherConfig(u32),
-    /// Another corpus is served by others.
-    #[error(
-        "the cell was reloaded (config id {0}), this backend was not: run `trefoil cell reload` again"
-    )]
-    NotReloaded(u32),
     /// Every flush takes one.
     #[error("the cell's config ids are used up: start it anew")]
     NoConfigId,
@@ -105,11 +100,12 @@ impl State {
     pub(crate) fn catch_up(&self) -> Result<(), FlushError> {
         let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
         let current = self.config();
-        let is_reload = stored.mode.is_immutable()
-            && stored.life == current.life
-            && stored.flush_floor == current.flush_floor;
-        if is_reload && self.members.iter().any(|member| member.is_reloading()) {
-            // Its commit is on the way.
+        let is_reload = current.differs_by_reload(&stored) && stored.corpus != current.corpus;
+        if is_reload && stored.config_id > current.config_id {
+            // Its commit may be on the way; else it is fetched.
+            if !self.members.iter().any(|member| member.is_reloading()) {
+                self.note_newer(stored);
+            }
             return Ok(());
         }
         self.adopt(stored).map(drop)
@@ -125,9 +121,6 @@ impl State {
         }
         if id <= current.config_id {
             return Ok(current);
-        }
-        if current.differs_by_reload(&next) {
-            return Err(FlushError::NotReloaded(id));
         }
         if !current.differs_by_flush(&next) {
             return Err(FlushError::OtherConfig(id));

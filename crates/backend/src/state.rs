@@ -61,6 +61,8 @@ pub(crate) struct State {
     config: RwLock<Arc<CellConfig>>,
     /// Held while another configuration is adopted.
     adopting: Mutex<()>,
+    /// A configuration with a corpus that this process has not loaded, in force already.
+    newer: Mutex<Option<CellConfig>>,
     pub(crate) turns: Turns,
     pub(crate) behind: Arc<Behind>,
     /// Of a configuration store on other machines: it does not answer.
@@ -114,6 +116,7 @@ impl State {
             tls: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),
             adopting: Mutex::default(),
+            newer: Mutex::default(),
             turns: Turns::default(),
             behind,
             store_away: AtomicBool::new(false),
@@ -155,6 +158,18 @@ impl State {
 
     pub(crate) fn adopting(&self) -> MutexGuard<'_, ()> {
         self.adopting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another corpus is in force than is served here.
+    pub(crate) fn note_newer(&self, config: CellConfig) {
+        let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
+        *newer = Some(config);
+    }
+
+    /// The same, once.
+    pub(crate) fn take_newer(&self) -> Option<CellConfig> {
+        let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
+        newer.take()
     }
 
     pub(crate) fn doors(&self) -> MutexGuard<'_, Doors> {

@@ -237,6 +237,7 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
         flush_floor: Version::ZERO,
+        corpus: None,
     }
 }
 

@@ -358,6 +358,7 @@ impl Predecessor {
             layout_version: self.state.layout_version,
             takes_plain: true,
             placed,
+            config_id: 0,
         };
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;

@@ -14,7 +14,7 @@ use trefoil_layout::{KeyHasher, TopologyId, Version};
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Placed, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, v1};
-use trefoil_store::Recency;
+use trefoil_store::{PLACES, Recency};
 
 /// How long a call may take. Raising an epoch rewrites an index's headers; a page takes
 /// milliseconds.
@@ -174,22 +174,35 @@ impl Peer {
 
     async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
         let placed = values && self.memory.is_open();
-        let (mut page, named) = self.page(places.clone(), values, placed).await?;
+        let (mut page, named) = self.page(places.clone(), values, placed, 0).await?;
         let missed = match self.memory.read(&named, &mut page) {
             Missed::Places(missed) => missed,
-            Missed::All => return Ok(self.page(places, values, false).await?.0),
+            Missed::All => return Ok(self.page(places, values, false, 0).await?.0),
         };
         for places in missed {
-            add(&mut page, self.page(places, values, false).await?.0);
+            add(&mut page, self.page(places, values, false, 0).await?.0);
         }
         Ok(page)
     }
 
+    /// A page of an immutable corpus, from a place on, while it is served whole under
+    /// `config_id`.
+    pub(crate) async fn corpus_page(
+        &self,
+        from: u64,
+        config_id: u32,
+    ) -> Result<Page<Bytes>, Setback> {
+        let page = self.page(from..PLACES.end, true, false, config_id).await?;
+        Ok(page.0)
+    }
+
+    /// Under a configuration, if its number is not 0.
     async fn page(
         &self,
         places: Range<u64>,
         values: bool,
         placed: bool,
+        config_id: u32,
     ) -> Result<(Page<Bytes>, Vec<Placed>), Setback> {
         let request = v1::CopyItemsRequest {
             shard: self.name(),
@@ -199,6 +212,7 @@ impl Peer {
             layout_version: self.state.layout_version,
             takes_plain: true,
             placed,
+            config_id,
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;

@@ -21,6 +21,29 @@ pub(crate) fn is_plain(asked: u32, takes_plain: bool, own: u32) -> Result<bool, 
     }
 }
 
+/// Whether the corpus of that configuration is served here, whole, if one is named. If the
+/// answer is the same before and after something was read, that was of this corpus.
+pub(super) fn check_corpus(member: &Member, config_id: u32) -> Result<Option<u64>, Status> {
+    if config_id == 0 {
+        return Ok(None);
+    }
+    let whole = member
+        .standing
+        .as_ref()
+        .and_then(|standing| standing.whole());
+    if config_id == member.config_id() && whole.is_some() {
+        return Ok(whole);
+    }
+    Err(not_served(member, config_id))
+}
+
+pub(super) fn not_served(member: &Member, config_id: u32) -> Status {
+    Status::failed_precondition(format!(
+        "backend {} does not serve the corpus of config id {config_id}",
+        member.number
+    ))
+}
+
 /// The backend's own number of the shard that a request names.
 pub(super) fn shard(member: &Member, name: Option<&v1::ShardName>) -> Result<usize, Status> {
     let name = name.ok_or_else(|| Status::invalid_argument("the field \"shard\" is missing"))?;

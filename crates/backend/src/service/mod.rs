@@ -417,10 +417,13 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member_of(request.shard.as_ref())?;
         let shard = copy::shard(member, request.shard.as_ref())?;
-        let own_layout = self.state.layout_version;
-        Ok(Response::new(copy::items(
-            member, shard, request, own_layout,
-        )?))
+        let before = copy::check_corpus(member, request.config_id)?;
+        let page = copy::items(member, shard, request, self.state.layout_version)?;
+        // Another corpus may have taken its place meanwhile.
+        match copy::check_corpus(member, request.config_id)? == before {
+            true => Ok(Response::new(page)),
+            false => Err(copy::not_served(member, request.config_id)),
+        }
     }
 
     async fn hand_over(

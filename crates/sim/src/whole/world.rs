@@ -97,6 +97,7 @@ fn topology(rng: &Rng, life: u64, replicas: usize, backends: usize) -> Arc<Topol
         value_len_max: 1 << 16,
         eviction: "slru".to_owned(),
         flush_floor: Version::ZERO,
+        corpus: None,
     };
     Arc::new(Topology::new(Arc::new(config)))
 }

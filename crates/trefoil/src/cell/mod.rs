@@ -158,5 +158,10 @@ fn reload(address: &CellAddress, file: &Path, clear_first: bool) -> Outcome {
         "{} lines loaded, {} items on all backends together, config id {}",
         loaded.lines, loaded.items, loaded.config_id
     ))?;
+    for (backend, why) in &loaded.behind {
+        eprintln!(
+            "trefoil: backend {backend} has not said that it serves the new corpus ({why}); it serves nothing older, and gets it by itself: see `trefoil cell status`"
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -364,6 +364,7 @@ mod tests {
             value_len_max: 1 << 20,
             eviction: "slru".into(),
             flush_floor: Version::ZERO,
+            corpus: None,
         }
     }
 

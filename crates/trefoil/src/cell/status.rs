@@ -5,6 +5,7 @@ use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
+use trefoil_cell::CorpusId;
 use trefoil_client::{BackendStats, Cell, Options};
 use trefoil_rpc::v1::{MemberStats, RecoveryStats, RepairStats};
 
@@ -15,6 +16,9 @@ struct Status {
     config_id: u32,
     eviction: String,
     value_len_max: u64,
+    /// Of an immutable cell: what it is to serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corpus: Option<CorpusId>,
     backends: Vec<Backend>,
 }
 
@@ -62,6 +66,9 @@ struct Backend {
     /// Of one that repairs the shard of which it is the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<RepairStats>,
+    /// Of one of an immutable cell: what it serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corpus: Option<CorpusId>,
 }
 
 #[derive(Serialize)]
@@ -80,6 +87,7 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
         config_id: config.config_id,
         eviction: config.eviction.clone(),
         value_len_max: config.value_len_max,
+        corpus: config.corpus.clone(),
         backends: cell
             .stats()
             .into_iter()
@@ -204,6 +212,9 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
         },
         recovery: member.recovery,
         repair: member.repair,
+        corpus: member
+            .corpus
+            .and_then(|corpus| trefoil_cell::decode_corpus(&corpus).ok()),
     }
 }
 
@@ -212,6 +223,9 @@ fn print(status: &Status) -> Result<(), Failure> {
         "cell {}  {}  eviction {}  config id {}",
         status.cell, status.mode, status.eviction, status.config_id
     ))?;
+    if let Some(corpus) = &status.corpus {
+        print_line(&format!("corpus {corpus}"))?;
+    }
     print_line(
         "backend  state          pid        items   entries    resident       limit   evicted  expired",
     )?;
@@ -239,6 +253,11 @@ fn print(status: &Status) -> Result<(), Failure> {
             backend.evictions_capacity + backend.evictions_associativity,
             backend.expired,
         ))?;
+        if let (Some(corpus), Some(cell)) = (&backend.corpus, &status.corpus)
+            && corpus != cell
+        {
+            print_line(&format!("         serves another corpus: {corpus}"))?;
+        }
         if let Some(recovery) = &backend.recovery {
             print_line(&format!("         {}", recovery_line(recovery)))?;
         }

@@ -191,6 +191,7 @@ impl Replica {
                     layout_version: LAYOUT_VERSION.into(),
                     takes_plain: true,
                     placed: false,
+                    config_id: 0,
                 };
                 let mut client = self.client.clone();
                 let answer = within(PAGE_PATIENCE, client.copy_items(request)).await?;

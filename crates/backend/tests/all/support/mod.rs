@@ -99,6 +99,7 @@ impl Setup {
             value_len_max: self.value_len_max,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
+            corpus: None,
         };
         self.store.compare_and_swap(None, &config).unwrap();
         let server = Server::start(self.options, listeners)?;
