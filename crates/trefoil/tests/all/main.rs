@@ -24,6 +24,7 @@ mod packaging;
 mod read_path;
 mod readme;
 mod recovery;
+mod reload;
 mod repair;
 mod restarts;
 mod strangers;
