@@ -77,9 +77,7 @@ impl Readers {
             ];
             let mut reading: Vec<_> = clients
                 .into_iter()
-                .map(|mut client| {
-                    scope.spawn(move || shared.read_by(|key| read(&mut client, key)))
-                })
+                .map(|mut client| scope.spawn(move || shared.read_by(|key| read(&mut client, key))))
                 .collect();
             reading.push(scope.spawn(|| shared.read_asynchronously(&connected)));
             let stops = SaysStop(&readers.stop);
