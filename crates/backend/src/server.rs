@@ -162,6 +162,12 @@ impl Server {
         Arc::clone(&self.running.state.retirement)
     }
 
+    /// Why nothing is served here any more, where that is because another process was given
+    /// the backend's place.
+    pub fn place_taken(&self) -> Option<&str> {
+        self.running.state.place_taken.get().map(String::as_str)
+    }
+
     /// Where the RPC service listens over TCP.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp_address

@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) store_away: AtomicBool,
     /// What it says is not believed, or cannot be followed.
     pub(crate) store_refused: AtomicBool,
+    /// Why this process serves nothing any more, if its backend's place is another's.
+    pub(crate) place_taken: OnceLock<String>,
     stopping: AtomicBool,
     /// What only one process has that is this backend.
     pub(crate) doors: Mutex<Doors>,
@@ -121,6 +123,7 @@ impl State {
             behind,
             store_away: AtomicBool::new(false),
             store_refused: AtomicBool::new(false),
+            place_taken: OnceLock::new(),
             stopping: AtomicBool::new(false),
             doors: Mutex::default(),
             retirement: Arc::default(),

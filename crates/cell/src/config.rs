@@ -4,7 +4,7 @@ use crate::address::RpcAddress;
 use crate::corpus::CorpusId;
 use crate::mode::Mode;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use trefoil_layout::limits::{VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 use trefoil_layout::{HashKind, KeyHasher, Placement, TopologyId, Version};
 
@@ -226,6 +226,43 @@ impl CellConfig {
             ..self.clone()
         };
         same == *next && next.flush_floor >= self.flush_floor
+    }
+
+    /// The same cell with backend `number` at another process's addresses; `None` if
+    /// there is no config id left for it, or no such backend.
+    pub fn with_place(
+        &self,
+        number: u32,
+        addresses: &[RpcAddress],
+        fabric_socket: Option<&Path>,
+    ) -> Option<CellConfig> {
+        let config_id = self.config_id.checked_add(1)?;
+        let mut next = CellConfig {
+            config_id,
+            ..self.clone()
+        };
+        let place = next.backends.get_mut(number as usize)?;
+        *place = BackendConfig {
+            number,
+            addresses: addresses.to_vec(),
+            fabric_socket: fabric_socket.map(Path::to_owned),
+        };
+        (config_id != CONFIG_ID_CHANGING).then_some(next)
+    }
+
+    /// Whether `next` is this configuration but for places that have changed hands, and
+    /// for what flushes have changed: who keeps its own place goes on with it.
+    pub fn differs_by_places(&self, next: &CellConfig) -> bool {
+        let same = CellConfig {
+            config_id: next.config_id,
+            flush_floor: next.flush_floor,
+            backends: next.backends.clone(),
+            ..self.clone()
+        };
+        same == *next
+            && next.flush_floor >= self.flush_floor
+            && next.backends.len() == self.backends.len()
+            && !self.mode.is_immutable()
     }
 
     /// Whether `next` is this configuration but for what a reload of an immutable

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `mode` | `R=1`, `R=2`, `R=3.2` and what they imply |
 //! | `config` | the configuration and its validation |
+//! | `control` | who takes the place of a backend that is dead |
 //! | `corpus` | which corpus an immutable cell serves |
 //! | `flush` | which versions a flush makes invisible |
 //! | `address`, `etcd_address` | how people write cells and servers |
@@ -17,6 +18,7 @@
 
 mod address;
 mod config;
+pub mod control;
 mod corpus;
 mod etcd_address;
 mod flush;
@@ -42,7 +44,7 @@ pub use store::{
     EmbeddedStore, FileError, Incarnations, is_ending,
 };
 #[cfg(feature = "etcd")]
-pub use store::{EtcdSettings, EtcdStore, Held, TlsFiles};
+pub use store::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};
 pub use token::{
     TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
 };

@@ -155,9 +155,18 @@ impl Peer {
 
     async fn raise_epoch(&self, epoch: u32) -> Result<Standing, Setback> {
         let shard = self.name();
-        let request = v1::RaiseEpochRequest { shard, epoch };
+        let config_id = self.state.config().config_id;
+        let request = v1::RaiseEpochRequest {
+            shard,
+            epoch,
+            config_id,
+        };
         let mut client = self.client.clone();
-        let answer = self.call(client.raise_epoch(request)).await?;
+        let answer = self.call(client.raise_epoch(request)).await;
+        let answer = answer.inspect_err(|_| {
+            // It may know of a later configuration.
+            self.state.behind.notice();
+        })?;
         // From now on it is this memory that is meant.
         self.incarnation
             .store(answer.incarnation, Ordering::Relaxed);

@@ -150,6 +150,31 @@ impl RpcService {
         }
     }
 
+    /// Lets nobody raise an epoch who recovers under another configuration than the one in
+    /// force here: a place may have changed hands, and two processes must not vote in it.
+    async fn agree_on_config(&self, member: &Member, theirs: u32) -> Result<(), Status> {
+        if theirs == 0 {
+            // A release that does not say.
+            return Ok(());
+        }
+        let mut why = String::new();
+        if theirs > member.config_id() {
+            let state = Arc::clone(&self.state);
+            let followed = tokio::task::spawn_blocking(move || state.catch_up()).await;
+            let followed = followed
+                .map_err(|error| Status::internal(format!("looking for it failed: {error}")))?;
+            why = followed.map_or_else(|error| format!(" ({error})"), |()| String::new());
+        }
+        let ours = member.config_id();
+        if theirs == ours {
+            return Ok(());
+        }
+        let number = member.number;
+        Err(Status::failed_precondition(format!(
+            "backend {number} serves config id {ours}, not {theirs}: an epoch is raised only under the same configuration{why}"
+        )))
+    }
+
     fn count(&self, counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -398,6 +423,9 @@ impl Trefoil for RpcService {
         let member = Arc::clone(self.member_of(request.shard.as_ref())?);
         let shard = copy::shard(&member, request.shard.as_ref())?;
         let epoch = request.epoch;
+        if epoch > 0 {
+            self.agree_on_config(&member, request.config_id).await?;
+        }
         if epoch > member.store.epoch(shard) {
             let (state, member) = (Arc::clone(&self.state), Arc::clone(&member));
             tokio::spawn(recovery::pass_on(state, member, shard, epoch));

@@ -48,7 +48,7 @@ impl Revival {
     }
 
     /// Why a backend stays dead, if so.
-    fn hindrance(&self) -> Option<&'static str> {
+    fn hindrance(&self, number: u32) -> Option<&'static str> {
         if self.restart == Restart::Never {
             return Some("it is not restarted (--restart never): restart the whole cell");
         }
@@ -56,6 +56,11 @@ impl Revival {
         let config = self.home.registry().load().ok().flatten()?;
         if config.life != self.life {
             return Some("it is not restarted: the cell was started anew, by another `cell up`");
+        }
+        if self.home.other_holder(&config, number).is_some() {
+            return Some(
+                "it is not restarted: a spare has taken its place, and goes on as this backend",
+            );
         }
         None
     }
@@ -308,7 +313,7 @@ impl Backend {
         let is_soon = life.is_none_or(|life| life < LIFE_MIN);
         self.deaths = if is_soon { self.deaths + 1 } else { 1 };
         let backend = self.number;
-        if let Some(why) = revival.hindrance() {
+        if let Some(why) = revival.hindrance(self.number) {
             tracing::error!(backend, how, why, "a backend has died");
             self.state = State::Over;
             return;
@@ -343,7 +348,7 @@ impl Backend {
         }
         let number = self.number;
         // Something may have changed while it waited.
-        if let Some(why) = revival.hindrance() {
+        if let Some(why) = revival.hindrance(self.number) {
             tracing::error!(backend = number, why, "the backend stays dead");
             self.state = State::Over;
             return;

@@ -1,6 +1,7 @@
 //! `cell status`: what a cell holds and how it is.
 
 use crate::args::CellAddress;
+use crate::cell::places::{self, Places};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use serde::Serialize;
@@ -20,6 +21,9 @@ struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     corpus: Option<CorpusId>,
     backends: Vec<Backend>,
+    /// Of a cell that was asked for by its address in etcd.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    places: Option<Places>,
 }
 
 #[derive(Serialize, Default)]
@@ -93,6 +97,7 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
             .into_iter()
             .map(|answer| backend(&cell, answer))
             .collect(),
+        places: places(&address.cell),
     };
     for link in cell.client(Options::default()).carriers() {
         let number = link.backend;
@@ -112,6 +117,12 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn places(address: &str) -> Option<Places> {
+    let places = places::of(address)?;
+    let tell = |why: &String| eprintln!("trefoil: spares are not known: {why}");
+    places.inspect_err(tell).ok()
 }
 
 /// The state of a backend that answers.
@@ -275,6 +286,10 @@ fn print(status: &Status) -> Result<(), Failure> {
             let carrier = backend.carrier;
             print_line(&format!("         reached by {carrier}, not faster: {why}"))?;
         }
+    }
+    let lines = status.places.as_ref().map(places::lines);
+    for line in lines.unwrap_or_default() {
+        print_line(&line)?;
     }
     Ok(())
 }

@@ -146,6 +146,8 @@ impl Replica {
         let request = v1::RaiseEpochRequest {
             shard: self.name(shard, 0),
             epoch: 0,
+            // Nothing is raised.
+            config_id: 0,
         };
         let answer = within(HELLO_PATIENCE, client.raise_epoch(request)).await?;
         Ok(Standing {

@@ -7,6 +7,7 @@ mod assigner;
 mod bench;
 mod certs;
 mod commands;
+mod controller;
 mod dashboards;
 mod doctor;
 mod doors;
