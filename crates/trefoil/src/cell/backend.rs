@@ -64,12 +64,12 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         load: args.load,
         ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };
+    if store.is_remote() {
+        check_place(&home, number)?;
+    }
     if takes_over {
         let claim = || store.claim(number);
         return crate::serve::take_over(options, &listen, claim, "ready");
-    }
-    if store.is_remote() {
-        check_place(&home, number)?;
     }
     let lock = store.claim(number).map_err(Failure::of)?;
     if store.is_remote() {
