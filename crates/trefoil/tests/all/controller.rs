@@ -7,8 +7,9 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions};
+use trefoil_client::{Client, Lookup, MissReason, Mutated, Options, SetOptions};
 use trefoil_ports::EtcdProcess;
 
 /// A lease takes 10 s to end, and a loaded machine its time.
@@ -77,7 +78,7 @@ impl Place {
 struct Process {
     child: Child,
     /// When it said that it serves as a backend.
-    serves: std::sync::Arc<AtomicBool>,
+    serves: Arc<AtomicBool>,
 }
 
 impl Process {
@@ -95,8 +96,8 @@ impl Process {
         let line = lines.next().expect("it says ready").unwrap();
         let ready: Value = serde_json::from_str(line.strip_prefix("ready ").unwrap()).unwrap();
         assert_eq!(ready["pids"][0], child.id(), "{line}");
-        let serves = std::sync::Arc::<AtomicBool>::default();
-        let noted = std::sync::Arc::clone(&serves);
+        let serves = Arc::<AtomicBool>::default();
+        let noted = Arc::clone(&serves);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if line.starts_with("serves ") {
@@ -181,23 +182,36 @@ fn load(client: &mut Client, name: &str, stop: &AtomicBool) -> u64 {
     count
 }
 
+/// A starved machine may make an operation fail; what was acknowledged counts.
 fn set(client: &mut Client, key: &str, value: &str) {
-    let stored = client.set(key.as_bytes(), value.as_bytes(), SetOptions::default());
-    assert!(
-        matches!(stored, Ok(Mutated::Stored { .. })),
-        "{key}: {stored:?}"
-    );
+    eventually("a SET is acknowledged", || {
+        let stored = client.set(key.as_bytes(), value.as_bytes(), SetOptions::default());
+        matches!(stored, Ok(Mutated::Stored { .. })).then_some(())
+    });
 }
 
+/// The value is there: no miss but one for want of answers, and no other value.
 fn assert_hit(client: &mut Client, key: &str, value: &str) {
-    match client.get(key.as_bytes()) {
-        Ok(Lookup::Hit(hit)) => assert_eq!(hit.value, value.as_bytes(), "{key}"),
-        other => panic!("{key}: {other:?}"),
-    }
+    eventually("a GET is answered", || match client.get(key.as_bytes()) {
+        Ok(Lookup::Hit(hit)) => {
+            assert_eq!(hit.value, value.as_bytes(), "{key}");
+            Some(())
+        }
+        Ok(Lookup::Miss(miss)) if miss.reason == MissReason::Inquorate => None,
+        Ok(Lookup::Miss(miss)) => panic!("{key} is lost: {:?}", miss.reason),
+        Err(_) => None,
+    });
+}
+
+/// One at a time: each runs an etcd and up to eight processes.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
 fn a_spare_takes_a_dead_backends_place_and_nothing_is_lost() {
+    let _turn = alone();
     let place = Place::new();
     let cell = place.up(&[]);
     let spare = place.spare("spare", &[]);
@@ -267,6 +281,7 @@ fn a_spare_takes_a_dead_backends_place_and_nothing_is_lost() {
 /// it goes on, and its supervisor does not start it again.
 #[test]
 fn a_backend_that_hung_finds_its_place_taken() {
+    let _turn = alone();
     let place = Place::new();
     let cell = place.up(&["--restart", "always"]);
     let mut writer = client(&cell.address);
@@ -303,6 +318,7 @@ fn a_backend_that_hung_finds_its_place_taken() {
 /// changes nothing when it wakes up.
 #[test]
 fn of_two_controllers_one_decides() {
+    let _turn = alone();
     let place = Place::new();
     let cell = place.up(&[]);
     let one = place.controller(&[]);
@@ -359,6 +375,7 @@ fn of_two_controllers_one_decides() {
 
 #[test]
 fn the_only_copy_is_given_up_only_if_told() {
+    let _turn = alone();
     let place = Place::new();
     let cell = place.up(&["--mode", "R=1"]);
     let mut writer = client(&cell.address);
@@ -417,6 +434,7 @@ fn scrape(port: u16) -> String {
 
 #[test]
 fn mistakes_are_named() {
+    let _turn = alone();
     let place = Place::new();
     let address = place.address();
     let spare = |dir: &str, more: &[&str]| {
