@@ -222,7 +222,10 @@ impl Watch {
         }
         tracing::warn!("this controller decides no longer: its lease has ended");
         self.leadership = None;
-        lock(&self.figures).leads = false;
+        let mut figures = lock(&self.figures);
+        figures.leads = false;
+        // Told by whoever decides.
+        figures.hindrances.clear();
         false
     }
 
