@@ -5,13 +5,11 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trefoil_client::{Client, Lookup, MissReason, Mutated, SetOptions};
+use trefoil_client::{Client, Lookup, Mutated, SetOptions};
 
 use super::ScenarioError;
 
 const VALUE_LEN: usize = 1000;
-/// How often a read that failed is repeated in the end.
-const CHECKS_MORE: usize = 5;
 /// One SET among so many operations, at so many a second.
 const SET_EVERY: u64 = 21;
 pub(super) const OPS_PER_S: u64 = 21_000;
@@ -78,8 +76,6 @@ pub(super) struct Load {
     rounds: Vec<u32>,
     value: Vec<u8>,
     random: u64,
-    /// Why the last GET that found nothing did not.
-    last_miss: Option<MissReason>,
 }
 
 impl Load {
@@ -89,7 +85,6 @@ impl Load {
             rounds: vec![0; keys as usize],
             value: vec![7; VALUE_LEN],
             random: 0x9e37_79b9_7f4a_7c15,
-            last_miss: None,
         }
     }
 
@@ -123,10 +118,7 @@ impl Load {
                 .value
                 .first_chunk()
                 .map(|round| u32::from_le_bytes(*round))),
-            Ok(Lookup::Miss(miss)) => {
-                self.last_miss = Some(miss.reason);
-                Ok(None)
-            }
+            Ok(Lookup::Miss(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -213,22 +205,11 @@ impl Load {
         course
     }
 
-    /// Reads every key: how many are missing, and how many are old. A read that fails says
-    /// nothing of its key, and is repeated; one that fails again and again counts as missing.
+    /// Reads every key: how many are missing, and how many are old.
     pub(super) fn check(&mut self) -> (u64, u64) {
         let (mut lost, mut stale) = (0, 0);
         for key in 0..self.rounds.len() {
-            let mut found = self.get(key);
-            for _ in 0..CHECKS_MORE {
-                if found.is_ok() {
-                    break;
-                }
-                found = self.get(key);
-            }
-            if let Ok(None) | Err(_) = &found {
-                eprintln!("key {key} is not there: {found:?}, {:?}", self.last_miss);
-            }
-            match found {
+            match self.get(key) {
                 Ok(Some(round)) => stale += u64::from(round < self.rounds[key]),
                 Ok(None) => lost += 1,
                 Err(why) => {
