@@ -358,6 +358,9 @@ impl<D: AsRef<[u8]>> Handover<D> {
             }
             store.raise_epoch(shard, state.epoch);
         }
+        if mutants::is(Mutant::LastSkipped) {
+            self.strips.clear();
+        }
         Ok(())
     }
 
@@ -465,6 +468,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
             return;
         }
         self.phase = match self.phase {
+            Phase::First if mutants::is(Mutant::CompareSkipped) => Phase::Changes,
             Phase::First => {
                 self.walk_over_all(store, true);
                 Phase::Compare
