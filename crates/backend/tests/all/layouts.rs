@@ -50,6 +50,7 @@ impl Cell {
             value_len_max: 1 << 20,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
+            corpus: None,
         };
         store.compare_and_swap(None, &config).unwrap();
         Cell {

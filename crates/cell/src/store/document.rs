@@ -200,6 +200,7 @@ mod tests {
             value_len_max: 1 << 20,
             eviction: "lru".to_owned(),
             flush_floor: Version::new(5, 6, 7),
+            corpus: None,
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) fn config(mode: Mode, count: u32) -> CellConfig {
         value_len_max: 1 << 20,
         eviction: "slru".into(),
         flush_floor: Version::ZERO,
+        corpus: None,
     }
 }
 
