@@ -22,10 +22,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "RepairStats",
         "ResizeStats",
         "ResizeTaker",
+        "TakeoverStats",
         "GatewayStats",
         "CommandStats",
         "DurationCount",
         "FaultCount",
+        "Corpus",
+        "Version",
     ] {
         config.type_attribute(
             format!("trefoil.v1.{message}"),

@@ -137,7 +137,7 @@ fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samp
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 45] = [
+pub const METRICS: [MetricInfo; 46] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -223,6 +223,9 @@ pub const METRICS: [MetricInfo; 45] = [
         let takers = m.resize.as_ref().map_or(&[][..], |resize| &resize.takers);
         let sum: u64 = takers.iter().map(|taker| u64::from(taker.permille)).sum();
         one(sum / takers.len().max(1) as u64)
+    })),
+    counter("trefoil_copied_bytes", "Bytes of answers to those who copied from the backend: others that recovered, a successor", Member(|m| {
+        one(m.copied_bytes)
     })),
     gauge("trefoil_repair_backlog", "Keys on which replicas were seen to differ, and that wait to be looked at again or repaired", Member(|m| {
         one(repair(m).backlog)

@@ -16,6 +16,18 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         let what = "--keys, --clients and --rounds have to be above 0";
         return Err(Failure::Usage(what.to_owned()));
     }
+    if let Some(previous) = &args.previous
+        && !previous.is_file()
+    {
+        let what = format!(
+            "--previous {}: there is no such program",
+            previous.display()
+        );
+        return Err(Failure::Usage(what));
+    }
+    let previous = args.previous.map(std::path::absolute).transpose();
+    let previous =
+        previous.map_err(|e| Failure::doing("cannot find the previous release's program", e))?;
     let program =
         std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let wish = Wish {
@@ -29,6 +41,7 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         carriers: args.carriers,
         faults: args.faults.map(|faults| faults.0),
         mode: args.mode,
+        previous,
     };
     let report =
         histories(&program, &wish, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;

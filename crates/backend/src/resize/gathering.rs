@@ -336,6 +336,9 @@ struct Peer {
     new: ShardMap,
     old: ShardMap,
     client: Client,
+    hasher: trefoil_layout::KeyHasher,
+    /// Of data entries.
+    layout_version: u32,
 }
 
 impl Peer {
@@ -358,6 +361,8 @@ impl Peer {
             new: member.store.config().shards,
             old: ShardMap::new(config.placement(), number),
             client: trefoil_rpc::client(channel, Credentials::none()),
+            hasher: config.hash,
+            layout_version: LAYOUT_VERSION.into(),
         })
     }
 
@@ -403,15 +408,16 @@ impl Peer {
                     }),
                     ranges: ranges.collect(),
                     values,
-                    layout_version: LAYOUT_VERSION.into(),
+                    layout_version: self.layout_version,
                     of_backends: self.new.placement().backend_count(),
                     of_shard: self.new.shard(local),
                     ..v1::CopyItemsRequest::default()
                 };
                 let mut client = self.client.clone();
                 let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
-                let page = decode_page(page).map_err(|error| self.malformed(error))?;
-                Ok(Reply::Items(page))
+                let hasher = &self.hasher;
+                let page = decode_page(page, hasher).map_err(|error| self.malformed(error))?;
+                Ok(Reply::Items(page.0))
             }
         }
     }
@@ -422,7 +428,7 @@ impl Peer {
             life: self.life,
             resize: self.resize,
             step: step.into(),
-            layout_version: LAYOUT_VERSION.into(),
+            layout_version: self.layout_version,
             taker: self.taker,
             backends: self.new.placement().backend_count(),
             ..v1::ResizeRequest::default()
@@ -471,6 +477,8 @@ impl Peer {
                 config_id,
                 key: key.clone().into(),
                 life: self.life,
+                layout_version: self.layout_version,
+                takes_plain: false,
             };
             let mut client = self.client.clone();
             let answer = self.call(LONG_PATIENCE, client.peek(request)).await?;

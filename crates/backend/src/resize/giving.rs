@@ -2,7 +2,7 @@
 
 use crate::flush::FlushError;
 use crate::member::Member;
-use crate::service::copy::check_layout;
+use crate::service::copy::is_plain;
 use crate::state::State;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -158,7 +158,8 @@ pub(crate) fn step(
     let now = Instant::now();
     let mut part = member.resizing.lock();
     if step == ResizeStep::Begin {
-        check_layout(request.layout_version)?;
+        // `cell up` starts the new processes, with the program that the old ones run.
+        is_plain(request.layout_version, false, state.layout_version)?;
         return begin(state, member, request, &mut part, now);
     }
     let of = part.as_mut().filter(|of| of.resize == request.resize);

@@ -3,26 +3,51 @@
 
 use crate::clock;
 use crate::member::Member;
+use crate::recovery::encode_placed;
+use prost::Message as _;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 use tonic::Status;
 use trefoil_cell::BACKEND_COUNT_MAX;
 use trefoil_layout::Placement;
-use trefoil_layout::limits::LAYOUT_VERSION;
-use trefoil_recovery::{Data, Item};
-use trefoil_rpc::v1;
+use trefoil_recovery::{Data, Item, Page};
+use trefoil_rpc::{EntryForm, v1};
 use trefoil_store::PLACES;
 
 /// Ranges of places in one request, at most.
 const RANGES_MAX: usize = 4096;
 
-/// Whether data entries of another process can be taken as they lie: it may be of another
-/// release.
-pub(crate) fn check_layout(theirs: u32) -> Result<(), Status> {
-    match theirs == u32::from(LAYOUT_VERSION) {
-        true => Ok(()),
-        false => Err(Status::failed_precondition(format!(
-            "its data entries are of layout {LAYOUT_VERSION}, those of the process that asks of layout {theirs}: they cannot be copied between these releases"
-        ))),
+/// Whether data entries are told plain to who asks; refused if that is of another layout
+/// and does not take them so.
+pub(crate) fn is_plain(asked: u32, takes_plain: bool, own: u32) -> Result<bool, Status> {
+    let form = trefoil_rpc::entry_form(asked, takes_plain, own);
+    match form {
+        Ok(form) => Ok(form == EntryForm::Plain),
+        Err(other) => Err(Status::failed_precondition(other.to_string())),
     }
+}
+
+/// Whether the corpus of that configuration is served here, whole, if one is named. If the
+/// answer is the same before and after something was read, that was of this corpus.
+pub(super) fn check_corpus(member: &Member, config_id: u32) -> Result<Option<u64>, Status> {
+    if config_id == 0 {
+        return Ok(None);
+    }
+    let whole = member
+        .standing
+        .as_ref()
+        .and_then(|standing| standing.whole());
+    if config_id == member.config_id() && whole.is_some() {
+        return Ok(whole);
+    }
+    Err(not_served(member, config_id))
+}
+
+pub(super) fn not_served(member: &Member, config_id: u32) -> Status {
+    Status::failed_precondition(format!(
+        "backend {} does not serve the corpus of config id {config_id}",
+        member.number
+    ))
 }
 
 /// The backend's own number of the shard that a request names.
@@ -77,51 +102,83 @@ pub(super) fn raise_epoch(
     })
 }
 
-/// A page. `None` if a request names a shard of a cell that cannot be, or more ranges than
-/// anybody asks for.
+/// A page. Values are plain for one whose data entries have another layout than
+/// `own_layout`.
 pub(super) fn items(
     member: &Member,
     shard: usize,
     request: &v1::CopyItemsRequest,
-) -> Option<v1::CopyItemsResponse> {
+    own_layout: u32,
+) -> Result<v1::CopyItemsResponse, Status> {
+    let is_plain =
+        request.values && is_plain(request.layout_version, request.takes_plain, own_layout)?;
+    let hasher = &member.store.config().hasher;
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
     let (now, store) = (clock::now(), &member.store);
-    let page = if request.of_backends == 0 && request.ranges.is_empty() {
-        trefoil_recovery::items(store, now, shard, places, request.values)
+    let is_chosen = request.of_backends != 0 || !request.ranges.is_empty();
+    let (page, placed) = if is_chosen {
+        (chosen(member, shard, request, places)?, Vec::new())
+    } else if request.values && request.placed && !is_plain {
+        trefoil_recovery::placed(store, now, shard, places)
     } else {
-        let copies = store.config().shards.placement().copy_count();
-        let count = request.of_backends;
-        let is_cell = (copies..=BACKEND_COUNT_MAX).contains(&(count as usize));
-        if request.ranges.len() > RANGES_MAX || count != 0 && !is_cell {
-            return None;
-        }
-        let placement = (count != 0).then(|| Placement::new(copies, count));
-        let is_wanted = |hash| placement.is_none_or(|p| p.first(hash) == request.of_shard);
-        let ranges = request.ranges.iter();
-        let mut ranges: Vec<_> = ranges
-            .map(|range| range.from.min(PLACES.end)..range.until.min(PLACES.end))
-            .collect();
-        if ranges.is_empty() {
-            ranges.push(places);
-        }
-        trefoil_recovery::items_at(store, now, shard, &ranges, request.values, &is_wanted)
+        let page = trefoil_recovery::items(store, now, shard, places, request.values);
+        (page, Vec::new())
     };
     let item = |item: Item<Vec<u8>>| {
         let (data, key) = match item.data {
             Data::Whole(data) => (data, Vec::new()),
             Data::Long { key } => (Vec::new(), key),
         };
-        v1::CopiedItem {
+        let mut copied = v1::CopiedItem {
             version: Some(trefoil_rpc::encode_version(item.version)),
             data: data.into(),
             key: key.into(),
             recency: item.recency.bits().into(),
+            plain: None,
+        };
+        if is_plain {
+            trefoil_rpc::make_item_plain(&mut copied, hasher);
         }
+        copied
     };
-    Some(v1::CopyItemsResponse {
+    let response = v1::CopyItemsResponse {
         next: page.next,
         epoch: page.epoch,
         items: page.items.into_iter().map(item).collect(),
         held: trefoil_rpc::encode_held(&page.held),
-    })
+        placed: encode_placed(&placed),
+    };
+    let read = placed.iter().map(|placed| placed.pointer.len() as u64);
+    let len = response.encoded_len() as u64 + read.sum::<u64>();
+    member.copied_bytes.fetch_add(len, Ordering::Relaxed);
+    Ok(response)
+}
+
+/// A page of the keys that a new backend of a cell of another size will hold, at the places
+/// that it names.
+fn chosen(
+    member: &Member,
+    shard: usize,
+    request: &v1::CopyItemsRequest,
+    places: Range<u64>,
+) -> Result<Page<Vec<u8>>, Status> {
+    let (now, store) = (clock::now(), &member.store);
+    let copies = store.config().shards.placement().copy_count();
+    let count = request.of_backends;
+    let is_cell = (copies..=BACKEND_COUNT_MAX).contains(&(count as usize));
+    if request.ranges.len() > RANGES_MAX || count != 0 && !is_cell {
+        return Err(Status::invalid_argument("no such cell, or too many ranges"));
+    }
+    let placement = (count != 0).then(|| Placement::new(copies, count));
+    let is_wanted = |hash| placement.is_none_or(|p| p.first(hash) == request.of_shard);
+    let ranges = request.ranges.iter();
+    let mut ranges: Vec<_> = ranges
+        .map(|range| range.from.min(PLACES.end)..range.until.min(PLACES.end))
+        .collect();
+    if ranges.is_empty() {
+        ranges.push(places);
+    }
+    let values = request.values;
+    let page = trefoil_recovery::items_at(store, now, shard, &ranges, values, &is_wanted);
+    Ok(page)
 }

@@ -1,6 +1,7 @@
 //! Each backend is moved to another process in turn, at R=3.2 and at R=1 with a spare,
 //! while a load goes on. Nobody may notice.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,13 +46,25 @@ pub struct PlannedReport {
     pub one: PlannedFigures,
 }
 
+/// The same of upgrades from the previous release to this one, and back.
+#[derive(Debug, Clone, Serialize)]
+pub struct UpgradeReport {
+    /// R=3.2.
+    pub three: PlannedFigures,
+    /// R=1; a spare takes a backend over, too.
+    pub one: PlannedFigures,
+}
+
 impl PlannedFigures {
+    /// Every operation did what it should: no GET missed what was written before.
+    fn is_kept(&self) -> bool {
+        let nothing = |course: &Course| course.failed + course.misses + course.stale == 0;
+        nothing(&self.before) && nothing(&self.during) && self.lost + self.stale == 0
+    }
+
     fn is_clean(&self) -> bool {
         let (before, during) = (&self.before, &self.during);
-        let nothing = |course: &Course| course.failed + course.misses + course.stale == 0;
-        nothing(before)
-            && nothing(during)
-            && self.lost + self.stale == 0
+        self.is_kept()
             && during.get_p999_ns <= P999_NS.max(P999_FACTOR * before.get_p999_ns)
             && during.retried * RETRIED_SHARE < during.operations
     }
@@ -64,21 +77,49 @@ impl PlannedReport {
     }
 }
 
+impl UpgradeReport {
+    /// Nothing failed, was missed, old or lost.
+    pub fn is_clean(&self) -> bool {
+        self.three.is_kept() && self.one.is_kept()
+    }
+}
+
+/// Has a cell of the previous release upgraded to this one and downgraded again, in both
+/// modes. [`ScenarioOptions::previous`] has to be given.
+pub fn upgrade(
+    options: &ScenarioOptions,
+    progress: Progress<'_>,
+) -> Result<UpgradeReport, ScenarioError> {
+    options.pin()?;
+    if options.previous.is_none() {
+        let why = "which release's program is upgraded?";
+        return Err(ScenarioError::Course(why.to_owned()));
+    }
+    let (three, one) = both(options, "upgrade", progress)?;
+    Ok(UpgradeReport { three, one })
+}
+
 /// Moves all backends, in both modes.
 pub fn planned(
     options: &ScenarioOptions,
     progress: Progress<'_>,
 ) -> Result<PlannedReport, ScenarioError> {
     options.pin()?;
-    let (three, one) = (("R=3.2", "0"), ("R=1", "1"));
-    Ok(PlannedReport {
-        three: figures(options, three, "planned", progress, &|address| {
-            moves(options, address, "R=3.2")
-        })?,
-        one: figures(options, one, "planned", progress, &|address| {
-            moves(options, address, "R=1")
-        })?,
-    })
+    let (three, one) = both(options, "planned", progress)?;
+    Ok(PlannedReport { three, one })
+}
+
+/// R=3.2, and R=1 with a spare.
+fn both(
+    options: &ScenarioOptions,
+    name: &str,
+    progress: Progress<'_>,
+) -> Result<(PlannedFigures, PlannedFigures), ScenarioError> {
+    let mut of = |mode, spares| {
+        let moves = |address: &str| moves(options, address, mode);
+        figures(options, (mode, spares), name, progress, &moves)
+    };
+    Ok((of("R=3.2", "0")?, of("R=1", "1")?))
 }
 
 /// A cell of three backends in this mode, with so many spares, under a load while
@@ -99,6 +140,11 @@ pub(super) fn figures(
         processes: true,
         more: more.map(str::to_owned).to_vec(),
         is_silent: true,
+        program: options
+            .previous
+            .as_ref()
+            .unwrap_or(&options.program)
+            .clone(),
         ..options.server(mode, memory)
     })?;
     let cell = Cell::connect(&server.address)?;
@@ -137,28 +183,9 @@ pub(super) fn figures(
     })
 }
 
-/// Moves all, as an operator does; how long that took, in seconds.
-fn moves(options: &ScenarioOptions, address: &str, mode: &str) -> Result<f64, String> {
-    let begin = Instant::now();
-    let run = |arguments: &[&str]| order(options, address, arguments);
-    match mode {
-        "R=1" => (0..BACKENDS).try_for_each(|number| {
-            let number = number.to_string();
-            run(&["drain", &number])?;
-            run(&["undrain", &number])
-        })?,
-        _ => run(&["restart"])?,
-    }
-    Ok(begin.elapsed().as_secs_f64())
-}
-
-/// Gives an order to a cell, and waits for its end.
-pub(super) fn order(
-    options: &ScenarioOptions,
-    address: &str,
-    arguments: &[&str],
-) -> Result<(), String> {
-    let mut command = Command::new(&options.program);
+/// Gives a cell's `cell up` an order, as an operator does; why it failed, if it did.
+pub(super) fn order(program: &Path, address: &str, arguments: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(program);
     command
         .arg("cell")
         .args(arguments)
@@ -169,4 +196,30 @@ pub(super) fn order(
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
     }
+}
+
+/// Moves all, as an operator does; how long that took, in seconds.
+fn moves(options: &ScenarioOptions, address: &str, mode: &str) -> Result<f64, String> {
+    let begin = Instant::now();
+    let run = |arguments: &[&str]| order(&options.program, address, arguments);
+    if let Some(previous) = &options.previous {
+        for program in [&options.program, previous] {
+            let binary = program.display().to_string();
+            run(&["upgrade", "--binary", &binary])?;
+            if mode == "R=1" {
+                run(&["drain", "1"])?;
+                run(&["undrain", "1"])?;
+            }
+        }
+        return Ok(begin.elapsed().as_secs_f64());
+    }
+    match mode {
+        "R=1" => (0..BACKENDS).try_for_each(|number| {
+            let number = number.to_string();
+            run(&["drain", &number])?;
+            run(&["undrain", &number])
+        })?,
+        _ => run(&["restart"])?,
+    }
+    Ok(begin.elapsed().as_secs_f64())
 }

@@ -6,6 +6,7 @@
 //! | `plan` | what a round consists of, drawn from a seed or given |
 //! | `round` | starts cell, gateway and workers, and collects their logs |
 //! | `faults` | what goes wrong meanwhile |
+//! | `upgrade` | another release takes over meanwhile, and gives back |
 //! | `worker` | one client's process |
 //! | `native`, `memcached` | how it reaches the cell |
 //! | `report` | many rounds, and what is printed of them |
@@ -16,10 +17,12 @@ mod native;
 mod plan;
 mod report;
 mod round;
+mod upgrade;
 mod worker;
 
 pub use plan::{CarrierKind, Fault, Lens, PlanError, RoundPlan, Wish};
 pub use report::{HistoriesReport, histories};
+pub use upgrade::{HitRatio, UpgradeFigures};
 pub use worker::{WORKER_COMMAND, run_worker};
 
 /// Why there is no history.

@@ -7,6 +7,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Operations of a round, unless fewer are asked for.
@@ -178,6 +179,8 @@ pub struct Wish {
     pub faults: Option<Vec<Fault>>,
     /// `R=1` or `R=3.2`.
     pub mode: Option<String>,
+    /// The program of another release, between which and this one backends move to and fro.
+    pub previous: Option<PathBuf>,
 }
 
 /// One round.
@@ -201,7 +204,19 @@ pub struct RoundPlan {
     pub carriers: Vec<CarrierKind>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// The program of another release, if backends move to it and back.
+    pub previous: Option<PathBuf>,
 }
+
+/// Of a round with another release: everything fits, so that no hit is lost but by it.
+const UPGRADE_SHAPE: (u32, Lens, u64) = (
+    1_000,
+    Lens {
+        min: 24,
+        max: 100_000,
+    },
+    256 << 20,
+);
 
 /// Keys, lengths and memory that make a round interesting: one or two keys on
 /// which all meet, and corpora larger than the memory.
@@ -264,7 +279,10 @@ impl Wish {
     fn round(&self, seed: u64, operations: u64) -> RoundPlan {
         let mut rng = SmallRng::seed_from_u64(seed);
         // Neighbouring seeds have different shapes.
-        let shape = SHAPES[(seed % SHAPES.len() as u64) as usize];
+        let shape = match self.previous {
+            Some(_) => UPGRADE_SHAPE,
+            None => SHAPES[(seed % SHAPES.len() as u64) as usize],
+        };
         let mode = match self.mode.as_deref() {
             Some("R=1") => "R=1",
             Some(_) => "R=3.2",
@@ -282,7 +300,17 @@ impl Wish {
             // The only copy has nobody to take over from it.
             faults.retain(|fault| !matches!(fault, Fault::Kill | Fault::Restart));
         }
+        if self.previous.is_some() {
+            // What clients notice is to be the upgrade's alone.
+            faults.clear();
+        }
         let clients = rng.random_range(4..=10);
+        let carriers = (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec());
+        // One of each release by each way.
+        let clients = match self.previous {
+            Some(_) => 2 * carriers.len(),
+            None => clients,
+        };
         RoundPlan {
             seed,
             operations,
@@ -291,8 +319,9 @@ impl Wish {
             keys: self.keys.unwrap_or(shape.0),
             value_len: self.value_len.unwrap_or(shape.1),
             clients: self.clients.unwrap_or(clients),
-            carriers: (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec()),
+            carriers,
             faults: self.faults.clone().unwrap_or(faults),
+            previous: self.previous.clone(),
         }
     }
 }
@@ -320,6 +349,9 @@ impl RoundPlan {
             true => "none".to_owned(),
             false => names(&self.faults),
         };
+        let previous = self.previous.as_ref().map_or_else(String::new, |previous| {
+            format!(" --previous {}", previous.display())
+        });
         format!(
             "trefoil histories --seed {} --rounds 1 --operations {} --mode {} --memory {} \
              --keys {} --value-len {} --clients {} --carriers {} --faults {faults}",
@@ -331,7 +363,7 @@ impl RoundPlan {
             self.value_len,
             self.clients,
             names(&self.carriers),
-        )
+        ) + &previous
     }
 }
 
@@ -361,6 +393,25 @@ mod tests {
         assert_eq!((round.keys, round.mode), (3, "R=1"));
         assert_eq!(round.operations, 1_000_000);
         assert!(round.command().ends_with("--faults none"));
+    }
+
+    #[test]
+    fn a_round_with_another_release_has_nothing_else_go_wrong() {
+        let wish = Wish {
+            operations: 500_000,
+            seed: 3,
+            previous: Some("/old".into()),
+            ..Wish::default()
+        };
+        for round in wish.rounds() {
+            assert!(round.faults.is_empty());
+            assert_eq!(round.clients, 2 * CarrierKind::ALL.len());
+            let command = round.command();
+            assert!(
+                command.ends_with("--faults none --previous /old"),
+                "{command}"
+            );
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::RecordError;
 use super::plan::{CarrierKind, Fault, RoundPlan, Wish};
 use super::round::{Recorded, run};
+use super::upgrade::UpgradeFigures;
 use crate::check::{Findings, Rule, Violation, check};
 use crate::damage::damage;
 use crate::event::{Event, Kind, Outcome};
@@ -40,6 +41,9 @@ pub struct HistoriesReport {
     pub faults: BTreeMap<Fault, u64>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
+    /// What came of another release's taking over and giving back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upgrades: Option<UpgradeFigures>,
     /// Histories broken on purpose, and how many of them the check noticed.
     pub damages: usize,
     /// See `damages`.
@@ -84,6 +88,15 @@ impl HistoriesReport {
             *self.outcomes.entry(name).or_default() += count;
         }
         self.recoveries += recorded.recoveries;
+        if let Some(upgraded) = recorded.upgraded {
+            let mut figures = UpgradeFigures::default();
+            figures.add(upgraded, &recorded.events);
+            let troubles = figures.trouble();
+            let all = self.upgrades.get_or_insert_default();
+            all.add(upgraded, &recorded.events);
+            self.troubles
+                .extend(troubles.map(|trouble| format!("{trouble} ({})", plan.command())));
+        }
         for (fault, count) in &recorded.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
@@ -140,6 +153,9 @@ impl HistoriesReport {
         let recoveries = self.recoveries;
         let faults = list(faults.collect());
         let _ = writeln!(text, "faults      {faults}; {recoveries} recoveries");
+        if let Some(upgrades) = &self.upgrades {
+            let _ = writeln!(text, "upgrades    {}", upgrades.text());
+        }
         let _ = writeln!(
             text,
             "checked     {} hits held against something older; {} of {} damages to good histories noticed",

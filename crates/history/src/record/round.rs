@@ -3,6 +3,7 @@
 use super::RecordError;
 use super::faults::Faults;
 use super::plan::{CarrierKind, Fault, RoundPlan};
+use super::upgrade::{Programs, Release, Upgraded, Upgrades};
 use super::worker::{WORKER_COMMAND, WorkerPlan};
 use crate::event::Event;
 use crate::log::{LogReader, RECORD_LEN};
@@ -35,6 +36,8 @@ pub(super) struct Recorded {
     pub faults: BTreeMap<Fault, u64>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
+    /// Of a round with another release.
+    pub upgraded: Option<Upgraded>,
     /// What went wrong and should not have.
     pub troubles: Vec<String>,
     pub seconds: f64,
@@ -43,6 +46,7 @@ pub(super) struct Recorded {
 struct Worker {
     child: Child,
     client: u32,
+    release: Release,
     log: PathBuf,
 }
 
@@ -52,9 +56,10 @@ pub(super) struct Round<'a> {
     pub server: Server,
     pub cell: Cell,
     pub rng: SmallRng,
-    program: &'a Path,
+    programs: Programs<'a>,
     dir: TempDir,
-    gateway: Option<Door>,
+    /// One of each release.
+    gateways: Vec<(Release, Door)>,
     workers: Vec<Worker>,
     ended: Vec<PathBuf>,
     carriers: BTreeMap<u32, CarrierKind>,
@@ -66,12 +71,17 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
     let begin = Instant::now();
     let mut round = Round::start(program, plan)?;
     let mut faults = Faults::new(plan);
+    let first = Release::first(plan.seed);
+    let mut upgrades = Upgrades::new(round.programs, first);
     let mut troubles = Vec::new();
     let mut last = (0, Instant::now());
     loop {
         std::thread::sleep(LOOK_PERIOD);
         let done = round.operations();
-        if done >= plan.operations {
+        let moves = upgrades
+            .as_ref()
+            .is_some_and(|upgrades| !upgrades.is_over());
+        if done >= plan.operations && !moves {
             break;
         }
         if done > last.0 {
@@ -80,11 +90,18 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
             troubles.push(format!("no operation has ended for {PROGRESS_PATIENCE:?}"));
             break;
         }
-        faults.step(&mut round, done as f64 / plan.operations.max(1) as f64)?;
+        let share = done as f64 / plan.operations.max(1) as f64;
+        faults.step(&mut round, share)?;
+        if let Some(upgrades) = &mut upgrades {
+            upgrades.step(&mut round, share)?;
+        }
         round.look_after_workers(&mut troubles);
     }
     round.check_servers(&faults, &mut troubles);
     troubles.extend(faults.trouble().cloned());
+    let upgrades = upgrades.as_ref();
+    troubles.extend(upgrades.and_then(|upgrades| upgrades.trouble().cloned()));
+    let upgraded = upgrades.and_then(Upgrades::done);
     let recoveries = faults.recoveries();
     faults.end();
     let (events, carriers) = round.end(faults.events(), &mut troubles)?;
@@ -93,6 +110,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         carriers,
         faults: faults.counts(),
         recoveries,
+        upgraded,
         troubles,
         seconds: begin.elapsed().as_secs_f64(),
     })
@@ -104,21 +122,30 @@ impl<'a> Round<'a> {
             .prefix("trefoil-histories-")
             .tempdir()
             .map_err(RecordError::doing("making a folder for the logs"))?;
+        let programs = Programs {
+            present: program,
+            previous: plan.previous.as_deref(),
+        };
+        // As often as may be: what it does to keys is to be in the histories.
+        let mut more = vec!["--repair-interval", "1s"];
+        if plan.previous.is_some() {
+            more.extend(["--backends", "3", "--spares", "1"]);
+        }
+        let first = programs.of(Release::first(plan.seed));
         let server = Server::start(&ServerOptions {
             processes: true,
             is_silent: true,
             dir: Some(dir.path().join("cell")),
-            // As often as may be: what it does to keys is to be in the histories.
-            more: vec!["--repair-interval".to_owned(), "1s".to_owned()],
-            ..ServerOptions::new(program, plan.mode, plan.memory)
+            more: more.into_iter().map(str::to_owned).collect(),
+            ..ServerOptions::new(first, plan.mode, plan.memory)
         })?;
         let cell = Cell::connect(&server.address)?;
         let mut round = Round {
             plan,
             cell,
             rng: SmallRng::seed_from_u64(plan.seed ^ 0x51D),
-            program,
-            gateway: None,
+            programs,
+            gateways: Vec::new(),
             workers: Vec::new(),
             ended: Vec::new(),
             carriers: BTreeMap::new(),
@@ -130,42 +157,59 @@ impl<'a> Round<'a> {
             round.restart_gateway()?;
         }
         for at in 0..plan.clients {
-            round.start_worker(plan.carriers[at % plan.carriers.len()])?;
+            let carriers = plan.carriers.len();
+            let release = match at / carriers % 2 {
+                0 => Release::Present,
+                _ => Release::Previous,
+            };
+            round.start_worker(plan.carriers[at % carriers], release)?;
         }
         Ok(round)
     }
 
     pub(super) fn program(&self) -> &Path {
-        self.program
+        self.programs.present
     }
 
     pub(super) fn cell_dir(&self) -> PathBuf {
         self.dir.path().join("cell")
     }
 
-    fn gateway_file(&self) -> PathBuf {
-        self.dir.path().join("gateway")
+    fn gateway_file(&self, release: Release) -> PathBuf {
+        self.dir.path().join(match release {
+            Release::Present => "gateway",
+            Release::Previous => "gateway-previous",
+        })
     }
 
-    /// Kills the gateway, if there is one, and starts one on another port.
+    /// Kills the gateways, if there are any, and starts one of each release, on another
+    /// port.
     pub(super) fn restart_gateway(&mut self) -> Result<(), RecordError> {
-        if let Some(old) = self.gateway.take() {
+        for (_, old) in self.gateways.drain(..) {
             super::faults::signal(old.pid, rustix::process::Signal::KILL);
         }
-        let door = Door::start(self.program, &self.server.address, None)?;
+        self.start_gateway(Release::Present)?;
+        match self.programs.previous {
+            Some(_) => self.start_gateway(Release::Previous),
+            None => Ok(()),
+        }
+    }
+
+    fn start_gateway(&mut self, release: Release) -> Result<(), RecordError> {
+        let door = Door::start(self.programs.of(release), &self.server.address, None)?;
         let address = door
             .memcached
             .ok_or_else(|| RecordError::Course("the gateway has no memcached door".to_owned()))?;
         // A reader sees the old address or the new one.
         let fresh = self.dir.path().join("gateway.new");
         std::fs::write(&fresh, address.to_string())
-            .and_then(|()| std::fs::rename(&fresh, self.gateway_file()))
+            .and_then(|()| std::fs::rename(&fresh, self.gateway_file(release)))
             .map_err(RecordError::doing("writing down the gateway's address"))?;
-        self.gateway = Some(door);
+        self.gateways.push((release, door));
         Ok(())
     }
 
-    fn start_worker(&mut self, carrier: CarrierKind) -> Result<(), RecordError> {
+    fn start_worker(&mut self, carrier: CarrierKind, release: Release) -> Result<(), RecordError> {
         let client = self.next_client;
         self.next_client += 1;
         let log = self.dir.path().join(format!("client-{client}"));
@@ -174,7 +218,11 @@ impl<'a> Round<'a> {
             seed: self.rng.random(),
             carrier,
             cell: self.server.address.clone(),
-            gateway: self.gateway_file(),
+            // A client of one release by a gateway of the other.
+            gateway: self.gateway_file(match self.programs.previous {
+                Some(_) => release.other(),
+                None => release,
+            }),
             log: log.clone(),
             keys: self.plan.keys,
             counters: self.plan.counters(),
@@ -183,7 +231,7 @@ impl<'a> Round<'a> {
         };
         let text = serde_json::to_string(&plan)
             .map_err(|e| RecordError::Course(format!("a worker's plan: {e}")))?;
-        let mut child = Command::new(self.program)
+        let mut child = Command::new(self.programs.of(release))
             .arg(WORKER_COMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -193,7 +241,12 @@ impl<'a> Round<'a> {
             writeln!(stdin, "{text}").map_err(RecordError::doing("telling a worker its plan"))?;
         }
         self.carriers.insert(client, carrier);
-        self.workers.push(Worker { child, client, log });
+        self.workers.push(Worker {
+            child,
+            client,
+            release,
+            log,
+        });
         Ok(())
     }
 
@@ -208,7 +261,7 @@ impl<'a> Round<'a> {
         let _ = worker.child.wait();
         self.ended.push(worker.log);
         let carrier = self.carriers[&worker.client];
-        self.start_worker(carrier)?;
+        self.start_worker(carrier, worker.release)?;
         Ok(true)
     }
 
@@ -244,10 +297,8 @@ impl<'a> Round<'a> {
                 troubles.push(format!("backend {number} has died by itself"));
             }
         }
-        if let Some(gateway) = &self.gateway
-            && !is_running(gateway.pid)
-        {
-            troubles.push("the gateway has died by itself".to_owned());
+        if self.gateways.iter().any(|(_, door)| !is_running(door.pid)) {
+            troubles.push("a gateway has died by itself".to_owned());
         }
     }
 

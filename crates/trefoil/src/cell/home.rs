@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use std::path::Path;
 use std::sync::Arc;
 use trefoil_cell::{
-    BackendConfig, BackendRegistry, CellAddress, ConfigStoreError, DirectoryStore, EtcdAddress,
-    EtcdSettings, EtcdStore,
+    BackendConfig, BackendRegistry, CellAddress, CellConfig, ConfigStoreError, DirectoryStore,
+    EtcdAddress, EtcdSettings, EtcdStore,
 };
 
 /// See the module.
@@ -68,6 +68,14 @@ impl Home {
             })
         };
         (0..count).map(backend).collect()
+    }
+
+    /// Where the process is that has a backend's place, if that is none of this directory.
+    pub(super) fn other_holder(&self, config: &CellConfig, number: u32) -> Option<String> {
+        let addresses = &config.backend(number)?.addresses;
+        let own = self.directory.rpc_socket(number).ok()?;
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        (!addresses.contains(&own)).then(|| texts.join(", "))
     }
 
     /// As clients name the cell.

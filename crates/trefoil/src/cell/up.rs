@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
-use trefoil_cell::{CellConfig, Mode};
+use trefoil_cell::{CellConfig, CorpusDigester, CorpusId, Mode};
 use trefoil_layout::{KeyHasher, Version};
 
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
@@ -33,6 +33,8 @@ pub(super) const BACKEND_COUNT_MAX: u32 = 256;
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// The same while backends are moved.
 const PLAN_PERIOD: Duration = Duration::from_millis(5);
+/// Client id of the versions that a corpus' items get: no client draws 0 bits.
+const CORPUS_LOADER_ID: u64 = 1;
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -74,16 +76,13 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         }
         _ => {}
     }
-    if let Some(file) = &args.load {
-        std::fs::File::open(file)
-            .map_err(|e| Failure::doing(format!("cannot read {}", file.display()), e))?;
-    }
+    let corpus = args.load.as_deref().map(corpus).transpose()?;
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     let metrics = crate::serve::metrics_address(metrics)?;
     crate::logging::start();
-    let home = configure(&args, dir, mode, count)?;
+    let home = configure(&args, dir, (mode, corpus), count)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -104,8 +103,30 @@ fn backends_before(dir: &Path, store: Option<&str>, mode: Mode) -> Option<u32> {
     (config.mode == mode).then_some(config.backends.len() as u32)
 }
 
+/// What the file of an immutable cell is.
+fn corpus(file: &Path) -> Result<CorpusId, Failure> {
+    let fail = |e| Failure::doing(format!("cannot read {}", file.display()), e);
+    let (digest, len) = std::fs::File::open(file)
+        .and_then(CorpusDigester::of)
+        .map_err(fail)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ns = now.map_err(Failure::of)?.as_nanos() as u64;
+    let path = std::path::absolute(file).map_err(fail)?;
+    Ok(CorpusId {
+        digest,
+        len,
+        first: Version::new(now_ns, CORPUS_LOADER_ID, 0),
+        path: path.to_str().map(str::to_owned),
+    })
+}
+
 /// Writes the cell's configuration and returns where it is.
-fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, Failure> {
+fn configure(
+    args: &UpArgs,
+    dir: &Path,
+    (mode, corpus): (Mode, Option<CorpusId>),
+    count: u32,
+) -> Result<Home, Failure> {
     let home = Home::create(dir, args.config_store.as_deref())?;
     let store = home.registry();
     // Whoever runs there keeps its configuration.
@@ -133,6 +154,7 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, 
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
         flush_floor: Version::ZERO,
+        corpus,
     };
     store
         .compare_and_swap(expected, &config)
