@@ -215,6 +215,11 @@ impl MemoryBound {
         self.exact_until_ms.fetch_max(until, Ordering::Relaxed);
     }
 
+    /// Whether long messages come at this time.
+    pub(crate) fn expects_message(&self, now_ms: u64) -> bool {
+        now_ms < self.exact_until_ms.load(Ordering::Relaxed)
+    }
+
     /// Takes a measurement into account, made at `now_ms`: what is resident, and what
     /// the stores know that they hold. Returns the new share if it differs enough from
     /// `share`.
@@ -232,7 +237,7 @@ impl MemoryBound {
         let unknown_private = (resident.private + away).saturating_sub(stores.private);
         let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
         let excess = resident.total().saturating_sub(self.limit());
-        let tolerance = match now_ms < self.exact_until_ms.load(Ordering::Relaxed) {
+        let tolerance = match self.expects_message(now_ms) {
             true => 0,
             false => tolerance(self.limit()),
         };

@@ -284,6 +284,11 @@ impl State {
         }
     }
 
+    /// Whether long messages come just now.
+    pub(crate) fn expects_long_messages(&self) -> bool {
+        self.bound.expects_message(self.now_ms())
+    }
+
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }

@@ -22,7 +22,7 @@ const FORMAT: u64 = 1;
 /// Where a record says which format it has.
 const FORMAT_FIELD: &str = "format";
 /// What this release knows of a record and of a backend in it.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "life",
     "config_id",
     "cell",
@@ -32,6 +32,7 @@ const FIELDS: [&str; 12] = [
     "value_len_max",
     "eviction",
     "flush_floor",
+    "corpus",
     "incarnations",
     "change",
     FORMAT_FIELD,
@@ -69,7 +70,10 @@ impl Unknown {
     fn add_to(&self, record: &mut Value) {
         let add = |into: &mut Value, fields: &Map<String, Value>| {
             for (name, value) in fields {
-                into[name] = value.clone();
+                // What this release writes is newer.
+                if into.get(name).is_none() {
+                    into[name] = value.clone();
+                }
             }
         };
         add(record, &self.fields);
@@ -232,7 +236,15 @@ mod tests {
 
     #[test]
     fn every_field_that_is_written_is_known() {
-        let record = as_json(&full());
+        let mut all = full();
+        all.config.mode = Mode::R2;
+        all.config.corpus = Some(crate::CorpusId {
+            digest: crate::CorpusDigest(1 << 100),
+            len: 3,
+            first: Version::new(1, 2, 3),
+            path: None,
+        });
+        let record = as_json(&all);
         let names = |value: &Value| -> Vec<String> {
             let mut names: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
             names.sort_unstable();
@@ -249,7 +261,7 @@ mod tests {
             .collect();
         assert_eq!(names(&record), sorted(&written));
         assert_eq!(names(&record["backends"][0]), sorted(&BACKEND_FIELDS));
-        assert_eq!(parse(&record), Ok(full()));
+        assert_eq!(parse(&record), Ok(all));
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn set_at(cell: &Cell, backends: &[u32], keys: Range<usize>, value: &str) {
 #[test]
 fn what_a_backend_has_missed_is_repaired() {
     let dir = tempfile::tempdir().unwrap();
-    let (cell, mut client) = dirty(dir.path(), "1s");
+    let (cell, mut client) = dirty(dir.path(), "4s");
     until("all is repaired", || {
         repairs(&cell, "installed") >= MISSED as u64 && repairs(&cell, "backlog") == 0
     });
