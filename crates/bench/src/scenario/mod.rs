@@ -7,6 +7,7 @@ mod cpu;
 mod crowd;
 mod full_kill;
 mod kill;
+mod kills;
 mod large;
 mod load;
 mod look_aside_load;
@@ -40,6 +41,7 @@ pub use cpu::{CpuReport, cpu};
 pub use crowd::{CrowdReport, crowd};
 pub use full_kill::{FullKillFigures, FullKillReport, full_kill};
 pub use kill::{KillReport, kill};
+pub use kills::{KillsRecovery, KillsReport, KillsStretch, kills};
 pub use large::{LargeFigures, LargeReport, large};
 pub use load::{LoadFigures, LoadReport, load};
 pub use look_aside_load::{Reach, Requests, Stretch};
@@ -64,6 +66,10 @@ pub struct ScenarioOptions {
     pub is_quick: bool,
     /// The cases whose names contain this, where a scenario's cases have names.
     pub only: Option<String>,
+    /// Of [`kills`]: how many.
+    pub kills: Option<usize>,
+    /// Of [`kills`]: the next backend is killed before the last has recovered.
+    pub overlap: bool,
     /// Core of the servers; none on a machine with one.
     pub server_core: Option<usize>,
     /// Core of the load generator.
@@ -79,6 +85,8 @@ impl ScenarioOptions {
             runs: if is_quick { 1 } else { 5 },
             is_quick,
             only: None,
+            kills: None,
+            overlap: false,
             server_core: (cores > 1).then_some(0),
             client_core: (cores > 1).then_some(1),
         }

@@ -50,6 +50,8 @@ pub(crate) enum BenchCommand {
 pub(crate) enum Scenario {
     /// kill -9 of one of three backends at R=3.2
     Kill,
+    /// kill -9 of the backends of a full cell, thirty times, each recovered before the next
+    Kills,
     /// kill -9 of the only backend at R=1, and a new process in its place
     Takeover,
     /// Retries of GETs over a million keys, uniform and Zipf
@@ -92,6 +94,12 @@ pub(crate) struct ScenarioArgs {
     /// Of `alike`: only the cases whose names contain this, as "oltp by native"
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Of `kills`: how many [default: 30, or 5 if quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub kills: Option<u32>,
+    /// Of `kills`: two backends at a time, so that values are lost: shows that they are counted
+    #[arg(long)]
+    pub overlap: bool,
     /// Core of the servers
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub server_core: usize,

@@ -15,13 +15,22 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         let why = "--only: this scenario's cases have no names";
         return Err(Failure::Usage(why.to_owned()));
     }
+    if (args.kills.is_some() || args.overlap) && args.name != Scenario::Kills {
+        let why = "--kills and --overlap are for the scenario kills";
+        return Err(Failure::Usage(why.to_owned()));
+    }
     options.only = args.only.clone();
+    options.kills = args.kills.map(|count| count as usize);
+    options.overlap = args.overlap;
     // A machine with one core has nothing to choose from.
     options.server_core = options.server_core.map(|_| args.server_core);
     options.client_core = options.client_core.map(|_| args.client_core);
     let progress = &mut |what: &str| eprintln!("{what}");
     match args.name {
         Scenario::Kill => show(args, scenario::kill(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::Kills => show(args, scenario::kills(&options, progress), |report| {
             report.is_clean()
         }),
         Scenario::Takeover => show(args, scenario::takeover(&options, progress), |report| {
