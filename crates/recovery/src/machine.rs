@@ -183,6 +183,13 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         }
     }
 
+    /// Of a shard that votes: once more, what was written without it.
+    pub fn look_again(&mut self) {
+        if self.ended.take().is_some() {
+            self.phase = Phase::begin();
+        }
+    }
+
     /// A peer's answer to what it was asked last.
     pub fn answer(
         &mut self,

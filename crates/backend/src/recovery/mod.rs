@@ -14,16 +14,21 @@ use crate::stop::Stop;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use trefoil_recovery::{Ask, Ended, Recovery};
 
 /// Between two attempts: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After the last shard's vote. A client that has found a backend down looks for it again
+/// after a second at the latest, and is greeted within another; what it writes before
+/// reaches the other two only.
+const CLIENTS_COME: Duration = Duration::from_secs(2);
 
 /// Recovers every shard of the members that have to. One whose peers cannot be asked is
-/// tried again after the others.
+/// tried again after the others. When all vote and clients have come, each fetches once
+/// more what was written without it.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
     for member in &state.members {
         let Some(progress) = &member.recovery else {
@@ -39,10 +44,31 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
         };
         let mut tasks: VecDeque<Task<'_>> = (0..member.store.shard_count()).map(task).collect();
         let mut setbacks = Setbacks::default();
-        while let Some(mut task) = tasks.pop_front() {
+        let mut recovered = Vec::new();
+        let mut clients_have_come = false;
+        loop {
+            let Some(mut task) = tasks.pop_front() else {
+                if std::mem::replace(&mut clients_have_come, true) {
+                    break;
+                }
+                let by = Instant::now() + CLIENTS_COME;
+                while let Some(left) = by.checked_duration_since(Instant::now()) {
+                    if stop.wait(left) {
+                        return;
+                    }
+                }
+                tasks.extend(recovered.drain(..));
+                continue;
+            };
             let place = task.recovery.place();
             match runtime.block_on(task.attempt()) {
-                Ok(Ended::Recovered) => setbacks.clear(),
+                Ok(Ended::Recovered) => {
+                    setbacks.clear();
+                    if !clients_have_come {
+                        task.recovery.look_again();
+                        recovered.push(task);
+                    }
+                }
                 Ok(Ended::Lost) => tracing::error!(
                     backend = member.number,
                     shard = member.store.config().shards.shard(task.shard),

@@ -200,6 +200,14 @@ fn what_is_written_meanwhile_is_kept_or_repaired() {
     assert_eq!(get(&cohort.lost, &keys[0]).as_deref(), Some("kept"));
     assert_eq!(get(&cohort.lost, &keys[1]).as_deref(), Some("missed"));
     assert_eq!(machine.counts().repaired, 1);
+    // By one who does not know yet that it is back.
+    cohort.set_at_both(&keys[2], "missed", 40);
+    machine.look_again();
+    assert_eq!(machine.ended(), None);
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(get(&cohort.lost, &keys[2]).as_deref(), Some("missed"));
+    assert_eq!(machine.counts().repaired, 2);
+    assert!(machine.votes());
 }
 
 #[test]

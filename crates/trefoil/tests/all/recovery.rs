@@ -135,6 +135,54 @@ fn each_backend_is_killed_in_turn_and_nothing_is_lost() {
     assert_eq!(cell.stop(), 0);
 }
 
+/// Waits until a backend says, in another process than `before`, that it has recovered
+/// and holds what was written meanwhile.
+fn await_done(cell: &Cell, number: usize, before: u32) -> u32 {
+    let begin = Instant::now();
+    loop {
+        let status = cell.json(&["cell", "status", "--json"]);
+        let backend = &status["backends"][number];
+        let pid = backend["pid"].as_u64().unwrap_or(0) as u32;
+        if pid != before && backend["recovery"]["done"] == true {
+            return pid;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{status:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A client that has found a backend down looks for it again in ever longer pauses. What
+/// it writes until it has found it again reaches two replicas.
+#[test]
+fn one_that_has_recovered_holds_what_was_written_before_clients_found_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB", "--restart", "always"]);
+    let stop = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut writer = client(&cell);
+            let mut written = 0;
+            while !stop.load(Ordering::Relaxed) {
+                set(&mut writer, &format!("key-{written}"), "value");
+                written += 1;
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            written
+        });
+        let stopping = SaysStop(&stop);
+        kill(cell.pids[0], "KILL");
+        await_done(&cell, 0, cell.pids[0]);
+        kill(cell.pids[1], "KILL");
+        drop(stopping);
+        writing.join().unwrap()
+    });
+    let mut reader = client(&cell);
+    let mut found = |number: &i32| get(&mut reader, &format!("key-{number}")).is_some();
+    let missing: Vec<i32> = (0..written).filter(|number| !found(number)).collect();
+    assert_eq!(missing, [0; 0], "of {written}");
+    assert_eq!(cell.stop(), 0);
+}
+
 #[test]
 fn a_shard_that_two_of_three_have_lost_comes_back_empty_and_takes_writes() {
     let dir = tempfile::tempdir().unwrap();
