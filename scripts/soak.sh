@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
-# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_LINKED_SEEDS and
-# SOAK_OPERATIONS can be set from outside.
+# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_LINKED_SEEDS,
+# SOAK_OPERATIONS and SOAK_CHAOS_S can be set from outside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
@@ -10,6 +10,7 @@ seeds=${SOAK_SEEDS:-5000000}
 whole_seeds=${SOAK_WHOLE_SEEDS:-5000000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
+chaos_s=${SOAK_CHAOS_S:-1800}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -96,5 +97,9 @@ stage "quorum rules, by the model checker" \
 stage "specification, by TLC, in larger bounds" spec/check.py --soak --workers 2
 stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
+stage "chaos at full memory, $chaos_s s" \
+  cargo run --release --locked --quiet -p trefoil --features full -- histories --chaos --seed 1000 --seconds "$chaos_s"
+stage "thirty kills at full memory" \
+  cargo run --release --locked --quiet -p trefoil --features full -- bench scenario kills
 stage "metrics and alert rules, by Prometheus' own tool" promtool
 stages_report

@@ -16,9 +16,16 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         let what = "--keys, --clients and --rounds have to be above 0";
         return Err(Failure::Usage(what.to_owned()));
     }
+    if args.overlap == 0 || args.seconds.is_some_and(|s| !(s > 0.0 && s.is_finite())) {
+        let what = "--overlap and --seconds have to be above 0";
+        return Err(Failure::Usage(what.to_owned()));
+    }
     let program =
         std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let wish = Wish {
+        chaos: args.chaos,
+        seconds: args.seconds,
+        overlap: args.overlap,
         operations: args.operations,
         seed: args.seed,
         rounds: args.rounds,
@@ -30,6 +37,7 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         faults: args.faults.map(|faults| faults.0),
         mode: args.mode,
     };
+    trefoil_history::record::enclose(&wish).map_err(Failure::of)?;
     let report =
         histories(&program, &wish, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
     if args.json {

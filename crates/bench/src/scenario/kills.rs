@@ -70,6 +70,10 @@ pub struct KillsStretch {
     pub owed: u64,
     /// Of these, those that found nothing.
     pub lost: u64,
+    /// Of these, those for want of a quorum; two replicas have evicted the others.
+    pub lost_inquorate: u64,
+    /// Writes after the one that was lost, of the youngest.
+    pub lost_age_min: Option<u64>,
     /// GETs that found what had been replaced before, owed or not.
     pub stale: u64,
     /// GETs that found another key's value.
@@ -221,13 +225,14 @@ pub fn kills(
         load.sweep(&mut swept);
         for one in recovered {
             progress(&format!(
-                "kills: {} of {count}, backend {} votes after {:.1} s, has recovered after {:.1} s ({} items, {} repaired)",
+                "kills: {} of {count}, backend {} votes after {:.1} s, has recovered after {:.1} s ({} items, {} repaired; {} lost so far)",
                 number + 1,
                 one.backend,
                 one.votes_s,
                 one.back_s,
                 one.items,
-                one.repaired
+                one.repaired,
+                during.seen.lost + swept.seen.lost
             ));
             recoveries.push(one);
         }
@@ -485,11 +490,17 @@ impl Load {
             Ok(Lookup::Miss(miss)) => {
                 let is_inquorate = miss.reason == MissReason::Inquorate;
                 part.seen.inquorate += u64::from(is_inquorate);
+                if is_owed {
+                    let age = self.writes - self.written[key as usize];
+                    let youngest = part.seen.lost_age_min.map_or(age, |least| least.min(age));
+                    part.seen.lost_age_min = Some(youngest);
+                    part.seen.lost += 1;
+                    part.seen.lost_inquorate += u64::from(is_inquorate);
+                }
                 miss.fill
             }
             Err(error) => return part.failed(format!("a GET: {error}")),
         };
-        part.seen.lost += u64::from(is_owed);
         let round = self.prepare(key);
         part.seen.operations += 1;
         let filled = self

@@ -1,9 +1,10 @@
 //! Many rounds, and what came of them.
 
 use super::RecordError;
+use super::means;
 use super::plan::{CarrierKind, Fault, RoundPlan, Wish};
 use super::round::{Recorded, run};
-use crate::check::{Findings, Rule, Violation, check};
+use crate::check::{Findings, Promise, Rule, Violation, check_for};
 use crate::damage::damage;
 use crate::event::{Event, Kind, Outcome};
 use crate::text::show_event;
@@ -38,8 +39,17 @@ pub struct HistoriesReport {
     pub outcomes: BTreeMap<String, u64>,
     /// What went wrong on purpose.
     pub faults: BTreeMap<Fault, u64>,
+    /// Faults that were wished for and that this machine cannot do, with the reason.
+    pub skipped: Vec<String>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
+    /// Orders that were refused while the configuration could not be changed.
+    pub refused: u64,
+    /// Values that had to leave for others: memory was full.
+    pub evictions: u64,
+    /// What was seen against rules that were not promised, because more than one backend
+    /// was away at a time.
+    pub void: BTreeMap<Rule, usize>,
     /// Histories broken on purpose, and how many of them the check noticed.
     pub damages: usize,
     /// See `damages`.
@@ -68,7 +78,8 @@ impl HistoriesReport {
 
     fn add(&mut self, plan: &RoundPlan, recorded: Recorded) {
         let begin = std::time::Instant::now();
-        let findings = check(&recorded.events);
+        let promise = plan.promise();
+        let findings = check_for(&recorded.events, promise);
         self.checking_s += begin.elapsed().as_secs_f64();
         self.recording_s += recorded.seconds;
         self.rounds += 1;
@@ -84,6 +95,11 @@ impl HistoriesReport {
             *self.outcomes.entry(name).or_default() += count;
         }
         self.recoveries += recorded.recoveries;
+        self.refused += recorded.refused;
+        self.evictions += recorded.evictions;
+        for (rule, count) in &findings.void {
+            *self.void.entry(*rule).or_default() += count;
+        }
         for (fault, count) in &recorded.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
@@ -94,7 +110,7 @@ impl HistoriesReport {
         for violation in &findings.violations {
             *self.violations.entry(violation.rule).or_default() += 1;
         }
-        if findings.violations.is_empty() {
+        if findings.violations.is_empty() && promise != Promise::Weakened {
             let damaged = damage(&recorded.events, DAMAGES, plan.seed);
             self.damages += damaged.count();
             self.damages_noticed += damaged.noticed();
@@ -137,9 +153,24 @@ impl HistoriesReport {
             .map(|(name, n)| (name.to_string(), *n as u64));
         let _ = writeln!(text, "operations  {}", list(outcomes.collect()));
         let _ = writeln!(text, "carriers    {}", list(carriers.collect()));
-        let recoveries = self.recoveries;
+        let (recoveries, refused) = (self.recoveries, self.refused);
         let faults = list(faults.collect());
-        let _ = writeln!(text, "faults      {faults}; {recoveries} recoveries");
+        let _ = writeln!(
+            text,
+            "faults      {faults}; {recoveries} recoveries, {refused} orders refused"
+        );
+        for skipped in &self.skipped {
+            let _ = writeln!(text, "SKIPPED     {skipped}");
+        }
+        if !self.void.is_empty() {
+            let void = self
+                .void
+                .iter()
+                .map(|(rule, n)| (rule.to_string(), *n as u64));
+            let void = list(void.collect());
+            let _ = writeln!(text, "void        {void}: two backends were away at a time");
+        }
+        let _ = writeln!(text, "memory      {} values had to leave", self.evictions);
         let _ = writeln!(
             text,
             "checked     {} hits held against something older; {} of {} damages to good histories noticed",
@@ -171,7 +202,11 @@ pub fn histories(
     progress: &mut dyn FnMut(&str),
 ) -> Result<HistoriesReport, RecordError> {
     let mut report = HistoriesReport::default();
-    let rounds = wish.rounds();
+    let mut rounds = wish.rounds();
+    report.skipped = means::without_what_cannot_be_done(&mut rounds);
+    for skipped in &report.skipped {
+        progress(&format!("SKIPPED: {skipped}"));
+    }
     for (at, plan) in rounds.iter().enumerate() {
         progress(&format!(
             "round {} of {}: {}",

@@ -131,3 +131,55 @@ fn comparisons_of_the_linked_store_that_make_no_sense_are_usage_errors() {
         assert!(!said.is_empty(), "{wrong:?}");
     }
 }
+
+/// Five backends of a full cell are killed in turn, each recovered before the next; then
+/// two at a time, which has to show in the same count.
+#[test]
+fn what_is_lost_when_backends_of_a_full_cell_are_killed_is_counted() {
+    let kills = |more: &[&str]| {
+        let mut args = vec!["bench", "scenario", "kills", "--quick", "--json"];
+        args.extend_from_slice(more);
+        parse(&run(&args))
+    };
+    let in_turn = kills(&[]);
+    for stretch in ["before", "during", "after", "swept"] {
+        for name in ["failed", "lost", "stale", "wrong"] {
+            assert_eq!(in_turn[stretch][name], 0, "{stretch} {name}: {in_turn:#}");
+        }
+        assert!(
+            in_turn[stretch]["owed"].as_u64() > Some(1000),
+            "{in_turn:#}"
+        );
+    }
+    assert_eq!(in_turn["recoveries"].as_array().unwrap().len(), 5);
+    let at_once = kills(&["--overlap", "--kills", "1"]);
+    let lost = |stretch: &str| at_once[stretch]["lost"].as_u64().unwrap();
+    assert_eq!(lost("before"), 0, "{at_once:#}");
+    assert!(lost("during") + lost("swept") > 100, "{at_once:#}");
+}
+
+/// A minute of it is a stage of `make test`; here, that a run is what its options say.
+#[test]
+fn a_short_chaos_does_what_it_is_told_and_finds_nothing() {
+    let faults = "kill,restart,move,client-kill,memory";
+    let output = run(&[
+        "histories",
+        "--chaos",
+        "--seconds",
+        "8",
+        "--keys",
+        "20000",
+        "--clients",
+        "4",
+        "--faults",
+        faults,
+        "--json",
+    ]);
+    let json = parse(&output);
+    assert!(output.status.success(), "{json:#}");
+    assert_eq!(json["rounds"], 1, "{json:#}");
+    assert!(json["comparisons"].as_u64() > Some(1000), "{json:#}");
+    for unwished in ["stop", "drain", "etcd-kill", "network"] {
+        assert!(json["faults"][unwished].is_null(), "{json:#}");
+    }
+}
