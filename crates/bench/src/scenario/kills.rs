@@ -47,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// What must be shown: points of the hit ratio, before less during and before less after.
 const HIT_POINTS_MAX: f64 = 2.0;
+/// How often a key is written when the cell is filled.
+const FILL_ATTEMPTS: u32 = 20;
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// A stretch of the load.
@@ -415,8 +417,13 @@ impl Load {
     /// Writes every key once.
     fn fill(&mut self) -> Result<(), ScenarioError> {
         for key in 0..self.rounds.len() as u64 {
-            self.set(key)
-                .map_err(|why| ScenarioError::Course(format!("filling: {why}")))?;
+            // On a busy machine, a cell that has just begun may stall.
+            let stored = (0..FILL_ATTEMPTS).try_fold(String::new(), |_, _| {
+                self.set(key).err().map_or(Err(()), Ok)
+            });
+            if let Ok(why) = stored {
+                return Err(ScenarioError::Course(format!("filling: {why}")));
+            }
         }
         Ok(())
     }

@@ -43,8 +43,11 @@ pub struct HistoriesReport {
     pub skipped: Vec<String>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
-    /// Orders that were refused while the configuration could not be changed.
+    /// Orders that were refused: the configuration could not be changed meanwhile, or the
+    /// successor was too slow.
     pub refused: u64,
+    /// Orders that were being carried out when their round was over.
+    pub unfinished: u64,
     /// Values that had to leave for others: memory was full.
     pub evictions: u64,
     /// What was seen against rules that were not promised, because more than one backend
@@ -96,6 +99,7 @@ impl HistoriesReport {
         }
         self.recoveries += recorded.recoveries;
         self.refused += recorded.refused;
+        self.unfinished += recorded.unfinished;
         self.evictions += recorded.evictions;
         for (rule, count) in &findings.void {
             *self.void.entry(*rule).or_default() += count;
@@ -154,10 +158,11 @@ impl HistoriesReport {
         let _ = writeln!(text, "operations  {}", list(outcomes.collect()));
         let _ = writeln!(text, "carriers    {}", list(carriers.collect()));
         let (recoveries, refused) = (self.recoveries, self.refused);
+        let unfinished = self.unfinished;
         let faults = list(faults.collect());
         let _ = writeln!(
             text,
-            "faults      {faults}; {recoveries} recoveries, {refused} orders refused"
+            "faults      {faults}; {recoveries} recoveries, {refused} orders refused, {unfinished} unfinished"
         );
         for skipped in &self.skipped {
             let _ = writeln!(text, "SKIPPED     {skipped}");

@@ -45,6 +45,8 @@ pub(super) struct Recorded {
     pub recoveries: u64,
     /// Orders that were refused while the configuration could not be changed.
     pub refused: u64,
+    /// Orders that were being carried out when the round was over.
+    pub unfinished: u64,
     /// Values that had to leave for others, at the backends that are there in the end.
     pub evictions: u64,
     /// What went wrong and should not have.
@@ -151,6 +153,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         troubles.extend(round.log_tail());
     }
     let (refused, losses) = (round.refused, faults.losses());
+    let unfinished = faults.unfinished();
     let (counts, recoveries) = (faults.counts(), faults.recoveries());
     drop(faults);
     let (events, carriers) = round.end(losses, &mut troubles)?;
@@ -160,6 +163,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         faults: counts,
         recoveries,
         refused,
+        unfinished,
         evictions,
         troubles,
         seconds: begin.elapsed().as_secs_f64(),
@@ -455,7 +459,7 @@ impl<'a> Round<'a> {
     }
 
     fn check_servers(&mut self, faults: &Faults, troubles: &mut Vec<String>) {
-        if faults.is_calm() {
+        if faults.is_calm() && faults.unfinished() == 0 {
             troubles.extend(self.deaths());
             let is_dead = |number: &usize| !self.away.contains(number);
             let silent = self.standings().into_iter().enumerate();

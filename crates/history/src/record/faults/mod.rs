@@ -110,6 +110,11 @@ pub(super) trait Ongoing {
         false
     }
 
+    /// It has bounds of its own: nobody waits for it longer than the round lasts.
+    fn is_bounded(&self) -> bool {
+        false
+    }
+
     /// The loss of the only copy that it was, if it was one.
     fn loss(&self) -> Option<Event> {
         None
@@ -206,9 +211,16 @@ impl Faults {
         self.away.iter().filter(of_part).count()
     }
 
-    /// Whether the only backends that do not work are those that never will.
+    /// Whether nothing is left to wait for.
     pub(super) fn is_calm(&self) -> bool {
-        self.away.iter().all(|away| away.what.is_for_good())
+        let is_left = |away: &Away| away.what.is_for_good() || away.what.is_bounded();
+        self.away.iter().all(is_left)
+    }
+
+    /// Orders that are still being carried out.
+    pub(super) fn unfinished(&self) -> u64 {
+        let unfinished = self.away.iter().filter(|away| away.what.is_bounded());
+        unfinished.count() as u64
     }
 
     /// Goes on with what is under way.
@@ -218,7 +230,11 @@ impl Faults {
             let away = &mut self.away[at];
             let name = away.fault.name();
             match away.what.is_over(round) {
-                Ok(false) if away.since.elapsed() > PATIENCE && !away.what.is_for_good() => {
+                Ok(false)
+                    if away.since.elapsed() > PATIENCE
+                        && !away.what.is_for_good()
+                        && !away.what.is_bounded() =>
+                {
                     let seconds = PATIENCE.as_secs();
                     let trouble = format!("{name}: what it took is not back within {seconds} s");
                     self.troubles.push(trouble);

@@ -18,6 +18,9 @@ struct Moving {
     is_excused: bool,
 }
 
+/// What `cell up` says of a successor that was too slow: the backend stays where it is.
+const TOO_SLOW: &str = "has ended after";
+
 pub(super) fn begin_restart(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     let Some(backend) = round.draw_backend() else {
         return Ok(Begun::No);
@@ -104,7 +107,8 @@ impl Ongoing for Moving {
         round.note_pids();
         if !status.success() {
             round.refused += 1;
-            return match self.is_excused || round.plan.overlap > 1 {
+            let is_allowed = self.is_excused || why.contains(TOO_SLOW) || round.plan.overlap > 1;
+            return match is_allowed {
                 true => Ok(true),
                 false => Err(format!("`cell {}` failed: {}", self.command, why.trim())),
             };
@@ -115,6 +119,10 @@ impl Ongoing for Moving {
         self.child = spawn(round, &next).map_err(|error| error.to_string())?;
         self.command = next.join(" ");
         Ok(false)
+    }
+
+    fn is_bounded(&self) -> bool {
+        true
     }
 }
 
