@@ -418,9 +418,8 @@ impl Load {
     fn fill(&mut self) -> Result<(), ScenarioError> {
         for key in 0..self.rounds.len() as u64 {
             // On a busy machine, a cell that has just begun may stall.
-            let stored = (0..FILL_ATTEMPTS).try_fold(String::new(), |_, _| {
-                self.set(key).err().map_or(Err(()), Ok)
-            });
+            let stored =
+                (0..FILL_ATTEMPTS).try_fold(String::new(), |_, _| self.set(key).err().ok_or(()));
             if let Ok(why) = stored {
                 return Err(ScenarioError::Course(format!("filling: {why}")));
             }
