@@ -160,10 +160,9 @@ fn what_is_lost_when_backends_of_a_full_cell_are_killed_is_counted() {
     assert_eq!(in_turn["recoveries"].as_array().unwrap().len(), 3);
     assert!(sum(&in_turn, "owed") > 10_000, "{in_turn:#}");
     // None, where nobody else takes the machine.
-    let lost = |json: &Value| sum(json, "lost") as f64 / sum(json, "owed") as f64;
-    assert!(lost(&in_turn) < 0.005, "{in_turn:#}");
+    assert!(sum(&in_turn, "lost") < 100, "{in_turn:#}");
     let at_once = kills(&["--overlap", "--kills", "1"]);
-    assert!(lost(&at_once) > 0.02, "{at_once:#}");
+    assert!(sum(&at_once, "lost") > 100, "{at_once:#}");
 }
 
 /// A minute of it is a stage of `make test`; here, that a run is what its options say.
