@@ -9,11 +9,13 @@ target/release/trefoil bench gateway | tee out/bench/gateway.txt
 target/release/trefoil bench gateway --peer redis --no-cell | tee out/bench/gateway-redis.txt
 target/release/trefoil bench gateway --no-cell --only "one at a time" --runs 11 |
   tee out/bench/gateway-one-at-a-time.txt
-# Exit code 1: it ran, and not everything that should hold does.
+# Exit code 1 of these: it ran, and not everything that should hold does.
 for scenario in alike full-kill; do
   { target/release/trefoil bench scenario "$scenario" || [ $? = 1 ]; } |
     tee "out/bench/$scenario.txt"
 done
+{ target/release/trefoil bench maintenance --out out/bench/maintenance || [ $? = 1 ]; } |
+  tee out/bench/maintenance.txt
 for protocol in frames grpc; do
   target/release/trefoil bench linked --protocol "$protocol" --out "out/bench/linked-$protocol" |
     tee "out/bench/linked-$protocol.txt"

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
-# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_LINKED_SEEDS,
-# SOAK_OPERATIONS and SOAK_CHAOS_S can be set from outside.
+# FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
+# SOAK_LINKED_SEEDS, SOAK_OPERATIONS and SOAK_CHAOS_S can be set from outside; what
+# scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
 fuzz_seconds=${FUZZ_SECONDS:-120}
 seeds=${SOAK_SEEDS:-5000000}
 whole_seeds=${SOAK_WHOLE_SEEDS:-5000000}
+move_seeds=${SOAK_MOVE_SEEDS:-200000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 chaos_s=${SOAK_CHAOS_S:-1800}
@@ -21,6 +23,10 @@ linked_store() {
   TREFOIL_SOAK_RUNS=200 cargo test --release --locked -p trefoil-linklet --test chaos
   cargo test --release --locked -p trefoil-coordination --test outages
   FRESHNESS_CHANGES=100000 cargo test --release --locked -p trefoil-freshness --test fresh
+}
+moves() {
+  TREFOIL_TEST_MOVE_SEEDS=$move_seeds cargo test --release --locked -p trefoil-sim --test all \
+    -- --exact whole::backends_move_while_others_are_killed --nocapture
 }
 etcd_outage() {
   TREFOIL_TEST_OUTAGE_S=60 cargo test --release --locked -p trefoil --features full --test all \
@@ -92,6 +98,7 @@ stage "simulator, $seeds seeds" \
   cargo run --release --locked --quiet -p trefoil --features full -- sim --seed 1000000 --seeds "$seeds"
 stage "simulator, whole client, $whole_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil --features full -- sim --whole --seed 1000000 --seeds "$whole_seeds"
+stage "simulator, backends that move, $move_seeds seeds" moves
 stage "quorum rules, by the model checker" \
   cargo run --release --locked --quiet --manifest-path spec/quorum/Cargo.toml --target-dir target/quorum
 stage "specification, by TLC, in larger bounds" spec/check.py --soak --workers 2
@@ -101,5 +108,6 @@ stage "chaos at full memory, $chaos_s s" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --chaos --seed 1000 --seconds "$chaos_s"
 stage "thirty kills at full memory" \
   cargo run --release --locked --quiet -p trefoil --features full -- bench scenario kills
+stage "rolling upgrade from the previous release, and downgrade" scripts/upgrade.sh
 stage "metrics and alert rules, by Prometheus' own tool" promtool
 stages_report

@@ -20,10 +20,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "SizeClassStats",
         "RecoveryStats",
         "RepairStats",
+        "TakeoverStats",
         "GatewayStats",
         "CommandStats",
         "DurationCount",
         "FaultCount",
+        "Corpus",
+        "Version",
     ] {
         config.type_attribute(
             format!("trefoil.v1.{message}"),

@@ -11,7 +11,7 @@
 use crate::clock;
 use crate::state::State;
 use std::sync::Arc;
-use trefoil_cell::{CellConfig, ConfigStoreError};
+use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 
@@ -47,11 +47,18 @@ pub enum FlushError {
         "the configuration in force (config id {0}) differs in more than a flush from the one that this backend serves: restart the backend"
     )]
     OtherConfig(u32),
-    /// Another corpus is served by others.
+    /// Another process was given this backend's place.
     #[error(
-        "the cell was reloaded (config id {0}), this backend was not: run `trefoil cell reload` again"
+        "the place of backend {number} was given to another process, at {holder} (config id {config_id}): this one serves nothing any more. Start it as a spare (`trefoil cell spare`)"
     )]
-    NotReloaded(u32),
+    PlaceTaken {
+        /// Which backend.
+        number: u32,
+        /// Where the other one is.
+        holder: String,
+        /// The configuration that says so.
+        config_id: u32,
+    },
     /// Every flush takes one.
     #[error("the cell's config ids are used up: start it anew")]
     NoConfigId,
@@ -105,11 +112,12 @@ impl State {
     pub(crate) fn catch_up(&self) -> Result<(), FlushError> {
         let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
         let current = self.config();
-        let is_reload = stored.mode.is_immutable()
-            && stored.life == current.life
-            && stored.flush_floor == current.flush_floor;
-        if is_reload && self.members.iter().any(|member| member.is_reloading()) {
-            // Its commit is on the way.
+        let is_reload = current.differs_by_reload(&stored) && stored.corpus != current.corpus;
+        if is_reload && stored.config_id > current.config_id {
+            // Its commit may be on the way; else it is fetched.
+            if !self.members.iter().any(|member| member.is_reloading()) {
+                self.note_newer(stored);
+            }
             return Ok(());
         }
         self.adopt(stored).map(drop)
@@ -126,11 +134,18 @@ impl State {
         if id <= current.config_id {
             return Ok(current);
         }
-        if current.differs_by_reload(&next) {
-            return Err(FlushError::NotReloaded(id));
-        }
-        if !current.differs_by_flush(&next) {
+        if !current.differs_by_flush(&next) && !current.differs_by_places(&next) {
             return Err(FlushError::OtherConfig(id));
+        }
+        let has_lost_place = |number: &u32| next.backend(*number) != current.backend(*number);
+        if let Some(number) = self.members.iter().map(|m| m.number).find(has_lost_place) {
+            return Err(self.lose_place(number, &next));
+        }
+        for (before, after) in current.backends.iter().zip(&next.backends) {
+            if before != after {
+                let (backend, now_at) = (before.number, addresses(&next, before.number));
+                tracing::warn!(backend, now_at, "the backend's place has changed hands");
+            }
         }
         let is_flush = next.flush_floor > current.flush_floor;
         for member in &self.members {
@@ -146,6 +161,34 @@ impl State {
         }
         Ok(self.config())
     }
+
+    /// Ends everything that this process does as a backend: nothing is taken, nothing can
+    /// be read, and the process is told to end. Whoever has the place recovers from the
+    /// others; what this one held is of no use to anybody.
+    fn lose_place(&self, number: u32, next: &CellConfig) -> FlushError {
+        let error = FlushError::PlaceTaken {
+            number,
+            holder: addresses(next, number),
+            config_id: next.config_id,
+        };
+        if self.place_taken.set(error.to_string()).is_ok() {
+            tracing::error!(%error, "this process ends");
+            for member in &self.members {
+                member.change_config(CONFIG_ID_CHANGING);
+            }
+            self.retire();
+            self.retirement.notify_one();
+        }
+        error
+    }
+}
+
+/// Where a backend is, for people.
+fn addresses(config: &CellConfig, number: u32) -> String {
+    let backend = config.backend(number);
+    let addresses = backend.into_iter().flat_map(|b| &b.addresses);
+    let texts: Vec<String> = addresses.map(ToString::to_string).collect();
+    texts.join(", ")
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@
 //! | `flush`, `behind` | a higher flush floor, put in force and served; catching up with one |
 //! | `local` | the store, for other code of this process |
 //! | `member` | one backend: its store, its lease, its answers |
-//! | `lease`, `tend` | the two background threads |
+//! | `lease`, `tend` | two threads that look after the rest |
+//! | `background` | threads whose work nobody waits for |
 //! | `handover` | how a backend's number moves from one process to another |
 //! | `recovery` | what a backend that has lost its memory learns from its peers |
 //! | `memory` | the bound on the process's resident bytes, split over the members |
@@ -36,6 +37,7 @@
 
 mod access;
 mod admission;
+mod background;
 mod behind;
 mod clock;
 pub mod corpus;

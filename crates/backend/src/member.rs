@@ -3,16 +3,17 @@
 
 use crate::behind::Behind;
 use crate::clock;
-use crate::handover::Giving;
+use crate::corpus::Standing;
+use crate::handover::{Giving, Takeover};
 use crate::hot::Hot;
 use crate::lending::Lending;
 use crate::recovery::Progress;
 use crate::repair::Tally;
 use std::cmp::Ordering;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as Memory};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as Memory};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig};
+use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, CorpusId};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_fabric::{AnswerSink, ClientId, Service};
 use trefoil_layout::TopologyId;
@@ -41,8 +42,14 @@ pub(crate) struct Member {
     pub(crate) recovery: Option<Progress>,
     /// Whether its number moves to another process.
     pub(crate) giving: Giving,
+    /// How it came here from another process, if it did.
+    pub(crate) takeover: OnceLock<Takeover>,
+    /// Bytes of answers to those who copy from it.
+    pub(crate) copied_bytes: AtomicU64,
     /// Of one that repairs the shard of which it is the first.
     pub(crate) repair: Option<Tally>,
+    /// Of one of an immutable cell.
+    pub(crate) standing: Option<Standing>,
 }
 
 impl Member {
@@ -74,8 +81,32 @@ impl Member {
             lending,
             recovery: recovers.then(|| Progress::new(shards.len())),
             giving: Giving::default(),
+            takeover: OnceLock::new(),
+            copied_bytes: AtomicU64::new(0),
             repair,
+            standing: config.mode.is_immutable().then(Standing::default),
         }
+    }
+
+    /// It has nothing whole to serve: it votes for nothing until it has.
+    pub(crate) fn lacks_corpus(&self) {
+        let shards = 0..self.store.shard_count();
+        if let Some(standing) = &self.standing {
+            standing.lacks(shards.len());
+        }
+        shards.for_each(|shard| self.store.set_recovering(shard, true));
+    }
+
+    /// It serves this one, whole; `None`: nobody has said which it is.
+    pub(crate) fn has_corpus(&self, corpus: Option<CorpusId>) {
+        let Some(standing) = &self.standing else {
+            return;
+        };
+        if standing.is_lacking() {
+            let shards = 0..self.store.shard_count();
+            shards.for_each(|shard| self.store.set_recovering(shard, false));
+        }
+        standing.has(corpus);
     }
 
     /// What its control region says.
@@ -149,9 +180,18 @@ impl Member {
                 found: Found::Rejected(rejection),
             };
         }
-        match access {
+        let answer = match access {
             Access::Use => self.store.lookup(clock::now(), key, into),
             Access::Peek => self.store.peek(clock::now(), key, into),
+        };
+        // Another corpus may have taken the place of the one that is meant: who does not
+        // know of it must not see it, or the next read of another copy would lead back.
+        match self.check(topology) {
+            Err(rejection) if self.standing.is_some() => LookupAnswer {
+                epoch: epoch::NONE,
+                found: Found::Rejected(rejection),
+            },
+            _ => answer,
         }
     }
 

@@ -34,6 +34,10 @@ const RESERVE_MAX: u64 = 64 << 20;
 /// Shares change only by more than this, in bytes: each change costs evictions
 /// or populates pages.
 const CORRECTION_MIN: u64 = 1 << 20;
+/// What is known rests while it moves by no more than this, in bytes.
+const REST_MAX: u64 = 256 << 10;
+/// Measurements until the lesser known counts.
+const MEASUREMENTS_MAX: u32 = 5;
 /// How long after a long message the overhead counts as it is measured: longer than
 /// between two of them wherever they are usual, for shares are not to go up and down.
 const MESSAGE_MS: u64 = 10_000;
@@ -245,6 +249,31 @@ impl MemoryBound {
     }
 }
 
+/// What is resident, and what the stores know of it, for one moment. A message of
+/// megabytes that comes between the two measurements would hide as much of what nobody
+/// knows of: so both are taken again while what is known moves, and the lesser known
+/// counts if it never rests.
+pub(crate) fn measured_together(
+    mut resident: impl FnMut() -> Resident,
+    mut known: impl FnMut() -> Known,
+) -> (Resident, Known) {
+    let mut before = known();
+    for _ in 1..MEASUREMENTS_MAX {
+        let (resident, after) = (resident(), known());
+        if before.private.abs_diff(after.private) + before.shared.abs_diff(after.shared) <= REST_MAX
+        {
+            return (resident, after);
+        }
+        before = after;
+    }
+    let (resident, after) = (resident(), known());
+    let least = Known {
+        private: before.private.min(after.private),
+        shared: before.shared.min(after.shared),
+    };
+    (resident, least)
+}
+
 fn reserve(limit: u64) -> u64 {
     (limit / 64).clamp(RESERVE_MIN, RESERVE_MAX)
 }
@@ -292,6 +321,34 @@ mod tests {
         assert!(bound.set_limit(1).is_err());
         assert_eq!(bound.limit(), 64 * MIB);
         assert_eq!(bound.set_limit(128 * MIB), Ok(64 * MIB));
+    }
+
+    /// A message arrives between the two measurements.
+    #[test]
+    fn a_message_that_comes_meanwhile_hides_nothing() {
+        let private = |bytes| Known {
+            private: bytes,
+            shared: 0,
+        };
+        let resident = |bytes| Resident {
+            private: bytes,
+            ..Resident::default()
+        };
+        let mut messages = [0, 5, 5].into_iter().map(|mib| private(mib * MIB));
+        let mut measured = [10, 15].into_iter().map(|mib| resident(mib * MIB));
+        let (held, known) =
+            measured_together(|| measured.next().unwrap(), || messages.next().unwrap());
+        assert_eq!(held.private - known.private, 10 * MIB);
+        // More of it at every look.
+        let mut arrived = 0;
+        let (held, known) = measured_together(
+            || resident(20 * MIB),
+            || {
+                arrived += MIB;
+                private(arrived)
+            },
+        );
+        assert_eq!(held.private - known.private, 15 * MIB);
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samp
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 43] = [
+pub const METRICS: [MetricInfo; 44] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -216,6 +216,9 @@ pub const METRICS: [MetricInfo; 43] = [
         one(recovery(m).items + recovery(m).repaired)
     })),
     counter("trefoil_recovery_bytes", "Bytes of their data entries", Member(|m| one(recovery(m).bytes))),
+    counter("trefoil_copied_bytes", "Bytes of answers to those who copied from the backend: others that recovered, a successor", Member(|m| {
+        one(m.copied_bytes)
+    })),
     gauge("trefoil_repair_backlog", "Keys on which replicas were seen to differ, and that wait to be looked at again or repaired", Member(|m| {
         one(repair(m).backlog)
     })),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_cell::{BackendLock, ConfigStore};
+use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// How a server is run. What all backends of a cell agree on is in its
 /// configuration, which `config_store` holds.
@@ -36,6 +37,10 @@ pub struct ServerOptions {
     pub fabric: FabricOptions,
     /// How the members' own shards are repaired, in a cell with three copies.
     pub repair: RepairOptions,
+    /// The layout of data entries that this process tells others. Another one than it has
+    /// is for tests: it stands for another release.
+    #[doc(hidden)]
+    pub layout_version: u8,
 }
 
 /// How messages over shared memory are served; `None` for the fabric's own defaults.
@@ -85,6 +90,7 @@ impl ServerOptions {
             rpc_thread_count: 2,
             fabric: FabricOptions::default(),
             repair: RepairOptions::default(),
+            layout_version: LAYOUT_VERSION,
         }
     }
 }

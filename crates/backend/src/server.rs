@@ -9,8 +9,9 @@
 //! readers may believe its memory until then, so this process neither answers
 //! nor votes before.
 
+use crate::background;
 use crate::behind::Behind;
-use crate::corpus::{self, CorpusError, CorpusFormat, CorpusReader};
+use crate::corpus;
 use crate::descriptors::{SERVER_DESCRIPTORS, raise_descriptor_limit};
 use crate::error::StartError;
 use crate::follow;
@@ -30,9 +31,8 @@ use crate::state::State;
 use crate::stop::Stop;
 use crate::tend;
 use crate::transport::{self, TcpAccess};
-use std::fs::File;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -79,6 +79,8 @@ struct Running {
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
     token_file: Option<TokenFile>,
+    /// Of an immutable cell: what this process was started with.
+    corpus_file: Option<PathBuf>,
 }
 
 impl Server {
@@ -89,11 +91,23 @@ impl Server {
         let mut running = Running::prepare(&options, &|config, number| {
             first_epoch(&options.locks, config, number)
         })?;
-        if let Some(path) = &options.load {
-            for member in &running.state.members {
-                load_corpus(member, &running.state.config(), path)?;
+        let config = running.state.config();
+        for member in running
+            .state
+            .members
+            .iter()
+            .filter(|m| m.standing.is_some())
+        {
+            // Who was there before has lost what may not be that file's any more.
+            let is_first = running.state.begun().get(&member.number) <= Some(&1);
+            match (&options.load, &config.corpus) {
+                (Some(path), corpus) if is_first || corpus.is_none() => {
+                    load_corpus(member, &config, path)?;
+                }
+                _ => member.lacks_corpus(),
             }
         }
+        running.corpus_file.clone_from(&options.load);
         running.state.doors().locks = options.locks;
         // The rest of the predecessor's lease; loading has taken some of it.
         std::thread::sleep(LEASE.saturating_sub(exclusive_since.elapsed()));
@@ -125,7 +139,7 @@ impl Server {
         running.tend(options.huge_pages)?;
         if let Some(runtime) = &running.runtime {
             for member in &running.state.members {
-                runtime.block_on(handover::take(&running.state, member))?;
+                handover::take(&running.state, member, runtime)?;
             }
         }
         running.state.doors().locks = vec![lock()?];
@@ -146,6 +160,12 @@ impl Server {
     /// any more, and the process should end.
     pub fn retirement(&self) -> Arc<Notify> {
         Arc::clone(&self.running.state.retirement)
+    }
+
+    /// Why nothing is served here any more, where that is because another process was given
+    /// the backend's place.
+    pub fn place_taken(&self) -> Option<&str> {
+        self.running.state.place_taken.get().map(String::as_str)
     }
 
     /// Where the RPC service listens over TCP.
@@ -234,7 +254,8 @@ impl Running {
             })
             .collect::<Result<Vec<_>, StartError>>()?;
         let config_store = options.config_store.clone();
-        let state = State::new(members, bound, config_store, config, begun, behind, lending);
+        let mut state = State::new(members, bound, config_store, config, begun, behind, lending);
+        state.layout_version = options.layout_version.into();
         let (stopping, _) = watch::channel(false);
         Ok(Running {
             state: Arc::new(state),
@@ -243,6 +264,7 @@ impl Running {
             stop,
             threads: Vec::new(),
             token_file: None,
+            corpus_file: None,
         })
     }
 
@@ -276,18 +298,33 @@ impl Running {
             let target = start_fabric(target, &self.state)?;
             let _ = self.state.target.set(Mutex::new(Some(target)));
         }
-        if let Some(runtime) = &self.runtime
-            && self.state.members.iter().any(|m| m.recovery.is_some())
-        {
-            let runtime = runtime.handle().clone();
+        if self.state.members.iter().any(|m| m.recovery.is_some()) {
+            let runtime = background::runtime().map_err(|source| StartError::System {
+                what: "the recovery",
+                source,
+            })?;
             self.spawn("trefoil-recover", move |state, stop| {
+                background::give_way();
                 recovery::run(state, stop, &runtime);
             })?;
         }
+        if let Some(runtime) = &self.runtime
+            && self.state.members.iter().any(|m| m.standing.is_some())
+        {
+            let (runtime, file) = (runtime.handle().clone(), self.corpus_file.take());
+            self.spawn("trefoil-corpus", move |state, stop| {
+                corpus::run(state, stop, &runtime, file);
+            })?;
+        }
         for member in &self.state.members.clone() {
-            if let (Some(_), Some(runtime)) = (&member.repair, &self.runtime) {
-                let (member, runtime) = (Arc::clone(member), runtime.handle().clone());
+            if member.repair.is_some() {
+                let member = Arc::clone(member);
+                let runtime = background::runtime().map_err(|source| StartError::System {
+                    what: "repair",
+                    source,
+                })?;
                 self.spawn("trefoil-repair", move |state, stop| {
+                    background::give_way();
                     repair::run(state, stop, &member, (repair, &runtime));
                 })?;
             }
@@ -603,24 +640,26 @@ fn make_store(
     Store::new(store_config, regions).map_err(fail)
 }
 
-/// Fills an immutable member. All replicas give the same versions, because
-/// they derive from the configuration and the order of the file.
+/// Fills an immutable member. All replicas give the same versions, because they derive
+/// from the configuration and the order of the file.
 fn load_corpus(member: &Member, config: &CellConfig, path: &Path) -> Result<(), StartError> {
     let fail = |source| StartError::Corpus {
         path: path.to_owned(),
         source,
     };
-    let file = File::open(path).map_err(|e| fail(CorpusError::Open(e)))?;
     let value_len_max = config.value_len_max as usize;
-    let reader = CorpusReader::new(file, CorpusFormat::of(path), value_len_max).map_err(fail)?;
-    let first = Version::new(u64::from(config.config_id), LOADER_ID, 0);
-    let loaded = corpus::load(member, reader, first).map_err(fail)?;
-    let counts = member.store.stats().counts;
-    if counts.evicted_capacity + counts.evicted_associativity > 0 {
-        let limit = member.store.memory_limit();
-        let line = loaded.lines;
-        return Err(fail(CorpusError::TooLarge { line, limit }));
-    }
+    let corpus = config.corpus.as_ref();
+    let first = corpus.map_or(
+        Version::new(u64::from(config.config_id), LOADER_ID, 0),
+        |corpus| corpus.first,
+    );
+    // As a second corpus beside an empty one: nothing of it is evicted while it loads.
+    let store = &member.store;
+    store.begin_reload().map_err(|e| fail(e.into()))?;
+    let loaded = corpus::load_file(member, path, corpus, (first, value_len_max), &|| false);
+    let loaded = loaded.map_err(fail)?;
+    store.finish_reload().map_err(|e| fail(e.into()))?;
+    member.has_corpus(config.corpus.clone());
     tracing::info!(
         backend = member.number,
         items = loaded.items,

@@ -6,7 +6,7 @@ use crate::lending::Lending;
 use crate::listen::UnixSocket;
 use crate::local::Turns;
 use crate::member::Member;
-use crate::memory::{Known, MemoryBound, MemoryError};
+use crate::memory::{Known, MemoryBound, MemoryError, measured_together};
 use crate::process::Resident;
 use crate::reporter::Reporter;
 use std::net::SocketAddr;
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use trefoil_cell::{BackendLock, CellConfig, ConfigStore, Incarnations};
 use trefoil_fabric::shm::{Progress, Target};
 use trefoil_layout::control;
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_tls::Tls;
 
 /// Least time between two looks at the memory that messages cause.
@@ -46,6 +47,8 @@ pub(crate) struct State {
     /// How often each member has begun in the cell's life, this time included.
     begun: Mutex<Incarnations>,
     pub(crate) boot_id: String,
+    /// Of the data entries that it tells others.
+    pub(crate) layout_version: u32,
     pub(crate) started: Instant,
     /// Set once, if metrics are served.
     pub(crate) metrics_address: OnceLock<SocketAddr>,
@@ -58,12 +61,16 @@ pub(crate) struct State {
     config: RwLock<Arc<CellConfig>>,
     /// Held while another configuration is adopted.
     adopting: Mutex<()>,
+    /// A configuration with a corpus that this process has not loaded, in force already.
+    newer: Mutex<Option<CellConfig>>,
     pub(crate) turns: Turns,
     pub(crate) behind: Arc<Behind>,
     /// Of a configuration store on other machines: it does not answer.
     pub(crate) store_away: AtomicBool,
     /// What it says is not believed, or cannot be followed.
     pub(crate) store_refused: AtomicBool,
+    /// Why this process serves nothing any more, if its backend's place is another's.
+    pub(crate) place_taken: OnceLock<String>,
     stopping: AtomicBool,
     /// What only one process has that is this backend.
     pub(crate) doors: Mutex<Doors>,
@@ -103,6 +110,7 @@ impl State {
             config_store,
             begun: Mutex::new(begun),
             boot_id: crate::process::boot_id(),
+            layout_version: LAYOUT_VERSION.into(),
             started: Instant::now(),
             metrics_address: OnceLock::new(),
             target: OnceLock::new(),
@@ -110,10 +118,12 @@ impl State {
             tls: OnceLock::new(),
             config: RwLock::new(Arc::new(config)),
             adopting: Mutex::default(),
+            newer: Mutex::default(),
             turns: Turns::default(),
             behind,
             store_away: AtomicBool::new(false),
             store_refused: AtomicBool::new(false),
+            place_taken: OnceLock::new(),
             stopping: AtomicBool::new(false),
             doors: Mutex::default(),
             retirement: Arc::default(),
@@ -151,6 +161,18 @@ impl State {
 
     pub(crate) fn adopting(&self) -> MutexGuard<'_, ()> {
         self.adopting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another corpus is in force than is served here.
+    pub(crate) fn note_newer(&self, config: CellConfig) {
+        let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
+        *newer = Some(config);
+    }
+
+    /// The same, once.
+    pub(crate) fn take_newer(&self) -> Option<CellConfig> {
+        let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
+        newer.take()
     }
 
     pub(crate) fn doors(&self) -> MutexGuard<'_, Doors> {
@@ -250,8 +272,8 @@ impl State {
     pub(crate) fn correct_memory(&self) {
         let share = self.lending.mean_share();
         let now_ms = self.now_ms();
-        let resident = Resident::now();
-        match self.bound.correct(resident, self.known(), share, now_ms) {
+        let (resident, known) = measured_together(Resident::now, || self.known());
+        match self.bound.correct(resident, known, share, now_ms) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
                 self.share_out(share);

@@ -440,6 +440,7 @@ fn lookup(backend: u32, key: &str) -> v1::LookupRequest {
         life: LIFE,
         config_id: CONFIG_ID,
         key: key.to_owned().into(),
+        ..v1::LookupRequest::default()
     }
 }
 

@@ -149,6 +149,11 @@ impl Server {
         })
     }
 
+    /// Its first process: with `cell up` the one that starts and moves the others.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// kill -9 of backend `number`'s process, as a crash does it.
     pub fn kill(&self, number: usize) {
         self.signal(number, rustix::process::Signal::KILL);

@@ -1,9 +1,10 @@
 //! A cell's configuration: what every client and backend of it must agree on.
 
 use crate::address::RpcAddress;
+use crate::corpus::CorpusId;
 use crate::mode::Mode;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use trefoil_layout::limits::{VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 use trefoil_layout::{HashKind, KeyHasher, Placement, TopologyId, Version};
 
@@ -48,6 +49,10 @@ pub struct CellConfig {
     /// Items at or below this version were flushed.
     #[serde(default, with = "version_text", skip_serializing_if = "is_no_floor")]
     pub flush_floor: Version,
+    /// Of an immutable cell: what it serves. `None` where nobody has said so, as in cells
+    /// of older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corpus: Option<CorpusId>,
 }
 
 /// One backend of a cell.
@@ -123,6 +128,12 @@ pub enum ConfigError {
     /// Outside the formats.
     #[error("the longest value is configured as {0} bytes: choose 1 to {VALUE_LEN_LIMIT}")]
     ValueLenMax(u64),
+    /// A corpus in a cell that takes mutations.
+    #[error("a corpus is named, and the cell is {0}: only an immutable one (R=2) has one")]
+    CorpusOfMutable(Mode),
+    /// Versions of items begin above zero.
+    #[error("the corpus' first version is zero, which no item has")]
+    CorpusVersion,
     /// No policy.
     #[error("no eviction policy is named: choose slru, lru, arc or s3fifo")]
     Eviction,
@@ -172,7 +183,11 @@ impl CellConfig {
         if self.eviction.is_empty() {
             return Err(ConfigError::Eviction);
         }
-        Ok(())
+        match &self.corpus {
+            Some(_) if !self.mode.is_immutable() => Err(ConfigError::CorpusOfMutable(self.mode)),
+            Some(corpus) => corpus.validate(),
+            None => Ok(()),
+        }
     }
 
     /// What identifies this configuration among all that any cell ever had.
@@ -213,14 +228,58 @@ impl CellConfig {
         same == *next && next.flush_floor >= self.flush_floor
     }
 
+    /// The same cell with backend `number` at another process's addresses; `None` if
+    /// there is no config id left for it, or no such backend.
+    pub fn with_place(
+        &self,
+        number: u32,
+        addresses: &[RpcAddress],
+        fabric_socket: Option<&Path>,
+    ) -> Option<CellConfig> {
+        let config_id = self.config_id.checked_add(1)?;
+        let mut next = CellConfig {
+            config_id,
+            ..self.clone()
+        };
+        let place = next.backends.get_mut(number as usize)?;
+        *place = BackendConfig {
+            number,
+            addresses: addresses.to_vec(),
+            fabric_socket: fabric_socket.map(Path::to_owned),
+        };
+        (config_id != CONFIG_ID_CHANGING).then_some(next)
+    }
+
+    /// Whether `next` is this configuration but for places that have changed hands, and
+    /// for what flushes have changed: who keeps its own place goes on with it.
+    pub fn differs_by_places(&self, next: &CellConfig) -> bool {
+        let same = CellConfig {
+            config_id: next.config_id,
+            flush_floor: next.flush_floor,
+            backends: next.backends.clone(),
+            ..self.clone()
+        };
+        same == *next
+            && next.flush_floor >= self.flush_floor
+            && next.backends.len() == self.backends.len()
+            && !self.mode.is_immutable()
+    }
+
     /// Whether `next` is this configuration but for what a reload of an immutable
-    /// cell changes.
+    /// cell changes: the corpus, and the id. With the same corpus it is the same
+    /// configuration that was written anew.
     pub fn differs_by_reload(&self, next: &CellConfig) -> bool {
         let same = CellConfig {
             config_id: next.config_id,
+            corpus: next.corpus.clone(),
             ..self.clone()
         };
         self.mode.is_immutable() && same == *next
+    }
+
+    /// The same configuration written anew; `None` if there is no config id left for it.
+    pub fn anew(&self) -> Option<CellConfig> {
+        self.flushed(self.flush_floor)
     }
 
     /// Where keys are placed. For validated configurations.
@@ -261,16 +320,16 @@ mod life_text {
 }
 
 /// A version in JSON: 32 hexadecimal digits.
-mod version_text {
+pub(crate) mod version_text {
     use super::Version;
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(version: &Version, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(version: &Version, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(version)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Version, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Version, D::Error> {
         let text = String::deserialize(from)?;
         text.parse().map_err(D::Error::custom)
     }

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `mode` | `R=1`, `R=2`, `R=3.2` and what they imply |
 //! | `config` | the configuration and its validation |
+//! | `control` | who takes the place of a backend that is dead |
+//! | `corpus` | which corpus an immutable cell serves |
 //! | `flush` | which versions a flush makes invisible |
 //! | `address`, `etcd_address` | how people write cells and servers |
 //! | `store` | where the configuration is kept: one process, a directory, etcd (feature `etcd`) |
@@ -16,6 +18,8 @@
 
 mod address;
 mod config;
+pub mod control;
+mod corpus;
 mod etcd_address;
 mod flush;
 mod mode;
@@ -28,6 +32,7 @@ mod wire;
 
 pub use address::{AddressError, CellAddress, CellLocation, RpcAddress, SOCKET_PATH_LEN_MAX};
 pub use config::{BACKEND_COUNT_MAX, BackendConfig, CONFIG_ID_CHANGING, CellConfig, ConfigError};
+pub use corpus::{CorpusDigest, CorpusDigester, CorpusId};
 pub use etcd_address::EtcdAddress;
 pub use flush::{FLUSH_NOW_MS, flush_floor};
 pub use mode::{Mode, ModeParseError};
@@ -39,9 +44,11 @@ pub use store::{
     EmbeddedStore, FileError, Incarnations, is_ending,
 };
 #[cfg(feature = "etcd")]
-pub use store::{EtcdSettings, EtcdStore, Held, TlsFiles};
+pub use store::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};
 pub use token::{
     TOKEN_FILE_VARIABLE, Token, TokenError, TokenFile, credentials, named_token_problem, read_token,
 };
 pub use trefoil_layout::placement::{COPY_COUNT_MAX, Cohort, Placement};
-pub use wire::{WireError, decode_config, encode_config, endpoint, rpc_client};
+pub use wire::{
+    WireError, decode_config, decode_corpus, encode_config, encode_corpus, endpoint, rpc_client,
+};

@@ -2,6 +2,7 @@
 
 use crate::address::{AddressError, RpcAddress};
 use crate::config::{BackendConfig, CellConfig, ConfigError};
+use crate::corpus::{CorpusDigest, CorpusId};
 use crate::mode::ModeParseError;
 use std::time::Duration;
 use trefoil_rpc::{Client, ContractError, Credentials, Endpoint, EndpointError, v1};
@@ -46,6 +47,7 @@ pub fn encode_config(config: &CellConfig) -> v1::CellConfig {
         eviction: config.eviction.clone(),
         flush_floor: (!config.flush_floor.is_zero())
             .then(|| trefoil_rpc::encode_version(config.flush_floor)),
+        corpus: config.corpus.as_ref().map(encode_corpus),
     }
 }
 
@@ -80,9 +82,33 @@ pub fn decode_config(message: &v1::CellConfig) -> Result<CellConfig, WireError> 
             .flush_floor
             .map(trefoil_rpc::decode_version)
             .unwrap_or_default(),
+        corpus: message.corpus.as_ref().map(decode_corpus).transpose()?,
     };
     config.validate()?;
     Ok(config)
+}
+
+/// A corpus' identity as a message.
+pub fn encode_corpus(corpus: &CorpusId) -> v1::Corpus {
+    v1::Corpus {
+        digest_low: corpus.digest.0 as u64,
+        digest_high: (corpus.digest.0 >> 64) as u64,
+        len: corpus.len,
+        first: Some(trefoil_rpc::encode_version(corpus.first)),
+        path: corpus.path.clone().unwrap_or_default(),
+    }
+}
+
+/// A message as a corpus' identity.
+pub fn decode_corpus(message: &v1::Corpus) -> Result<CorpusId, WireError> {
+    let first = message.first.ok_or(ContractError::Missing("first"))?;
+    let digest = u128::from(message.digest_high) << 64 | u128::from(message.digest_low);
+    Ok(CorpusId {
+        digest: CorpusDigest(digest),
+        len: message.len,
+        first: trefoil_rpc::decode_version(first),
+        path: Some(&message.path).filter(|path| !path.is_empty()).cloned(),
+    })
 }
 
 /// An endpoint for a server's address, without TLS; connects to nothing yet.

@@ -214,10 +214,16 @@ impl Retry {
 
     /// Takes one retry off the budget, or says that it is spent.
     pub(crate) fn spend(&mut self, cause: RetryCause) -> Result<(), GiveUp> {
+        self.spend_as(cause, false)
+    }
+
+    /// The same; `is_passing` if what caused it is over in a moment.
+    pub(crate) fn spend_as(&mut self, cause: RetryCause, is_passing: bool) -> Result<(), GiveUp> {
         self.count(cause);
-        let left = match cause {
-            RetryCause::Epoch | RetryCause::Recovering => &mut self.passing_left,
-            _ => &mut self.left,
+        let is_passing = is_passing || matches!(cause, RetryCause::Epoch | RetryCause::Recovering);
+        let left = match is_passing {
+            true => &mut self.passing_left,
+            false => &mut self.left,
         };
         if *left == 0 {
             return Err(GiveUp::Budget { last: cause });

@@ -186,6 +186,11 @@ impl Client {
         }
     }
 
+    /// How often the cell's topology had changed when this client took it.
+    pub(crate) fn seen_changes(&self) -> u64 {
+        self.seen_changes
+    }
+
     #[cold]
     fn take_topology(&mut self) {
         self.seen_changes = self.shared.changes();

@@ -31,6 +31,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use trefoil_client_core::data::{DataCheck, DataVerdict, judge};
 use trefoil_client_core::get::MissReason;
+use trefoil_client_core::mode::Mode;
 use trefoil_client_core::quorum::{Vote, VoteDecision, decide_votes};
 use trefoil_client_core::retry::Limits;
 use trefoil_client_core::vote::IndexVote;
@@ -215,6 +216,12 @@ impl Client {
             return 0;
         };
         let topology = Arc::clone(self.driver.topology());
+        // Of an immutable corpus one copy decides: none that is of another than is known.
+        let is_known = |view: &Arc<RegionView>| view.config_id() == topology.id().config_id;
+        let is_immutable = topology.mode() == Mode::R2Immutable;
+        if is_immutable && !backends.iter().all(is_known) {
+            return 0;
+        }
         buffers.resize_with(GROUP_LEN, WordBuffer::default);
         let now_ms = time::coarse_unix_ms();
         let config_floor = topology.flush_floor();

@@ -887,6 +887,11 @@ impl<H: Host> OneSided for OnLinks<'_, H> {
         self.links[number].view_and_bytes()
     }
 
+    #[inline(always)]
+    fn known_config_id(&self) -> u32 {
+        self.known_config_id
+    }
+
     fn lapsed(&mut self, replica: usize) {
         self.lapsed |= 1 << replica;
     }

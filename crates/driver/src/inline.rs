@@ -7,7 +7,7 @@ use crate::topology::Topology;
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::fill::{Stamps, index_leaves_room};
 use trefoil_client_core::get::{Failure, Get, GetOutcome, GetStep};
-use trefoil_client_core::mode::REPLICAS_MAX;
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_layout::{KeyHash, Version};
@@ -31,10 +31,16 @@ pub fn is_resuming(running_since_ns: u64, now_ns: u64) -> bool {
     running_since_ns != 0 && now_ns < running_since_ns.saturating_add(RESUMING_NS)
 }
 
+/// Copies of an immutable corpus.
+const COPIES_OF_IMMUTABLE: usize = Mode::R2Immutable.replica_count();
+
 /// The replicas of one key, as far as their memory is mapped.
 pub trait OneSided: Clock {
     /// The replica's memory, and the buffer for what is read from it.
     fn read(&mut self, replica: usize) -> Option<(&RegionView, &mut WordBuffer)>;
+
+    /// The config id of the topology by which the lookup chose its replicas.
+    fn known_config_id(&self) -> u32;
 
     /// The replica's lease has ended.
     fn lapsed(&mut self, replica: usize);
@@ -65,7 +71,12 @@ pub fn run<const N: usize>(
                     get.handle_failure(replica, Failure::Connection);
                     continue;
                 };
-                let vote = view.index_vote(replica, hash);
+                let (served, mut vote) = (view.config_id(), view.index_vote(replica, hash));
+                // Of an immutable corpus one copy decides: who knows of the next corpus
+                // takes nothing from a copy that has not changed yet.
+                if N == COPIES_OF_IMMUTABLE && served != source.known_config_id() {
+                    vote = IndexVote::ConfigChanged { found: served };
+                }
                 if N > 1 && !is_absent && matches!(vote, IndexVote::Absent { .. }) {
                     is_absent = true;
                     for place in 0..N {

@@ -10,9 +10,10 @@ use trefoil_client_core::cas::CasStep;
 use trefoil_client_core::data::DataCheck;
 use trefoil_client_core::fill::{Stamps, leaves_room};
 use trefoil_client_core::get::{Failure, GetOutcome, GetStep, Strategy};
-use trefoil_client_core::mode::REPLICAS_MAX;
+use trefoil_client_core::mode::{Mode, REPLICAS_MAX};
 use trefoil_client_core::mutate::MutateStep;
 use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
+use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::port::{Port, Progress};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Rejection};
@@ -275,8 +276,17 @@ impl<H: Host> Driver<H> {
             return Flow::Again;
         };
         match near.submit_index(token, replica, hash) {
-            Progress::Done(vote) => {
+            Progress::Done(mut vote) => {
                 let read_ns = self.host.coarse_ns();
+                // Of an immutable corpus one copy decides: who knows of the next corpus
+                // takes nothing from a copy that has not changed yet.
+                let served = near.view().map(|view| view.config_id());
+                if self.topology.mode() == Mode::R2Immutable
+                    && let Some(found) = served
+                    && found != self.topology.id().config_id
+                {
+                    vote = IndexVote::ConfigChanged { found };
+                }
                 if self.links[number].lease_alive(read_ns) {
                     if let Some(get) = op.lookup() {
                         get.handle_index(replica, vote);

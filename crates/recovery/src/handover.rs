@@ -275,6 +275,12 @@ impl<D: AsRef<[u8]>> Handover<D> {
         self.phase == Phase::Done
     }
 
+    /// What is left has to be copied soon after it has begun: the predecessor takes no mutation
+    /// meanwhile.
+    pub fn is_in_haste(&self) -> bool {
+        self.phase == Phase::Freeze && self.under_way.is_empty()
+    }
+
     /// The predecessor has gone: the store serves.
     pub fn finish(self, store: &Store) -> Moved {
         for shard in 0..store.shard_count() {
@@ -351,6 +357,9 @@ impl<D: AsRef<[u8]>> Handover<D> {
                 store.raise_floor(shard, state.bound_max);
             }
             store.raise_epoch(shard, state.epoch);
+        }
+        if mutants::is(Mutant::LastSkipped) {
+            self.strips.clear();
         }
         Ok(())
     }
@@ -459,6 +468,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
             return;
         }
         self.phase = match self.phase {
+            Phase::First if mutants::is(Mutant::CompareSkipped) => Phase::Changes,
             Phase::First => {
                 self.walk_over_all(store, true);
                 Phase::Compare

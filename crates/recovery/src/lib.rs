@@ -47,5 +47,5 @@ pub mod scan;
 
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
-pub use page::{Data, Item, Page, items, standing};
+pub use page::{Data, Item, Page, Placed, items, placed, standing};
 pub use trefoil_store::Recency;

@@ -26,6 +26,14 @@ pub enum Mutant {
     FloorLeftBehind,
     /// A handover leaves alone what was erased after it had been copied.
     ErasedStays,
+    /// A handover does not compare what both hold.
+    CompareSkipped,
+    /// A handover leaves what was changed before the predecessor was frozen.
+    LastSkipped,
+    /// A successor serves before its predecessor has gone.
+    BegunEarly,
+    /// A frozen predecessor lets others raise its epoch.
+    RaisedWhileFrozen,
     /// 11: a scan spreads what one replica holds.
     LoneValueSpread,
     /// 5: a scan counts votes of different epochs together.
@@ -42,7 +50,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 15] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -52,6 +60,10 @@ impl Mutant {
         Mutant::NeverFrozen,
         Mutant::FloorLeftBehind,
         Mutant::ErasedStays,
+        Mutant::CompareSkipped,
+        Mutant::LastSkipped,
+        Mutant::BegunEarly,
+        Mutant::RaisedWhileFrozen,
         Mutant::LoneValueSpread,
         Mutant::RepairAcrossEpochs,
         Mutant::RenewedBlindly,
@@ -70,6 +82,11 @@ thread_local! {
 #[cfg(feature = "mutants")]
 pub fn set(mutant: Option<Mutant>) {
     ACTIVE.set(mutant);
+}
+
+/// The same for whoever drives the machines: some rules are his.
+pub fn is_on(mutant: Mutant) -> bool {
+    is(mutant)
 }
 
 /// Whether the calling thread breaks this rule.

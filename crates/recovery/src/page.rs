@@ -3,12 +3,17 @@
 use crate::machine::Standing;
 use crate::mutants::{self, Mutant};
 use std::ops::Range;
-use trefoil_layout::{KeyHash, Version, epoch};
-use trefoil_store::{Exported, Now, Position, Recency, Store, StoredItem};
+use trefoil_layout::{KeyHash, Pointer, Version, epoch};
+use trefoil_store::{Exported, Now, Position, Recency, Store};
 
 /// Bytes of data entries in one page, about. A part of them is copied under one hold of
 /// a partition's lock.
 const ENTRIES_LEN: usize = 512 << 10;
+/// The same of entries that are only named ([`placed`]): nothing of them is copied, but as
+/// many as these should stand there still when they are read.
+const PLACED_LEN: usize = 1 << 20;
+/// What a short entry takes of it: its name is that long, about.
+const PLACED_ENTRY_LEN: usize = 128;
 /// Keys in one page of versions, about.
 const HELD_COUNT: usize = 8192;
 /// Longer entries are not part of a page.
@@ -38,6 +43,19 @@ pub struct Item<D> {
     pub recency: Recency,
     /// Its data entry.
     pub data: Data<D>,
+}
+
+/// A value that stands in memory that whoever asks can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Of its key.
+    pub hash: KeyHash,
+    /// The mutation that wrote it.
+    pub version: Version,
+    /// How it was used.
+    pub recency: Recency,
+    /// Where its data entry stood; what stands there now has this version, or is of no use.
+    pub pointer: Pointer,
 }
 
 /// A data entry.
@@ -85,37 +103,86 @@ pub fn items(
     places: Range<u64>,
     values: bool,
 ) -> Page<Vec<u8>> {
-    let before = store.epoch(shard);
     let (mut items, mut held) = (Vec::new(), Vec::new());
     let room = if values { ENTRIES_LEN } else { HELD_COUNT };
-    let next = store.export(now, shard, places, room, &mut |exported| {
-        let Exported {
-            hash,
-            item,
-            recency,
-        } = exported;
+    let (next, epoch) = walk(store, now, shard, places, room, &mut |exported| {
+        let Exported { hash, item, .. } = &exported;
         if !values {
-            held.push((hash, item.version));
+            held.push((*hash, item.version));
             return 1;
         }
-        let (item, len) = copied(&item, recency);
-        items.push((Position::place_of(hash), item));
+        let place = Position::place_of(*hash);
+        let (item, len) = copied(&exported);
+        items.push((place, item));
         len
     });
-    // What lies behind comes with the next page.
-    items.retain(|(place, _)| *place < next);
     held.retain(|(hash, _)| Position::place_of(*hash) < next);
-    let votes = store.epoch(shard) == before && !store.is_recovering(shard);
     Page {
         next,
-        epoch: if votes { before } else { epoch::NONE },
-        items: items.into_iter().map(|(_, item)| item).collect(),
+        epoch,
+        items: before(next, items),
         held,
     }
 }
 
+/// The same for one who can read the replica's memory: where values stand. Only long ones
+/// are items of the page.
+pub fn placed(
+    store: &Store,
+    now: Now,
+    shard: usize,
+    places: Range<u64>,
+) -> (Page<Vec<u8>>, Vec<Placed>) {
+    let (mut items, mut placed) = (Vec::new(), Vec::new());
+    let (next, epoch) = walk(store, now, shard, places, PLACED_LEN, &mut |exported| {
+        let Exported { hash, item, .. } = &exported;
+        if item.entry_len > LONG_LEN {
+            let (item, len) = copied(&exported);
+            items.push((Position::place_of(*hash), item));
+            return len.max(PLACED_ENTRY_LEN);
+        }
+        placed.push(Placed {
+            hash: *hash,
+            version: item.version,
+            recency: exported.recency,
+            pointer: exported.pointer,
+        });
+        item.entry_len.max(PLACED_ENTRY_LEN)
+    });
+    placed.retain(|placed| Position::place_of(placed.hash) < next);
+    let page = Page {
+        next,
+        epoch,
+        items: before(next, items),
+        held: Vec::new(),
+    };
+    (page, placed)
+}
+
+/// The place before which everything was told, and the epoch of the page.
+fn walk(
+    store: &Store,
+    now: Now,
+    shard: usize,
+    places: Range<u64>,
+    room: usize,
+    each: &mut dyn FnMut(Exported<'_>) -> usize,
+) -> (u64, u32) {
+    let before = store.epoch(shard);
+    let next = store.export(now, shard, places, room, each);
+    let votes = store.epoch(shard) == before && !store.is_recovering(shard);
+    (next, if votes { before } else { epoch::NONE })
+}
+
+/// What lies behind comes with the next page.
+fn before(next: u64, items: Vec<(u64, Item<Vec<u8>>)>) -> Vec<Item<Vec<u8>>> {
+    let items = items.into_iter().filter(|(place, _)| *place < next);
+    items.map(|(_, item)| item).collect()
+}
+
 /// An item and what it takes of a page's room.
-fn copied(item: &StoredItem<'_>, recency: Recency) -> (Item<Vec<u8>>, usize) {
+fn copied(exported: &Exported<'_>) -> (Item<Vec<u8>>, usize) {
+    let (item, recency) = (&exported.item, exported.recency);
     let mut bytes = Vec::new();
     let is_long = item.entry_len > LONG_LEN;
     match is_long {

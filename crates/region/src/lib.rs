@@ -14,6 +14,7 @@ mod heap;
 mod mapping;
 mod object;
 mod program;
+mod turns;
 mod unmap;
 mod words;
 
@@ -23,6 +24,7 @@ pub use heap::{return_free_blocks, return_long_blocks, share_heaps};
 pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
 pub use program::ProgramPages;
+pub use turns::take_short_turns;
 pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};
 
 /// Bytes of an ordinary page.

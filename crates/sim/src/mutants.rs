@@ -76,6 +76,14 @@ impl Case {
         }
     }
 
+    const fn of_moves(mutant: trefoil_recovery::mutants::Mutant) -> Self {
+        Case {
+            rule: Rule::Recovery(mutant),
+            scene: Some(Scene::Moves),
+            properties: &[Property::Moved],
+        }
+    }
+
     /// Runs seeds from `first` on until one shows it, at most `count`: how many, and
     /// what it showed.
     pub fn seeds_until_noticed(&self, first: u64, count: u64) -> Option<(u64, Violation)> {
@@ -94,9 +102,10 @@ impl Case {
 /// The rules of driver, readers and indexes, each with the runs that show it soonest, in
 /// seeds: the example `mutants` measures them. Most take tens; a full ring's neighbour
 /// some hundred, and an index that says nothing of what stands beside it thousands.
-pub const WHOLE: [Case; 11] = {
+pub const WHOLE: [Case; 16] = {
     use Property::{Fresh, Ghost, Healed, Kept, Leak, Monotone};
     use trefoil_client_core::mutants::Mutant as Core;
+    use trefoil_recovery::mutants::Mutant as Recovers;
     use trefoil_store::mutants::Mutant as Stored;
     [
         Case::of_client(Core::PlaceIgnored, None, &[Kept]),
@@ -122,5 +131,10 @@ pub const WHOLE: [Case; 11] = {
             Some(Scene::GrowingIndexes),
             &[Fresh, Monotone],
         ),
+        Case::of_moves(Recovers::CompareSkipped),
+        Case::of_moves(Recovers::LastSkipped),
+        Case::of_moves(Recovers::FloorLeftBehind),
+        Case::of_moves(Recovers::BegunEarly),
+        Case::of_moves(Recovers::RaisedWhileFrozen),
     ]
 };

@@ -39,6 +39,8 @@ pub enum Property {
     /// Nothing is under way, but an operation keeps its place, or a carrier is
     /// waited for.
     Leak,
+    /// A backend moved to another process, which does not know all that the former knew.
+    Moved,
     /// A store's own account does not add up.
     Store,
     /// An operation waits for nothing.
@@ -65,6 +67,7 @@ impl Property {
             Property::Flushed => "flushed",
             Property::Late => "late",
             Property::Leak => "leak",
+            Property::Moved => "moved",
             Property::Store => "store",
             Property::Stuck => "stuck",
             Property::Panic => "panic",

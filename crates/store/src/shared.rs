@@ -13,7 +13,7 @@ use crate::pool::PagePool;
 use crate::ranges::RangeAllocator;
 use crate::runs::RunPool;
 use crate::space::Regions;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use trefoil_region::{Mapping, SharedWords};
 
@@ -83,6 +83,9 @@ pub(crate) struct Shared {
     /// What each partition holds, so that a poor one can find a rich one without
     /// its lock.
     pub(crate) holds: Box<[Hold]>,
+    /// A second corpus is loaded beside the one that is served: nothing of that goes to
+    /// make room for it.
+    pub(crate) reloading: AtomicBool,
 }
 
 /// What a partition holds.

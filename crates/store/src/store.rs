@@ -149,6 +149,7 @@ impl Store {
             leaving: Leaving::default(),
             room_turn: Mutex::default(),
             holds: (0..count).map(|_| Default::default()).collect(),
+            reloading: Default::default(),
             config,
             regions,
         };
@@ -321,10 +322,12 @@ impl Store {
                     Some(staged) if kind == MutationKind::Load => (&mut **staged, Some(live)),
                     _ => (&mut *live, None),
                 };
-                // A corpus that is loaded is not served yet; what recovery installs
-                // comes in by a way of its own.
-                let imports = target.is_recovering() && kind == MutationKind::Load;
-                let recovers = target.is_recovering() && !imports;
+                // A corpus that is loaded is not served yet, whatever its shards are
+                // waiting for; what recovery installs comes in by a way of its own.
+                let is_load = kind == MutationKind::Load;
+                let of_corpus = is_load && self.shared.config.immutable;
+                let imports = target.is_recovering() && is_load && !of_corpus;
+                let recovers = target.is_recovering() && !imports && !of_corpus;
                 let result = match refused {
                     Err(rejection) => Ok(Outcome::Rejected(rejection)),
                     Ok(()) if self.is_revoked() => Ok(Outcome::Rejected(Rejection::WrongShard)),
@@ -364,7 +367,8 @@ impl Store {
                         }
                         return ack;
                     }
-                    // The corpus that is served makes way for the next one.
+                    // Beside the next corpus, the one that is served gives back what it
+                    // does not use.
                     Err(mut no_room) => {
                         let made = served.map(|live| {
                             live.make_room(&self.shared, no_room.bytes, effort.cap, ROOM_WORK_MAX)

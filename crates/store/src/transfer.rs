@@ -14,7 +14,7 @@ use crate::stats::MutationKind;
 use crate::store::{Cell, Store};
 use std::ops::Range;
 use trefoil_layout::op::{Ack, Mutation};
-use trefoil_layout::{KeyHash, Version};
+use trefoil_layout::{KeyHash, Pointer, Version};
 
 /// Every place of a key: [`Position::PLACE_BITS`] bits of its hash. A place is the same
 /// at all replicas, however many partitions and buckets they have.
@@ -29,6 +29,8 @@ pub struct Exported<'a> {
     pub item: StoredItem<'a>,
     /// How it was used.
     pub recency: Recency,
+    /// Where its data entry stands at this moment: for those who read the data region.
+    pub pointer: Pointer,
 }
 
 impl Store {

@@ -400,6 +400,10 @@ pub(crate) enum CellCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Stand by to take the place of a backend that dies, in a cell over etcd
+    Spare(SpareArgs),
+    /// Give dead backends' places to spares, in a cell over etcd; several may run, one decides
+    Controller(ControllerArgs),
     /// Write a cell's configuration into an etcd that has lost it, or was restored from an old backup
     RestoreConfig(RestoreArgs),
     /// A private authority, and certificates for servers and clients
@@ -483,6 +487,74 @@ pub(crate) struct RestoreArgs {
     /// Machine-readable
     #[arg(long)]
     pub json: bool,
+}
+
+/// When a spare takes a dead backend's place.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ControlArgs {
+    /// How long a backend has to be gone from etcd before a spare takes its place; longer than a restart takes
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub dead_after: Duration,
+    /// Replace backends at R=1, too: the spare begins empty, and what the dead one held is lost
+    #[arg(long)]
+    pub replace_lost: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ControllerArgs {
+    /// The cell: etcd://host:port[,host:port…]/path
+    #[arg(long, value_name = "ADDR")]
+    pub store: String,
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Address of the Prometheus metrics, or off
+    #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
+    pub metrics: String,
+}
+
+#[derive(Args, Debug, Clone)]
+#[command(long_about = "\
+Stand by to take the place of a backend that dies, in a cell over etcd.
+
+The process registers in etcd and holds nothing. When a backend has been dead for \
+--dead-after, its place in the cell's configuration is given to a spare, which recovers what \
+the others hold and votes then. The dead one finds its place taken if it comes back, and does \
+not serve.
+
+Each spare runs a controller, of which one decides; `trefoil cell controller` runs one alone.")]
+pub(crate) struct SpareArgs {
+    /// The cell: etcd://host:port[,host:port…]/path
+    #[arg(long, value_name = "ADDR")]
+    pub store: String,
+    /// Directory for its sockets: the cell's, or one of its own on the same host
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    #[command(flatten)]
+    pub control: ControlArgs,
+    /// Run no controller here
+    #[arg(long)]
+    pub no_controller: bool,
+    /// Address of the Prometheus metrics once it is a backend, or off
+    #[arg(long, value_name = "HOST:PORT|off", default_value = "off")]
+    pub metrics: String,
+    /// Users besides this one who may come in: names or numbers
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub allow_user: Vec<String>,
+    /// Bound of all resident memory, best that of the other backends [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: Option<ByteSize>,
+    /// Partitions [default: one for every 128MiB of its memory, 2 to 8]
+    #[arg(long, value_name = "N")]
+    pub partitions: Option<usize>,
+    /// Use huge pages: reserved ones if there are enough, else gathered from small ones [default: true]
+    #[arg(long, value_name = "BOOL")]
+    pub huge_pages: Option<bool>,
+    /// From one scan for keys on which replicas differ to the next; 0s repairs nothing [default: 1m]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub repair_interval: Option<Duration>,
+    /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub repair_rate: Option<ByteSize>,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -20,6 +20,26 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         let what = "--overlap and --seconds have to be above 0";
         return Err(Failure::Usage(what.to_owned()));
     }
+    if let Some(previous) = &args.previous
+        && !previous.is_file()
+    {
+        let what = format!(
+            "--previous {}: there is no such program",
+            previous.display()
+        );
+        return Err(Failure::Usage(what));
+    }
+    let faults = args.faults.as_ref().map_or(&[][..], |faults| &faults.0);
+    let beside = faults.iter().find(|fault| !fault.is_beside_upgrades());
+    if let (Some(_), Some(fault)) = (&args.previous, beside) {
+        let what = format!(
+            "--previous: no operation may fail but by the upgrade, so --faults without {fault}"
+        );
+        return Err(Failure::Usage(what));
+    }
+    let previous = args.previous.map(std::path::absolute).transpose();
+    let previous =
+        previous.map_err(|e| Failure::doing("cannot find the previous release's program", e))?;
     let program =
         std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let wish = Wish {
@@ -36,6 +56,7 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         carriers: args.carriers,
         faults: args.faults.map(|faults| faults.0),
         mode: args.mode,
+        previous,
     };
     trefoil_history::record::enclose(&wish).map_err(Failure::of)?;
     let report =

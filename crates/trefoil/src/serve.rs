@@ -177,8 +177,9 @@ impl Runs {
     fn serve_to_the_end(self, ready: &str) -> Outcome {
         print_line(ready)?;
         self.signals.wait(&self.server.retirement(), || Ok(()));
+        let taken = self.server.place_taken().map(Failure::of);
         self.server.shutdown();
-        Ok(ExitCode::SUCCESS)
+        taken.map_or(Ok(ExitCode::SUCCESS), Err)
     }
 }
 
@@ -237,6 +238,7 @@ fn config(mode: Mode, args: &ServeArgs, listeners: &Listeners) -> CellConfig {
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
         flush_floor: Version::ZERO,
+        corpus: None,
     }
 }
 

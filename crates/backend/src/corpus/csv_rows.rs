@@ -74,6 +74,10 @@ impl Column {
 }
 
 impl<R: Read> CsvRows<R> {
+    pub(super) fn source(&self) -> &R {
+        self.source.get_ref()
+    }
+
     pub(super) fn new(source: R, record_len_max: usize) -> Result<Self, CorpusError> {
         let nowhere = Column {
             index: 0,

@@ -37,6 +37,10 @@ impl<R: Read> JsonLines<R> {
         }
     }
 
+    pub(super) fn source(&self) -> &R {
+        self.source.get_ref()
+    }
+
     pub(super) fn next(&mut self, item: &mut Item) -> Result<bool, CorpusError> {
         loop {
             self.text.clear();

@@ -12,8 +12,15 @@ use trefoil_layout::version::SEQUENCE_BITS;
 
 /// Items between two steps of maintenance: indexes grow while they fill.
 const MAINTAIN_EVERY: u64 = 4096;
+/// Steps of it at the end: what is left to do for the index of what was loaded.
+const MAINTAIN_MAX: usize = 1000;
 /// Index bytes that an item takes at least.
 const INDEX_LEN_MIN: u64 = 32;
+/// Where more than one item in so many found no place in the index, there was no room for
+/// it to grow: such items are found by message alone.
+const SIDE_SHARE: u64 = 16;
+/// A small store may have as many beside its index in any case.
+const SIDE_COUNT_MIN: u64 = 1024;
 
 /// What was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,51 +29,114 @@ pub(crate) struct Loaded {
     pub(crate) lines: u64,
     /// Of these, items that belong to this backend.
     pub(crate) items: u64,
+    /// Bytes of their data entries, at least.
+    pub(crate) len_least: u64,
+}
+
+impl Loaded {
+    /// One more item that belongs here; `limit` is exceeded by what it takes at least.
+    fn add(&mut self, entry: &DataEntry<'_>, limit: u64) -> bool {
+        self.items += 1;
+        self.len_least += entry.encoded_len().next_multiple_of(GRANULE) as u64 + INDEX_LEN_MIN;
+        self.len_least > limit
+    }
 }
 
 /// Loads every item that belongs to `member`. Items get versions from `first`
 /// on in the order of the file, so that all replicas give an item the same one.
 pub(crate) fn load<R: Read>(
     member: &Member,
-    mut reader: CorpusReader<R>,
+    reader: &mut CorpusReader<R>,
     first: Version,
 ) -> Result<Loaded, CorpusError> {
     let mut loaded = Loaded::default();
     let mut item = Item::default();
-    let mut len_least = 0;
     while reader.next(&mut item)? {
         let version = nth_version(first, loaded.lines);
         loaded.lines += 1;
-        if !member.holds(&item.key) {
-            continue;
+        if member.holds(&item.key) {
+            let entry = entry(&item);
+            put(member, &entry, version, item.line, &mut loaded)?;
         }
-        let entry = DataEntry {
-            key: &item.key,
-            value: &item.value,
-            ..DataEntry::default()
-        };
-        let limit = member.store.memory_limit();
-        len_least += entry.encoded_len().next_multiple_of(GRANULE) as u64 + INDEX_LEN_MIN;
-        let line = item.line;
-        match member.store.load(clock::now(), &entry, version).outcome {
-            Outcome::Applied if len_least <= limit => {}
-            Outcome::Applied | Outcome::Rejected(Rejection::NoMemory) => {
-                return Err(CorpusError::TooLarge { line, limit });
-            }
-            other => {
-                let reason = match other {
-                    Outcome::Rejected(rejection) => rejection.to_string(),
-                    other => format!("the store answered {other:?}"),
-                };
-                return Err(CorpusError::Line { line, reason });
-            }
+    }
+    finish(member, &loaded, item.line)?;
+    Ok(loaded)
+}
+
+/// Stores one item; `line` is where it stands in the file, 0 where that is not known.
+pub(super) fn put(
+    member: &Member,
+    entry: &DataEntry<'_>,
+    version: Version,
+    line: u64,
+    loaded: &mut Loaded,
+) -> Result<(), CorpusError> {
+    let store = &member.store;
+    let limit = store.memory_limit();
+    let is_too_large = loaded.add(entry, limit);
+    match store.load(clock::now(), entry, version).outcome {
+        Outcome::Applied if !is_too_large => {}
+        Outcome::Applied | Outcome::Rejected(Rejection::NoMemory) => {
+            return Err(CorpusError::TooLarge { line, limit });
         }
-        loaded.items += 1;
-        if loaded.items.is_multiple_of(MAINTAIN_EVERY) {
-            member.store.maintain(clock::now());
+        other => {
+            let reason = match other {
+                Outcome::Rejected(rejection) => rejection.to_string(),
+                other => format!("the store answered {other:?}"),
+            };
+            return Err(CorpusError::Line { line, reason });
+        }
+    }
+    if loaded.items.is_multiple_of(MAINTAIN_EVERY) {
+        store.maintain(clock::now());
+        if store.is_over_limit() {
+            return Err(CorpusError::TooLarge { line, limit });
+        }
+    }
+    Ok(())
+}
+
+/// What is left to do when all items are there.
+pub(super) fn finish(member: &Member, loaded: &Loaded, line: u64) -> Result<(), CorpusError> {
+    let store = &member.store;
+    for _ in 0..MAINTAIN_MAX {
+        if !store.maintain(clock::now()).more {
+            break;
+        }
+    }
+    let beside = store.loaded_beside();
+    let limit = store.memory_limit();
+    match beside > SIDE_COUNT_MIN.max(loaded.items / SIDE_SHARE) || store.is_over_limit() {
+        true => Err(CorpusError::TooLarge { line, limit }),
+        false => Ok(()),
+    }
+}
+
+/// Reads everything and stores nothing: whether all items are sound, and those that belong
+/// to `member` could fit into it, were it empty.
+pub(crate) fn check<R: Read>(
+    member: &Member,
+    reader: &mut CorpusReader<R>,
+) -> Result<Loaded, CorpusError> {
+    let mut loaded = Loaded::default();
+    let mut item = Item::default();
+    let limit = member.store.memory_limit();
+    while reader.next(&mut item)? {
+        loaded.lines += 1;
+        if member.holds(&item.key) && loaded.add(&entry(&item), limit) {
+            let line = item.line;
+            return Err(CorpusError::TooLarge { line, limit });
         }
     }
     Ok(loaded)
+}
+
+fn entry(item: &Item) -> DataEntry<'_> {
+    DataEntry {
+        key: &item.key,
+        value: &item.value,
+        ..DataEntry::default()
+    }
 }
 
 /// The version of item `index`: the sequence counts, and its carry moves the time.

@@ -7,12 +7,29 @@
 //! | CSV | a header that names `key` and `value` (or `key_base64`, `value_base64`), then a row; other columns are ignored |
 //!
 //! Where a key occurs twice, the later item counts.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `csv_rows`, `json_lines` | the two formats |
+//! | `load` | items into a member's store |
+//! | `file` | a whole file, and whether it is the one that is meant |
+//! | `staged` | a second corpus beside the one that is served |
+//! | `standing` | which corpus a backend has |
+//! | `fetch` | how it gets the one that is in force, if it has lost its own |
 
 mod csv_rows;
+mod fetch;
+mod file;
 mod json_lines;
 mod load;
+mod staged;
+mod standing;
 
-pub(crate) use load::{Loaded, load};
+pub(crate) use fetch::run;
+pub(crate) use file::{Digested, load_file};
+pub(crate) use load::{Loaded, check, load};
+pub(crate) use staged::Staged;
+pub(crate) use standing::Standing;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -85,6 +102,11 @@ pub enum CorpusError {
         /// Bytes that there are.
         limit: u64,
     },
+    /// It was told which corpus to expect.
+    #[error(
+        "it is not the file that was loaded: it has changed since, or another one stands there"
+    )]
+    OtherFile,
     /// The store cannot take it.
     #[error(transparent)]
     Reload(#[from] trefoil_store::ReloadError),
@@ -131,16 +153,24 @@ impl<R: Read> CorpusReader<R> {
         };
         if some {
             let value_len_max = self.value_len_max;
-            check(item, value_len_max).map_err(|reason| CorpusError::Line {
+            check_item(item, value_len_max).map_err(|reason| CorpusError::Line {
                 line: item.line,
                 reason,
             })?;
         }
         Ok(some)
     }
+
+    /// What it reads from.
+    pub(crate) fn source(&self) -> &R {
+        match &self.format {
+            Format::JsonLines(lines) => lines.source(),
+            Format::Csv(rows) => rows.source(),
+        }
+    }
 }
 
-fn check(item: &Item, value_len_max: usize) -> Result<(), String> {
+fn check_item(item: &Item, value_len_max: usize) -> Result<(), String> {
     match item.key.len() {
         0 => return Err("the key is empty".to_owned()),
         len if len > KEY_LEN_MAX => {

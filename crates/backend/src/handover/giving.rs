@@ -1,7 +1,7 @@
 //! The side of the process that goes.
 
 use crate::member::Member;
-use crate::service::copy::check_layout;
+use crate::service::copy::is_plain;
 use crate::state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ pub(crate) fn step(
     }
     let mut to = member.giving.lock();
     if step == HandOverStep::Begin {
-        check_layout(request.layout_version)?;
+        let (asked, takes_plain) = (request.layout_version, request.takes_plain);
+        is_plain(asked, takes_plain, state.layout_version)?;
         may_begin(state, member, to.as_ref())?;
         *to = Some(Successor {
             token: request.successor,

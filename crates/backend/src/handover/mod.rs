@@ -18,9 +18,10 @@ mod giving;
 mod taking;
 
 pub(crate) use giving::{Giving, step};
-pub(crate) use taking::take;
+pub(crate) use taking::{Takeover, take};
 
 use trefoil_layout::op::Rejection;
+use trefoil_rpc::OtherLayout;
 
 /// Why a process could not take a backend over. The backend goes on as before.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,16 @@ pub enum HandoverError {
     Unknown {
         /// Which.
         number: u32,
+    },
+    /// Its data entries have another layout, and one of both releases knows no other form.
+    #[error("backend {number} (release {release}) cannot hand its items over: {why}")]
+    OtherLayout {
+        /// Which.
+        number: u32,
+        /// Its release.
+        release: String,
+        /// What differs, and what to do.
+        why: OtherLayout,
     },
     /// It takes mutations again.
     #[error(

@@ -1,20 +1,23 @@
 //! The side of the process that comes.
 
 use super::HandoverError;
+use crate::background;
 use crate::clock;
 use crate::member::Member;
-use crate::recovery::decode_page;
+use crate::recovery::{Memory, Missed, add, decode_page};
 use crate::state::State;
 use bytes::Bytes;
+use prost::Message as _;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::{Code, Response, Status};
-use trefoil_layout::Version;
-use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
-use trefoil_recovery::{Handover, Page, Question, Reply, ShardState};
+use trefoil_layout::{KeyHasher, Version};
+use trefoil_recovery::{Handover, Page, Placed, Question, Reply, ShardState};
 use trefoil_rpc::v1::{HandOverStep, lookup_response};
 use trefoil_rpc::{Client, ContractError, Credentials, v1};
 
@@ -27,17 +30,78 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 8;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What it took to take a backend over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takeover {
+    items: u64,
+    bytes: u64,
+    received_bytes: u64,
+    took: Duration,
+}
+
+impl Takeover {
+    pub(crate) fn stats(&self) -> v1::TakeoverStats {
+        v1::TakeoverStats {
+            items: self.items,
+            bytes: self.bytes,
+            received_bytes: self.received_bytes,
+            took_ms: self.took.as_millis() as u64,
+        }
+    }
+}
+
 /// Copies everything that the process knows which is this backend now, and has it go. When
 /// this has returned, nobody is this backend, and this process knows all that it knew.
-pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(), HandoverError> {
-    let predecessor = Arc::new(Predecessor::of(state, member)?);
+pub(crate) fn take(
+    state: &Arc<State>,
+    member: &Member,
+    runtime: &Runtime,
+) -> Result<(), HandoverError> {
+    let common = Arc::new(Common {
+        token: rand::random::<u64>() | 1,
+        memory: Memory::new(&state.config(), member.number),
+        received_bytes: AtomicU64::new(0),
+    });
+    let predecessor = || Predecessor::of(state, member, &common);
+    runtime.block_on(async { predecessor()?.check_layout().await })?;
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
     let begin = Instant::now();
-    match copy_and_release(&predecessor, member).await {
+    // Most of it is copied while the predecessor serves, and gives way to that.
+    let copied = std::thread::scope(|scope| {
+        let copies = || {
+            background::give_way();
+            let runtime = background::runtime().map_err(|error| system(member, &error))?;
+            runtime.block_on(async { copy_most(&Arc::new(predecessor()?), member).await })
+        };
+        let thread = std::thread::Builder::new().name("trefoil-copy".to_owned());
+        let thread = thread.spawn_scoped(scope, copies);
+        let copied = thread.map_err(|error| system(member, &error))?.join();
+        copied.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let moved = runtime.block_on(async {
+        let predecessor = Arc::new(predecessor()?);
+        let moved = match copied {
+            Ok(handover) => copy_and_release(handover, &predecessor, member).await,
+            Err(error) => Err(error),
+        };
+        if moved.is_err() {
+            // If it does not hear this, it goes on by itself.
+            let _ = predecessor.step(HandOverStep::Abandon).await;
+        }
+        moved
+    });
+    match moved {
         Ok(handover) => {
             let moved = handover.finish(&member.store);
+            let takeover = Takeover {
+                items: moved.items,
+                bytes: moved.bytes,
+                received_bytes: common.received_bytes.load(Ordering::Relaxed),
+                took: begin.elapsed(),
+            };
+            let _ = member.takeover.set(takeover);
             tracing::info!(
                 backend = member.number,
                 items = moved.items,
@@ -53,22 +117,35 @@ pub(crate) async fn take(state: &Arc<State>, member: &Arc<Member>) -> Result<(),
             );
             Ok(())
         }
-        Err(error) => {
-            // If it does not hear this, it goes on by itself.
-            let _ = predecessor.step(HandOverStep::Abandon).await;
-            Err(error)
-        }
+        Err(error) => Err(error),
     }
 }
 
-async fn copy_and_release(
+fn system(member: &Member, error: &std::io::Error) -> HandoverError {
+    HandoverError::Unreachable {
+        number: member.number,
+        why: format!("no thread to copy with: {error}"),
+    }
+}
+
+/// Everything but what is copied while the predecessor takes no mutation.
+async fn copy_most(
     predecessor: &Arc<Predecessor>,
     member: &Member,
 ) -> Result<Handover<Bytes>, HandoverError> {
     let mut handover = Handover::new();
+    copy(&mut handover, predecessor, member, Handover::is_in_haste).await?;
+    Ok(handover)
+}
+
+async fn copy_and_release(
+    mut handover: Handover<Bytes>,
+    predecessor: &Arc<Predecessor>,
+    member: &Member,
+) -> Result<Handover<Bytes>, HandoverError> {
     let mut attempt = 1;
     loop {
-        copy(&mut handover, predecessor, member).await?;
+        copy(&mut handover, predecessor, member, Handover::is_done).await?;
         match predecessor.step(HandOverStep::Release).await {
             Ok(_) => return Ok(handover),
             // A busy machine.
@@ -84,15 +161,16 @@ async fn copy(
     handover: &mut Handover<Bytes>,
     predecessor: &Arc<Predecessor>,
     member: &Member,
+    is_enough: fn(&Handover<Bytes>) -> bool,
 ) -> Result<(), HandoverError> {
     let mut answers = JoinSet::new();
     loop {
+        if is_enough(handover) {
+            return Ok(());
+        }
         while let Some((number, question)) = handover.ask() {
             let predecessor = Arc::clone(predecessor);
             answers.spawn(async move { (number, predecessor.ask(question).await) });
-        }
-        if handover.is_done() {
-            return Ok(());
         }
         let answer = answers.join_next().await;
         let Some(Ok((number, reply))) = answer else {
@@ -108,21 +186,47 @@ async fn copy(
     }
 }
 
+/// Whether this process, of layout `own`, can take what one holds that answers `hello`.
+fn can_be_copied(own: u32, hello: v1::HelloResponse) -> Result<(), HandoverError> {
+    let form = trefoil_rpc::entry_form(own, hello.tells_plain, hello.layout_version);
+    match form {
+        Ok(_) => Ok(()),
+        Err(why) => Err(HandoverError::OtherLayout {
+            number: hello.backend,
+            release: hello.release,
+            why,
+        }),
+    }
+}
+
 /// The process that is the backend.
 struct Predecessor {
     number: u32,
     life: u64,
     config_id: u32,
-    /// What this process calls itself.
-    token: u64,
     /// The cell's numbers of the backend's shards.
     shards: Vec<u32>,
     client: Client,
+    hasher: KeyHasher,
+    common: Arc<Common>,
     state: Arc<State>,
 }
 
+/// What connections to it have in common.
+struct Common {
+    /// What this process calls itself.
+    token: u64,
+    memory: Memory,
+    /// Of answers that brought values, or said what is held, and of what was read.
+    received_bytes: AtomicU64,
+}
+
 impl Predecessor {
-    fn of(state: &Arc<State>, member: &Member) -> Result<Self, HandoverError> {
+    fn of(
+        state: &Arc<State>,
+        member: &Member,
+        common: &Arc<Common>,
+    ) -> Result<Self, HandoverError> {
         let (config, number) = (state.config(), member.number);
         let unreachable = |why: String| HandoverError::Unreachable { number, why };
         let address = config
@@ -136,11 +240,12 @@ impl Predecessor {
             number,
             life: config.life,
             config_id: config.config_id,
-            token: rand::random::<u64>() | 1,
+            common: Arc::clone(common),
             shards: (0..member.store.shard_count())
                 .map(|shard| shards.shard(shard))
                 .collect(),
             client: trefoil_rpc::client(channel, Credentials::none()),
+            hasher: config.hash,
             state: Arc::clone(state),
         })
     }
@@ -154,6 +259,19 @@ impl Predecessor {
 
     fn malformed(&self, error: ContractError) -> HandoverError {
         self.refused(&format!("it answers nonsense: {error}"))
+    }
+
+    /// Refuses one of another layout that cannot tell what it holds in a form that both
+    /// know, before anything begins.
+    async fn check_layout(&self) -> Result<(), HandoverError> {
+        let own = self.state.layout_version;
+        let request = v1::HelloRequest {
+            backend: self.number,
+            layout_version: own,
+        };
+        let mut client = self.client.clone();
+        let hello = self.call(CALL_PATIENCE, client.hello(request)).await?;
+        can_be_copied(own, hello)
     }
 
     async fn ask(&self, question: Question) -> Result<Reply<Bytes>, HandoverError> {
@@ -178,9 +296,10 @@ impl Predecessor {
         let request = v1::HandOverRequest {
             backend: self.number,
             life: self.life,
-            successor: self.token,
+            successor: self.common.token,
             step: step.into(),
-            layout_version: LAYOUT_VERSION.into(),
+            layout_version: self.state.layout_version,
+            takes_plain: true,
         };
         let mut client = self.client.clone();
         let answer = self.call(CALL_PATIENCE, client.hand_over(request)).await?;
@@ -207,6 +326,25 @@ impl Predecessor {
         places: Range<u64>,
         values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
+        let placed = values && self.common.memory.is_open();
+        let (mut page, named) = self.page(shard, places.clone(), values, placed).await?;
+        let missed = match self.common.memory.read(&named, &mut page) {
+            Missed::Places(missed) => missed,
+            Missed::All => return Ok(self.page(shard, places, values, false).await?.0),
+        };
+        for places in missed {
+            add(&mut page, self.page(shard, places, values, false).await?.0);
+        }
+        Ok(page)
+    }
+
+    async fn page(
+        &self,
+        shard: usize,
+        places: Range<u64>,
+        values: bool,
+        placed: bool,
+    ) -> Result<(Page<Bytes>, Vec<Placed>), HandoverError> {
         let request = v1::CopyItemsRequest {
             shard: Some(v1::ShardName {
                 backend: self.number,
@@ -217,11 +355,20 @@ impl Predecessor {
             from: places.start,
             until: places.end,
             values,
-            layout_version: LAYOUT_VERSION.into(),
+            layout_version: self.state.layout_version,
+            takes_plain: true,
+            placed,
+            config_id: 0,
         };
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
-        decode_page(page).map_err(|error| self.malformed(error))
+        let len = page.encoded_len() as u64;
+        let (page, placed) =
+            decode_page(page, &self.hasher).map_err(|error| self.malformed(error))?;
+        let read = placed.iter().map(|placed| placed.pointer.len() as u64);
+        let len = len + read.sum::<u64>();
+        self.common.received_bytes.fetch_add(len, Ordering::Relaxed);
+        Ok((page, placed))
     }
 
     async fn long(&self, key: Vec<u8>, version: Version) -> Result<Option<Bytes>, HandoverError> {
@@ -230,9 +377,14 @@ impl Predecessor {
             config_id: self.config_id,
             key: key.into(),
             life: self.life,
+            layout_version: self.state.layout_version,
+            takes_plain: true,
         };
         let mut client = self.client.clone();
-        let answer = self.call(LONG_PATIENCE, client.lookup(request)).await?;
+        let mut answer = self.call(LONG_PATIENCE, client.lookup(request)).await?;
+        let len = answer.encoded_len() as u64;
+        self.common.received_bytes.fetch_add(len, Ordering::Relaxed);
+        trefoil_rpc::settle_answer(&mut answer, &self.hasher);
         let found =
             trefoil_rpc::decode_lookup_answer(&answer).map_err(|error| self.malformed(error))?;
         let is_this = match found.found {
@@ -267,6 +419,38 @@ impl Predecessor {
                 number,
                 why: format!("no answer within {} s", patience.as_secs()),
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_another_layout_that_tells_no_plain_entries_is_refused_with_what_to_do() {
+        let hello = |layout_version, tells_plain| v1::HelloResponse {
+            backend: 2,
+            layout_version,
+            tells_plain,
+            release: "0.1.0".to_owned(),
+            ..v1::HelloResponse::default()
+        };
+        assert!(can_be_copied(3, hello(3, false)).is_ok());
+        assert!(can_be_copied(4, hello(3, true)).is_ok());
+        let refused = can_be_copied(4, hello(3, false)).unwrap_err();
+        assert!(matches!(
+            refused,
+            HandoverError::OtherLayout { number: 2, .. }
+        ));
+        let said = refused.to_string();
+        for text in [
+            "release 0.1.0",
+            "layout 3",
+            "layout 4",
+            "a release in between",
+        ] {
+            assert!(said.contains(text), "{text}: {said}");
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Recovery of a backend that has lost its memory: asks its peers what the machine wants
 //! to know ([`trefoil_recovery`]).
 
+mod memory;
 mod peer;
 mod progress;
 
+pub(crate) use memory::{Memory, Missed, add, encode_placed};
 pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
 
@@ -15,7 +17,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
+use tokio::runtime::Runtime;
 use trefoil_recovery::{Ask, Ended, Recovery};
 
 /// Between two attempts: at first, and at most.
@@ -29,7 +31,7 @@ const CLIENTS_COME: Duration = Duration::from_secs(2);
 /// Recovers every shard of the members that have to. One whose peers cannot be asked is
 /// tried again after the others. When all vote and clients have come, each fetches once
 /// more what was written without it.
-pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle) {
+pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
     for member in &state.members {
         let Some(progress) = &member.recovery else {
             continue;

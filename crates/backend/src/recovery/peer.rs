@@ -1,19 +1,20 @@
 //! Another member of a shard's cohort, asked by messages.
 
+use super::memory::{Memory, Missed, add, decode_placed};
 use crate::state::State;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::{Response, Status};
 use trefoil_cell::CellConfig;
-use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::op::Found;
-use trefoil_layout::{TopologyId, Version};
-use trefoil_recovery::{Answer, Ask, Data, Item, Page, Standing};
+use trefoil_layout::{KeyHasher, TopologyId, Version};
+use trefoil_recovery::{Answer, Ask, Data, Item, Page, Placed, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, v1};
-use trefoil_store::Recency;
+use trefoil_store::{PLACES, Recency};
 
 /// How long a call may take. Raising an epoch rewrites an index's headers; a page takes
 /// milliseconds.
@@ -54,6 +55,9 @@ pub(crate) struct Peer {
     /// The memory that was met first; 0 before.
     incarnation: AtomicU64,
     client: Client,
+    /// Its memory, if it is on this host.
+    memory: Memory,
+    hasher: KeyHasher,
     state: Arc<State>,
 }
 
@@ -78,6 +82,8 @@ impl Peer {
             life: config.life,
             incarnation: AtomicU64::new(0),
             client,
+            memory: Memory::new(config, number),
+            hasher: config.hash,
             state: Arc::clone(state),
         })
     }
@@ -90,7 +96,7 @@ impl Peer {
                 from,
                 until,
                 values,
-            } => self.items(from, until, values).await.map(Answer::Items),
+            } => self.items(from..until, values).await.map(Answer::Items),
             Ask::Long { key, version } => match self.long(key, version).await {
                 Err(Setback::Stopping) => Err(Setback::Stopping),
                 // One value that cannot be had is not worth the shard. If the peer is
@@ -98,6 +104,16 @@ impl Peer {
                 long => Ok(Answer::Long(long.unwrap_or_default())),
             },
         }
+    }
+
+    /// The layout of the data entries that this process takes.
+    pub(crate) fn own_layout(&self) -> u32 {
+        self.state.layout_version
+    }
+
+    /// What keys are hashed with.
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// What calls are made with.
@@ -139,9 +155,18 @@ impl Peer {
 
     async fn raise_epoch(&self, epoch: u32) -> Result<Standing, Setback> {
         let shard = self.name();
-        let request = v1::RaiseEpochRequest { shard, epoch };
+        let config_id = self.state.config().config_id;
+        let request = v1::RaiseEpochRequest {
+            shard,
+            epoch,
+            config_id,
+        };
         let mut client = self.client.clone();
-        let answer = self.call(client.raise_epoch(request)).await?;
+        let answer = self.call(client.raise_epoch(request)).await;
+        let answer = answer.inspect_err(|_| {
+            // It may know of a later configuration.
+            self.state.behind.notice();
+        })?;
         // From now on it is this memory that is meant.
         self.incarnation
             .store(answer.incarnation, Ordering::Relaxed);
@@ -156,17 +181,51 @@ impl Peer {
         })
     }
 
-    async fn items(&self, from: u64, until: u64, values: bool) -> Result<Page<Bytes>, Setback> {
+    async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
+        let placed = values && self.memory.is_open();
+        let (mut page, named) = self.page(places.clone(), values, placed, 0).await?;
+        let missed = match self.memory.read(&named, &mut page) {
+            Missed::Places(missed) => missed,
+            Missed::All => return Ok(self.page(places, values, false, 0).await?.0),
+        };
+        for places in missed {
+            add(&mut page, self.page(places, values, false, 0).await?.0);
+        }
+        Ok(page)
+    }
+
+    /// A page of an immutable corpus, from a place on, while it is served whole under
+    /// `config_id`.
+    pub(crate) async fn corpus_page(
+        &self,
+        from: u64,
+        config_id: u32,
+    ) -> Result<Page<Bytes>, Setback> {
+        let page = self.page(from..PLACES.end, true, false, config_id).await?;
+        Ok(page.0)
+    }
+
+    /// Under a configuration, if its number is not 0.
+    async fn page(
+        &self,
+        places: Range<u64>,
+        values: bool,
+        placed: bool,
+        config_id: u32,
+    ) -> Result<(Page<Bytes>, Vec<Placed>), Setback> {
         let request = v1::CopyItemsRequest {
             shard: self.name(),
-            from,
-            until,
+            from: places.start,
+            until: places.end,
             values,
-            layout_version: LAYOUT_VERSION.into(),
+            layout_version: self.state.layout_version,
+            takes_plain: true,
+            placed,
+            config_id,
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
-        decode_page(page).map_err(|error| self.malformed(error))
+        decode_page(page, &self.hasher).map_err(|error| self.malformed(error))
     }
 
     pub(crate) async fn long(
@@ -179,11 +238,14 @@ impl Peer {
             config_id: self.state.config().config_id,
             key: key.into(),
             life: self.life,
+            layout_version: self.state.layout_version,
+            takes_plain: true,
         };
         let mut client = self.client.clone();
-        let answer = self
+        let mut answer = self
             .call_within(LONG_PATIENCE, client.lookup(request))
             .await?;
+        trefoil_rpc::settle_answer(&mut answer, &self.hasher);
         let found = trefoil_rpc::decode_lookup_answer(&answer).map_err(|e| self.malformed(e))?;
         let is_this = match found.found {
             Found::Present { version: found, .. } => found == version,
@@ -226,9 +288,13 @@ impl Peer {
     }
 }
 
-/// A page of what stands in another process's index.
-pub(crate) fn decode_page(page: v1::CopyItemsResponse) -> Result<Page<Bytes>, ContractError> {
-    let item = |item: v1::CopiedItem| {
+/// A page of what stands in another process's index, and what stands where in its memory.
+pub(crate) fn decode_page(
+    page: v1::CopyItemsResponse,
+    hasher: &KeyHasher,
+) -> Result<(Page<Bytes>, Vec<Placed>), ContractError> {
+    let item = |mut item: v1::CopiedItem| {
+        trefoil_rpc::settle_item(&mut item, hasher);
         let version = item.version.map(trefoil_rpc::decode_version)?;
         let data = match item.data.is_empty() {
             false => Data::Whole(item.data),
@@ -241,10 +307,12 @@ pub(crate) fn decode_page(page: v1::CopyItemsResponse) -> Result<Page<Bytes>, Co
         })
     };
     let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
-    Ok(Page {
+    let placed = decode_placed(&page.placed)?;
+    let page = Page {
         next: page.next,
         epoch: page.epoch,
         items: items.ok_or(ContractError::Missing("version"))?,
         held: trefoil_rpc::decode_held(&page.held)?,
-    })
+    };
+    Ok((page, placed))
 }

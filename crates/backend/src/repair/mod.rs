@@ -31,7 +31,7 @@ pub use pace::REPAIR_RATE_MIN;
 use pace::Pace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
+use tokio::runtime::Runtime;
 use trefoil_layout::{KeyHash, Version};
 use trefoil_recovery::scan::{self, Ended, Limits, Question, Reply, Scan};
 use trefoil_store::PLACES;
@@ -71,7 +71,7 @@ pub(crate) fn run(
     state: &Arc<State>,
     stop: &Stop,
     member: &Arc<Member>,
-    (options, runtime): (RepairOptions, &Handle),
+    (options, runtime): (RepairOptions, &Runtime),
 ) {
     let shards = &member.store.config().shards;
     let (Some(tally), Some(shard)) = (&member.repair, shards.local_of(member.number)) else {

@@ -83,8 +83,13 @@ impl Peer {
                     tag: hash.tag,
                     version: Some(trefoil_rpc::encode_version(version)),
                     key_only,
+                    layout_version: self.own_layout(),
+                    takes_plain: true,
                 });
-                let (answer, mut bytes) = self.put(of_request(item)).await?;
+                let (mut answer, mut bytes) = self.put(of_request(item)).await?;
+                if let Some(item) = &mut answer.item {
+                    trefoil_rpc::settle_item(item, self.hasher());
+                }
                 let data = match answer.item {
                     None => None,
                     Some(item) if !item.data.is_empty() => Some(Data::Whole(item.data)),
@@ -160,11 +165,12 @@ pub(super) fn own_item(
     }
 }
 
-/// What another member's scan asks.
+/// What another member's scan asks. A value is told plain if `is_plain`.
 pub(crate) fn answer(
     member: &Member,
     shard: usize,
     request: v1::ScanRequest,
+    is_plain: bool,
 ) -> Result<v1::ScanResponse, ContractError> {
     let missing = || ContractError::Missing("question");
     let question: Question<Bytes> = match request.question.ok_or_else(missing)? {
@@ -178,17 +184,17 @@ pub(crate) fn answer(
         scan_request::Question::States(keys) => Question::States {
             keys: trefoil_rpc::decode_hashes(&keys.hashes)?,
         },
-        scan_request::Question::Item(item) => Question::Item {
-            hash: KeyHash {
-                place: item.place,
-                tag: item.tag,
-            },
-            version: item
-                .version
-                .map(trefoil_rpc::decode_version)
-                .ok_or(ContractError::Missing("version"))?,
-            key_only: item.key_only,
-        },
+        scan_request::Question::Item(item) => {
+            let version = item.version.map(trefoil_rpc::decode_version);
+            Question::Item {
+                hash: KeyHash {
+                    place: item.place,
+                    tag: item.tag,
+                },
+                version: version.ok_or(ContractError::Missing("version"))?,
+                key_only: item.key_only,
+            }
+        }
     };
     let empty = v1::ScanResponse::default();
     Ok(
@@ -238,13 +244,18 @@ pub(crate) fn answer(
                         }
                         _ => None,
                     };
-                    v1::CopiedItem {
+                    let mut copied = v1::CopiedItem {
                         version,
                         data: data.into(),
                         key: key.into(),
                         // It is not what makes it stay.
                         recency: 0,
+                        plain: None,
+                    };
+                    if is_plain {
+                        trefoil_rpc::make_item_plain(&mut copied, &member.store.config().hasher);
                     }
+                    copied
                 }),
                 ..empty
             },

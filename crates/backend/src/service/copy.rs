@@ -3,21 +3,45 @@
 
 use crate::clock;
 use crate::member::Member;
+use crate::recovery::encode_placed;
+use prost::Message as _;
+use std::sync::atomic::Ordering;
 use tonic::Status;
-use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::{Data, Item};
-use trefoil_rpc::v1;
+use trefoil_rpc::{EntryForm, v1};
 use trefoil_store::PLACES;
 
-/// Whether data entries of another process can be taken as they lie: it may be of another
-/// release.
-pub(crate) fn check_layout(theirs: u32) -> Result<(), Status> {
-    match theirs == u32::from(LAYOUT_VERSION) {
-        true => Ok(()),
-        false => Err(Status::failed_precondition(format!(
-            "its data entries are of layout {LAYOUT_VERSION}, those of the process that asks of layout {theirs}: they cannot be copied between these releases"
-        ))),
+/// Whether data entries are told plain to who asks; refused if that is of another layout
+/// and does not take them so.
+pub(crate) fn is_plain(asked: u32, takes_plain: bool, own: u32) -> Result<bool, Status> {
+    let form = trefoil_rpc::entry_form(asked, takes_plain, own);
+    match form {
+        Ok(form) => Ok(form == EntryForm::Plain),
+        Err(other) => Err(Status::failed_precondition(other.to_string())),
     }
+}
+
+/// Whether the corpus of that configuration is served here, whole, if one is named. If the
+/// answer is the same before and after something was read, that was of this corpus.
+pub(super) fn check_corpus(member: &Member, config_id: u32) -> Result<Option<u64>, Status> {
+    if config_id == 0 {
+        return Ok(None);
+    }
+    let whole = member
+        .standing
+        .as_ref()
+        .and_then(|standing| standing.whole());
+    if config_id == member.config_id() && whole.is_some() {
+        return Ok(whole);
+    }
+    Err(not_served(member, config_id))
+}
+
+pub(super) fn not_served(member: &Member, config_id: u32) -> Status {
+    Status::failed_precondition(format!(
+        "backend {} does not serve the corpus of config id {config_id}",
+        member.number
+    ))
 }
 
 /// The backend's own number of the shard that a request names.
@@ -65,30 +89,53 @@ pub(super) fn raise_epoch(
     })
 }
 
+/// A page. Values are plain for one whose data entries have another layout than
+/// `own_layout`.
 pub(super) fn items(
     member: &Member,
     shard: usize,
     request: &v1::CopyItemsRequest,
-) -> v1::CopyItemsResponse {
+    own_layout: u32,
+) -> Result<v1::CopyItemsResponse, Status> {
+    let is_plain =
+        request.values && is_plain(request.layout_version, request.takes_plain, own_layout)?;
+    let hasher = &member.store.config().hasher;
     let places = request.from.min(PLACES.end)..request.until.min(PLACES.end);
     let now = clock::now();
-    let page = trefoil_recovery::items(&member.store, now, shard, places, request.values);
+    let (page, placed) = match request.values && request.placed && !is_plain {
+        true => trefoil_recovery::placed(&member.store, now, shard, places),
+        false => {
+            let values = request.values;
+            let page = trefoil_recovery::items(&member.store, now, shard, places, values);
+            (page, Vec::new())
+        }
+    };
     let item = |item: Item<Vec<u8>>| {
         let (data, key) = match item.data {
             Data::Whole(data) => (data, Vec::new()),
             Data::Long { key } => (Vec::new(), key),
         };
-        v1::CopiedItem {
+        let mut copied = v1::CopiedItem {
             version: Some(trefoil_rpc::encode_version(item.version)),
             data: data.into(),
             key: key.into(),
             recency: item.recency.bits().into(),
+            plain: None,
+        };
+        if is_plain {
+            trefoil_rpc::make_item_plain(&mut copied, hasher);
         }
+        copied
     };
-    v1::CopyItemsResponse {
+    let response = v1::CopyItemsResponse {
         next: page.next,
         epoch: page.epoch,
         items: page.items.into_iter().map(item).collect(),
         held: trefoil_rpc::encode_held(&page.held),
-    }
+        placed: encode_placed(&placed),
+    };
+    let read = placed.iter().map(|placed| placed.pointer.len() as u64);
+    let len = response.encoded_len() as u64 + read.sum::<u64>();
+    member.copied_bytes.fetch_add(len, Ordering::Relaxed);
+    Ok(response)
 }

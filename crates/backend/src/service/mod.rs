@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 use trefoil_layout::TopologyId;
-use trefoil_layout::limits::{KEY_LEN_MAX, LAYOUT_VERSION};
+use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::v1::trefoil_server::Trefoil;
@@ -82,8 +82,11 @@ impl RpcService {
         let member = self.member(request.backend)?;
         let topology = topology(request.life, request.config_id);
         let key = &request.key;
+        let (asked, takes_plain) = (request.layout_version, request.takes_plain);
+        let is_plain = copy::is_plain(asked, takes_plain, self.state.layout_version)?;
         if member.entry_len(key) > LEN_MIN {
-            return self.look_up_long(member, topology, key, access).await;
+            let asked = (topology, &key[..], is_plain);
+            return self.look_up_long(member, asked, access).await;
         }
         let response = SCRATCH.with_borrow_mut(|scratch| {
             // Before the answer: what comes after it changes the stamp.
@@ -92,7 +95,10 @@ impl RpcService {
             if access == Access::Use {
                 member.hot.message(key, found_len(&answer));
             }
-            let response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
+            let mut response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
+            if is_plain {
+                trefoil_rpc::make_answer_plain(&mut response, &member.store.config().hasher);
+            }
             if scratch.bytes().len() > SCRATCH_LEN_MAX {
                 *scratch = WordBuffer::default();
             }
@@ -105,8 +111,7 @@ impl RpcService {
     async fn look_up_long(
         &self,
         member: &Member,
-        topology: TopologyId,
-        key: &[u8],
+        (topology, key, is_plain): (TopologyId, &[u8], bool),
         access: Access,
     ) -> Result<Response<v1::LookupResponse>, Status> {
         loop {
@@ -124,6 +129,13 @@ impl RpcService {
             if access == Access::Use {
                 member.hot.message(key, len);
             }
+            if is_plain {
+                // Rare: between two releases. What is copied once more is not counted.
+                let stamp = member.stamp(key);
+                let mut response = trefoil_rpc::encode_lookup_answer(&answer, stamp);
+                trefoil_rpc::make_answer_plain(&mut response, &member.store.config().hasher);
+                return Ok(Response::new(response));
+            }
             let (response, head) = trefoil_rpc::encode_long_answer(&answer, member.stamp(key));
             let mut response = Response::new(response);
             if let Some(head) = head {
@@ -136,6 +148,31 @@ impl RpcService {
             }
             return Ok(response);
         }
+    }
+
+    /// Lets nobody raise an epoch who recovers under another configuration than the one in
+    /// force here: a place may have changed hands, and two processes must not vote in it.
+    async fn agree_on_config(&self, member: &Member, theirs: u32) -> Result<(), Status> {
+        if theirs == 0 {
+            // A release that does not say.
+            return Ok(());
+        }
+        let mut why = String::new();
+        if theirs > member.config_id() {
+            let state = Arc::clone(&self.state);
+            let followed = tokio::task::spawn_blocking(move || state.catch_up()).await;
+            let followed = followed
+                .map_err(|error| Status::internal(format!("looking for it failed: {error}")))?;
+            why = followed.map_or_else(|error| format!(" ({error})"), |()| String::new());
+        }
+        let ours = member.config_id();
+        if theirs == ours {
+            return Ok(());
+        }
+        let number = member.number;
+        Err(Status::failed_precondition(format!(
+            "backend {number} serves config id {ours}, not {theirs}: an epoch is raised only under the same configuration{why}"
+        )))
     }
 
     fn count(&self, counter: &AtomicU64) {
@@ -195,7 +232,7 @@ impl Trefoil for RpcService {
         let fabric_socket = backend.and_then(|b| b.fabric_socket.as_ref());
         Ok(Response::new(v1::HelloResponse {
             backend: member.number,
-            layout_version: u32::from(LAYOUT_VERSION),
+            layout_version: self.state.layout_version,
             boot_id: self.state.boot_id.clone(),
             fabric_socket: fabric_socket.map_or_else(String::new, |p| p.display().to_string()),
             incarnation: shape.incarnation,
@@ -209,6 +246,7 @@ impl Trefoil for RpcService {
             }),
             config: Some(trefoil_cell::encode_config(&config)),
             release: env!("CARGO_PKG_VERSION").to_owned(),
+            tells_plain: true,
         }))
     }
 
@@ -385,6 +423,9 @@ impl Trefoil for RpcService {
         let member = Arc::clone(self.member_of(request.shard.as_ref())?);
         let shard = copy::shard(&member, request.shard.as_ref())?;
         let epoch = request.epoch;
+        if epoch > 0 {
+            self.agree_on_config(&member, request.config_id).await?;
+        }
         if epoch > member.store.epoch(shard) {
             let (state, member) = (Arc::clone(&self.state), Arc::clone(&member));
             tokio::spawn(recovery::pass_on(state, member, shard, epoch));
@@ -404,10 +445,13 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member_of(request.shard.as_ref())?;
         let shard = copy::shard(member, request.shard.as_ref())?;
-        if request.values {
-            copy::check_layout(request.layout_version)?;
+        let before = copy::check_corpus(member, request.config_id)?;
+        let page = copy::items(member, shard, request, self.state.layout_version)?;
+        // Another corpus may have taken its place meanwhile.
+        match copy::check_corpus(member, request.config_id)? == before {
+            true => Ok(Response::new(page)),
+            false => Err(copy::not_served(member, request.config_id)),
         }
-        Ok(Response::new(copy::items(member, shard, request)))
     }
 
     async fn hand_over(
@@ -435,7 +479,15 @@ impl Trefoil for RpcService {
         let request = request.into_inner();
         let member = self.member_of(request.shard.as_ref())?;
         let shard = copy::shard(member, request.shard.as_ref())?;
-        let answer = repair::answer(member, shard, request).map_err(malformed)?;
+        let is_plain = match &request.question {
+            Some(v1::scan_request::Question::Item(item)) => copy::is_plain(
+                item.layout_version,
+                item.takes_plain,
+                self.state.layout_version,
+            )?,
+            _ => false,
+        };
+        let answer = repair::answer(member, shard, request, is_plain).map_err(malformed)?;
         Ok(Response::new(answer))
     }
 

@@ -1,6 +1,7 @@
 //! Statistics as a message: what `Stats` answers and what the metrics show.
 
 use crate::clock;
+use crate::corpus::Standing;
 use crate::lease::LEASE;
 use crate::member::Member;
 use crate::process::Cpu;
@@ -124,8 +125,14 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         lease_left_ms: member.lease_left().as_millis() as u64,
         lease_ms: LEASE.as_millis() as u64,
         size_classes: size_classes(&stats.classes),
-        recovery: member.recovery.as_ref().map(|progress| progress.stats()),
+        recovery: match &member.standing {
+            Some(standing) => standing.recovery(),
+            None => member.recovery.as_ref().map(|progress| progress.stats()),
+        },
+        corpus: member.standing.as_ref().and_then(Standing::corpus),
         repair: member.repair.as_ref().map(|tally| tally.stats()),
+        copied_bytes: member.copied_bytes.load(Ordering::Relaxed),
+        takeover: member.takeover.get().map(|takeover| takeover.stats()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The tests of `trefoil-backend` from outside, as one program: a module for each subject.
 
+mod layouts;
 mod reloading;
 mod repairing;
 mod restarting;

@@ -3,7 +3,7 @@
 use crate::support::{CONFIG_ID, Caller, Cell, LIFE, Setup, request};
 use bytes::Bytes;
 use tonic::{Code, Status};
-use trefoil_cell::{CellConfig, ConfigStore as _, Mode};
+use trefoil_cell::{CellConfig, ConfigStore as _, CorpusDigester, CorpusId, Mode};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Outcome, Rejection};
 use trefoil_rpc::v1::{self, reload_request::Step, reload_response};
@@ -18,14 +18,22 @@ fn begin(config: &CellConfig, backend: u32) -> v1::ReloadBegin {
         backend,
         format: v1::CorpusFormat::JsonLines as i32,
         config: Some(trefoil_cell::encode_config(config)),
-        version: Some(trefoil_rpc::encode_version(Version::new(1 << 60, 5, 0))),
         clear_first: false,
+        check_only: false,
     }
 }
 
-fn next_config(cell: &Cell) -> CellConfig {
+/// The cell's next configuration, for a corpus of this text.
+fn next_config(cell: &Cell, text: &str) -> CellConfig {
+    let (digest, len) = CorpusDigester::of(text.as_bytes()).unwrap();
     CellConfig {
         config_id: CONFIG_ID + 1,
+        corpus: Some(CorpusId {
+            digest,
+            len,
+            first: Version::new(1 << 60, 5, 0),
+            path: None,
+        }),
         ..cell.config.clone()
     }
 }
@@ -98,8 +106,8 @@ fn a_reload_replaces_everything_under_the_next_config_id() {
         .corpus("c.jsonl", lines(0..2000, "old"))
         .start();
     let mut caller = cell.client();
-    let next = next_config(&cell);
     let text = lines(1000..4000, "new");
+    let next = next_config(&cell, &text);
     for backend in [0, 1] {
         let answers = reload(&mut caller, steps(begin(&next, backend), &text)).unwrap();
         let [
@@ -117,6 +125,7 @@ fn a_reload_replaces_everything_under_the_next_config_id() {
             life: LIFE,
             config_id: CONFIG_ID,
             key: Bytes::from_static(b"key-1500"),
+            ..v1::LookupRequest::default()
         };
         let answer = cell.runtime.block_on(caller.client.lookup(stale)).unwrap();
         let wrong = v1::lookup_response::Found::Rejected(v1::Rejection::StaleConfig as i32);
@@ -142,8 +151,8 @@ fn a_reload_that_fails_changes_nothing() {
         .corpus("c.jsonl", lines(0..100, "old"))
         .start();
     let mut caller = cell.client();
-    let next = next_config(&cell);
     let good = lines(0..100, "new");
+    let next = next_config(&cell, &good);
     let whole = steps(begin(&next, 0), &good);
     let cut = |count: usize| whole[..count].to_vec();
     let with = |change: fn(&mut v1::ReloadBegin)| {
@@ -158,7 +167,6 @@ fn a_reload_that_fails_changes_nothing() {
             steps(begin(&next, 0), &format!("{good}oops")),
         ),
         (Code::Cancelled, "broken off", cut(2)),
-        (Code::Cancelled, "broken off", cut(whole.len() - 1)),
         (
             Code::InvalidArgument,
             "starts with \"begin\"",
@@ -179,8 +187,18 @@ fn a_reload_that_fails_changes_nothing() {
         ),
         (
             Code::InvalidArgument,
-            "\"version\"",
-            with(|b| b.version = None),
+            "\"corpus\"",
+            with(|b| {
+                b.config.as_mut().unwrap().corpus = None;
+            }),
+        ),
+        (
+            Code::Aborted,
+            "changed while it was sent",
+            with(|b| {
+                let corpus = b.config.as_mut().unwrap().corpus.as_mut();
+                corpus.unwrap().digest_low ^= 1;
+            }),
         ),
         (
             Code::FailedPrecondition,
@@ -209,6 +227,47 @@ fn a_reload_that_fails_changes_nothing() {
     cleared.clear_first = true;
     reload(&mut caller, steps(cleared, &good)).unwrap();
     assert_eq!(caller.get(0, CONFIG_ID + 1, b"key-7").unwrap(), b"new-7");
+}
+
+/// Who has loaded everything does not know what the others have decided: the old
+/// configuration is written anew, so that nobody puts the new one in force any more.
+#[test]
+fn a_client_that_goes_after_everything_is_loaded_leaves_the_old_corpus_in_force() {
+    let cell = Setup::new(Mode::R2, 2)
+        .corpus("c.jsonl", lines(0..100, "old"))
+        .start();
+    let mut caller = cell.client();
+    let good = lines(0..100, "new");
+    let next = next_config(&cell, &good);
+    let whole = steps(begin(&next, 0), &good);
+    let status = reload(&mut caller, whole[..whole.len() - 1].to_vec()).unwrap_err();
+    assert_eq!(status.code(), Code::Cancelled);
+    let anew = CellConfig {
+        config_id: CONFIG_ID + 1,
+        ..cell.config.clone()
+    };
+    assert_eq!(cell.store.load().unwrap(), Some(anew.clone()));
+    for backend in [0, 1] {
+        assert_eq!(
+            caller.get(backend, CONFIG_ID + 1, b"key-7").unwrap(),
+            b"old-7"
+        );
+    }
+    // What was prepared under the id that is taken now is refused.
+    let status = reload(&mut caller, whole).unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let again = CellConfig {
+        config_id: CONFIG_ID + 2,
+        ..next
+    };
+    for backend in [0, 1] {
+        reload(&mut caller, steps(begin(&again, backend), &good)).unwrap();
+        assert_eq!(
+            caller.get(backend, CONFIG_ID + 2, b"key-7").unwrap(),
+            b"new-7"
+        );
+    }
+    assert_eq!(cell.store.load().unwrap(), Some(again));
 }
 
 /// The second of two reloads at once is refused and does the first no harm.
@@ -267,8 +326,8 @@ fn one_reload_at_a_time() {
         .corpus("c.jsonl", lines(0..100, "old"))
         .start();
     let mut caller = cell.client();
-    let next = next_config(&cell);
     let good = lines(0..100, "new");
+    let next = next_config(&cell, &good);
     let mut clearing = begin(&next, 0);
     clearing.clear_first = true;
     let (mut first, status) = loop {
@@ -282,6 +341,14 @@ fn one_reload_at_a_time() {
         }
         // Perhaps it was the first that was refused, perhaps it goes on: it ends.
         first.abandon();
+        // What was cleared comes back from the other backend.
+        let is_lacking = |m: &v1::MemberStats| {
+            let recovery = m.recovery.as_ref();
+            recovery.is_some_and(|recovery| recovery.shards_left > 0)
+        };
+        while caller.stats().members.iter().any(is_lacking) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     };
     assert!(status.message().contains("under way"), "{status}");
     first.finish();
@@ -292,7 +359,11 @@ fn one_reload_at_a_time() {
 fn mutable_cells_are_not_reloaded() {
     let cell = Setup::new(Mode::R1, 1).start();
     let mut caller = cell.client();
-    let status = reload(&mut caller, steps(begin(&next_config(&cell), 0), "")).unwrap_err();
+    let next = CellConfig {
+        corpus: None,
+        ..next_config(&cell, "")
+    };
+    let status = reload(&mut caller, steps(begin(&next, 0), "")).unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains("this one is R=1"), "{status}");
 }

@@ -25,6 +25,7 @@ fn a_second_life_has_an_epoch_of_its_own() {
         hash: Default::default(),
         value_len_max: 1 << 20,
         flush_floor: Version::ZERO,
+        corpus: None,
         eviction: "lru".to_owned(),
     };
     let live = |number: u32| {

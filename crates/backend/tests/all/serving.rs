@@ -272,6 +272,7 @@ fn a_call_without_a_value_is_short() {
         life: LIFE,
         config_id: CONFIG_ID,
         key: vec![b'k'; 2 << 20].into(),
+        ..v1::LookupRequest::default()
     };
     let lookup = caller.client.lookup(request);
     let refused = cell.runtime.block_on(lookup).unwrap_err();
@@ -291,6 +292,7 @@ fn a_peek_leaves_no_trace() {
         life: LIFE,
         config_id: CONFIG_ID,
         key: key.into(),
+        ..v1::LookupRequest::default()
     };
     let mut client = caller.client.clone();
     let mut peek = |key| cell.runtime.block_on(client.peek(request(key))).unwrap();

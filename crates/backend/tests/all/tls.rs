@@ -98,6 +98,7 @@ fn a_backend_recovers_from_the_others_over_tcp_by_its_certificate() {
         hash: Default::default(),
         value_len_max: 1 << 20,
         flush_floor: Version::ZERO,
+        corpus: None,
         eviction: "lru".to_owned(),
     };
     store.compare_and_swap(None, &config).unwrap();

@@ -45,6 +45,19 @@ pub fn cpu_time(pid: u32) -> Result<Duration, PeerError> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// The processes that a process has started and not reaped; none if it is gone.
+pub fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    // Each thread's own; a thread may end while we look.
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let parse = |list: String| -> Vec<u32> {
+        let pids = list.split_ascii_whitespace();
+        pids.filter_map(|pid| pid.parse().ok()).collect()
+    };
+    lists.flat_map(parse).collect()
+}
+
 /// What all cores of the machine have done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MachineTime {
@@ -160,6 +173,20 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_child_is_known_until_it_is_reaped() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let own = std::process::id();
+        assert!(children(own).contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!children(own).contains(&child.id()));
+        assert!(children(0).is_empty());
+    }
 
     #[test]
     fn work_and_memory_show() {

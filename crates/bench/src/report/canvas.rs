@@ -29,6 +29,11 @@ pub(super) const ALARM: RGBColor = RGBColor(200, 30, 30);
 
 /// Something that can be drawn on any backend.
 pub trait Plot {
+    /// Width and height, in pixels.
+    fn size(&self) -> (u32, u32) {
+        SIZE
+    }
+
     /// Draws on an empty white area.
     fn draw<DB: DrawingBackend>(
         &self,
@@ -51,7 +56,7 @@ pub fn save(plot: &impl Plot, stem: &Path) -> Result<SavedPlot, ReportError> {
     let (svg, png) = (with_extension(stem, "svg"), with_extension(stem, "png"));
     std::fs::write(&svg, draw_svg(plot, &svg)?).map_err(|e| write_error(&svg, e))?;
     let pixels = draw_pixels(plot, &png)?;
-    write_png(&png, &pixels).map_err(|e| write_error(&png, e))?;
+    write_png(&png, plot.size(), &pixels).map_err(|e| write_error(&png, e))?;
     Ok(SavedPlot { svg, png })
 }
 
@@ -65,15 +70,16 @@ fn load_font() {
 
 fn draw_svg(plot: &impl Plot, path: &Path) -> Result<String, ReportError> {
     let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+    let area = SVGBackend::with_string(&mut svg, plot.size()).into_drawing_area();
     draw_on(plot, &area).map_err(|e| draw_error(path, e))?;
     drop(area);
     Ok(svg)
 }
 
 fn draw_pixels(plot: &impl Plot, path: &Path) -> Result<Vec<u8>, ReportError> {
-    let mut pixels = vec![0; SIZE.0 as usize * SIZE.1 as usize * 3];
-    let area = BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area();
+    let size = plot.size();
+    let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
+    let area = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
     draw_on(plot, &area).map_err(|e| draw_error(path, e))?;
     drop(area);
     Ok(pixels)
@@ -88,9 +94,9 @@ fn draw_on<DB: DrawingBackend>(
     area.present()
 }
 
-fn write_png(path: &Path, pixels: &[u8]) -> io::Result<()> {
+fn write_png(path: &Path, size: (u32, u32), pixels: &[u8]) -> io::Result<()> {
     let file = BufWriter::new(File::create(path)?);
-    let mut encoder = png::Encoder::new(file, SIZE.0, SIZE.1);
+    let mut encoder = png::Encoder::new(file, size.0, size.1);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header().map_err(io::Error::other)?;
@@ -150,9 +156,10 @@ pub(super) mod tests {
         let mut reader = decoder.read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         let info = reader.next_frame(&mut pixels).unwrap();
-        assert_eq!((info.width, info.height), SIZE);
+        let size = plot.size();
+        assert_eq!((info.width, info.height), size);
         let inked = pixels.as_chunks::<3>().0.iter().filter(|p| **p != [255; 3]);
-        let ink = inked.count() as f64 / f64::from(SIZE.0 * SIZE.1);
+        let ink = inked.count() as f64 / f64::from(size.0 * size.1);
         (svg, ink)
     }
 

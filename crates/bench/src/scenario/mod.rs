@@ -11,6 +11,7 @@ mod kills;
 mod large;
 mod load;
 mod look_aside_load;
+mod maintenance;
 mod planned;
 mod recovery;
 mod repair;
@@ -45,7 +46,11 @@ pub use kills::{KillsRecovery, KillsReport, KillsStretch, kills};
 pub use large::{LargeFigures, LargeReport, large};
 pub use load::{LoadFigures, LoadReport, load};
 pub use look_aside_load::{Reach, Requests, Stretch};
-pub use planned::{PlannedFigures, PlannedReport, planned};
+pub use maintenance::{
+    MaintenanceEvent, MaintenanceOptions, MaintenanceReport, MaintenanceRun, Phase, Slot,
+    maintenance,
+};
+pub use planned::{PlannedFigures, PlannedReport, UpgradeReport, planned, upgrade};
 pub use recovery::{RecoveryReport, recovery};
 pub use repair::{FullFigures, RepairReport, repair};
 pub use reshape::{ReshapeReport, reshape};
@@ -66,6 +71,8 @@ pub struct ScenarioOptions {
     pub is_quick: bool,
     /// The cases whose names contain this, where a scenario's cases have names.
     pub only: Option<String>,
+    /// The program of another release, where a scenario is about two.
+    pub previous: Option<PathBuf>,
     /// Of [`kills`]: how many.
     pub kills: Option<usize>,
     /// Of [`kills`]: the next backend is killed before the last has recovered.
@@ -85,6 +92,7 @@ impl ScenarioOptions {
             runs: if is_quick { 1 } else { 5 },
             is_quick,
             only: None,
+            previous: None,
             kills: None,
             overlap: false,
             server_core: (cores > 1).then_some(0),

@@ -1,6 +1,7 @@
 //! Each backend is moved to another process in turn, at R=3.2 and at R=1 with a spare,
 //! while a load goes on. Nobody may notice.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -45,13 +46,25 @@ pub struct PlannedReport {
     pub one: PlannedFigures,
 }
 
+/// The same of upgrades from the previous release to this one, and back.
+#[derive(Debug, Clone, Serialize)]
+pub struct UpgradeReport {
+    /// R=3.2.
+    pub three: PlannedFigures,
+    /// R=1; a spare takes a backend over, too.
+    pub one: PlannedFigures,
+}
+
 impl PlannedFigures {
+    /// Every operation did what it should: no GET missed what was written before.
+    fn is_kept(&self) -> bool {
+        let nothing = |course: &Course| course.failed + course.misses + course.stale == 0;
+        nothing(&self.before) && nothing(&self.during) && self.lost + self.stale == 0
+    }
+
     fn is_clean(&self) -> bool {
         let (before, during) = (&self.before, &self.during);
-        let nothing = |course: &Course| course.failed + course.misses + course.stale == 0;
-        nothing(before)
-            && nothing(during)
-            && self.lost + self.stale == 0
+        self.is_kept()
             && during.get_p999_ns <= P999_NS.max(P999_FACTOR * before.get_p999_ns)
             && during.retried * RETRIED_SHARE < during.operations
     }
@@ -62,6 +75,30 @@ impl PlannedReport {
     pub fn is_clean(&self) -> bool {
         self.three.is_clean() && self.one.is_clean()
     }
+}
+
+impl UpgradeReport {
+    /// Nothing failed, was missed, old or lost.
+    pub fn is_clean(&self) -> bool {
+        self.three.is_kept() && self.one.is_kept()
+    }
+}
+
+/// Has a cell of the previous release upgraded to this one and downgraded again, in both
+/// modes. [`ScenarioOptions::previous`] has to be given.
+pub fn upgrade(
+    options: &ScenarioOptions,
+    progress: Progress<'_>,
+) -> Result<UpgradeReport, ScenarioError> {
+    options.pin()?;
+    if options.previous.is_none() {
+        let why = "which release's program is upgraded?";
+        return Err(ScenarioError::Course(why.to_owned()));
+    }
+    Ok(UpgradeReport {
+        three: figures(options, "R=3.2", progress)?,
+        one: figures(options, "R=1", progress)?,
+    })
 }
 
 /// Moves all backends, in both modes.
@@ -90,6 +127,11 @@ fn figures(
         processes: true,
         more: more.map(str::to_owned).to_vec(),
         is_silent: true,
+        program: options
+            .previous
+            .as_ref()
+            .unwrap_or(&options.program)
+            .clone(),
         ..options.server(mode, memory)
     })?;
     let cell = Cell::connect(&server.address)?;
@@ -128,22 +170,36 @@ fn figures(
     })
 }
 
+/// Gives a cell's `cell up` an order, as an operator does; why it failed, if it did.
+pub(super) fn order(program: &Path, address: &str, arguments: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command
+        .arg("cell")
+        .args(arguments)
+        .args(["--cell", address]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let output = command.output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
 /// Moves all, as an operator does; how long that took, in seconds.
 fn moves(options: &ScenarioOptions, address: &str, mode: &str) -> Result<f64, String> {
     let begin = Instant::now();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(&options.program);
-        command
-            .arg("cell")
-            .args(arguments)
-            .args(["--cell", address]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let output = command.output().map_err(|error| error.to_string())?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    let run = |arguments: &[&str]| order(&options.program, address, arguments);
+    if let Some(previous) = &options.previous {
+        for program in [&options.program, previous] {
+            let binary = program.display().to_string();
+            run(&["upgrade", "--binary", &binary])?;
+            if mode == "R=1" {
+                run(&["drain", "1"])?;
+                run(&["undrain", "1"])?;
+            }
         }
-    };
+        return Ok(begin.elapsed().as_secs_f64());
+    }
     match mode {
         "R=1" => (0..BACKENDS).try_for_each(|number| {
             let number = number.to_string();

@@ -12,7 +12,7 @@ use super::ScenarioError;
 const VALUE_LEN: usize = 1000;
 /// One SET among so many operations, at so many a second.
 const SET_EVERY: u64 = 21;
-const OPS_PER_S: u64 = 21_000;
+pub(super) const OPS_PER_S: u64 = 21_000;
 
 /// A stretch of the load: times from when an operation was due.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -41,6 +41,32 @@ pub struct Course {
     pub set_p99_ns: u64,
     /// Of SETs.
     pub set_max_ns: u64,
+}
+
+/// An operation that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// When, since the load began.
+    pub(super) at: Duration,
+    pub(super) is_set: bool,
+    /// From when it was due.
+    pub(super) took: Duration,
+    /// In the client: the rest was waiting for the one before.
+    pub(super) inside: Duration,
+    /// Attempts beyond the first.
+    pub(super) retried: u64,
+    pub(super) verdict: Verdict,
+}
+
+/// What came of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Fine,
+    /// A GET that found nothing: every key was written before.
+    Missed,
+    /// A GET that found what was replaced before.
+    Stale,
+    Failed,
 }
 
 /// One client, which knows what it has written last.
@@ -112,6 +138,15 @@ impl Load {
 
     /// Operations at their times until it is enough.
     pub(super) fn run(&mut self, is_enough: &mut dyn FnMut() -> bool) -> Course {
+        self.run_noting(is_enough, &mut |_| {})
+    }
+
+    /// The same; `note` is told of each that has ended, between two of them.
+    pub(super) fn run_noting(
+        &mut self,
+        is_enough: &mut dyn FnMut() -> bool,
+        note: &mut dyn FnMut(Ended),
+    ) -> Course {
         let mut course = Course::default();
         let before = self.retries();
         let (mut gets, mut sets) = (Vec::new(), Vec::new());
@@ -126,27 +161,37 @@ impl Load {
             }
             let key = self.next_key();
             let is_set = number % SET_EVERY == 0;
-            let failure = match is_set {
-                true => self.set(key).err(),
-                false => match self.get(key) {
-                    Ok(Some(round)) => {
-                        course.stale += u64::from(round < self.rounds[key]);
-                        None
-                    }
-                    Ok(None) => {
-                        course.misses += 1;
-                        None
-                    }
-                    Err(why) => Some(why),
-                },
+            let (begun, retries) = (begin.elapsed(), self.retries());
+            let verdict = match is_set {
+                true => self.set(key).map(|()| Verdict::Fine),
+                false => self.get(key).map(|found| match found {
+                    Some(round) if round < self.rounds[key] => Verdict::Stale,
+                    Some(_) => Verdict::Fine,
+                    None => Verdict::Missed,
+                }),
             };
-            let took = (begin.elapsed() - due).as_nanos() as u64;
-            if is_set { &mut sets } else { &mut gets }.push(took);
+            let at = begin.elapsed();
+            let took = at - due;
+            if is_set { &mut sets } else { &mut gets }.push(took.as_nanos() as u64);
             course.operations += 1;
-            if let Some(why) = failure {
-                course.failed += 1;
+            let verdict = verdict.unwrap_or_else(|why| {
                 course.first_failure.get_or_insert(why);
+                Verdict::Failed
+            });
+            match verdict {
+                Verdict::Fine => {}
+                Verdict::Missed => course.misses += 1,
+                Verdict::Stale => course.stale += 1,
+                Verdict::Failed => course.failed += 1,
             }
+            note(Ended {
+                at,
+                is_set,
+                took,
+                inside: at - begun,
+                retried: self.retries() - retries,
+                verdict,
+            });
         }
         course.retried = self.retries() - before;
         gets.sort_unstable();
@@ -166,7 +211,11 @@ impl Load {
         for key in 0..self.rounds.len() {
             match self.get(key) {
                 Ok(Some(round)) => stale += u64::from(round < self.rounds[key]),
-                Ok(None) | Err(_) => lost += 1,
+                Ok(None) => lost += 1,
+                Err(why) => {
+                    lost += 1;
+                    eprintln!("key {key} cannot be read: {why}");
+                }
             }
         }
         (lost, stale)
@@ -174,7 +223,7 @@ impl Load {
 }
 
 /// A percentile of sorted times.
-fn at(times: &[u64], share: f64) -> u64 {
+pub(super) fn at(times: &[u64], share: f64) -> u64 {
     let place = (times.len() as f64 * share) as usize;
     times.get(place).or(times.last()).copied().unwrap_or(0)
 }

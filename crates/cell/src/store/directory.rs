@@ -7,6 +7,7 @@
 //! | `backend-N.lock` | held by the process that is backend N; says which |
 //! | `backend-N.sock` | its RPC service |
 //! | `backend-N.fabric` | where it hands its shared memory over |
+//! | `spare-NAME.sock`, `spare-NAME.fabric` | the same of a process that was a spare, whatever backend it is |
 
 use super::claim::{BackendLock, Claim, Claimed};
 use super::document::{Document, Incarnations};
@@ -162,6 +163,15 @@ impl DirectoryStore {
         let path = self.directory.join(format!("backend-{number}.fabric"));
         RpcAddress::unix(&path)?;
         Ok(path)
+    }
+
+    /// Where a spare of this name serves RPC when it has a place, and where it hands its
+    /// shared memory over then.
+    pub fn spare_sockets(&self, name: &str) -> Result<(RpcAddress, PathBuf), ConfigStoreError> {
+        let at = |ending: &str| self.directory.join(format!("spare-{name}.{ending}"));
+        let fabric = at("fabric");
+        RpcAddress::unix(&fabric)?;
+        Ok((RpcAddress::unix(at("sock"))?, fabric))
     }
 
     /// Becomes backend `number`, for as long as the lock lives. Waits for a

@@ -1,8 +1,13 @@
 //! What a store outside of one process holds of a cell, as JSON.
+//!
+//! Two releases may serve one cell. What a newer one has added and this one does not know is
+//! kept when this one writes ([`Unknown`]). What this one cannot understand is refused: the
+//! newer one says so by a higher `format`.
 
 use super::ConfigStoreError;
 use crate::config::CellConfig;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Incarnations of each backend, by its number, in the life of the configuration
@@ -10,6 +15,73 @@ use std::collections::BTreeMap;
 /// lost, a backend that has lost its memory would take itself for one that has
 /// nothing to forget, and its votes would count.
 pub type Incarnations = BTreeMap<u32, u32>;
+
+/// The format of the record that this release writes. It is not written as long as it is the
+/// first, which had no number.
+const FORMAT: u64 = 1;
+/// Where a record says which format it has.
+const FORMAT_FIELD: &str = "format";
+/// What this release knows of a record and of a backend in it.
+const FIELDS: [&str; 12] = [
+    "life",
+    "config_id",
+    "cell",
+    "mode",
+    "backends",
+    "hash",
+    "value_len_max",
+    "eviction",
+    "flush_floor",
+    "incarnations",
+    "change",
+    FORMAT_FIELD,
+];
+const BACKEND_FIELDS: [&str; 3] = ["number", "addresses", "fabric_socket"];
+
+/// Fields of a record that a newer release has written and this one does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unknown {
+    fields: Map<String, Value>,
+    /// By number.
+    of_backends: BTreeMap<u64, Map<String, Value>>,
+}
+
+impl Unknown {
+    fn of(record: &Value) -> Self {
+        let unknown = |value: &Value, known: &[&str]| -> Map<String, Value> {
+            let fields = value.as_object().into_iter().flatten();
+            fields
+                .filter(|(name, _)| !known.contains(&name.as_str()))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect()
+        };
+        let backends = record["backends"].as_array().into_iter().flatten();
+        let of_backends = backends
+            .filter_map(|one| Some((one["number"].as_u64()?, unknown(one, &BACKEND_FIELDS))))
+            .filter(|(_, fields)| !fields.is_empty());
+        Unknown {
+            fields: unknown(record, &FIELDS),
+            of_backends: of_backends.collect(),
+        }
+    }
+
+    /// Puts them into a record that this release has made.
+    fn add_to(&self, record: &mut Value) {
+        let add = |into: &mut Value, fields: &Map<String, Value>| {
+            for (name, value) in fields {
+                into[name] = value.clone();
+            }
+        };
+        add(record, &self.fields);
+        let backends = record["backends"].as_array_mut();
+        for backend in backends.into_iter().flatten() {
+            let number = backend["number"].as_u64();
+            if let Some(fields) = number.and_then(|number| self.of_backends.get(&number)) {
+                add(backend, fields);
+            }
+        }
+    }
+}
 
 /// A configuration and what stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +91,8 @@ pub(super) struct Document {
     /// A name of the write that this came with, where its writer may have to find out
     /// whether it has written.
     pub(super) change: Option<String>,
+    /// What a newer release has written.
+    pub(super) unknown: Unknown,
 }
 
 /// What the JSON says beside the configuration.
@@ -33,6 +107,9 @@ struct Beside {
 impl Document {
     /// Why not, if it is none.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let record: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        check_format(&record)?;
+        // From the text: it says where it is wrong.
         let config: CellConfig = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         config.validate().map_err(|e| e.to_string())?;
         let beside: Beside = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
@@ -40,6 +117,7 @@ impl Document {
             config,
             incarnations: beside.incarnations,
             change: beside.change,
+            unknown: Unknown::of(&record),
         })
     }
 
@@ -51,6 +129,7 @@ impl Document {
         if let Some(change) = &self.change {
             value["change"] = change.as_str().into();
         }
+        self.unknown.add_to(&mut value);
         let mut bytes = serde_json::to_vec_pretty(&value)?;
         bytes.push(b'\n');
         Ok(bytes)
@@ -64,6 +143,7 @@ impl Document {
             config: next.clone(),
             incarnations: same_life.map_or_else(Incarnations::new, |d| d.incarnations.clone()),
             change: None,
+            unknown: same_life.map_or_else(Unknown::default, |d| d.unknown.clone()),
         }
     }
 
@@ -79,5 +159,129 @@ impl Document {
         let count = self.incarnations.entry(number).or_default();
         *count = count.saturating_add(1);
         Ok(*count)
+    }
+}
+
+/// Refuses a record of a format that a newer release has made.
+fn check_format(record: &Value) -> Result<(), String> {
+    let found = match &record[FORMAT_FIELD] {
+        Value::Null => return Ok(()),
+        format => format,
+    };
+    match found.as_u64() {
+        Some(format) if format <= FORMAT => Ok(()),
+        _ => Err(format!(
+            "the record has format {found}, and this release ({}) knows none above {FORMAT}: a newer release has written it; run that one here, or downgrade the cell with it first",
+            env!("CARGO_PKG_VERSION")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mode::Mode;
+    use crate::{BackendConfig, RpcAddress};
+    use trefoil_layout::Version;
+
+    fn config() -> CellConfig {
+        let backend = |number| BackendConfig {
+            number,
+            addresses: vec![RpcAddress::Unix("/run/a.sock".into())],
+            fabric_socket: Some("/run/a.fabric".into()),
+        };
+        CellConfig {
+            life: 7,
+            config_id: 1,
+            cell: "test".to_owned(),
+            mode: Mode::R32,
+            backends: (0..3).map(backend).collect(),
+            hash: Default::default(),
+            value_len_max: 1 << 20,
+            eviction: "lru".to_owned(),
+            flush_floor: Version::new(5, 6, 7),
+            corpus: None,
+        }
+    }
+
+    fn full() -> Document {
+        Document {
+            config: config(),
+            incarnations: Incarnations::from([(1, 2)]),
+            change: Some("a change".to_owned()),
+            unknown: Unknown::default(),
+        }
+    }
+
+    fn as_json(document: &Document) -> Value {
+        serde_json::from_slice(&document.to_bytes().unwrap()).unwrap()
+    }
+
+    fn parse(record: &Value) -> Result<Document, String> {
+        Document::parse(record.to_string().as_bytes())
+    }
+
+    #[test]
+    fn every_field_that_is_written_is_known() {
+        let record = as_json(&full());
+        let names = |value: &Value| -> Vec<String> {
+            let mut names: Vec<_> = value.as_object().unwrap().keys().cloned().collect();
+            names.sort_unstable();
+            names
+        };
+        let sorted = |names: &[&str]| {
+            let mut names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            names.sort_unstable();
+            names
+        };
+        // The format is written from the second on.
+        let written: Vec<&str> = (FIELDS.into_iter())
+            .filter(|name| *name != FORMAT_FIELD)
+            .collect();
+        assert_eq!(names(&record), sorted(&written));
+        assert_eq!(names(&record["backends"][0]), sorted(&BACKEND_FIELDS));
+        assert_eq!(parse(&record), Ok(full()));
+    }
+
+    #[test]
+    fn what_a_newer_release_has_added_is_kept_through_changes_of_one_life() {
+        let mut record = as_json(&full());
+        record["resize"] = serde_json::json!({"to": 5});
+        record["backends"][1]["host"] = "b".into();
+        record["format"] = FORMAT.into();
+        let document = parse(&record).unwrap();
+        let flushed = config().flushed(Version::new(8, 8, 8)).unwrap();
+        let next = as_json(&Document::after(Some(&document), &flushed));
+        assert_eq!(next["resize"], record["resize"]);
+        assert_eq!(next["backends"][1]["host"], "b");
+        assert_eq!(next["backends"][0]["host"], Value::Null);
+        assert_eq!(next["config_id"], 2);
+        assert_eq!(next["incarnations"], record["incarnations"]);
+        // Whoever starts the cell anew makes it what it knows.
+        let other_life = CellConfig {
+            life: 8,
+            ..config()
+        };
+        let next = as_json(&Document::after(Some(&document), &other_life));
+        assert_eq!(next["resize"], Value::Null);
+        assert_eq!(next["backends"][1]["host"], Value::Null);
+    }
+
+    #[test]
+    fn a_record_of_a_newer_format_is_refused_with_what_to_do() {
+        for format in [
+            Value::from(FORMAT + 1),
+            Value::from("next"),
+            Value::from(-1),
+        ] {
+            let mut record = as_json(&full());
+            record["format"] = format;
+            // Whatever else it means there.
+            record["mode"] = "R=5".into();
+            let said = parse(&record).unwrap_err();
+            for text in ["a newer release", "run that one here"] {
+                assert!(said.contains(text), "{said}");
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ pub use document::Incarnations;
 pub use embedded::EmbeddedStore;
 pub use ending::is_ending;
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdSettings, EtcdStore, Held, TlsFiles};
+pub use etcd::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};
 pub use file::FileError;
 
 use crate::address::AddressError;
@@ -179,6 +179,56 @@ pub enum ConfigStoreError {
         process: u32,
         /// Its host.
         host: String,
+    },
+    /// Another process was given this backend's place.
+    #[error(
+        "the place of backend {number} was given to another process, at {holder}: what this one held is of no use any more. Start it as a spare (`trefoil cell spare`)"
+    )]
+    PlaceTaken {
+        /// Which backend.
+        number: u32,
+        /// Where the other one is.
+        holder: String,
+    },
+    /// A spare that could not read what the cell's backends hold.
+    #[error(
+        "{address}: backend {number} is of layout {theirs}, this program of layout {ours}: a spare has to be of the release that the cell runs"
+    )]
+    OtherLayout {
+        /// Which store.
+        address: String,
+        /// A backend that lives.
+        number: u32,
+        /// Its layout.
+        theirs: u16,
+        /// That of this program.
+        ours: u16,
+    },
+    /// A spare whose sockets lead nowhere from where the backends are.
+    #[error(
+        "{address}: backend {number} is on {host}, and is reached by a Unix socket there: start the spare on that host"
+    )]
+    OtherHost {
+        /// Which store.
+        address: String,
+        /// A backend that lives.
+        number: u32,
+        /// Its host.
+        host: String,
+    },
+    /// The directory belongs to another cell in etcd.
+    #[error(
+        "{directory} is the directory of the cell {theirs} in etcd, not of {ours}: choose another one (or remove its file {file}, if that cell is no more)"
+    )]
+    OtherCell {
+        /// Which directory.
+        directory: PathBuf,
+        /// The path in etcd of the cell that it belongs to.
+        theirs: String,
+        /// The path that was asked for.
+        ours: String,
+        /// What says so.
+        file: &'static str,
     },
     /// The cell is another user's, and this one was not let in.
     #[error(

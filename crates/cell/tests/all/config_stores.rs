@@ -37,6 +37,7 @@ pub(crate) fn config(config_id: u32) -> CellConfig {
         value_len_max: 1 << 20,
         eviction: "lru".to_owned(),
         flush_floor: Version::new(7, 8, 9),
+        corpus: None,
     }
 }
 
@@ -464,6 +465,30 @@ fn configurations_survive_json_and_the_wire() {
     );
     assert_eq!(serde_json::from_str::<CellConfig>(&text).unwrap(), original);
     assert_eq!(decode_config(&encode_config(&original)).unwrap(), original);
+
+    let with_corpus = CellConfig {
+        mode: Mode::R2,
+        corpus: Some(CorpusId {
+            digest: CorpusDigest(u128::MAX - 5),
+            len: 1 << 40,
+            first: Version::new(7, 1, 0),
+            path: Some("/srv/corpus.csv".to_owned()),
+        }),
+        ..original.clone()
+    };
+    assert_eq!(
+        decode_config(&encode_config(&with_corpus)).unwrap(),
+        with_corpus
+    );
+    let of_mutable = CellConfig {
+        mode: Mode::R32,
+        ..with_corpus
+    };
+    let refused = decode_config(&encode_config(&of_mutable)).unwrap_err();
+    assert!(
+        refused.to_string().contains("only an immutable one"),
+        "{refused}"
+    );
 
     let mut message = encode_config(&original);
     message.backends[1].addresses[0] = "nowhere".to_owned();

@@ -37,7 +37,7 @@ impl InEtcd {
             .unwrap()
     }
 
-    fn store(&self) -> EtcdStore {
+    pub(crate) fn store(&self) -> EtcdStore {
         EtcdStore::open(&self.address(), &settings()).unwrap()
     }
 
@@ -47,14 +47,19 @@ impl InEtcd {
         self.store().in_directory(directory).unwrap()
     }
 
-    fn backup(&self) -> PathBuf {
+    /// A folder beside etcd's.
+    pub(crate) fn folder(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    pub(crate) fn backup(&self) -> PathBuf {
         let file = self.home.path().join("backup");
         let _ = std::fs::remove_file(&file);
         self.etcd.save(&file).unwrap();
         file
     }
 
-    fn restore(&mut self, backup: &Path) {
+    pub(crate) fn restore(&mut self, backup: &Path) {
         self.etcd.kill();
         self.etcd.restore(backup).unwrap();
         self.etcd.run().unwrap();
@@ -74,7 +79,7 @@ fn settings() -> EtcdSettings {
     }
 }
 
-fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = look() {

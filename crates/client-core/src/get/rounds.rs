@@ -73,6 +73,10 @@ const STILL_ROUND_COUNT: u8 = 10;
 /// The same where a replica gives no vote and its lease was over before: one more look.
 const STILL_ROUND_COUNT_SURVIVORS: u8 = 2;
 
+/// Looks for another configuration after which another copy is asked, if it alone is
+/// enough.
+const CONFIG_LOOK_COUNT: u8 = 1;
+
 /// Any odd number with well spread bits will do.
 const DIGEST_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -446,9 +450,22 @@ impl<const N: usize> Get<N> {
 
     #[cold]
     pub(super) fn refresh(&mut self, replica: usize, cause: RetryCause) {
+        let state = &mut self.replicas[replica];
+        // At the end of its range it goes on changing between even and odd.
+        state.faults = match state.faults {
+            u8::MAX => u8::MAX - 1,
+            faults => faults + 1,
+        };
+        // Of two copies of an immutable corpus one changes to the next before the other:
+        // whichever is served under the configuration that is known now will do. Every
+        // other time, so that what is in force is looked for, too.
+        let has_other = N > 1 && Self::quorum() == 1;
+        let is_fruitless = state.faults > CONFIG_LOOK_COUNT && !state.faults.is_multiple_of(2);
+        if has_other && is_fruitless && cause == RetryCause::ConfigChanged {
+            return self.lacking(replica, cause);
+        }
         self.clear(replica);
         let state = &mut self.replicas[replica];
-        state.faults = state.faults.saturating_add(1);
         state.work = if cause == RetryCause::Window {
             Work::RefreshWindow
         } else {
@@ -480,7 +497,9 @@ impl<const N: usize> Get<N> {
 
     /// Takes a retry off the budget; `false` if that ended the GET.
     fn spend(&mut self, cause: RetryCause) -> bool {
-        match self.retry.spend(cause) {
+        // Copies of an immutable corpus change one after the other, each all its buckets.
+        let is_passing = cause == RetryCause::ConfigChanged && N > 1 && Self::quorum() == 1;
+        match self.retry.spend_as(cause, is_passing) {
             Ok(()) => {
                 self.pause_ns = self.retry.pause_ns();
                 true

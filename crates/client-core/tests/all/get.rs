@@ -161,6 +161,44 @@ fn one_copy_hit() {
     assert_eq!(get.0.touched_slot(0), Some(0));
 }
 
+/// Copies of an immutable corpus change one after the other: the one that has not, or is at
+/// it, is looked at again, and then the other one is asked.
+#[test]
+fn of_two_copies_the_one_of_the_known_configuration_answers() {
+    let other = IndexVote::ConfigChanged { found: 9 };
+    let cause = RetryCause::ConfigChanged;
+    let refresh = |replica| GetStep::Refresh { replica, cause };
+    let mut get = Script::<2>::new();
+    for _ in 0..2 {
+        get.asks_index(0).index(0, other).asks(refresh(0));
+        get.0.handle_refreshed(0);
+    }
+    get.asks_index(0).index(0, other);
+    get.asks_index(1).votes(1, 5, 1).asks_data(1);
+    get.data(1, 5).hit(1, 5);
+    // Neither is there yet: it goes on looking at both, for longer than budgets last.
+    let mut get = Script::<2>::new();
+    let mut asked = [0; 2];
+    while asked.iter().sum::<u32>() < 200 {
+        match get.0.poll(0) {
+            GetStep::ReadIndex { replica } => {
+                asked[replica] += 1;
+                get.index(replica, other);
+            }
+            GetStep::Ask { replica, .. } => {
+                asked[replica] += 1;
+                let found = Found::Rejected(Rejection::UnknownConfig);
+                let answer = LookupAnswer { epoch: 1, found };
+                get.0.handle_answer(replica, &answer, &check());
+            }
+            GetStep::Refresh { replica, .. } => get.0.handle_refreshed(replica),
+            GetStep::Pause { .. } => {}
+            step => panic!("{step:?}"),
+        }
+    }
+    assert!(asked.iter().all(|count| *count > 20), "{asked:?}");
+}
+
 #[test]
 fn one_copy_misses() {
     Script::<1>::new()

@@ -52,6 +52,7 @@ pub struct AsyncClient {
 
 /// The last one closes the queue.
 struct User {
+    cell: Cell,
     queue: Arc<Queue>,
     views: Arc<Views>,
     options: Options,
@@ -79,6 +80,7 @@ impl Cell {
             queue.end();
         }
         let user = User {
+            cell: self.clone(),
             queue,
             views,
             options,
@@ -211,7 +213,8 @@ impl AsyncClient {
         if options.carrier != Carrier::Auto {
             return None;
         }
-        self.user.views.get(key, |now_ns| Limits {
+        let changes = self.user.cell.shared().changes();
+        self.user.views.get(key, changes, |now_ns| Limits {
             deadline_ns: self.deadline_ns(now_ns),
             retries_max: options.retries_max,
         })

@@ -36,7 +36,7 @@ struct Worker {
     is_greeting: bool,
     /// Somebody waits for all that was begun before: nothing begins meanwhile.
     finishing: Option<Finishing>,
-    published: Option<u64>,
+    published: Option<(u64, u64)>,
     touches_at_ns: u64,
 }
 
@@ -255,14 +255,16 @@ impl Worker {
 
     /// Lets other threads see what this one knows.
     fn publish(&mut self) {
-        let now = self.client.view_count();
+        let (view_count, changes) = (self.client.view_count(), self.client.seen_changes());
+        let now = (view_count, changes);
         if self.published != Some(now) {
             self.published = Some(now);
             let (topology, views) = self.client.views();
             let published = Published {
                 topology,
                 views,
-                view_count: now,
+                view_count,
+                changes,
             };
             self.views.published.store(Some(Arc::new(published)));
         }

@@ -42,6 +42,8 @@ pub(super) struct Published {
     pub(super) views: Vec<Reach>,
     /// Which views they are.
     pub(super) view_count: u64,
+    /// How often the cell's topology had changed.
+    pub(super) changes: u64,
 }
 
 /// An item that a hit has read, and through which views.
@@ -71,14 +73,21 @@ thread_local! {
 }
 
 impl Views {
-    /// Looks a key up in place; `None` if that takes waiting for somebody.
+    /// Looks a key up in place; `None` if that takes waiting for somebody. `changes`: how
+    /// often the cell's topology has changed by now.
     pub(super) fn get(
         &self,
         key: &[u8],
+        changes: u64,
         limits: impl Fn(u64) -> Limits,
     ) -> Option<Result<OwnedLookup, OpError>> {
         let published = self.published.load();
         let published = published.as_ref()?;
+        // What was read by somebody under a later configuration must not be followed by
+        // what stands here under this one.
+        if published.changes != changes {
+            return None;
+        }
         match published.topology.mode() {
             Mode::R1 => self.get_of::<1>(published, key, limits),
             Mode::R2Immutable => self.get_of::<2>(published, key, limits),
@@ -121,6 +130,7 @@ impl Views {
         };
         BUFFERS.with_borrow_mut(|buffers| {
             let mut source = OnViews {
+                known_config_id: topology.id().config_id,
                 views: &views,
                 buffers,
             };
@@ -210,6 +220,7 @@ impl Views {
 }
 
 struct OnViews<'a, const N: usize> {
+    known_config_id: u32,
     views: &'a [Option<&'a RegionView>; N],
     buffers: &'a mut [WordBuffer; REPLICAS_MAX],
 }
@@ -233,6 +244,11 @@ impl<const N: usize> OneSided for OnViews<'_, N> {
     #[inline(always)]
     fn read(&mut self, replica: usize) -> Option<(&RegionView, &mut WordBuffer)> {
         Some((self.views[replica]?, &mut self.buffers[replica]))
+    }
+
+    #[inline(always)]
+    fn known_config_id(&self) -> u32 {
+        self.known_config_id
     }
 
     /// The thread finds out by itself.

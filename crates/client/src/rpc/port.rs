@@ -16,6 +16,7 @@ use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, SendError, Token};
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::op::ItemUse;
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
@@ -170,9 +171,17 @@ impl Port for RpcPort {
                     life,
                     config_id,
                     key: key.to_vec().into(),
+                    layout_version: LAYOUT_VERSION.into(),
+                    takes_plain: true,
                 };
+                let hasher = self.config.hash;
                 let call = async move {
-                    CallAnswer::Lookup(client.lookup(request).await.map(|r| r.into_inner()))
+                    let answer = client.lookup(request).await;
+                    CallAnswer::Lookup(answer.map(|response| {
+                        let mut response = response.into_inner();
+                        trefoil_rpc::settle_answer(&mut response, &hasher);
+                        response
+                    }))
                 };
                 rpc.start(
                     inbox,

@@ -103,6 +103,7 @@ fn config(mode: Mode, address: SocketAddr) -> CellConfig {
         value_len_max: 16 << 20,
         eviction: "lru".to_owned(),
         flush_floor: Version::ZERO,
+        corpus: None,
     }
 }
 

@@ -78,6 +78,7 @@ impl Real {
             value_len_max: 16 << 20,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
+            corpus: None,
         };
         store.compare_and_swap(None, &config).unwrap();
         let server = Server::start(options, listeners).unwrap();

@@ -138,6 +138,7 @@ fn config(mode: Mode, count: u32) -> CellConfig {
         value_len_max: 16 << 20,
         eviction: "lru".to_owned(),
         flush_floor: Version::ZERO,
+        corpus: None,
     }
 }
 

@@ -162,26 +162,37 @@ impl Connection {
         backend: u32,
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
-        let socket = open(path, options)?;
-        if !options.servers.trusts_server(&socket) {
-            return Err(ConnectError::ForeignServer { path: path.into() });
-        }
-        let hello = Hello {
-            backend,
-            wants_rings: options.rings,
-        };
-        // A server that refuses at once has already closed; its reply says why.
-        let _ = socket::send_with(&socket, &hello.encode(), &[]);
-        let mut bytes = [0; REPLY_LEN];
-        let mut descriptors = Vec::new();
-        let complete = socket::receive_with(&socket, &mut bytes, &mut descriptors)
-            .map_err(|e| system(path, options, e))?;
-        if !complete {
-            return Err(ConnectError::HungUp { path: path.into() });
-        }
-        let granted = judge(path, backend, &bytes)?;
+        let (socket, granted, descriptors) = greet(path, backend, options)?;
         establish(path, options, socket, &granted, descriptors)
     }
+}
+
+/// What the backend grants, and the descriptors of its memory: control, index, data, and
+/// rings if they were asked for.
+pub(super) fn greet(
+    path: &Path,
+    backend: u32,
+    options: &ConnectOptions,
+) -> Result<(OwnedFd, Granted, Vec<OwnedFd>), ConnectError> {
+    let socket = open(path, options)?;
+    if !options.servers.trusts_server(&socket) {
+        return Err(ConnectError::ForeignServer { path: path.into() });
+    }
+    let hello = Hello {
+        backend,
+        wants_rings: options.rings,
+    };
+    // A server that refuses at once has already closed; its reply says why.
+    let _ = socket::send_with(&socket, &hello.encode(), &[]);
+    let mut bytes = [0; REPLY_LEN];
+    let mut descriptors = Vec::new();
+    let complete = socket::receive_with(&socket, &mut bytes, &mut descriptors)
+        .map_err(|e| system(path, options, e))?;
+    if !complete {
+        return Err(ConnectError::HungUp { path: path.into() });
+    }
+    let granted = judge(path, backend, &bytes)?;
+    Ok((socket, granted, descriptors))
 }
 
 fn open(path: &Path, options: &ConnectOptions) -> Result<OwnedFd, ConnectError> {

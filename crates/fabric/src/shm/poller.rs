@@ -30,6 +30,9 @@ const SOCKET_ROUNDS: u32 = 8192;
 /// Names the poller's own bell in epoll events; no client has this id.
 const OWN_BELL: u64 = 0;
 const EVENT_COUNT_MAX: usize = 64;
+/// How long a turn of this thread should be where it shares its core: the least that the
+/// system knows.
+const TURN: Duration = Duration::from_micros(100);
 
 pub(super) struct Poller {
     shared: Arc<Shared>,
@@ -71,6 +74,7 @@ impl Poller {
 
     /// Serves until the target is stopped.
     pub(super) fn run(mut self) {
+        trefoil_region::take_short_turns(TURN);
         let mut idle = Idle::default();
         let mut last_answer: Option<Instant> = None;
         let mut rounds = 0u32;

@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[error("cannot serve metrics: {0}")]
 pub struct EndpointError(#[from] io::Error);
 
+/// What is told when somebody asks.
+pub type Text = dyn Fn() -> Result<String, std::fmt::Error> + Send + Sync;
+
 /// Serves `/metrics` until dropped.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -44,6 +47,19 @@ impl Endpoint {
         observatory: Arc<Observatory>,
         tls: Option<Tls>,
     ) -> Result<Endpoint, EndpointError> {
+        let cell: Arc<str> = cell.into();
+        let text = move || {
+            render(Door {
+                cell: Arc::clone(&cell),
+                observatory: Arc::clone(&observatory),
+                tls: tls.clone(),
+            })
+        };
+        Endpoint::of(listener, Arc::new(text))
+    }
+
+    /// The same of what `text` says, in the OpenMetrics format.
+    pub fn of(listener: TcpListener, text: Arc<Text>) -> Result<Endpoint, EndpointError> {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
         let stopping = Arc::new(AtomicBool::new(false));
@@ -51,7 +67,6 @@ impl Endpoint {
         let thread = std::thread::Builder::new()
             .name("trefoil-metrics".to_owned())
             .spawn(move || {
-                let cell: Arc<str> = cell.into();
                 let under_way = Arc::<AtomicUsize>::default();
                 for stream in listener.incoming() {
                     if stops.load(Ordering::Relaxed) {
@@ -61,16 +76,12 @@ impl Endpoint {
                         let Some(place) = Place::take(&under_way) else {
                             return Err(io::Error::other("too many requests at a time"));
                         };
-                        let door = Door {
-                            cell: Arc::clone(&cell),
-                            observatory: Arc::clone(&observatory),
-                            tls: tls.clone(),
-                        };
+                        let text = Arc::clone(&text);
                         std::thread::Builder::new()
                             .name("trefoil-scrape".to_owned())
                             .spawn(move || {
                                 let _place = place;
-                                if let Err(error) = serve(stream, door) {
+                                if let Err(error) = serve(stream, &*text) {
                                     tracing::debug!(%error, "metrics");
                                 }
                             })
@@ -121,11 +132,11 @@ impl Drop for Place {
     }
 }
 
-fn serve(mut stream: TcpStream, door: Door) -> io::Result<()> {
+fn serve(mut stream: TcpStream, text: &Text) -> io::Result<()> {
     let head = read_head(&mut stream)?;
     let mut words = head.split(|byte| *byte == b' ');
     let (status, kind, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics")) => match render(door) {
+        (Some(b"GET"), Some(b"/metrics")) => match text() {
             Ok(text) => {
                 let (kind, body) = exposition(accept(&head), text);
                 ("200 OK", kind, body)

@@ -70,6 +70,7 @@ impl TestCell {
             value_len_max: 1 << 20,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
+            corpus: None,
         };
         let store = Arc::new(EmbeddedStore::new());
         store.compare_and_swap(None, &config).unwrap();

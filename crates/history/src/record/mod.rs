@@ -7,6 +7,7 @@
 //! | `round` | starts cell, gateway and workers, and collects their logs |
 //! | `faults` | what goes wrong meanwhile, a file each |
 //! | `means` | what this machine can do of that |
+//! | `upgrade` | another release takes over meanwhile, and gives back |
 //! | `worker` | one client's process |
 //! | `native`, `memcached` | how it reaches the cell |
 //! | `report` | many rounds, and what is printed of them |
@@ -18,11 +19,13 @@ mod native;
 mod plan;
 mod report;
 mod round;
+mod upgrade;
 mod worker;
 
 pub use means::enclose;
 pub use plan::{CarrierKind, Fault, Lens, PlanError, RoundPlan, Wish};
 pub use report::{HistoriesReport, histories};
+pub use upgrade::{HitRatio, UpgradeFigures};
 pub use worker::{WORKER_COMMAND, run_worker};
 
 /// Why there is no history.

@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Operations of a round, unless fewer are asked for.
@@ -69,6 +70,12 @@ impl Fault {
     /// It needs a cell whose configuration is in etcd.
     pub const fn is_of_etcd(self) -> bool {
         matches!(self, Fault::EtcdKill | Fault::EtcdStop)
+    }
+
+    /// It may happen while backends move to another release: it moves none, takes nothing
+    /// that this needs, and no operation may fail or miss by it.
+    pub const fn is_beside_upgrades(self) -> bool {
+        matches!(self, Fault::ClientKill | Fault::Memory)
     }
 
     /// It needs a cell of a process for each backend that is started again, of three
@@ -220,6 +227,8 @@ pub struct Wish {
     pub faults: Option<Vec<Fault>>,
     /// `R=1` or `R=3.2`.
     pub mode: Option<String>,
+    /// The program of another release, between which and this one backends move to and fro.
+    pub previous: Option<PathBuf>,
 }
 
 /// One round.
@@ -249,6 +258,8 @@ pub struct RoundPlan {
     pub carriers: Vec<CarrierKind>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// The program of another release, if backends move to it and back.
+    pub previous: Option<PathBuf>,
 }
 
 /// Seconds of a round, unless fewer are asked for: what is recorded has to fit into memory.
@@ -264,6 +275,16 @@ const CHAOS_SHAPE: (u32, Lens, u64) = (
         max: 5_000,
     },
     32 << 20,
+);
+
+/// Of a round with another release: everything fits, so that no hit is lost but by it.
+const UPGRADE_SHAPE: (u32, Lens, u64) = (
+    1_000,
+    Lens {
+        min: 24,
+        max: 100_000,
+    },
+    256 << 20,
 );
 
 /// Keys, lengths and memory that make a round interesting: one or two keys on
@@ -330,9 +351,10 @@ impl Wish {
     fn round(&self, seed: u64, operations: u64, seconds: Option<f64>) -> RoundPlan {
         let mut rng = SmallRng::seed_from_u64(seed);
         // Neighbouring seeds have different shapes.
-        let shape = match self.chaos {
-            true => CHAOS_SHAPE,
-            false => SHAPES[(seed % SHAPES.len() as u64) as usize],
+        let shape = match self.previous {
+            Some(_) => UPGRADE_SHAPE,
+            None if self.chaos => CHAOS_SHAPE,
+            None => SHAPES[(seed % SHAPES.len() as u64) as usize],
         };
         let mode = match self.mode.as_deref() {
             Some("R=1") => "R=1",
@@ -352,6 +374,10 @@ impl Wish {
             // The only copy has nobody to take over from it.
             faults.retain(|fault| !fault.is_of_three());
         }
+        if self.previous.is_some() {
+            // What clients notice is to be the upgrade's alone.
+            faults.clear();
+        }
         let clients = rng.random_range(4..=10);
         let mut faults = self.faults.clone().unwrap_or(faults);
         // A cell keeps its configuration in one place: etcd, or a directory.
@@ -363,6 +389,12 @@ impl Wish {
             Fault::DiskFull => !is_in_etcd || !faults_of_etcd(self.faults.as_deref()),
             fault => is_in_etcd || !fault.is_of_etcd(),
         });
+        let carriers = (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec());
+        // One of each release by each way.
+        let clients = match self.previous {
+            Some(_) => 2 * carriers.len(),
+            None => clients,
+        };
         RoundPlan {
             seed,
             operations,
@@ -374,8 +406,9 @@ impl Wish {
             keys: self.keys.unwrap_or(shape.0),
             value_len: self.value_len.unwrap_or(shape.1),
             clients: self.clients.unwrap_or(clients),
-            carriers: (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec()),
+            carriers,
             faults,
+            previous: self.previous.clone(),
         }
     }
 }
@@ -453,6 +486,9 @@ impl RoundPlan {
             0 | 1 => String::new(),
             count => format!("--overlap {count} "),
         };
+        let previous = self.previous.as_ref().map_or_else(String::new, |previous| {
+            format!(" --previous {}", previous.display())
+        });
         format!(
             "trefoil histories {chaos}{overlap}--seed {} --rounds 1 {length} --mode {} --memory {} \
              --keys {} --value-len {} --clients {} --carriers {} --faults {faults}",
@@ -463,7 +499,7 @@ impl RoundPlan {
             self.value_len,
             self.clients,
             names(&self.carriers),
-        )
+        ) + &previous
     }
 }
 
@@ -535,6 +571,25 @@ mod tests {
             ..wish
         };
         assert!(alone.rounds().iter().all(|r| r.faults == [Fault::DiskFull]));
+    }
+
+    #[test]
+    fn a_round_with_another_release_has_nothing_else_go_wrong() {
+        let wish = Wish {
+            operations: 500_000,
+            seed: 3,
+            previous: Some("/old".into()),
+            ..Wish::default()
+        };
+        for round in wish.rounds() {
+            assert!(round.faults.is_empty());
+            assert_eq!(round.clients, 2 * CarrierKind::ALL.len());
+            let command = round.command();
+            assert!(
+                command.ends_with("--faults none --previous /old"),
+                "{command}"
+            );
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::RecordError;
 use super::means;
 use super::plan::{CarrierKind, Fault, RoundPlan, Wish};
 use super::round::{Recorded, run};
+use super::upgrade::UpgradeFigures;
 use crate::check::{Findings, Promise, Rule, Violation, check_for};
 use crate::damage::damage;
 use crate::event::{Event, Kind, Outcome};
@@ -53,6 +54,9 @@ pub struct HistoriesReport {
     /// What was seen against rules that were not promised, because more than one backend
     /// was away at a time.
     pub void: BTreeMap<Rule, usize>,
+    /// What came of another release's taking over and giving back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upgrades: Option<UpgradeFigures>,
     /// Histories broken on purpose, and how many of them the check noticed.
     pub damages: usize,
     /// See `damages`.
@@ -103,6 +107,15 @@ impl HistoriesReport {
         self.evictions += recorded.evictions;
         for (rule, count) in &findings.void {
             *self.void.entry(*rule).or_default() += count;
+        }
+        if let Some(upgraded) = recorded.upgraded {
+            let mut figures = UpgradeFigures::default();
+            figures.add(upgraded, &recorded.events);
+            let troubles = figures.trouble();
+            let all = self.upgrades.get_or_insert_default();
+            all.add(upgraded, &recorded.events);
+            self.troubles
+                .extend(troubles.map(|trouble| format!("{trouble} ({})", plan.command())));
         }
         for (fault, count) in &recorded.faults {
             *self.faults.entry(*fault).or_default() += count;
@@ -164,6 +177,9 @@ impl HistoriesReport {
             text,
             "faults      {faults}; {recoveries} recoveries, {refused} orders refused, {unfinished} unfinished"
         );
+        if let Some(upgrades) = &self.upgrades {
+            let _ = writeln!(text, "upgrades    {}", upgrades.text());
+        }
         for skipped in &self.skipped {
             let _ = writeln!(text, "SKIPPED     {skipped}");
         }

@@ -3,6 +3,7 @@
 use super::RecordError;
 use super::faults::{Faults, Network, SmallDisk};
 use super::plan::{CarrierKind, Fault, RoundPlan};
+use super::upgrade::{Programs, Release, Upgraded, Upgrades};
 use super::worker::{WORKER_COMMAND, WorkerPlan, filled_file};
 use crate::event::Event;
 use crate::log::{LogReader, RECORD_LEN};
@@ -49,6 +50,8 @@ pub(super) struct Recorded {
     pub unfinished: u64,
     /// Values that had to leave for others, at the backends that are there in the end.
     pub evictions: u64,
+    /// Of a round with another release.
+    pub upgraded: Option<Upgraded>,
     /// What went wrong and should not have.
     pub troubles: Vec<String>,
     pub seconds: f64,
@@ -57,6 +60,7 @@ pub(super) struct Recorded {
 struct Worker {
     child: Child,
     client: u32,
+    release: Release,
     log: PathBuf,
 }
 
@@ -96,8 +100,9 @@ pub(super) struct Round<'a> {
     pub is_any_stopped: bool,
     is_full: bool,
     numbers: u32,
-    program: &'a Path,
-    gateway: Option<Door>,
+    programs: Programs<'a>,
+    /// One of each release.
+    gateways: Vec<(Release, Door)>,
     workers: Vec<Worker>,
     ended: Vec<PathBuf>,
     carriers: BTreeMap<u32, CarrierKind>,
@@ -113,6 +118,8 @@ pub(super) struct Round<'a> {
 pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordError> {
     let begin = Instant::now();
     let mut round = Round::start(program, plan)?;
+    let first = Release::first(plan.seed);
+    let mut upgrades = Upgrades::new(round.programs, first);
     let mut troubles = Vec::new();
     if plan.chaos {
         round.await_filled(&mut troubles);
@@ -134,19 +141,25 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
             break;
         }
         round.is_full |= plan.chaos || share > FULL_AFTER;
-        if share < 1.0 {
-            faults.step(&mut round)?;
-        } else {
+        match share < 1.0 {
+            true => faults.step(&mut round)?,
             // What is away comes back while clients work, or it never does.
-            faults.go_on(&mut round);
-            if faults.is_calm() {
-                break;
-            }
+            false => faults.go_on(&mut round),
+        }
+        if let Some(upgrades) = &mut upgrades {
+            upgrades.step(&mut round, share)?;
+        }
+        // Each order is carried out while clients work, too.
+        if share >= 1.0 && faults.is_calm() && upgrades.as_ref().is_none_or(Upgrades::is_over) {
+            break;
         }
         round.look_after_workers(&mut troubles);
     }
     round.check_servers(&faults, &mut troubles);
     troubles.extend_from_slice(faults.troubles());
+    let upgrades = upgrades.as_ref();
+    troubles.extend(upgrades.and_then(|upgrades| upgrades.trouble().cloned()));
+    let upgraded = upgrades.and_then(Upgrades::done);
     let evictions = round.standings().into_iter().flatten();
     let evictions = evictions.map(|standing| standing.evictions).sum();
     if !troubles.is_empty() {
@@ -165,6 +178,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         refused,
         unfinished,
         evictions,
+        upgraded,
         troubles,
         seconds: begin.elapsed().as_secs_f64(),
     })
@@ -193,26 +207,35 @@ impl<'a> Round<'a> {
             ),
             false => None,
         };
-        // As often as may be: what it does to keys is to be in the histories.
-        let mut more = vec!["--repair-interval".to_owned(), "1s".to_owned()];
-        let restart = if has(Fault::Restart) {
-            "always"
-        } else {
-            "never"
+        let programs = Programs {
+            present: program,
+            previous: plan.previous.as_deref(),
         };
-        more.extend(["--restart".to_owned(), restart.to_owned()]);
-        if has(Fault::Drain) {
-            more.extend(["--spares".to_owned(), "1".to_owned()]);
+        let restart = match has(Fault::Restart) {
+            true => "always",
+            false => "never",
+        };
+        // As often as may be: what it does to keys is to be in the histories.
+        let mut more = vec!["--repair-interval", "1s", "--restart", restart];
+        if plan.previous.is_some() {
+            more.extend(["--backends", "3"]);
         }
-        if let Some(etcd) = &etcd {
-            more.extend(["--store".to_owned(), format!("etcd://{}/cell", etcd.host())]);
+        if plan.previous.is_some() || has(Fault::Drain) {
+            more.extend(["--spares", "1"]);
         }
+        let store = etcd
+            .as_ref()
+            .map(|etcd| format!("etcd://{}/cell", etcd.host()));
+        if let Some(store) = &store {
+            more.extend(["--store", store]);
+        }
+        let first = programs.of(Release::first(plan.seed));
         let server = Server::start(&ServerOptions {
             processes: true,
             log: Some(dir.path().join("log")),
             dir: Some(cell_dir),
-            more,
-            ..ServerOptions::new(program, plan.mode, plan.memory)
+            more: more.into_iter().map(str::to_owned).collect(),
+            ..ServerOptions::new(first, plan.mode, plan.memory)
         })?;
         let cell = Cell::connect(&server.address)?;
         let mut round = Round {
@@ -229,8 +252,8 @@ impl<'a> Round<'a> {
             is_any_stopped: false,
             is_full: false,
             numbers: 0,
-            program,
-            gateway: None,
+            programs,
+            gateways: Vec::new(),
             workers: Vec::new(),
             ended: Vec::new(),
             carriers: BTreeMap::new(),
@@ -245,15 +268,25 @@ impl<'a> Round<'a> {
             round.restart_gateway()?;
         }
         let count = plan.clients as u32;
-        for at in 0..count {
-            let carrier = plan.carriers[at as usize % plan.carriers.len()];
-            round.start_worker(carrier, plan.chaos.then_some((at, count)))?;
+        for at in 0..plan.clients {
+            let carriers = plan.carriers.len();
+            let release = match (plan.previous.is_some(), at / carriers % 2) {
+                (true, 1) => Release::Previous,
+                _ => Release::Present,
+            };
+            let fill = plan.chaos.then_some((at as u32, count));
+            round.start_worker(plan.carriers[at % carriers], release, fill)?;
         }
         Ok(round)
     }
 
     pub(super) fn program(&self) -> &Path {
-        self.program
+        self.programs.present
+    }
+
+    /// Where the cell is found.
+    pub(super) fn address(&self) -> &str {
+        &self.server.address
     }
 
     pub(super) fn cell_dir(&self) -> PathBuf {
@@ -266,7 +299,7 @@ impl<'a> Round<'a> {
     }
 
     pub(super) fn has_gateway(&self) -> bool {
-        self.gateway.is_some()
+        !self.gateways.is_empty()
     }
 
     /// Memory is full: a backend that is killed now loses what counts.
@@ -334,19 +367,31 @@ impl<'a> Round<'a> {
         deaths
     }
 
-    fn gateway_file(&self) -> PathBuf {
-        self.dir.path().join("gateway")
+    fn gateway_file(&self, release: Release) -> PathBuf {
+        self.dir.path().join(match release {
+            Release::Present => "gateway",
+            Release::Previous => "gateway-previous",
+        })
     }
 
-    /// Kills the gateway, if there is one, and starts one on another port.
+    /// Kills the gateways, if there are any, and starts one of each release, on another
+    /// port.
     pub(super) fn restart_gateway(&mut self) -> Result<(), RecordError> {
-        if let Some(old) = self.gateway.take() {
+        for (_, old) in self.gateways.drain(..) {
             super::faults::signal(old.pid, rustix::process::Signal::KILL);
         }
-        let address = &self.server.address;
+        self.start_gateway(Release::Present)?;
+        match self.programs.previous {
+            Some(_) => self.start_gateway(Release::Previous),
+            None => Ok(()),
+        }
+    }
+
+    fn start_gateway(&mut self, release: Release) -> Result<(), RecordError> {
+        let (program, address) = (self.programs.of(release), &self.server.address);
         let door = match &self.network {
-            Some(_) => Door::start_at(self.program, address, Network::HOST)?,
-            None => Door::start(self.program, address, None)?,
+            Some(_) => Door::start_at(program, address, Network::HOST)?,
+            None => Door::start(program, address, None)?,
         };
         let address = door
             .memcached
@@ -354,15 +399,16 @@ impl<'a> Round<'a> {
         // A reader sees the old address or the new one.
         let fresh = self.dir.path().join("gateway.new");
         std::fs::write(&fresh, address.to_string())
-            .and_then(|()| std::fs::rename(&fresh, self.gateway_file()))
+            .and_then(|()| std::fs::rename(&fresh, self.gateway_file(release)))
             .map_err(RecordError::doing("writing down the gateway's address"))?;
-        self.gateway = Some(door);
+        self.gateways.push((release, door));
         Ok(())
     }
 
     fn start_worker(
         &mut self,
         carrier: CarrierKind,
+        release: Release,
         fill: Option<(u32, u32)>,
     ) -> Result<(), RecordError> {
         let client = self.next_client;
@@ -373,7 +419,11 @@ impl<'a> Round<'a> {
             seed: self.rng.random(),
             carrier,
             cell: self.server.address.clone(),
-            gateway: self.gateway_file(),
+            // A client of one release by a gateway of the other.
+            gateway: self.gateway_file(match self.programs.previous {
+                Some(_) => release.other(),
+                None => release,
+            }),
             log: log.clone(),
             keys: self.plan.keys,
             counters: self.plan.counters(),
@@ -383,9 +433,10 @@ impl<'a> Round<'a> {
         };
         let text = serde_json::to_string(&plan)
             .map_err(|e| RecordError::Course(format!("a worker's plan: {e}")))?;
+        let program = self.programs.of(release);
         let mut command = match &self.network {
-            Some(network) if carrier == CarrierKind::Gateway => network.command(self.program),
-            _ => Command::new(self.program),
+            Some(network) if carrier == CarrierKind::Gateway => network.command(program),
+            _ => Command::new(program),
         };
         let mut child = command
             .arg(WORKER_COMMAND)
@@ -397,7 +448,12 @@ impl<'a> Round<'a> {
             writeln!(stdin, "{text}").map_err(RecordError::doing("telling a worker its plan"))?;
         }
         self.carriers.insert(client, carrier);
-        self.workers.push(Worker { child, client, log });
+        self.workers.push(Worker {
+            child,
+            client,
+            release,
+            log,
+        });
         Ok(())
     }
 
@@ -412,7 +468,7 @@ impl<'a> Round<'a> {
         let _ = worker.child.wait();
         self.ended.push(worker.log);
         let carrier = self.carriers[&worker.client];
-        self.start_worker(carrier, None)?;
+        self.start_worker(carrier, worker.release, None)?;
         Ok(true)
     }
 
@@ -468,10 +524,8 @@ impl<'a> Round<'a> {
                 troubles.push(format!("backend {number} does not answer in the end"));
             }
         }
-        if let Some(gateway) = &self.gateway
-            && !is_running(gateway.pid)
-        {
-            troubles.push("the gateway has died by itself".to_owned());
+        if self.gateways.iter().any(|(_, door)| !is_running(door.pid)) {
+            troubles.push("a gateway has died by itself".to_owned());
         }
     }
 

@@ -67,6 +67,7 @@ pub fn encode_lookup_answer(answer: &LookupAnswer<'_>, stamp: u64) -> v1::Lookup
         Found::Present { version, data } => Message::Present(v1::Present {
             version: Some(encode_version(version)),
             data: Bytes::copy_from_slice(data),
+            plain: None,
         }),
         Found::Absent => Message::Absent(v1::Absent {}),
         Found::Rejected(rejection) => Message::Rejected(encode_rejection(rejection)),
@@ -97,6 +98,7 @@ pub fn encode_long_answer(
     let present = v1::Present {
         version: Some(encode_version(version)),
         data: Bytes::new(),
+        plain: None,
     };
     let mut message = before.encode_to_vec();
     let data_len = data.len() as u64;

@@ -6,6 +6,7 @@
 
 mod answer;
 mod held;
+mod plain;
 mod request;
 mod scan;
 
@@ -13,6 +14,10 @@ pub use answer::{
     decode_ack, decode_lookup_answer, encode_ack, encode_long_answer, encode_lookup_answer,
 };
 pub use held::{decode_held, encode_held};
+pub use plain::{
+    EntryForm, OtherLayout, entry_form, make_answer_plain, make_item_plain, settle_answer,
+    settle_item,
+};
 pub use request::{
     TOUCH_COUNT_MAX, Touches, decode_mutation, decode_touches, encode_mutation, encode_touches,
 };

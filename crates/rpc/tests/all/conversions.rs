@@ -167,10 +167,12 @@ fn answers_that_no_backend_gives_are_refused() {
     let short = v1::Present {
         version: Some(v1::Version::default()),
         data: Bytes::from_static(&[0; 15]),
+        plain: None,
     };
     let unversioned = v1::Present {
         version: None,
         data: Bytes::from_static(&[0; 64]),
+        plain: None,
     };
     for found in [
         None,

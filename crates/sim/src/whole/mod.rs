@@ -23,6 +23,7 @@ mod calls;
 mod client;
 mod engine;
 mod host;
+mod moves;
 mod net;
 mod port;
 mod process;

@@ -5,9 +5,11 @@
 use super::calls::Calls;
 use super::engine::Scan;
 use super::host::Mailbox;
+use super::moves::{self, Said, Step};
 use super::process::{Process, State};
 use super::profile::Profile;
 use super::recovery;
+use crate::history::Broken;
 use crate::rng::Rng;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -87,6 +89,10 @@ pub(super) enum Errand {
     Ask(Question),
     /// Its answer arrives; `None` if it did not get there.
     Answered(Question, Option<Answer<Vec<u8>>>),
+    /// A process that takes another one's place asks it.
+    Step(Step),
+    /// The answer arrives; `None` if there is none.
+    Stepped(Step, Option<Said>),
 }
 
 /// What a recovering backend asks a peer.
@@ -155,6 +161,10 @@ pub(super) struct Net {
     queue: RefCell<Queue>,
     /// The latest process of each backend's number.
     pub(super) processes: RefCell<Vec<Rc<Process>>>,
+    /// One that takes a backend's place, and is not it yet.
+    pub(super) successor: RefCell<Option<Rc<Process>>>,
+    /// What was found wrong in the middle of it.
+    pub(super) broken: RefCell<Option<Broken>>,
     /// The configuration in force.
     pub(super) published: RefCell<Arc<Topology>>,
     /// When each client acts next.
@@ -177,6 +187,8 @@ impl Net {
             now_ns: Cell::new(1_000_000_000),
             queue: RefCell::default(),
             processes: RefCell::default(),
+            successor: RefCell::default(),
+            broken: RefCell::default(),
             published: RefCell::new(first),
             wakes: (0..profile.clients).map(|_| Cell::new(0)).collect(),
             is_calm: Cell::new(false),
@@ -282,6 +294,11 @@ impl Net {
             } => to.knock(self, topology, backend, since_ns),
             Errand::Learn(to) => to.learn(self),
             Errand::Recover(process) => process.recover(self),
+            Errand::Step(step) => moves::arrive(self, step),
+            Errand::Stepped(step, said) => {
+                let process = step.successor();
+                process.stepped(self, &step, said);
+            }
             Errand::Ask(question) => recovery::ask(self, question),
             Errand::Answered(question, answer) => {
                 let process = Rc::clone(&question.from);
@@ -301,6 +318,7 @@ impl Net {
     pub(super) fn clear(&self) {
         self.queue.take();
         self.processes.borrow_mut().clear();
+        self.successor.take();
     }
 
     /// The process that serves as a backend now, if it has not ended.

@@ -2,6 +2,7 @@
 //! serves, the rings of its clients. What `trefoil-backend` does around a store,
 //! without threads and sockets.
 
+use super::moves::{Giving, Taking};
 use super::net::{BEGIN_UNIX_NS, Call, Errand, LEASE_NS, Net};
 use super::port::Ring;
 use super::recovery::Recoveries;
@@ -55,6 +56,8 @@ pub(super) struct Process {
     parked: RefCell<Vec<Call>>,
     filler_clock: RefCell<VersionClock>,
     pub(super) recoveries: Recoveries,
+    pub(super) giving: RefCell<Option<Giving>>,
+    pub(super) taking: RefCell<Option<Taking>>,
     message: RefCell<WordBuffer>,
     scratch: RefCell<WordBuffer>,
 }
@@ -63,6 +66,39 @@ impl Process {
     /// Starts a backend of the cell, empty, in its `count`th incarnation of the
     /// cell's life.
     pub(super) fn start(net: &Net, topology: &Topology, number: u32, count: u32) -> Rc<Self> {
+        let process = Self::make(net, topology, number, count, count > 1);
+        if !process.recoveries.are_over() {
+            let errand = Errand::Recover(Rc::clone(&process));
+            net.send(net.takes(1_000_000), errand);
+        }
+        process.renew(net);
+        net.trace(None, || {
+            format!(
+                "backend {number} starts, life {:x}, config {}, incarnation {count}",
+                process.life,
+                process.config_id.get()
+            )
+        });
+        net.send(net.rng.below(TEND_NS), Errand::Tend(Rc::clone(&process)));
+        process
+    }
+
+    /// Starts one that is to take a backend's place: it serves nobody yet.
+    pub(super) fn start_successor(
+        net: &Net,
+        topology: &Topology,
+        number: u32,
+        count: u32,
+    ) -> Rc<Self> {
+        let process = Self::make(net, topology, number, count, false);
+        let shards = 0..process.store.shard_count();
+        shards.for_each(|shard| process.store.set_recovering(shard, true));
+        net.trace(None, || format!("backend {number} begins to move"));
+        net.send(net.rng.below(TEND_NS), Errand::Tend(Rc::clone(&process)));
+        process
+    }
+
+    fn make(net: &Net, topology: &Topology, number: u32, count: u32, is_later: bool) -> Rc<Self> {
         let profile = &net.profile;
         let config = topology.config();
         let shards = ShardMap::new(*topology.placement(), number);
@@ -73,7 +109,11 @@ impl Process {
             partition_count,
             shards,
             config_id: config.config_id,
-            epoch: epoch::of_incarnation(count, number).expect("few incarnations"),
+            epoch: match is_later || count == 1 {
+                true => epoch::of_incarnation(count, number).expect("few incarnations"),
+                // Its predecessor's, once it is copied.
+                false => epoch::FIRST,
+            },
             incarnation,
             hasher: config.hash,
             memory_limit: profile.memory_max,
@@ -84,7 +124,7 @@ impl Process {
         };
         let regions = Regions::heap_of_pages(profile.memory_max);
         let store = Store::new(store_config, regions).expect("memory for an empty store");
-        let has_lost = count > 1 && shards.shard_count() > 1;
+        let has_lost = is_later && shards.shard_count() > 1;
         if has_lost {
             (0..shards.shard_count()).for_each(|shard| store.set_recovering(shard, true));
         }
@@ -97,7 +137,7 @@ impl Process {
             layout_version: trefoil_layout::limits::LAYOUT_VERSION,
             topology: topology.id(),
         };
-        let process = Rc::new(Process {
+        Rc::new(Process {
             number,
             store,
             state: Cell::new(State::Running),
@@ -112,21 +152,16 @@ impl Process {
             parked: RefCell::default(),
             filler_clock: RefCell::new(VersionClock::new(incarnation)),
             recoveries: Recoveries::new(has_lost),
+            giving: RefCell::default(),
+            taking: RefCell::default(),
             message: RefCell::default(),
             scratch: RefCell::default(),
-        });
-        if has_lost {
-            net.send(net.takes(1_000_000), Errand::Recover(Rc::clone(&process)));
-        }
-        process.renew(net);
-        net.trace(None, || {
-            format!(
-                "backend {number} starts, life {:x}, config {}, incarnation {count}",
-                config.life, config.config_id
-            )
-        });
-        net.send(net.rng.below(TEND_NS), Errand::Tend(Rc::clone(&process)));
-        process
+        })
+    }
+
+    /// Which memory it is.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.agreement.incarnation
     }
 
     fn is_running(&self) -> bool {
@@ -388,8 +423,10 @@ impl Process {
             return;
         }
         if self.is_running() {
+            self.look_at_giving(net);
             self.maintain(net);
-            if !net.is_idle.get() && net.is_struck(net.profile.filler) {
+            let is_backend = self.taking.borrow().is_none();
+            if is_backend && !net.is_idle.get() && net.is_struck(net.profile.filler) {
                 for _ in 0..net.profile.burst {
                     self.fill_one(net);
                 }

@@ -72,6 +72,8 @@ pub(super) struct Profile {
     pub(super) torn: u32,
     /// Backends are killed so often, one after another, and come back empty.
     pub(super) kills: usize,
+    /// Backends move to other processes so often.
+    pub(super) moves: usize,
     /// Backends are stopped so often.
     pub(super) stops: usize,
     pub(super) stop_ns: u64,
@@ -114,6 +116,9 @@ pub enum Scene {
     /// Indexes so large that to take one out of service is many steps grow while few
     /// keys are written and read all the time.
     GrowingIndexes,
+    /// Of five backends some move to other processes while they, or others, are killed
+    /// again and again; memory is full, or has room.
+    Moves,
 }
 
 impl Scene {
@@ -171,6 +176,23 @@ impl Scene {
                 is_full: false,
                 filler: 0,
                 value_len: 40,
+                ..quiet
+            },
+            Scene::Moves => Profile {
+                replicas: 3,
+                backends: 5,
+                operations: 120,
+                moves: 4,
+                kills: drawn.kills.min(2),
+                stops: drawn.stops,
+                stop_ns: drawn.stop_ns,
+                flushes: drawn.flushes,
+                disconnects: drawn.disconnects,
+                memory_max: match drawn.is_full {
+                    true => drawn.memory_max,
+                    false => 1 << 20,
+                },
+                span_ns: drawn.span_ns.min(50 * MS),
                 ..quiet
             },
             Scene::GrowingIndexes => Profile {
@@ -270,6 +292,7 @@ impl Profile {
             connect_failure: rng.pick(&[0, 0, 100]),
             torn: rng.pick(&[0, 30, 200]),
             kills: rng.pick(&[0, 1, 2, 4]),
+            moves: 0,
             stops: rng.pick(&[0, 0, 1, 2]),
             stop_ns: rng.pick(&[100 * MS, 900 * MS, 3_000 * MS]),
             restarts: seldom(rng, 256),

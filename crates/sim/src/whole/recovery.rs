@@ -6,6 +6,7 @@ use super::process::{Process, State};
 use super::stats::Count;
 use std::cell::RefCell;
 use std::rc::Rc;
+use trefoil_recovery::mutants::{self, Mutant};
 use trefoil_recovery::{Answer, Ask, Ended, Recovery};
 use trefoil_region::WordBuffer;
 use trefoil_store::PLACES;
@@ -48,6 +49,13 @@ impl Recoveries {
 }
 
 impl Process {
+    /// Fetches what was refused while its predecessor stood still: the machine repairs a
+    /// shard that votes.
+    pub(super) fn repairs(self: &Rc<Self>, net: &Net) {
+        *self.recoveries.now.borrow_mut() = Recoveries::new(true).now.take();
+        net.send(net.takes(1_000_000), Errand::Recover(Rc::clone(self)));
+    }
+
     /// Puts the questions that are due.
     pub(super) fn recover(self: &Rc<Self>, net: &Net) {
         if self.state.get() == State::Dead {
@@ -129,7 +137,18 @@ pub(super) fn ask(net: &Net, question: Question) {
     let others = cohort.as_slice().iter().filter(|n| **n != from.number);
     let number = others.copied().nth(question.peer);
     let peer = number.and_then(|number| net.process(number));
+    let is_frozen = |peer: &Process| {
+        let giving = peer.giving.borrow();
+        giving.as_ref().is_some_and(|giving| giving.is_frozen())
+    };
+    let is_raise = matches!(question.ask, Ask::Standing { .. });
     let answer = match peer {
+        // Its successor would not learn of it.
+        Some(peer)
+            if is_raise && is_frozen(&peer) && !mutants::is_on(Mutant::RaisedWhileFrozen) =>
+        {
+            None
+        }
         Some(peer) if peer.state.get() == State::Running => {
             answer(net, &peer, shard, &question.ask)
         }

@@ -67,6 +67,10 @@ counts! {
     Calls "calls",
     /// Backends killed.
     Killed "killed",
+    /// Backends that moved to another process.
+    Moved "moved",
+    /// Moves that came to nothing.
+    MovesGivenUp "moves_given_up",
     /// Backends stopped for a while.
     Stopped "stopped",
     /// Cells started anew.

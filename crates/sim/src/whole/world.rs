@@ -2,6 +2,7 @@
 
 use super::book::Book;
 use super::client::{Client, Ended, Want};
+use super::moves;
 use super::net::{Errand, Log, Net, RENEWAL_NS};
 use super::port::SimPort;
 use super::process::{Process, State};
@@ -38,6 +39,8 @@ enum Fault {
     Kill,
     /// The backend that was killed comes back empty.
     Revive(u32),
+    /// A backend moves to another process.
+    Move,
     Stop,
     GoOn(u32),
     /// The cell ends; then it begins anew.
@@ -97,6 +100,7 @@ fn topology(rng: &Rng, life: u64, replicas: usize, backends: usize) -> Arc<Topol
         value_len_max: 1 << 16,
         eviction: "slru".to_owned(),
         flush_floor: Version::ZERO,
+        corpus: None,
     };
     Arc::new(Topology::new(Arc::new(config)))
 }
@@ -131,6 +135,7 @@ impl World {
         let profile = &self.net.profile;
         let planned = [
             (Fault::Kill, profile.kills),
+            (Fault::Move, profile.moves),
             (Fault::Stop, profile.stops),
             (Fault::EndCell, profile.restarts),
             (Fault::Flush, profile.flushes),
@@ -168,6 +173,7 @@ impl World {
         self.go_on_until(u64::MAX, |world| {
             world.operations_left == 0
                 && world.faults.is_empty()
+                && world.net.successor.borrow().is_none()
                 && world.clients.iter().all(Client::is_idle)
         })?;
         self.heal();
@@ -218,6 +224,9 @@ impl World {
             }
             net.now_ns.set(net.now_ns.get().max(next));
             net.run_due();
+            if let Some(broken) = net.broken.take() {
+                return Err(broken);
+            }
             self.strike();
             for number in 0..self.clients.len() {
                 if net.wakes[number].get() <= net.now_ns.get() {
@@ -290,6 +299,9 @@ impl World {
                     self.victim = any as u32;
                 }
                 let victim = self.victim;
+                if self.kill_successor(victim) {
+                    return;
+                }
                 if let Some(process) = net.process(victim) {
                     net.stats.add(Count::Killed);
                     process.end(&net, false);
@@ -298,6 +310,7 @@ impl World {
                 }
             }
             Fault::Revive(number) => self.revive(number),
+            Fault::Move => self.begin_move(any as u32),
             Fault::Stop => {
                 if let Some(process) = net.process(any as u32) {
                     net.stats.add(Count::Stopped);
@@ -320,6 +333,9 @@ impl World {
                     begin = begin.max(process.lease_end_ns.get());
                 }
                 self.is_down = true;
+                if let Some(successor) = net.successor.take() {
+                    successor.state.set(State::Dead);
+                }
                 self.faults.push((begin, Fault::BeginCell));
             }
             Fault::BeginCell => self.begin_anew(),
@@ -338,6 +354,41 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A backend of a cell that is whole moves. Who is killed meanwhile is one of the two
+    /// processes, or another backend, and then that one alone.
+    fn begin_move(&mut self, number: u32) {
+        if self.is_down || !self.has_recovered() {
+            return;
+        }
+        let count = self.counts[number as usize];
+        if moves::begin(&self.net, number, count) {
+            self.victim = match self.net.rng.chance(512) {
+                true => number,
+                false => self.net.rng.index(self.counts.len()) as u32,
+            };
+        }
+    }
+
+    /// Kills the process that takes the victim's place, if there is one, and it is its
+    /// turn.
+    fn kill_successor(&mut self, victim: u32) -> bool {
+        let net = &self.net;
+        let Some(successor) = net.successor.borrow().clone() else {
+            return false;
+        };
+        let is_gone = net.process(victim).is_none();
+        if successor.number != victim || !is_gone && net.rng.chance(512) {
+            return false;
+        }
+        net.stats.add(Count::Killed);
+        successor.give_up(net);
+        if is_gone {
+            let back = net.now_ns.get() + net.rng.below(400_000_000);
+            self.faults.push((back, Fault::Revive(victim)));
+        }
+        true
     }
 
     fn revive(&mut self, number: u32) {
@@ -444,7 +495,7 @@ impl World {
         let is_over = |process: &Rc<Process>| {
             process.state.get() != State::Dead && process.recoveries.are_over()
         };
-        self.net.processes.borrow().iter().all(is_over)
+        self.net.successor.borrow().is_none() && self.net.processes.borrow().iter().all(is_over)
     }
 
     /// Waits until nothing is under way; what has not ended by then has leaked.

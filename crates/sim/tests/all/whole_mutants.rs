@@ -3,6 +3,7 @@
 //! by a property that it protects.
 
 use trefoil_client_core::mutants::Mutant as Core;
+use trefoil_recovery::mutants::Mutant as Recovers;
 use trefoil_sim::mutants::{Rule, WHOLE};
 use trefoil_sim::whole::{Scene, run_many, run_scene};
 use trefoil_store::mutants::Mutant as Stored;
@@ -77,6 +78,19 @@ fn what_waits_for_room_is_sent_to_its_own_backend_only() {
 #[test]
 fn the_old_index_is_not_believed_for_a_key_that_changes() {
     shows(Rule::Store(Stored::OldHomeBelieved));
+}
+
+#[test]
+fn a_successor_knows_all_and_begins_when_its_predecessor_has_gone() {
+    for mutant in [
+        Recovers::CompareSkipped,
+        Recovers::LastSkipped,
+        Recovers::FloorLeftBehind,
+        Recovers::BegunEarly,
+        Recovers::RaisedWhileFrozen,
+    ] {
+        shows(Rule::Recovery(mutant));
+    }
 }
 
 #[test]

@@ -18,6 +18,9 @@ const HOME_COUNT_MAX: u64 = 4096;
 /// A key that is longer counts as several items.
 const KEY_LEN_USUAL: usize = 256;
 
+/// Bytes of an entry that a walk looks at: what stands before the key, and most keys.
+const LOOKED_AT_LEN: usize = 128;
+
 /// An entry that a walk has come to.
 pub(super) struct Walked<'w> {
     pub(super) number: u32,
@@ -74,9 +77,14 @@ impl Partition {
         };
         let first = self.table.index.home(first);
         let mut home = first;
-        let mut found = Vec::new();
+        let (mut found, mut ahead) = (Vec::new(), Vec::new());
+        self.entries_of(shared, home, &mut ahead);
         loop {
-            self.entries_of(shared, home, &mut found);
+            std::mem::swap(&mut found, &mut ahead);
+            if home + 1 < homes {
+                self.entries_of(shared, home + 1, &mut ahead);
+                fetch(shared, &ahead);
+            }
             for (number, entry) in found.drain(..) {
                 let hash = self.read_key(shared, entry, key);
                 if self.table.index.home(hash) != home
@@ -142,5 +150,16 @@ impl Partition {
             .expect("pointers lie inside the data region")
             .append_to(head.key_at, head.key_len, key);
         shared.config.hasher.hash(key)
+    }
+}
+
+/// Entries lie anywhere in the data region: without this a walk would wait for the memory
+/// once for each, under the partition's lock.
+fn fetch(shared: &Shared, entries: &[(u32, IndexEntry)]) {
+    let data = shared.data();
+    for (_, entry) in entries {
+        if let Some(words) = data.slice(entry.pointer.offset(), entry.pointer.len()) {
+            words.prefetch(LOOKED_AT_LEN);
+        }
     }
 }

@@ -262,6 +262,11 @@ impl Partition {
 
     /// Whether its shard is being filled: it gives no vote and refuses mutations.
     #[inline]
+    /// Items that found no place in the index.
+    pub(crate) fn beside_count(&self) -> u64 {
+        self.table.side.count() as u64
+    }
+
     pub(crate) fn is_recovering(&self) -> bool {
         self.table.index.stamp.recovering
     }

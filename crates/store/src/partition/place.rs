@@ -89,6 +89,9 @@ impl Partition {
 
     /// Evicts one entry of the four buckets from `home`.
     fn evict_near(&mut self, shared: &Shared, home: u64) -> bool {
+        if shared.config.immutable {
+            return false;
+        }
         let first = self.table.index.number(home, 0);
         let slots: [u32; SLOT_COUNT * (SPILL_MAX + 1)] =
             std::array::from_fn(|at| self.newest_number(first + at as u32));

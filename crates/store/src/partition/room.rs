@@ -283,8 +283,18 @@ impl Partition {
         self.room_work >= ROOM_WORK_MAX
     }
 
-    /// Evicts the policy's choice. `false` if there is nothing left.
+    /// Evicts the policy's choice. `false` if there is nothing left. Nothing goes of an
+    /// immutable corpus to make room for what is loaded: it is whole, or there is none.
     pub(super) fn evict(&mut self, shared: &Shared) -> bool {
+        !shared.config.immutable && self.evict_any(shared)
+    }
+
+    /// The same to keep a limit that was lowered.
+    fn evict_for_limit(&mut self, shared: &Shared) -> bool {
+        !shared.reloading.load(Ordering::Relaxed) && self.evict_any(shared)
+    }
+
+    fn evict_any(&mut self, shared: &Shared) -> bool {
         let (table, moving, space) = (&self.table, &self.moving, &shared.regions.index);
         let victim = self
             .policy
@@ -369,7 +379,7 @@ impl Partition {
                 continue;
             }
             let fragmented = lock(&shared.pool).is_fragmented();
-            if fragmented || evictions == evictions_max || !self.evict(shared) {
+            if fragmented || evictions == evictions_max || !self.evict_for_limit(shared) {
                 return;
             }
             evictions += 1;

@@ -36,6 +36,7 @@ impl Partition {
                     hash,
                     item,
                     recency: partition.policy.recency(walked.number),
+                    pointer: entry.pointer,
                 }),
             }
         })

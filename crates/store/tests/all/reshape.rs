@@ -224,6 +224,74 @@ fn a_corpus_is_replaced_as_a_whole() {
     assert!(resident_len(&store) <= shared.pages + shared.runs + shared.index);
 }
 
+/// A second corpus that does not fit beside the first is refused, and the first stays
+/// whole; so it does while its limit is lowered in the midst of loading.
+#[test]
+fn nothing_is_evicted_for_a_second_corpus() {
+    let config = StoreConfig {
+        immutable: true,
+        ..config(16 * MIB, 2)
+    };
+    let regions = Regions::memfd("test", 16 * MIB, Default::default()).unwrap();
+    let store = Store::new(config, regions).unwrap();
+    let load = |n: u64, generation: u64| {
+        let value = [generation as u8; 1000];
+        let loaded = store.load(START, &entry(&key(n), &value), version(generation));
+        loaded.outcome
+    };
+    for n in 0..8000 {
+        assert_eq!(load(n, 1), Outcome::Applied);
+    }
+    let is_whole = || {
+        let stats = store.stats();
+        assert_eq!(stats.items, 8000);
+        assert_eq!(
+            stats.counts.evicted_capacity + stats.counts.evicted_associativity,
+            0
+        );
+        for n in 0..8000 {
+            assert_eq!(get(&store, &key(n)).unwrap().1, [1; 1000], "{n}");
+        }
+        store.check().unwrap();
+    };
+    store.begin_reload().unwrap();
+    let refused = Outcome::Rejected(Rejection::NoMemory);
+    let taken = (0..12_000)
+        .take_while(|n| load(*n, 2) == Outcome::Applied)
+        .count();
+    assert!((1000..9000).contains(&taken), "{taken}");
+    assert_eq!(load(taken as u64, 2), refused);
+    is_whole();
+    store.abort_reload();
+    // What is held of both is more than a lower limit allows: that is for the loader to
+    // notice.
+    store.begin_reload().unwrap();
+    for n in 0..1000 {
+        assert_eq!(load(n, 2), Outcome::Applied);
+    }
+    assert!(!store.is_over_limit());
+    store.set_memory_limit(9 * MIB);
+    for _ in 0..100 {
+        store.maintain(START);
+    }
+    assert!(store.is_over_limit());
+    is_whole();
+    store.abort_reload();
+    for _ in 0..100 {
+        store.maintain(START);
+    }
+    is_whole();
+    // Alone a corpus may have all of it.
+    store.set_memory_limit(16 * MIB);
+    store.begin_reload().unwrap();
+    for n in 0..2000 {
+        assert_eq!(load(n, 3), Outcome::Applied);
+    }
+    store.finish_reload().unwrap();
+    assert_eq!(store.stats().items, 2000);
+    store.check().unwrap();
+}
+
 #[test]
 fn touches_keep_items_and_nonsense_is_ignored() {
     let config = StoreConfig {

@@ -42,6 +42,9 @@ pub(crate) enum BenchCommand {
     Linked(super::LeftOut),
     /// One thing done to a running cell while a load goes on
     Scenario(ScenarioArgs),
+    /// Latency, copied bytes and CPU over time while backends are drained, restarted and
+    /// killed, with plots
+    Maintenance(MaintenanceArgs),
     /// Every figure that the documentation quotes, with a report and plots
     All(AllArgs),
 }
@@ -76,6 +79,8 @@ pub(crate) enum Scenario {
     Recovery,
     /// Each backend moves to another process under load, at R=3.2 and R=1
     Planned,
+    /// A cell of the previous release is upgraded to this one under load, and downgraded
+    Upgrade,
     /// A million keys: what scans and repairs cost, and what repair does at full memory
     Repair,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
@@ -94,12 +99,40 @@ pub(crate) struct ScenarioArgs {
     /// Of `alike`: only the cases whose names contain this, as "oltp by native"
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Of `upgrade`: the previous release's program
+    #[arg(long, value_name = "PATH")]
+    pub previous: Option<PathBuf>,
     /// Of `kills`: how many [default: 30, or 5 if quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub kills: Option<u32>,
     /// Of `kills`: two backends at a time, so that values are lost: shows that they are counted
     #[arg(long)]
     pub overlap: bool,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub server_core: usize,
+    /// Core of the load generator
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub client_core: usize,
+    /// Machine-readable
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct MaintenanceArgs {
+    /// Folder for the table, CSV and plots
+    #[arg(long, default_value = "out/maintenance", value_name = "DIR")]
+    pub out: PathBuf,
+    /// Small and short: shows that it works, not how well
+    #[arg(long)]
+    pub quick: bool,
+    /// Seconds before the first event, between two, and after the last [default: 6]
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// Items of 1,000 bytes in the cell [default: 250000]
+    #[arg(long)]
+    pub keys: Option<u64>,
     /// Core of the servers
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub server_core: usize,

@@ -2,6 +2,7 @@
 
 use bytesize::ByteSize;
 use clap::Args;
+use std::path::PathBuf;
 use trefoil_history::record::{CarrierKind, Fault, Lens};
 
 #[derive(Args, Debug, Clone)]
@@ -45,6 +46,9 @@ pub(crate) struct HistoriesArgs {
     /// R=1 or R=3.2
     #[arg(long)]
     pub mode: Option<String>,
+    /// Program of another release: backends move to it and back, clients and gateways are of both
+    #[arg(long, value_name = "PATH", conflicts_with = "chaos")]
+    pub previous: Option<PathBuf>,
     /// Machine-readable
     #[arg(long)]
     pub json: bool,

@@ -46,6 +46,7 @@ pub(crate) fn run(command: BenchCommand) -> Outcome {
         #[cfg(not(feature = "linked"))]
         BenchCommand::Linked(_) => crate::left_out("linked"),
         BenchCommand::Scenario(args) => suite::scenario(&args),
+        BenchCommand::Maintenance(args) => suite::maintenance(&args),
         BenchCommand::All(args) => suite::all(args),
     }
 }

@@ -1,12 +1,12 @@
 //! `bench scenario` and `bench all`.
 
 use super::{need_two_cores, program};
-use crate::args::{AllArgs, Scenario, ScenarioArgs};
+use crate::args::{AllArgs, MaintenanceArgs, Scenario, ScenarioArgs};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use serde::Serialize;
 use std::process::ExitCode;
-use std::time::Instant;
-use trefoil_bench::scenario::{self, ScenarioError, ScenarioOptions};
+use std::time::{Duration, Instant};
+use trefoil_bench::scenario::{self, MaintenanceOptions, ScenarioError, ScenarioOptions};
 use trefoil_bench::suite::{SuiteOptions, suite};
 
 pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
@@ -20,6 +20,19 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         return Err(Failure::Usage(why.to_owned()));
     }
     options.only = args.only.clone();
+    if args.previous.is_some() != (args.name == Scenario::Upgrade) {
+        let why = "--previous PATH: `upgrade` needs it, and no other scenario has it";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    if let Some(previous) = args.previous.as_ref().filter(|path| !path.is_file()) {
+        let why = format!(
+            "--previous {}: there is no such program",
+            previous.display()
+        );
+        return Err(Failure::Usage(why));
+    }
+    // `cell up` opens it, wherever that runs.
+    options.previous = absolute(args.previous.as_deref())?;
     options.kills = args.kills.map(|count| count as usize);
     options.overlap = args.overlap;
     // A machine with one core has nothing to choose from.
@@ -67,6 +80,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
             report.is_clean()
         }),
         Scenario::Planned => show(args, scenario::planned(&options, progress), |report| {
+            report.is_clean()
+        }),
+        Scenario::Upgrade => show(args, scenario::upgrade(&options, progress), |report| {
             report.is_clean()
         }),
         Scenario::Repair => show(args, scenario::repair(&options, progress), |report| {
@@ -121,6 +137,37 @@ fn print_figures(name: &str, value: &serde_json::Value) -> Result<(), Failure> {
         }
         value => print_line(&format!("{name:<40} {value}")),
     }
+}
+
+/// A path as every process finds it.
+fn absolute(path: Option<&std::path::Path>) -> Result<Option<std::path::PathBuf>, Failure> {
+    let path = path.map(std::path::absolute).transpose();
+    path.map_err(|error| Failure::doing("cannot find the previous release's program", error))
+}
+
+pub(super) fn maintenance(args: &MaintenanceArgs) -> Outcome {
+    if args.seconds == Some(0) || args.keys == Some(0) {
+        let why = "--seconds and --keys have to be above 0";
+        return Err(Failure::Usage(why.to_owned()));
+    }
+    let mut scenario = ScenarioOptions::new(&program()?, args.quick);
+    scenario.server_core = scenario.server_core.map(|_| args.server_core);
+    scenario.client_core = scenario.client_core.map(|_| args.client_core);
+    let mut options = MaintenanceOptions::new(scenario);
+    options.calm = args.seconds.map_or(options.calm, Duration::from_secs);
+    options.keys = args.keys.unwrap_or(options.keys);
+    let report =
+        scenario::maintenance(&options, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
+    report.save(&args.out).map_err(Failure::of)?;
+    match args.json {
+        true => print_json(&report)?,
+        false => print_line(&format!("{}\n{}", report.table(), report.events()))?,
+    }
+    eprintln!("table, CSV and plots are in {}", args.out.display());
+    Ok(match report.is_clean() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 pub(super) fn all(args: AllArgs) -> Outcome {

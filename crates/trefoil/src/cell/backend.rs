@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
-use trefoil_cell::{CellConfig, ConfigStoreError, RpcAddress};
+use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, RpcAddress};
 
 /// What a spare is told, as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -64,13 +64,18 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         load: args.load,
         ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };
+    if store.is_remote() {
+        check_place(&home, number)?;
+    }
     if takes_over {
         let claim = || store.claim(number);
         return crate::serve::take_over(options, &listen, claim, "ready");
     }
     let lock = store.claim(number).map_err(Failure::of)?;
     if store.is_remote() {
-        check_peers(&home, number)?;
+        check_peers(&*store, &home.address(), number)?;
+        // Again: from now on, whoever would give the place away finds that somebody has it.
+        check_place(&home, number)?;
     }
     let listeners = Listeners::bind(&listen).map_err(Failure::of)?;
     let options = ServerOptions {
@@ -93,11 +98,29 @@ fn await_word() -> Result<Option<TakeOver>, Failure> {
         .map_err(|e| Failure::doing("cannot understand what to be", e))
 }
 
+/// Refuses to be a backend whose place another process was given meanwhile.
+fn check_place(home: &Home, number: u32) -> Result<(), Failure> {
+    let config = home.registry().load().map_err(Failure::of)?;
+    let holder = config
+        .as_ref()
+        .and_then(|config| home.other_holder(config, number));
+    match holder {
+        None => Ok(()),
+        Some(holder) => Err(Failure::of(ConfigStoreError::PlaceTaken { number, holder })),
+    }
+}
+
 /// Refuses a configuration that is older than what another backend of the cell serves:
 /// etcd was restored from an old backup, and this process has not seen what was there.
-fn check_peers(home: &Home, number: u32) -> Result<(), Failure> {
-    let Some(config) = home.registry().load().map_err(Failure::of)? else {
-        return Err(Failure::of(ConfigStoreError::NoCellInEtcd(home.address())));
+pub(super) fn check_peers(
+    store: &dyn BackendRegistry,
+    address: &str,
+    number: u32,
+) -> Result<(), Failure> {
+    let Some(config) = store.load().map_err(Failure::of)? else {
+        return Err(Failure::of(ConfigStoreError::NoCellInEtcd(
+            address.to_owned(),
+        )));
     };
     let others = config.backends.iter().filter(|b| b.number != number);
     let addresses: Vec<RpcAddress> = others.flat_map(|b| b.addresses.first().cloned()).collect();
@@ -107,13 +130,13 @@ fn check_peers(home: &Home, number: u32) -> Result<(), Failure> {
         return Ok(());
     };
     // It may have been changed since it was looked at.
-    let config = home.registry().load().map_err(Failure::of)?;
+    let config = store.load().map_err(Failure::of)?;
     let is_older = |config: &CellConfig| config.is_older_than(&served);
     if config.as_ref().is_some_and(|config| !is_older(config)) {
         return Ok(());
     }
     Err(Failure::of(ConfigStoreError::Older {
-        address: home.address(),
+        address: address.to_owned(),
         found: config.as_ref().map(CellConfig::topology_id),
         known: served.topology_id(),
     }))

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use std::path::Path;
 use std::sync::Arc;
 use trefoil_cell::{
-    BackendRegistry, CellAddress, DirectoryStore, EtcdAddress, EtcdSettings, EtcdStore,
+    BackendRegistry, CellAddress, CellConfig, DirectoryStore, EtcdAddress, EtcdSettings, EtcdStore,
 };
 
 /// See the module.
@@ -55,6 +55,14 @@ impl Home {
     /// Where sockets and locks are.
     pub(super) fn directory(&self) -> &DirectoryStore {
         &self.directory
+    }
+
+    /// Where the process is that has a backend's place, if that is none of this directory.
+    pub(super) fn other_holder(&self, config: &CellConfig, number: u32) -> Option<String> {
+        let addresses = &config.backend(number)?.addresses;
+        let own = self.directory.rpc_socket(number).ok()?;
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        (!addresses.contains(&own)).then(|| texts.join(", "))
     }
 
     /// As clients name the cell.

@@ -2,12 +2,15 @@
 
 mod backend;
 mod certs;
+mod controller;
 mod home;
 mod maintenance;
 mod orders;
+pub(crate) mod places;
 mod program;
 mod restore;
 mod revival;
+mod spare;
 mod spares;
 pub(crate) mod status;
 pub(crate) mod up;
@@ -61,6 +64,8 @@ pub(crate) fn run(command: CellCommand) -> Outcome {
             address,
             json,
         } => orders::give(&address, &Order::Undrain { backend }, json),
+        CellCommand::Spare(args) => spare::run(args),
+        CellCommand::Controller(args) => controller::run(&args),
         CellCommand::Backend(args) => backend::run(args),
     }
 }
@@ -158,5 +163,10 @@ fn reload(address: &CellAddress, file: &Path, clear_first: bool) -> Outcome {
         "{} lines loaded, {} items on all backends together, config id {}",
         loaded.lines, loaded.items, loaded.config_id
     ))?;
+    for (backend, why) in &loaded.behind {
+        eprintln!(
+            "trefoil: backend {backend} has not said that it serves the new corpus ({why}); it serves nothing older, and gets it by itself: see `trefoil cell status`"
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -167,8 +167,11 @@ fn sockets(directory: &Path) -> Result<Vec<RpcAddress>, Failure> {
     for entry in std::fs::read_dir(&directory).map_err(Failure::of)? {
         let path = entry.map_err(Failure::of)?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        let is_one =
-            name.is_some_and(|name| name.starts_with("backend-") && name.ends_with(".sock"));
+        let is_one = name.is_some_and(|name| {
+            // One that was a spare keeps its sockets' names.
+            let begins = name.starts_with("backend-") || name.starts_with("spare-");
+            begins && name.ends_with(".sock")
+        });
         if is_one {
             paths.push(path);
         }
@@ -364,6 +367,7 @@ mod tests {
             value_len_max: 1 << 20,
             eviction: "slru".into(),
             flush_floor: Version::ZERO,
+            corpus: None,
         }
     }
 

@@ -6,14 +6,11 @@ use crate::cell::home::Home;
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::up::RESTART_DEFAULT;
 use crate::failure::Failure;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout};
-use trefoil_cell::Mode;
 
 /// The signal's number.
 const KILL: i32 = rustix::process::Signal::KILL.as_raw();
@@ -36,29 +33,6 @@ pub(super) struct Revival {
     home: Home,
     /// The cell's life; there may be another one by now.
     life: u64,
-    corpus: Option<Corpus>,
-}
-
-/// The file of an immutable cell, as it was at the start.
-#[derive(PartialEq)]
-struct Corpus {
-    /// The configuration that it belongs to: another file was loaded since if that has
-    /// changed.
-    config_id: u32,
-    path: PathBuf,
-    /// Device, number, length and time of its last change.
-    file: (u64, u64, u64, i64),
-}
-
-impl Corpus {
-    fn now(path: &Path, config_id: u32) -> Option<Self> {
-        let file = std::fs::metadata(path).ok()?;
-        Some(Corpus {
-            config_id,
-            path: path.to_owned(),
-            file: (file.dev(), file.ino(), file.len(), file.mtime()),
-        })
-    }
 }
 
 impl Revival {
@@ -66,17 +40,15 @@ impl Revival {
         let config = home.registry().load().map_err(Failure::of)?;
         let config =
             config.ok_or_else(|| Failure::Failed("the cell has no configuration".into()))?;
-        let path = args.load.as_ref().filter(|_| config.mode == Mode::R2);
         Ok(Revival {
             restart: args.restart.unwrap_or(RESTART_DEFAULT),
             home: home.clone(),
             life: config.life,
-            corpus: path.and_then(|path| Corpus::now(path, config.config_id)),
         })
     }
 
     /// Why a backend stays dead, if so.
-    fn hindrance(&self) -> Option<&'static str> {
+    fn hindrance(&self, number: u32) -> Option<&'static str> {
         if self.restart == Restart::Never {
             return Some("it is not restarted (--restart never): restart the whole cell");
         }
@@ -85,11 +57,12 @@ impl Revival {
         if config.life != self.life {
             return Some("it is not restarted: the cell was started anew, by another `cell up`");
         }
-        let corpus = self.corpus.as_ref()?;
-        let is_same = Corpus::now(&corpus.path, config.config_id).as_ref() == Some(corpus);
-        (!is_same).then_some(
-            "it is not restarted: another corpus was loaded since the start, or the file was changed; restart the whole cell with the new one",
-        )
+        if self.home.other_holder(&config, number).is_some() {
+            return Some(
+                "it is not restarted: a spare has taken its place, and goes on as this backend",
+            );
+        }
+        None
     }
 }
 
@@ -340,7 +313,7 @@ impl Backend {
         let is_soon = life.is_none_or(|life| life < LIFE_MIN);
         self.deaths = if is_soon { self.deaths + 1 } else { 1 };
         let backend = self.number;
-        if let Some(why) = revival.hindrance() {
+        if let Some(why) = revival.hindrance(self.number) {
             tracing::error!(backend, how, why, "a backend has died");
             self.state = State::Over;
             return;
@@ -375,7 +348,7 @@ impl Backend {
         }
         let number = self.number;
         // Something may have changed while it waited.
-        if let Some(why) = revival.hindrance() {
+        if let Some(why) = revival.hindrance(self.number) {
             tracing::error!(backend = number, why, "the backend stays dead");
             self.state = State::Over;
             return;

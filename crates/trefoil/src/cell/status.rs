@@ -1,10 +1,12 @@
 //! `cell status`: what a cell holds and how it is.
 
 use crate::args::CellAddress;
+use crate::cell::places::{self, Places};
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use bytesize::ByteSize;
 use serde::Serialize;
 use std::process::ExitCode;
+use trefoil_cell::CorpusId;
 use trefoil_client::{BackendStats, Cell, Options};
 use trefoil_rpc::v1::{MemberStats, RecoveryStats, RepairStats};
 
@@ -15,7 +17,13 @@ struct Status {
     config_id: u32,
     eviction: String,
     value_len_max: u64,
+    /// Of an immutable cell: what it is to serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corpus: Option<CorpusId>,
     backends: Vec<Backend>,
+    /// Of a cell that was asked for by its address in etcd.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    places: Option<Places>,
 }
 
 #[derive(Serialize, Default)]
@@ -62,6 +70,9 @@ struct Backend {
     /// Of one that repairs the shard of which it is the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<RepairStats>,
+    /// Of one of an immutable cell: what it serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corpus: Option<CorpusId>,
 }
 
 #[derive(Serialize)]
@@ -80,11 +91,13 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
         config_id: config.config_id,
         eviction: config.eviction.clone(),
         value_len_max: config.value_len_max,
+        corpus: config.corpus.clone(),
         backends: cell
             .stats()
             .into_iter()
             .map(|answer| backend(&cell, answer))
             .collect(),
+        places: places(&address.cell),
     };
     for link in cell.client(Options::default()).carriers() {
         let number = link.backend;
@@ -104,6 +117,12 @@ pub(super) fn run(address: &CellAddress, json: bool) -> Outcome {
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn places(address: &str) -> Option<Places> {
+    let places = places::of(address)?;
+    let tell = |why: &String| eprintln!("trefoil: spares are not known: {why}");
+    places.inspect_err(tell).ok()
 }
 
 /// The state of a backend that answers.
@@ -204,6 +223,9 @@ fn backend(cell: &Cell, answer: BackendStats) -> Backend {
         },
         recovery: member.recovery,
         repair: member.repair,
+        corpus: member
+            .corpus
+            .and_then(|corpus| trefoil_cell::decode_corpus(&corpus).ok()),
     }
 }
 
@@ -212,6 +234,9 @@ fn print(status: &Status) -> Result<(), Failure> {
         "cell {}  {}  eviction {}  config id {}",
         status.cell, status.mode, status.eviction, status.config_id
     ))?;
+    if let Some(corpus) = &status.corpus {
+        print_line(&format!("corpus {corpus}"))?;
+    }
     print_line(
         "backend  state          pid        items   entries    resident       limit   evicted  expired",
     )?;
@@ -239,6 +264,11 @@ fn print(status: &Status) -> Result<(), Failure> {
             backend.evictions_capacity + backend.evictions_associativity,
             backend.expired,
         ))?;
+        if let (Some(corpus), Some(cell)) = (&backend.corpus, &status.corpus)
+            && corpus != cell
+        {
+            print_line(&format!("         serves another corpus: {corpus}"))?;
+        }
         if let Some(recovery) = &backend.recovery {
             print_line(&format!("         {}", recovery_line(recovery)))?;
         }
@@ -256,6 +286,10 @@ fn print(status: &Status) -> Result<(), Failure> {
             let carrier = backend.carrier;
             print_line(&format!("         reached by {carrier}, not faster: {why}"))?;
         }
+    }
+    let lines = status.places.as_ref().map(places::lines);
+    for line in lines.unwrap_or_default() {
+        print_line(&line)?;
     }
     Ok(())
 }

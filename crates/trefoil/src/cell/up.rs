@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
-use trefoil_cell::{BackendConfig, CellConfig, Mode};
+use trefoil_cell::{BackendConfig, CellConfig, CorpusDigester, CorpusId, Mode};
 use trefoil_layout::{KeyHasher, Version};
 
 pub(crate) const MODE_DEFAULT: &str = "R=3.2";
@@ -32,6 +32,8 @@ const BACKEND_COUNT_MAX: u32 = 256;
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// The same while backends are moved.
 const PLAN_PERIOD: Duration = Duration::from_millis(5);
+/// Client id of the versions that a corpus' items get: no client draws 0 bits.
+const CORPUS_LOADER_ID: u64 = 1;
 /// How long a backend may take to end after it was asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -72,16 +74,13 @@ pub(super) fn run(args: UpArgs) -> Outcome {
         }
         _ => {}
     }
-    if let Some(file) = &args.load {
-        std::fs::File::open(file)
-            .map_err(|e| Failure::doing(format!("cannot read {}", file.display()), e))?;
-    }
+    let corpus = args.load.as_deref().map(corpus).transpose()?;
     StoreSettings::from(&args.store).check()?;
     crate::users::policy(&args.allow_user)?;
     let metrics = args.metrics.as_deref().unwrap_or(METRICS_DEFAULT);
     let metrics = crate::serve::metrics_address(metrics)?;
     crate::logging::start();
-    let home = configure(&args, dir, mode, count)?;
+    let home = configure(&args, dir, (mode, corpus), count)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -94,8 +93,30 @@ pub(super) fn run(args: UpArgs) -> Outcome {
     runtime.block_on(supervise(&given, starter, mode, count))
 }
 
+/// What the file of an immutable cell is.
+fn corpus(file: &Path) -> Result<CorpusId, Failure> {
+    let fail = |e| Failure::doing(format!("cannot read {}", file.display()), e);
+    let (digest, len) = std::fs::File::open(file)
+        .and_then(CorpusDigester::of)
+        .map_err(fail)?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ns = now.map_err(Failure::of)?.as_nanos() as u64;
+    let path = std::path::absolute(file).map_err(fail)?;
+    Ok(CorpusId {
+        digest,
+        len,
+        first: Version::new(now_ns, CORPUS_LOADER_ID, 0),
+        path: path.to_str().map(str::to_owned),
+    })
+}
+
 /// Writes the cell's configuration and returns where it is.
-fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, Failure> {
+fn configure(
+    args: &UpArgs,
+    dir: &Path,
+    (mode, corpus): (Mode, Option<CorpusId>),
+    count: u32,
+) -> Result<Home, Failure> {
     let home = Home::create(dir, args.config_store.as_deref())?;
     let (store, directory) = (home.registry(), home.directory());
     // Whoever runs there keeps its configuration.
@@ -130,6 +151,7 @@ fn configure(args: &UpArgs, dir: &Path, mode: Mode, count: u32) -> Result<Home, 
         value_len_max: settings.value_len_max,
         eviction: settings.eviction.name().into(),
         flush_floor: Version::ZERO,
+        corpus,
     };
     store
         .compare_and_swap(expected, &config)

@@ -23,6 +23,7 @@ mod replica;
 mod report;
 
 use crate::args::DoctorArgs;
+use crate::cell::places;
 use crate::failure::{Failure, Outcome, print_json};
 use census::Census;
 use finding::Finding;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
     let mut findings = health::lasting(&before, &after);
     findings.extend(differences::findings(&looked, config.mode, &findings));
     findings.extend(interrupted(&looked, &before, &after));
+    findings.extend(unreplaced(&args.address.cell));
     let report = Report {
         cell: config.cell.clone(),
         mode: config.mode.to_string(),
@@ -84,6 +86,23 @@ pub(crate) fn run(args: &DoctorArgs) -> Outcome {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// What keeps a spare from taking a dead backend's place.
+fn unreplaced(address: &str) -> Vec<Finding> {
+    let Some(Ok(places)) = places::of(address) else {
+        // That etcd is away, backends say.
+        return Vec::new();
+    };
+    let finding = |what: String| {
+        Finding::new(
+            "unreplaced",
+            what,
+            "Start a process with `trefoil cell spare` on the host of the backends: it brings a \
+             controller along, whose log says what else there is",
+        )
+    };
+    places::troubles(&places).into_iter().map(finding).collect()
 }
 
 /// What became of the look itself: it ran out of time, or its cell is another one by now.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Response, Status};
 use trefoil_cell::{BackendConfig, CellConfig};
 use trefoil_client::is_nobody_there;
+use trefoil_layout::KeyHasher;
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_recovery::examine::{Question, Reply};
 use trefoil_recovery::{Data, Item, Page, Recency};
@@ -25,6 +26,7 @@ pub(super) struct Replica {
     pub(super) number: u32,
     life: u64,
     config_id: u32,
+    hasher: KeyHasher,
     client: Client,
 }
 
@@ -115,6 +117,7 @@ impl Replica {
             number: backend.number,
             life: config.life,
             config_id: config.config_id,
+            hasher: config.hash,
             client: client.map_err(Trouble::away)?,
         })
     }
@@ -143,6 +146,8 @@ impl Replica {
         let request = v1::RaiseEpochRequest {
             shard: self.name(shard, 0),
             epoch: 0,
+            // Nothing is raised.
+            config_id: 0,
         };
         let answer = within(HELLO_PATIENCE, client.raise_epoch(request)).await?;
         Ok(Standing {
@@ -186,10 +191,13 @@ impl Replica {
                     until: *until,
                     values: *values,
                     layout_version: LAYOUT_VERSION.into(),
+                    takes_plain: true,
+                    placed: false,
+                    config_id: 0,
                 };
                 let mut client = self.client.clone();
                 let answer = within(PAGE_PATIENCE, client.copy_items(request)).await?;
-                page(answer)
+                page(answer, &self.hasher)
             }
             Question::Long { key, version } => {
                 let request = v1::LookupRequest {
@@ -197,12 +205,15 @@ impl Replica {
                     config_id: self.config_id,
                     key: key.clone().into(),
                     life: self.life,
+                    layout_version: LAYOUT_VERSION.into(),
+                    takes_plain: true,
                 };
                 let mut client = self.client.clone();
                 let call = within(PAGE_PATIENCE, client.peek(request));
                 // One value that cannot be had now is not worth the backend: if that is
                 // gone, the next page says so.
-                let answer = call.await.unwrap_or_default();
+                let mut answer = call.await.unwrap_or_default();
+                trefoil_rpc::settle_answer(&mut answer, &self.hasher);
                 let data = match answer.found {
                     Some(lookup_response::Found::Present(present))
                         if present.version.map(trefoil_rpc::decode_version) == Some(*version) =>
@@ -227,11 +238,12 @@ impl Replica {
     }
 }
 
-fn page(answer: v1::CopyItemsResponse) -> Result<Read, Trouble> {
+fn page(answer: v1::CopyItemsResponse, hasher: &KeyHasher) -> Result<Read, Trouble> {
     let mut len = 8 * answer.held.len() as u64;
     let held = trefoil_rpc::decode_held(&answer.held).map_err(Trouble::refused)?;
     let mut items = Vec::with_capacity(answer.items.len());
-    for item in answer.items {
+    for mut item in answer.items {
+        trefoil_rpc::settle_item(&mut item, hasher);
         len += (item.data.len() + item.key.len()) as u64;
         let version = item.version.map(trefoil_rpc::decode_version);
         let missing = || Trouble::refused("it answers nonsense: an item without a version");

@@ -339,6 +339,7 @@ fn a_successor_that_goes_silent_leaves_the_backend_as_it_was() {
             successor,
             step: step.into(),
             layout_version: u32::from(trefoil_layout::limits::LAYOUT_VERSION),
+            takes_plain: false,
         };
         runtime.block_on(async {
             let channel = endpoint.connect().await.unwrap();

@@ -99,6 +99,7 @@ impl Setup {
             value_len_max: self.value_len_max,
             eviction: "lru".to_owned(),
             flush_floor: Version::ZERO,
+            corpus: None,
         };
         self.store.compare_and_swap(None, &config).unwrap();
         let server = Server::start(self.options, listeners)?;
@@ -165,6 +166,7 @@ impl Caller<'_> {
             life: LIFE,
             config_id,
             key: bytes::Bytes::copy_from_slice(key),
+            ..v1::LookupRequest::default()
         };
         let response = self.cell.runtime.block_on(self.client.lookup(request));
         let response = response.unwrap().into_inner();

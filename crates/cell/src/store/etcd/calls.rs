@@ -4,7 +4,7 @@ use super::follow::{Bell, follow};
 use super::settings::EtcdSettings;
 use crate::config::CellConfig;
 use crate::etcd_address::EtcdAddress;
-use crate::store::document::{Document, Incarnations};
+use crate::store::document::{Document, Incarnations, Unknown};
 use crate::store::{ConfigStoreError, check_swap};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
-use trefoil_etcd::{EtcdClient, EtcdError, Transaction};
+use trefoil_etcd::{EtcdClient, EtcdError, Stored, Transaction};
 use trefoil_layout::TopologyId;
 
 /// How long a change may take, with an etcd that comes and goes.
@@ -31,6 +31,8 @@ pub struct Held {
     /// How often each backend has begun.
     pub incarnations: Incarnations,
     change: Option<String>,
+    /// What a newer release has written beside.
+    pub(super) unknown: Unknown,
     /// When it was written: etcd's revision of that moment.
     revision: i64,
 }
@@ -128,30 +130,48 @@ impl Calls {
     pub(super) async fn look(&self) -> Result<Option<Held>, ConfigStoreError> {
         let found = self.client.get(&self.key).await;
         let found = found.map_err(|error| self.translate(error))?;
-        let Some(stored) = found.stored.into_iter().next() else {
-            return Ok(None);
-        };
+        let stored = found.stored.into_iter().next();
+        stored.map(|stored| self.held(stored)).transpose()
+    }
+
+    /// What stands under the configuration's key.
+    pub(super) fn held(&self, stored: Stored) -> Result<Held, ConfigStoreError> {
         let document =
             Document::parse(&stored.value).map_err(|reason| ConfigStoreError::Corrupt {
                 path: format!("{} (key {})", self.address, self.key).into(),
                 reason,
             })?;
-        Ok(Some(Held {
+        Ok(Held {
             config: document.config,
             incarnations: document.incarnations,
             change: document.change,
+            unknown: document.unknown,
             revision: stored.revision,
-        }))
+        })
     }
 
     /// What is there, if it is not older than what was there before.
     async fn read(&self) -> Result<Option<Held>, ConfigStoreError> {
         // Before looking: others of this process may write meanwhile.
-        let known = lock(&self.newest).clone();
+        let known = self.newest();
         let held = self.look().await?;
+        self.judge(known.as_ref(), held)
+    }
+
+    /// The newest that this process has seen.
+    pub(super) fn newest(&self) -> Option<CellConfig> {
+        lock(&self.newest).clone()
+    }
+
+    /// What was read after `known` was the newest, if it is not older than that.
+    pub(super) fn judge(
+        &self,
+        known: Option<&CellConfig>,
+        held: Option<Held>,
+    ) -> Result<Option<Held>, ConfigStoreError> {
         let found = held.as_ref().map(|held| &held.config);
         if let Some(known) = known
-            && found.is_none_or(|found| found.is_older_than(&known))
+            && found.is_none_or(|found| found.is_older_than(known))
         {
             return Err(ConfigStoreError::Older {
                 address: self.address.to_string(),
@@ -279,19 +299,39 @@ impl Calls {
     }
 
     async fn put(&self, revision: i64, document: &Document) -> Result<bool, ConfigStoreError> {
-        let bytes = document
-            .to_bytes()
-            .map_err(|error| ConfigStoreError::Refused {
-                address: self.address.to_string(),
-                reason: format!("the configuration cannot be written as JSON: {error}"),
-            })?;
+        let bytes = document.to_bytes();
+        let bytes = bytes.map_err(|error| self.unwritable(&error))?;
         let transaction = Transaction::new()
             .if_revision(&self.key, revision)
             .put(&self.key, bytes, None);
+        self.write(transaction).await
+    }
+
+    async fn write(&self, transaction: Transaction) -> Result<bool, ConfigStoreError> {
         let written = self.client.transact(transaction).await;
         // Whatever came of it: what was read before is old.
         *lock(&self.read) = None;
         written.map_err(|error| self.translate(error))
+    }
+
+    /// Writes `config` and what comes with it; whether the conditions held.
+    pub(super) async fn written(
+        &self,
+        transaction: Transaction,
+        config: &CellConfig,
+    ) -> Result<bool, ConfigStoreError> {
+        let is_written = self.write(transaction).await?;
+        if is_written {
+            self.note(config);
+        }
+        Ok(is_written)
+    }
+
+    pub(super) fn unwritable(&self, error: &serde_json::Error) -> ConfigStoreError {
+        ConfigStoreError::Refused {
+            address: self.address.to_string(),
+            reason: format!("the configuration cannot be written as JSON: {error}"),
+        }
     }
 
     pub(super) async fn restore(
@@ -301,7 +341,11 @@ impl Calls {
         incarnations: Incarnations,
     ) -> Result<(), ConfigStoreError> {
         config.validate()?;
+        let same_life = found
+            .as_ref()
+            .filter(|held| held.config.life == config.life);
         let document = Document {
+            unknown: same_life.map_or_else(Unknown::default, |held| held.unknown.clone()),
             config,
             incarnations,
             change: Some(name_of_change()),
@@ -388,6 +432,7 @@ impl Held {
             config: self.config.clone(),
             incarnations: self.incarnations.clone(),
             change: self.change.clone(),
+            unknown: self.unknown.clone(),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::calls::{Calls, name_of_change};
 use super::runtime::OwnRuntime;
 use super::witness::Witness;
+use crate::control::Registered;
 use crate::store::claim::{BackendLock, Claim, Claimed};
 use crate::store::{ConfigStoreError, DirectoryStore};
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use trefoil_etcd::Transaction;
+use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// A lease is extended so many times in its life.
 const EXTENSIONS: u32 = 3;
@@ -36,21 +38,42 @@ impl Place {
         directory: Option<&DirectoryStore>,
         number: u32,
     ) -> Result<Self, ConfigStoreError> {
-        // For people: nothing is decided by it.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = host.trim().to_owned();
+        let host = host();
         let place = match directory {
             None => name_of_change(),
             Some(directory) => {
                 let path = directory.directory().join(format!("backend-{number}.lock"));
                 let file = std::fs::metadata(&path)
                     .map_err(|e| crate::store::file::fail("inspect", &path, e))?;
-                let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-                let boot = boot.unwrap_or_else(|_| name_of_change());
-                format!("{}:{}:{}", boot.trim(), file.dev(), file.ino())
+                format!("{}:{}:{}", boot(), file.dev(), file.ino())
             }
         };
         Ok(Place { host, place })
+    }
+}
+
+/// The host's name, for people: nothing is decided by it.
+pub(super) fn host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().to_owned()
+}
+
+/// The host's boot: unlike that of any other host.
+pub(super) fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    boot.map_or_else(|_| name_of_change(), |boot| boot.trim().to_owned())
+}
+
+/// Who has written the value of a registration's key. Of what nobody can read, as little
+/// as that it is there.
+pub(super) fn registered(value: &[u8]) -> Registered {
+    let record: Option<Record> = serde_json::from_slice(value).ok();
+    let process = record.as_ref().map_or(0, |record| record.process);
+    Registered {
+        process,
+        layout: record.as_ref().and_then(|record| record.layout),
+        boot: record.as_ref().map_or_else(String::new, |r| r.boot.clone()),
+        host: record.map_or_else(String::new, |record| record.place.host),
     }
 }
 
@@ -62,6 +85,12 @@ struct Record {
     place: Place,
     /// Tells this registration from every other.
     name: String,
+    /// Its host's boot; empty of releases before this one.
+    #[serde(default)]
+    boot: String,
+    /// Layout of what it shares; none of those releases.
+    #[serde(default)]
+    layout: Option<u16>,
 }
 
 /// A registration that stands, and what extends it.
@@ -93,6 +122,8 @@ pub(super) async fn register(
             process: std::process::id(),
             place,
             name: name_of_change(),
+            boot: boot(),
+            layout: Some(LAYOUT_VERSION.into()),
         },
         lease,
         id: 0,

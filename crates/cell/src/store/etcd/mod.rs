@@ -5,6 +5,8 @@
 //! | `config` | the configuration, and the incarnations of each backend (as `cell.json` of a directory) | it is still the one that was read, by its revision |
 //! | `backends/N` | who is backend N; bound to a lease of etcd, extended by that process | nobody is, or a dead process of the same place |
 //!
+//! `control` has those of spares, and of who gives them dead backends' places.
+//!
 //! ```text
 //! caller's thread ── a call ──► runtime (one thread) ── gRPC ──► etcd
 //!       ▲                        │ follower: one watch of `config`, says *look*
@@ -25,13 +27,17 @@
 //! ([`EtcdStore::restore`]).
 
 mod calls;
+mod control;
 mod follow;
 mod keeper;
+mod leased;
+mod mark;
 mod runtime;
 mod settings;
 mod witness;
 
 pub use calls::Held;
+pub use control::{Leadership, SpareRegistration};
 pub use settings::EtcdSettings;
 pub use trefoil_etcd::TlsFiles;
 
@@ -78,9 +84,7 @@ impl EtcdStore {
     /// that a former process of theirs is dead, and what they leave there tells when
     /// etcd has forgotten something.
     pub fn in_directory(mut self, directory: DirectoryStore) -> Result<Self, ConfigStoreError> {
-        if directory.load()?.is_some() {
-            return Err(ConfigStoreError::OwnCell(directory.directory().to_owned()));
-        }
+        self.check_directory(&directory)?;
         self.directory = Some(directory);
         Ok(self)
     }
@@ -108,6 +112,14 @@ impl EtcdStore {
         let (found, config) = (found.cloned(), config.clone());
         let incarnations = incarnations.clone();
         self.wait(async move { calls.restore(found, config, incarnations).await })?
+    }
+
+    /// Whether sockets of this cell may be in `directory`: it is no other cell's.
+    pub fn check_directory(&self, directory: &DirectoryStore) -> Result<(), ConfigStoreError> {
+        match directory.load()? {
+            Some(_) => Err(ConfigStoreError::OwnCell(directory.directory().to_owned())),
+            None => mark::claim(directory, self.address()),
+        }
     }
 
     /// Has this store take `config` for the newest, whatever was seen before: for those

@@ -44,6 +44,7 @@ fn findings(census: &Census) -> Vec<Finding> {
     skew::clocks(census, &mut all);
     skew::limits(census, &mut all);
     skew::epochs(census, &mut all);
+    skew::corpora(census, &mut all);
     for (number, answered) in census.answered() {
         let of_backend = one(census, answered).into_iter();
         all.extend(of_backend.map(|finding| finding.of_backend(number)));
@@ -95,8 +96,17 @@ fn one(census: &Census, answered: &Answered) -> Vec<Finding> {
                               not stop another backend meanwhile";
             if !recovery.waits_for.is_empty() {
                 what += &format!("; it waits: {}", recovery.waits_for);
-                advice = "Bring the backend back that it waits for: it recovers from both \
-                          others of its cohort";
+                advice = match census.config.mode.is_immutable() {
+                    true => {
+                        "Bring the other replica back, or put the corpus' file back to its \
+                         place, or load a corpus with `trefoil cell reload`: whatever comes \
+                         first is taken"
+                    }
+                    false => {
+                        "Bring the backend back that it waits for: it recovers from both \
+                         others of its cohort"
+                    }
+                };
             }
             all.push(Finding::new("recovering", what, advice));
         }

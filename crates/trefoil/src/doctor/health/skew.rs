@@ -211,6 +211,38 @@ pub(super) fn limits(census: &Census, all: &mut Vec<Finding>) {
     }
 }
 
+/// Backends of an immutable cell that serve another corpus than its configuration names.
+pub(super) fn corpora(census: &Census, all: &mut Vec<Finding>) {
+    let configs = census
+        .answered()
+        .filter_map(|(_, answered)| answered.config.as_ref()?.as_ref().ok())
+        .filter(|config| config.life == census.config.life);
+    let newest = configs
+        .chain([&*census.config])
+        .max_by_key(|config| config.config_id);
+    let Some(wanted) = newest.and_then(|config| config.corpus.as_ref()) else {
+        return;
+    };
+    for (number, answered) in census.answered() {
+        let served = answered.member.corpus.as_ref();
+        let Some(Ok(served)) = served.map(trefoil_cell::decode_corpus) else {
+            continue;
+        };
+        if served != *wanted {
+            let finding = Finding::new(
+                "corpus_skew",
+                format!(
+                    "backend {number} serves the corpus {served}, the cell's configuration \
+                     names {wanted}"
+                ),
+                "Wait for a reload to end; the backend fetches the cell's corpus by itself. If \
+                 it does not, its log says why",
+            );
+            all.push(finding.of_backend(number));
+        }
+    }
+}
+
 /// Replicas of a shard in different epochs.
 pub(super) fn epochs(census: &Census, all: &mut Vec<Finding>) {
     let placement = census.config.placement();

@@ -4,7 +4,9 @@ use super::*;
 use crate::doctor::replica::{Standing, Trouble, TroubleKind};
 use std::sync::Arc;
 use std::time::Instant;
-use trefoil_cell::{BackendConfig, CONFIG_ID_CHANGING, CellConfig, Mode, RpcAddress};
+use trefoil_cell::{
+    BackendConfig, CONFIG_ID_CHANGING, CellConfig, CorpusDigest, CorpusId, Mode, RpcAddress,
+};
 use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::{KeyHasher, Version};
 use trefoil_rpc::v1;
@@ -25,6 +27,7 @@ fn config(mode: Mode) -> CellConfig {
         value_len_max: 1 << 20,
         eviction: "slru".to_owned(),
         flush_floor: Version::ZERO,
+        corpus: None,
     }
 }
 
@@ -103,6 +106,39 @@ fn a_healthy_cell_has_no_findings() {
     for mode in Mode::ALL {
         assert_eq!(found(&census_of(mode, |_| {})), []);
     }
+}
+
+#[test]
+fn another_corpus_than_the_configuration_names_is_told() {
+    let corpus = |number: u64| CorpusId {
+        digest: CorpusDigest(number.into()),
+        len: 5,
+        first: Version::new(number, 1, 0),
+        path: None,
+    };
+    let serve = |all: &mut [Answered], served: [Option<u64>; 3]| {
+        for (answered, served) in all.iter_mut().zip(served) {
+            config_of(answered).corpus = Some(corpus(2));
+            config_of(answered).config_id = 4;
+            answered.served_config_id = 4;
+            let served = served.map(corpus);
+            answered.member.corpus = served.as_ref().map(trefoil_cell::encode_corpus);
+        }
+    };
+    let found = |served: [Option<u64>; 3]| {
+        let census = census_of(Mode::R2, |all| serve(all, served));
+        let mut found = found(&census);
+        // That the census itself asked an old configuration is another matter.
+        found.retain(|(kind, _)| *kind != "config_skew");
+        found
+    };
+    assert_eq!(found([Some(2), Some(2), Some(2)]), []);
+    assert_eq!(
+        found([Some(2), Some(1), Some(2)]),
+        [("corpus_skew", Some(1))]
+    );
+    // One that has none yet is recovering, which is told.
+    assert_eq!(found([Some(2), None, Some(2)]), []);
 }
 
 #[test]

@@ -1,0 +1,262 @@
+//! How a backend that has lost its corpus gets the one that is in force.
+//!
+//! **From the other replica of each shard, if there is one**: what it holds is what is
+//! served, it need not be parsed, and nothing has to be believed of a file that may have
+//! changed. **Else from the file**, if that is still the one that was loaded: its digest is
+//! in the cell's configuration. Where neither is to be had the backend stays without a
+//! corpus, says why, and tries again.
+
+use super::file::load_file;
+use super::load::{Loaded, finish, put};
+use super::staged::Staged;
+use super::{CorpusError, Standing};
+use crate::member::Member;
+use crate::recovery::Peer;
+use crate::state::State;
+use crate::stop::Stop;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use trefoil_cell::{CellConfig, CorpusId};
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::{Version, epoch};
+use trefoil_recovery::Data;
+use trefoil_store::PLACES;
+
+/// Between two looks whether a corpus is to be fetched.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// After an attempt that came to nothing.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Fetches what the members lack, and what has come in force without them, until stopped.
+/// `file` is what this process was started with.
+pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Handle, file: Option<PathBuf>) {
+    loop {
+        if let Some(newer) = state.take_newer() {
+            for member in &state.members {
+                follow(state, member, &newer);
+            }
+        }
+        let mut pause = LOOK_PERIOD;
+        for member in &state.members {
+            let Some(standing) = member.standing.as_ref().filter(|s| s.is_lacking()) else {
+                continue;
+            };
+            let fetch = Fetch {
+                state,
+                member,
+                standing,
+                config: &state.config(),
+            };
+            if let Err(why) = fetch.attempt(runtime, file.as_deref()) {
+                if state.is_stopping() {
+                    return;
+                }
+                standing.waits_for(member.number, &why);
+                pause = PAUSE;
+            }
+        }
+        if stop.wait(pause) {
+            return;
+        }
+    }
+}
+
+/// Another corpus is in force, and this backend has not loaded it: it serves nothing until
+/// it has.
+fn follow(state: &State, member: &Arc<Member>, newer: &CellConfig) {
+    if newer.config_id <= member.config_id() {
+        return;
+    }
+    // The old one's memory is needed, and nobody may find it any more.
+    let emptied = Staged::begin(member).and_then(|staged| staged.commit_nothing(state, newer));
+    match emptied {
+        Ok(()) => tracing::warn!(
+            backend = member.number,
+            config_id = newer.config_id,
+            "another corpus came in force without this backend: it is fetched"
+        ),
+        // A reload that goes on finds out by itself; else the next look.
+        Err(error) => {
+            tracing::debug!(backend = member.number, %error, "cannot follow a reload yet");
+        }
+    }
+}
+
+struct Fetch<'f> {
+    state: &'f Arc<State>,
+    member: &'f Arc<Member>,
+    standing: &'f Standing,
+    config: &'f CellConfig,
+}
+
+impl Fetch<'_> {
+    /// `Err`: why there is nothing yet.
+    fn attempt(&self, runtime: &Handle, file: Option<&Path>) -> Result<(), String> {
+        let begun = Instant::now();
+        let from_replicas = match self.stage()? {
+            Some(staged) => {
+                let copied = runtime.block_on(self.from_replicas());
+                match copied {
+                    Ok(loaded) => return self.serve(staged, loaded, "the other replica", begun),
+                    Err(why) => why,
+                }
+            }
+            None => return Ok(()),
+        };
+        let Some(corpus) = &self.config.corpus else {
+            return Err(format!(
+                "no replica has the corpus ({from_replicas}): load it with `trefoil cell reload`"
+            ));
+        };
+        let mut from_files = String::new();
+        for path in paths(corpus, file) {
+            let Some(staged) = self.stage()? else {
+                return Ok(());
+            };
+            let as_told = (corpus.first, self.config.value_len_max as usize);
+            let is_over = || self.state.is_stopping();
+            match load_file(self.member, &path, Some(corpus), as_told, &is_over) {
+                Ok(loaded) => return self.serve(staged, loaded, "its file", begun),
+                Err(why) => {
+                    drop(staged);
+                    from_files = format!("{from_files}{}: {why}; ", path.display());
+                }
+            }
+        }
+        if from_files.is_empty() {
+            from_files = "nobody has said which file it was; ".to_owned();
+        }
+        Err(format!(
+            "no replica has the corpus ({from_replicas}), nor is its file to be had ({}): put it back, or load another with `trefoil cell reload`",
+            from_files.trim_end_matches("; ")
+        ))
+    }
+
+    /// `None`: a reload is under way, which may bring another one.
+    fn stage(&self) -> Result<Option<Staged>, String> {
+        use trefoil_store::ReloadError::UnderWay;
+        match Staged::begin(self.member) {
+            Ok(staged) => Ok(Some(staged)),
+            Err(UnderWay) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn serve(
+        &self,
+        staged: Staged,
+        loaded: Loaded,
+        source: &'static str,
+        begun: Instant,
+    ) -> Result<(), String> {
+        self.standing.is_at(loaded);
+        if self.state.config().config_id != self.config.config_id {
+            return Err("the configuration has changed meanwhile".to_owned());
+        }
+        staged
+            .commit(self.state, self.config)
+            .map_err(|e| e.to_string())?;
+        tracing::info!(
+            backend = self.member.number,
+            config_id = self.config.config_id,
+            items = loaded.items,
+            took_ms = begun.elapsed().as_millis() as u64,
+            "the corpus was fetched from {source}"
+        );
+        Ok(())
+    }
+
+    /// Copies each shard from the other backend that holds it.
+    async fn from_replicas(&self) -> Result<Loaded, String> {
+        let mut loaded = Loaded::default();
+        let shards = &self.member.store.config().shards;
+        for local in 0..self.member.store.shard_count() {
+            let shard = shards.shard(local);
+            let cohort = self.config.placement().cohort_of_shard(shard);
+            let own = self.member.number;
+            let others = cohort.as_slice().iter().filter(|number| **number != own);
+            let mut why = "it is the only one".to_owned();
+            let mut is_copied = false;
+            for &number in others {
+                let before = loaded;
+                match self.shard_from(number, shard, &mut loaded).await {
+                    Ok(()) => is_copied = true,
+                    Err(error) => {
+                        loaded = before;
+                        why = error;
+                    }
+                }
+                if is_copied {
+                    break;
+                }
+            }
+            if !is_copied {
+                return Err(why);
+            }
+        }
+        finish(self.member, &loaded, 0).map_err(|e| e.to_string())?;
+        Ok(loaded)
+    }
+
+    async fn shard_from(&self, number: u32, shard: u32, loaded: &mut Loaded) -> Result<(), String> {
+        let text = |setback: crate::recovery::Setback| setback.to_string();
+        let peer = Peer::new(self.state, self.config, number, shard).map_err(text)?;
+        let mut from = PLACES.start;
+        while from < PLACES.end {
+            let page = peer
+                .corpus_page(from, self.config.config_id)
+                .await
+                .map_err(text)?;
+            if page.epoch == epoch::NONE {
+                return Err(format!("backend {number} has lost its corpus, too"));
+            }
+            if page.next <= from || page.next > PLACES.end {
+                return Err(format!("backend {number} answers nonsense"));
+            }
+            from = page.next;
+            for item in page.items {
+                let data = match item.data {
+                    Data::Whole(data) => data,
+                    Data::Long { key } => peer
+                        .long(key.to_vec(), item.version)
+                        .await
+                        .map_err(text)?
+                        .ok_or_else(|| format!("backend {number} has lost an item meanwhile"))?,
+                };
+                self.install(number, &data, item.version, loaded)?;
+            }
+            self.standing.is_at(*loaded);
+        }
+        Ok(())
+    }
+
+    fn install(
+        &self,
+        number: u32,
+        data: &Bytes,
+        version: Version,
+        loaded: &mut Loaded,
+    ) -> Result<(), String> {
+        let hasher = self.member.store.config().hasher;
+        let sound = DataEntry::decode(data).filter(|entry| {
+            let tag = hasher.hash(entry.key).tag;
+            DataEntry::validate(data, tag, version, entry.key).is_ok()
+        });
+        let entry = sound.ok_or_else(|| format!("backend {number} holds a damaged item"))?;
+        put(self.member, &entry, version, 0, loaded).map_err(|error: CorpusError| error.to_string())
+    }
+}
+
+/// Where the file may be: where it was when it was loaded, and where this process was told.
+fn paths(corpus: &CorpusId, file: Option<&Path>) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = corpus.path.iter().map(PathBuf::from).collect();
+    if let Some(file) = file
+        && !paths.iter().any(|path| path == file)
+    {
+        paths.push(file.to_owned());
+    }
+    paths
+}
