@@ -590,6 +590,11 @@ mod tests {
                 "{command}"
             );
         }
+        let beside = Fault::ALL.iter().filter(|fault| fault.is_beside_upgrades());
+        assert_eq!(
+            names(&beside.copied().collect::<Vec<_>>()),
+            "client-kill,memory"
+        );
     }
 
     #[test]
