@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
-# SOAK_LINKED_SEEDS and SOAK_OPERATIONS can be set from outside; what scripts/upgrade.sh
-# takes, too.
+# SOAK_LINKED_SEEDS, SOAK_OPERATIONS and SOAK_CHAOS_S can be set from outside; what
+# scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/stages.sh
@@ -12,6 +12,7 @@ whole_seeds=${SOAK_WHOLE_SEEDS:-5000000}
 move_seeds=${SOAK_MOVE_SEEDS:-200000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
+chaos_s=${SOAK_CHAOS_S:-1800}
 
 nightly() {
   rustup toolchain list | grep -q '^nightly' || rustup toolchain install nightly --profile minimal
@@ -103,6 +104,10 @@ stage "quorum rules, by the model checker" \
 stage "specification, by TLC, in larger bounds" spec/check.py --soak --workers 2
 stage "histories, $operations operations" \
   cargo run --release --locked --quiet -p trefoil --features full -- histories --seed 1000 --operations "$operations"
+stage "chaos at full memory, $chaos_s s" \
+  cargo run --release --locked --quiet -p trefoil --features full -- histories --chaos --seed 1000 --seconds "$chaos_s"
+stage "thirty kills at full memory" \
+  cargo run --release --locked --quiet -p trefoil --features full -- bench scenario kills
 stage "rolling upgrade from the previous release, and downgrade" scripts/upgrade.sh
 stage "metrics and alert rules, by Prometheus' own tool" promtool
 stages_report

@@ -44,6 +44,8 @@ pub struct ServerOptions {
     pub dir: Option<PathBuf>,
     /// Its log, which would tell of a death that is part of the plan, is dropped.
     pub is_silent: bool,
+    /// Where its log is written instead.
+    pub log: Option<PathBuf>,
 }
 
 impl ServerOptions {
@@ -60,6 +62,7 @@ impl ServerOptions {
             more: Vec::new(),
             dir: None,
             is_silent: false,
+            log: None,
         }
     }
 }
@@ -129,7 +132,10 @@ impl Server {
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        if options.is_silent {
+        if let Some(log) = &options.log {
+            let file = std::fs::File::create(log).map_err(start_error)?;
+            command.stderr(file);
+        } else if options.is_silent {
             command.stderr(Stdio::null());
         }
         let (child, ready) = start::<Ready>(command, options.core)?;
@@ -261,10 +267,27 @@ struct DoorReady {
 impl Door {
     /// Starts a gateway in front of the cell at `address`, on free ports.
     pub fn start(program: &Path, address: &str, core: Option<usize>) -> Result<Self, PeerError> {
+        Self::start_with(program, address, core, &FREE_DOORS)
+    }
+
+    /// Starts one for memcached's clients at a free port of `host`, which others may reach,
+    /// too.
+    pub fn start_at(program: &Path, address: &str, host: &str) -> Result<Self, PeerError> {
+        let door = format!("{host}:0");
+        let more = ["--memcached", &door, "--plaintext", "memcached"];
+        Self::start_with(program, address, None, &more)
+    }
+
+    fn start_with(
+        program: &Path,
+        address: &str,
+        core: Option<usize>,
+        more: &[&str],
+    ) -> Result<Self, PeerError> {
         let mut command = Command::new(program);
         command
             .args(["gateway", "--cell", address, "--metrics", "off"])
-            .args(FREE_DOORS)
+            .args(more)
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());

@@ -20,8 +20,11 @@
 //! | exact | a successful CAS that replaced something else than it expected |
 //! | order | an acknowledged mutation below what was acknowledged or hit before it began |
 //! | once | an increment that counted twice or not at all |
+//! | kept | a miss on what was acknowledged, where nothing may leave ([`check::Promise::Kept`]) |
 //!
-//! Misses are always allowed; they are counted, by reason.
+//! Elsewhere misses are allowed; they are counted, by reason. With two backends of a
+//! cohort away at a time, *intact*, *known* and *denied* hold, and nothing else is
+//! promised ([`check::Promise::Weakened`]).
 //!
 //! **Older.** Every value names the write that wrote it ([`Mark`]). Write A is
 //! older than write B

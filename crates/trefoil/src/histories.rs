@@ -16,6 +16,10 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         let what = "--keys, --clients and --rounds have to be above 0";
         return Err(Failure::Usage(what.to_owned()));
     }
+    if args.overlap == 0 || args.seconds.is_some_and(|s| !(s > 0.0 && s.is_finite())) {
+        let what = "--overlap and --seconds have to be above 0";
+        return Err(Failure::Usage(what.to_owned()));
+    }
     if let Some(previous) = &args.previous
         && !previous.is_file()
     {
@@ -25,12 +29,23 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         );
         return Err(Failure::Usage(what));
     }
+    let faults = args.faults.as_ref().map_or(&[][..], |faults| &faults.0);
+    let beside = faults.iter().find(|fault| !fault.is_beside_upgrades());
+    if let (Some(_), Some(fault)) = (&args.previous, beside) {
+        let what = format!(
+            "--previous: no operation may fail but by the upgrade, so --faults without {fault}"
+        );
+        return Err(Failure::Usage(what));
+    }
     let previous = args.previous.map(std::path::absolute).transpose();
     let previous =
         previous.map_err(|e| Failure::doing("cannot find the previous release's program", e))?;
     let program =
         std::env::current_exe().map_err(|e| Failure::doing("cannot find this program", e))?;
     let wish = Wish {
+        chaos: args.chaos,
+        seconds: args.seconds,
+        overlap: args.overlap,
         operations: args.operations,
         seed: args.seed,
         rounds: args.rounds,
@@ -43,6 +58,7 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
         mode: args.mode,
         previous,
     };
+    trefoil_history::record::enclose(&wish).map_err(Failure::of)?;
     let report =
         histories(&program, &wish, &mut |what| eprintln!("{what}")).map_err(Failure::of)?;
     if args.json {

@@ -12,7 +12,9 @@
 //! found a lost write, one that finds something older a stale one. Each GET of the load is
 //! held against that, and after each recovery everything owed is read.
 //!
-//! What was written longer ago is held against the hit ratio.
+//! What was written longer ago is held against the hit ratio. What was *just written*, one
+//! in [`JUST_WRITTEN_SHARE`] at most, is counted beside, and how old each lost write was:
+//! evictions take the oldest of what is owed, a recovery that missed something the youngest.
 //!
 //! The count can fail: it has to be 0 before the first kill, where nothing but eviction
 //! takes values away; and with `overlap`, where the next backend is killed before the
@@ -40,6 +42,9 @@ const SET_EVERY: u64 = 21;
 const OPS_PER_S: u64 = 21_000;
 /// See the module.
 const OWED_SHARE: u64 = 8;
+const JUST_WRITTEN_SHARE: u64 = 20;
+/// So many ages of lost writes are printed, the youngest.
+const AGES_MAX: usize = 10;
 /// How long a recovery may take, the pause before a restart included: half a minute for
 /// a backend that dies again and again.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -47,6 +52,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// What must be shown: points of the hit ratio, before less during and before less after.
 const HIT_POINTS_MAX: f64 = 2.0;
+/// How often a key is written when the cell is filled.
+const FILL_ATTEMPTS: u32 = 20;
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// A stretch of the load.
@@ -70,6 +77,18 @@ pub struct KillsStretch {
     pub owed: u64,
     /// Of these, those that found nothing.
     pub lost: u64,
+    /// Of these, those for want of a quorum; two replicas have evicted the others.
+    pub lost_inquorate: u64,
+    /// GETs of what was just written.
+    pub owed_just_written: u64,
+    /// Of these, those that found nothing.
+    pub lost_just_written: u64,
+    /// Writes after each that was lost, from the youngest on; of many only the first.
+    pub lost_ages: Vec<u64>,
+    /// Median of all of them.
+    pub lost_age_p50: Option<u64>,
+    /// Of the oldest.
+    pub lost_age_max: Option<u64>,
     /// GETs that found what had been replaced before, owed or not.
     pub stale: u64,
     /// GETs that found another key's value.
@@ -123,6 +142,8 @@ pub struct KillsReport {
     pub items: u64,
     /// A write is owed while no more than so many came after it.
     pub owed_writes: u64,
+    /// It was just written while no more than so many did.
+    pub just_written_writes: u64,
     /// Memory is full, all backends work.
     pub before: KillsStretch,
     /// From the first kill until the last backend had recovered.
@@ -182,7 +203,7 @@ pub fn kills(
     let mut load = Load::new(cell.client(Options::default()), keys)?;
     load.fill()?;
     let items = backend(&cell, 0).map_or(0, |backend| backend.items);
-    load.owe(items / OWED_SHARE);
+    load.owe(items);
 
     let length = Duration::from_secs(options.scaled(20, 3));
     progress(&format!("kills: warming up, {length:?}"));
@@ -221,13 +242,14 @@ pub fn kills(
         load.sweep(&mut swept);
         for one in recovered {
             progress(&format!(
-                "kills: {} of {count}, backend {} votes after {:.1} s, has recovered after {:.1} s ({} items, {} repaired)",
+                "kills: {} of {count}, backend {} votes after {:.1} s, has recovered after {:.1} s ({} items, {} repaired; {})",
                 number + 1,
                 one.backend,
                 one.votes_s,
                 one.back_s,
                 one.items,
-                one.repaired
+                one.repaired,
+                lost_so_far(&[&during, &swept])
             ));
             recoveries.push(one);
         }
@@ -249,6 +271,7 @@ pub fn kills(
         keys,
         items,
         owed_writes: load.owed_writes,
+        just_written_writes: load.just_written_writes,
         hit_points_lost_during: (before.hit_ratio - during.hit_ratio) * 100.0,
         hit_points_lost_after: (before.hit_ratio - after.hit_ratio) * 100.0,
         before,
@@ -263,6 +286,18 @@ pub fn kills(
         recovery_s_max,
         recoveries,
     })
+}
+
+fn lost_so_far(parts: &[&Part]) -> String {
+    let lost: u64 = parts.iter().map(|part| part.seen.lost).sum();
+    let just_written: u64 = parts.iter().map(|part| part.seen.lost_just_written).sum();
+    let ages = parts.iter().flat_map(|part| &part.lost_ages);
+    match (ages.clone().min(), ages.max()) {
+        (Some(youngest), Some(oldest)) => format!(
+            "{lost} lost so far, after {youngest} to {oldest} writes, {just_written} just written"
+        ),
+        _ => "none lost so far".to_owned(),
+    }
 }
 
 /// It fails only if the process is gone already.
@@ -337,6 +372,8 @@ fn watch(cell: &Cell, killed: &[(usize, u32)], since: Instant) -> Option<Vec<Kil
 struct Part {
     seen: KillsStretch,
     gets: u64,
+    /// Of each lost write.
+    lost_ages: Vec<u64>,
     get_ns: Option<Histogram<u64>>,
     set_ns: Option<Histogram<u64>>,
 }
@@ -360,11 +397,22 @@ impl Part {
         }
     }
 
-    fn stretch(self) -> KillsStretch {
+    fn lost(&mut self, age: u64, is_just_written: bool, is_inquorate: bool) {
+        self.lost_ages.push(age);
+        self.seen.lost += 1;
+        self.seen.lost_just_written += u64::from(is_just_written);
+        self.seen.lost_inquorate += u64::from(is_inquorate);
+    }
+
+    fn stretch(mut self) -> KillsStretch {
+        self.lost_ages.sort_unstable();
         let at = |histogram: &Option<Histogram<u64>>, share| {
             histogram.as_ref().map_or(0, |h| h.value_at_quantile(share))
         };
         KillsStretch {
+            lost_age_p50: self.lost_ages.get(self.lost_ages.len() / 2).copied(),
+            lost_age_max: self.lost_ages.last().copied(),
+            lost_ages: self.lost_ages.iter().copied().take(AGES_MAX).collect(),
             hit_ratio: self.seen.hits as f64 / self.gets.max(1) as f64,
             get_p50_ns: at(&self.get_ns, 0.5),
             get_p99_ns: at(&self.get_ns, 0.99),
@@ -388,6 +436,7 @@ struct Load {
     writes: u64,
     /// See the module.
     owed_writes: u64,
+    just_written_writes: u64,
     /// What was written lately, in order; some of it again since.
     lately: VecDeque<(u64, u64)>,
 }
@@ -403,6 +452,7 @@ impl Load {
             written: vec![0; keys as usize],
             writes: 0,
             owed_writes: 0,
+            just_written_writes: 0,
             lately: VecDeque::new(),
         })
     }
@@ -410,15 +460,20 @@ impl Load {
     /// Writes every key once.
     fn fill(&mut self) -> Result<(), ScenarioError> {
         for key in 0..self.rounds.len() as u64 {
-            self.set(key)
-                .map_err(|why| ScenarioError::Course(format!("filling: {why}")))?;
+            // On a busy machine, a cell that has just begun may stall.
+            let stored =
+                (0..FILL_ATTEMPTS).try_fold(String::new(), |_, _| self.set(key).err().ok_or(()));
+            if let Ok(why) = stored {
+                return Err(ScenarioError::Course(format!("filling: {why}")));
+            }
         }
         Ok(())
     }
 
-    /// From now on so many writes are owed.
-    fn owe(&mut self, writes: u64) {
-        self.owed_writes = writes;
+    /// From now on a share of what fits is owed.
+    fn owe(&mut self, items: u64) {
+        self.owed_writes = items / OWED_SHARE;
+        self.just_written_writes = items / JUST_WRITTEN_SHARE;
         self.forget();
     }
 
@@ -459,15 +514,19 @@ impl Load {
         }
     }
 
-    fn is_owed(&self, key: u64) -> bool {
+    /// Writes after its last one, if it is owed.
+    fn owed_age(&self, key: u64) -> Option<u64> {
         let written = self.written[key as usize];
-        written > 0 && self.writes - written <= self.owed_writes
+        let age = self.writes - written;
+        (written > 0 && age <= self.owed_writes).then_some(age)
     }
 
     fn get(&mut self, key: u64, part: &mut Part) {
         part.gets += 1;
-        let is_owed = self.is_owed(key);
-        part.seen.owed += u64::from(is_owed);
+        let owed_age = self.owed_age(key);
+        let is_just_written = owed_age.is_some_and(|age| age <= self.just_written_writes);
+        part.seen.owed += u64::from(owed_age.is_some());
+        part.seen.owed_just_written += u64::from(is_just_written);
         let name = key.to_le_bytes();
         let ticket = match self.client.get(&name) {
             Ok(Lookup::Hit(hit)) => {
@@ -485,11 +544,13 @@ impl Load {
             Ok(Lookup::Miss(miss)) => {
                 let is_inquorate = miss.reason == MissReason::Inquorate;
                 part.seen.inquorate += u64::from(is_inquorate);
+                if let Some(age) = owed_age {
+                    part.lost(age, is_just_written, is_inquorate);
+                }
                 miss.fill
             }
             Err(error) => return part.failed(format!("a GET: {error}")),
         };
-        part.seen.lost += u64::from(is_owed);
         let round = self.prepare(key);
         part.seen.operations += 1;
         let filled = self

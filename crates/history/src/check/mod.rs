@@ -6,6 +6,7 @@
 
 mod counters;
 mod floors;
+mod kept;
 mod key;
 mod lives;
 mod writes;
@@ -36,11 +37,13 @@ pub enum Rule {
     Order,
     /// An increment counts once.
     Once,
+    /// What was acknowledged is found ([`Promise::Kept`] only).
+    Kept,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 9] = [
+    pub const ALL: [Rule; 10] = [
         Rule::Intact,
         Rule::Known,
         Rule::Denied,
@@ -50,6 +53,7 @@ impl Rule {
         Rule::Exact,
         Rule::Order,
         Rule::Once,
+        Rule::Kept,
     ];
 
     /// Its name.
@@ -64,6 +68,7 @@ impl Rule {
             Rule::Exact => "exact",
             Rule::Order => "order",
             Rule::Once => "once",
+            Rule::Kept => "kept",
         }
     }
 }
@@ -71,6 +76,32 @@ impl Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// What was promised while a history was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promise {
+    /// Two backends of a cohort were away at a time. What is read was written, whole, by
+    /// somebody who was not told that it was not done: a value is never made up of
+    /// others, and nobody promotes what one replica holds. How old it is, nobody says.
+    Weakened,
+    /// One failure at a time; values may leave for others.
+    #[default]
+    Fresh,
+    /// The same, and nothing leaves: there is room for everything, and each failure was
+    /// mended in whole before the next.
+    Kept,
+}
+
+impl Promise {
+    /// Whether it says this.
+    pub const fn has(self, rule: Rule) -> bool {
+        match self {
+            Promise::Weakened => matches!(rule, Rule::Intact | Rule::Known | Rule::Denied),
+            Promise::Fresh => !matches!(rule, Rule::Kept),
+            Promise::Kept => true,
+        }
     }
 }
 
@@ -92,6 +123,8 @@ pub struct Violation {
 pub struct Findings {
     /// Broken promises, in the order of keys.
     pub violations: Vec<Violation>,
+    /// What was seen and is against rules that were not promised.
+    pub void: BTreeMap<Rule, usize>,
     /// How many operations of each kind ended how.
     pub counts: BTreeMap<(Kind, Outcome), u64>,
     /// Operations.
@@ -109,8 +142,13 @@ impl Findings {
     }
 }
 
-/// Checks a history; the events may come in any order.
+/// Checks a history of one failure at a time; the events may come in any order.
 pub fn check(events: &[Event]) -> Findings {
+    check_for(events, Promise::Fresh)
+}
+
+/// Checks a history against what was promised.
+pub fn check_for(events: &[Event], promise: Promise) -> Findings {
     let mut findings = Findings {
         operations: events.len() as u64,
         ..Findings::default()
@@ -130,11 +168,21 @@ pub fn check(events: &[Event]) -> Findings {
         }
     }
     by_key.sort_unstable_by_key(|event| (event.key, event.begin_ns, event.client, event.number));
+    let all_flushes = flushes.clone();
     flushes.retain(|flush| flush.is_acknowledged());
     let lives = lives::Lives::of(&losses);
     for group in by_key.chunk_by(|a, b| a.key == b.key) {
         findings.keys += 1;
         key::check_key(group, &flushes, &lives, &mut findings);
+        if promise.has(Rule::Kept) && losses.is_empty() {
+            kept::check_kept(group, &all_flushes, &mut findings);
+        }
     }
+    let (broken, void) = (std::mem::take(&mut findings.violations).into_iter())
+        .partition::<Vec<_>, _>(|violation| promise.has(violation.rule));
+    for violation in void {
+        *findings.void.entry(violation.rule).or_default() += 1;
+    }
+    findings.violations = broken;
     findings
 }

@@ -14,7 +14,9 @@ pub(super) struct Write<'a> {
     pub order_begin_ns: u64,
     /// No later than this, or [`NEVER`].
     pub order_end_ns: u64,
-    /// Its version once it was acknowledged; zero if unknown.
+    /// Its version once it was acknowledged; zero if unknown. Repair may store a value anew,
+    /// at a higher version: then the highest that anybody saw, for who is not told versions
+    /// may have read that one.
     pub version: Version,
 }
 
@@ -58,18 +60,17 @@ impl<'a> Writes<'a> {
     }
 
     /// A native client that reads a value after its write was acknowledged sees
-    /// the version that was acknowledged, whoever wrote it.
+    /// the version that was acknowledged, whoever wrote it, or a later one of repair.
     fn learn_versions(&mut self, events: &[&'a Event]) {
         for hit in events {
             if hit.kind != Kind::Get || hit.outcome != Outcome::Hit || hit.version.is_zero() {
                 continue;
             }
             if let Some(write) = self.by_mark.get_mut(&hit.mark)
-                && write.version.is_zero()
                 && write.event.is_acknowledged()
                 && write.event.end_ns < hit.begin_ns
             {
-                write.version = hit.version;
+                write.version = write.version.max(hit.version);
             }
         }
     }

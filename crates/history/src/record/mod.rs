@@ -5,13 +5,15 @@
 //! |---|---|
 //! | `plan` | what a round consists of, drawn from a seed or given |
 //! | `round` | starts cell, gateway and workers, and collects their logs |
-//! | `faults` | what goes wrong meanwhile |
+//! | `faults` | what goes wrong meanwhile, a file each |
+//! | `means` | what this machine can do of that |
 //! | `upgrade` | another release takes over meanwhile, and gives back |
 //! | `worker` | one client's process |
 //! | `native`, `memcached` | how it reaches the cell |
 //! | `report` | many rounds, and what is printed of them |
 
 mod faults;
+mod means;
 mod memcached;
 mod native;
 mod plan;
@@ -20,6 +22,7 @@ mod round;
 mod upgrade;
 mod worker;
 
+pub use means::enclose;
 pub use plan::{CarrierKind, Fault, Lens, PlanError, RoundPlan, Wish};
 pub use report::{HistoriesReport, histories};
 pub use upgrade::{HitRatio, UpgradeFigures};

@@ -2,6 +2,7 @@
 //! so that a seed and the wishes replay a round's configuration (not its
 //! interleaving, which is the machine's).
 
+use crate::check::Promise;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -35,7 +36,7 @@ pub enum CarrierKind {
 pub enum Fault {
     /// A backend is killed.
     Kill,
-    /// A killed backend is started again, with nothing in its memory.
+    /// A killed backend is started again, by `cell up`, with nothing in its memory.
     Restart,
     /// Backends stand still for a while, one at a time.
     Stop,
@@ -49,6 +50,39 @@ pub enum Fault {
     GatewayRestart,
     /// The memory limit changes.
     Memory,
+    /// A backend moves to another process: `cell restart`.
+    Move,
+    /// All backends move to another program: `cell upgrade`.
+    Upgrade,
+    /// A backend moves to a spare: `cell drain`, `cell undrain`.
+    Drain,
+    /// etcd, which keeps the configuration, is killed and started again.
+    EtcdKill,
+    /// It stands still for a while.
+    EtcdStop,
+    /// There is no room where the configuration is kept.
+    DiskFull,
+    /// The network between the gateway and its clients is cut, or loses packets.
+    Network,
+}
+
+impl Fault {
+    /// It needs a cell whose configuration is in etcd.
+    pub const fn is_of_etcd(self) -> bool {
+        matches!(self, Fault::EtcdKill | Fault::EtcdStop)
+    }
+
+    /// It may happen while backends move to another release: it moves none, takes nothing
+    /// that this needs, and no operation may fail or miss by it.
+    pub const fn is_beside_upgrades(self) -> bool {
+        matches!(self, Fault::ClientKill | Fault::Memory)
+    }
+
+    /// It needs a cell of a process for each backend that is started again, of three
+    /// copies.
+    const fn is_of_three(self) -> bool {
+        matches!(self, Fault::Kill | Fault::Restart)
+    }
 }
 
 /// A name that stands for nothing.
@@ -108,7 +142,14 @@ named!(
     Flush = "flush",
     ClientKill = "client-kill",
     GatewayRestart = "gateway-restart",
-    Memory = "memory"
+    Memory = "memory",
+    Move = "move",
+    Upgrade = "upgrade",
+    Drain = "drain",
+    EtcdKill = "etcd-kill",
+    EtcdStop = "etcd-stop",
+    DiskFull = "disk-full",
+    Network = "network"
 );
 
 fn names<T: fmt::Display>(all: &[T]) -> String {
@@ -159,6 +200,13 @@ impl fmt::Display for Lens {
 /// What is asked for; the rest is drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
+    /// More keys than fit, written before anything goes wrong, and everything that this
+    /// machine can do to a cell: rounds of so many seconds, if any are given.
+    pub chaos: bool,
+    /// Seconds of all rounds, in the place of `operations`.
+    pub seconds: Option<f64>,
+    /// Backends that may be away at a time; 0 counts as 1.
+    pub overlap: usize,
     /// Operations of all rounds.
     pub operations: u64,
     /// First round's seed.
@@ -188,8 +236,14 @@ pub struct Wish {
 pub struct RoundPlan {
     /// What all dice are thrown with.
     pub seed: u64,
-    /// Operations, about.
+    /// Operations, about, if it does not end by time.
     pub operations: u64,
+    /// Seconds after which it ends.
+    pub seconds: Option<f64>,
+    /// Whether every key is written before anything goes wrong.
+    pub chaos: bool,
+    /// Backends that may be away at a time.
+    pub overlap: usize,
     /// Copies.
     pub mode: &'static str,
     /// Bytes of each backend's memory.
@@ -207,6 +261,21 @@ pub struct RoundPlan {
     /// The program of another release, if backends move to it and back.
     pub previous: Option<PathBuf>,
 }
+
+/// Seconds of a round, unless fewer are asked for: what is recorded has to fit into memory.
+const ROUND_SECONDS: f64 = 60.0;
+/// Seconds of chaos, unless told otherwise.
+const CHAOS_SECONDS: f64 = 120.0;
+
+/// Some three times what fits.
+const CHAOS_SHAPE: (u32, Lens, u64) = (
+    60_000,
+    Lens {
+        min: 100,
+        max: 5_000,
+    },
+    32 << 20,
+);
 
 /// Of a round with another release: everything fits, so that no hit is lost but by it.
 const UPGRADE_SHAPE: (u32, Lens, u64) = (
@@ -268,24 +337,29 @@ const SHAPES: [(u32, Lens, u64); 7] = [
 impl Wish {
     /// The rounds.
     pub fn rounds(&self) -> Vec<RoundPlan> {
-        let count = self
-            .rounds
-            .unwrap_or(self.operations.div_ceil(ROUND_OPERATIONS))
-            .max(1);
-        let round = |at| self.round(self.seed + at, self.operations / count);
+        let seconds = self.seconds.or(self.chaos.then_some(CHAOS_SECONDS));
+        let usual = match seconds {
+            Some(seconds) => (seconds / ROUND_SECONDS).ceil() as u64,
+            None => self.operations.div_ceil(ROUND_OPERATIONS),
+        };
+        let count = self.rounds.unwrap_or(usual).max(1);
+        let seconds = seconds.map(|seconds| seconds / count as f64);
+        let round = |at| self.round(self.seed + at, self.operations / count, seconds);
         (0..count).map(round).collect()
     }
 
-    fn round(&self, seed: u64, operations: u64) -> RoundPlan {
+    fn round(&self, seed: u64, operations: u64, seconds: Option<f64>) -> RoundPlan {
         let mut rng = SmallRng::seed_from_u64(seed);
         // Neighbouring seeds have different shapes.
         let shape = match self.previous {
             Some(_) => UPGRADE_SHAPE,
+            None if self.chaos => CHAOS_SHAPE,
             None => SHAPES[(seed % SHAPES.len() as u64) as usize],
         };
         let mode = match self.mode.as_deref() {
             Some("R=1") => "R=1",
             Some(_) => "R=3.2",
+            None if self.chaos => "R=3.2",
             None => ["R=3.2", "R=3.2", "R=3.2", "R=3.2", "R=1"]
                 .choose(&mut rng)
                 .copied()
@@ -294,17 +368,27 @@ impl Wish {
         let mut faults: Vec<Fault> = Fault::ALL
             .iter()
             .copied()
-            .filter(|_| rng.random_bool(0.5))
+            .filter(|_| rng.random_bool(0.5) || self.chaos)
             .collect();
         if mode == "R=1" {
             // The only copy has nobody to take over from it.
-            faults.retain(|fault| !matches!(fault, Fault::Kill | Fault::Restart));
+            faults.retain(|fault| !fault.is_of_three());
         }
         if self.previous.is_some() {
             // What clients notice is to be the upgrade's alone.
             faults.clear();
         }
         let clients = rng.random_range(4..=10);
+        let mut faults = self.faults.clone().unwrap_or(faults);
+        // A cell keeps its configuration in one place: etcd, or a directory.
+        let is_in_etcd = match faults.contains(&Fault::DiskFull) {
+            true => seed.is_multiple_of(2),
+            false => true,
+        };
+        faults.retain(|fault| match fault {
+            Fault::DiskFull => !is_in_etcd || !faults_of_etcd(self.faults.as_deref()),
+            fault => is_in_etcd || !fault.is_of_etcd(),
+        });
         let carriers = (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec());
         // One of each release by each way.
         let clients = match self.previous {
@@ -314,16 +398,24 @@ impl Wish {
         RoundPlan {
             seed,
             operations,
+            seconds,
+            chaos: self.chaos,
+            overlap: self.overlap.max(1),
             mode,
             memory: self.memory.unwrap_or(shape.2),
             keys: self.keys.unwrap_or(shape.0),
             value_len: self.value_len.unwrap_or(shape.1),
             clients: self.clients.unwrap_or(clients),
             carriers,
-            faults: self.faults.clone().unwrap_or(faults),
+            faults,
             previous: self.previous.clone(),
         }
     }
+}
+
+/// Whether any of those wished for needs etcd; all are, unless some are named.
+fn faults_of_etcd(wished: Option<&[Fault]>) -> bool {
+    wished.is_none_or(|faults| faults.iter().any(|fault| fault.is_of_etcd()))
 }
 
 impl RoundPlan {
@@ -332,6 +424,42 @@ impl RoundPlan {
         match self.carriers.contains(&CarrierKind::Gateway) {
             true => (self.keys / 10).clamp(2, 20),
             false => 0,
+        }
+    }
+
+    /// Everything fits, several times.
+    fn fits(&self) -> bool {
+        u64::from(self.keys) * self.value_len.max as u64 * 4 < self.memory
+    }
+
+    /// What holds while it is recorded.
+    pub fn promise(&self) -> Promise {
+        let loses_nothing = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::Kill
+                    | Fault::Restart
+                    | Fault::Move
+                    | Fault::Upgrade
+                    | Fault::Drain
+                    | Fault::EtcdKill
+                    | Fault::EtcdStop
+                    | Fault::DiskFull
+            )
+        };
+        let is_restarted =
+            !self.faults.contains(&Fault::Kill) || self.faults.contains(&Fault::Restart);
+        match self.overlap {
+            0 | 1
+                if self.mode == "R=3.2"
+                    && self.fits()
+                    && is_restarted
+                    && self.faults.iter().all(loses_nothing) =>
+            {
+                Promise::Kept
+            }
+            0 | 1 => Promise::Fresh,
+            _ => Promise::Weakened,
         }
     }
 
@@ -349,14 +477,22 @@ impl RoundPlan {
             true => "none".to_owned(),
             false => names(&self.faults),
         };
+        let length = match self.seconds {
+            Some(seconds) => format!("--seconds {seconds}"),
+            None => format!("--operations {}", self.operations),
+        };
+        let chaos = if self.chaos { "--chaos " } else { "" };
+        let overlap = match self.overlap {
+            0 | 1 => String::new(),
+            count => format!("--overlap {count} "),
+        };
         let previous = self.previous.as_ref().map_or_else(String::new, |previous| {
             format!(" --previous {}", previous.display())
         });
         format!(
-            "trefoil histories --seed {} --rounds 1 --operations {} --mode {} --memory {} \
+            "trefoil histories {chaos}{overlap}--seed {} --rounds 1 {length} --mode {} --memory {} \
              --keys {} --value-len {} --clients {} --carriers {} --faults {faults}",
             self.seed,
-            self.operations,
             self.mode,
             self.memory,
             self.keys,
@@ -396,6 +532,48 @@ mod tests {
     }
 
     #[test]
+    fn chaos_is_drawn_in_rounds_of_a_minute_each_with_one_store() {
+        let wish = Wish {
+            chaos: true,
+            seconds: Some(150.0),
+            seed: 4,
+            ..Wish::default()
+        };
+        let rounds = wish.rounds();
+        assert_eq!(rounds.len(), 3);
+        for round in &rounds {
+            let has = |fault| round.faults.contains(&fault);
+            assert_eq!(round.mode, "R=3.2");
+            assert!(has(Fault::Kill) && has(Fault::Drain) && has(Fault::Network));
+            assert_ne!(has(Fault::DiskFull), has(Fault::EtcdKill), "{round:?}");
+            assert!(
+                round.command().contains("--chaos --seed"),
+                "{}",
+                round.command()
+            );
+            assert!(
+                round.command().contains("--seconds 50"),
+                "{}",
+                round.command()
+            );
+            // What a command names is what it does.
+            let again = Wish {
+                faults: Some(round.faults.clone()),
+                seed: round.seed,
+                rounds: Some(1),
+                seconds: round.seconds,
+                ..wish.clone()
+            };
+            assert_eq!(again.rounds()[0].command(), round.command());
+        }
+        let alone = Wish {
+            faults: Some(vec![Fault::DiskFull]),
+            ..wish
+        };
+        assert!(alone.rounds().iter().all(|r| r.faults == [Fault::DiskFull]));
+    }
+
+    #[test]
     fn a_round_with_another_release_has_nothing_else_go_wrong() {
         let wish = Wish {
             operations: 500_000,
@@ -412,6 +590,11 @@ mod tests {
                 "{command}"
             );
         }
+        let beside = Fault::ALL.iter().filter(|fault| fault.is_beside_upgrades());
+        assert_eq!(
+            names(&beside.copied().collect::<Vec<_>>()),
+            "client-kill,memory"
+        );
     }
 
     #[test]

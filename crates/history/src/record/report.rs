@@ -1,10 +1,11 @@
 //! Many rounds, and what came of them.
 
 use super::RecordError;
+use super::means;
 use super::plan::{CarrierKind, Fault, RoundPlan, Wish};
 use super::round::{Recorded, run};
 use super::upgrade::UpgradeFigures;
-use crate::check::{Findings, Rule, Violation, check};
+use crate::check::{Findings, Promise, Rule, Violation, check_for};
 use crate::damage::damage;
 use crate::event::{Event, Kind, Outcome};
 use crate::text::show_event;
@@ -39,8 +40,20 @@ pub struct HistoriesReport {
     pub outcomes: BTreeMap<String, u64>,
     /// What went wrong on purpose.
     pub faults: BTreeMap<Fault, u64>,
+    /// Faults that were wished for and that this machine cannot do, with the reason.
+    pub skipped: Vec<String>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
+    /// Orders that were refused: the configuration could not be changed meanwhile, or the
+    /// successor was too slow.
+    pub refused: u64,
+    /// Orders that were being carried out when their round was over.
+    pub unfinished: u64,
+    /// Values that had to leave for others: memory was full.
+    pub evictions: u64,
+    /// What was seen against rules that were not promised, because more than one backend
+    /// was away at a time.
+    pub void: BTreeMap<Rule, usize>,
     /// What came of another release's taking over and giving back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upgrades: Option<UpgradeFigures>,
@@ -72,7 +85,8 @@ impl HistoriesReport {
 
     fn add(&mut self, plan: &RoundPlan, recorded: Recorded) {
         let begin = std::time::Instant::now();
-        let findings = check(&recorded.events);
+        let promise = plan.promise();
+        let findings = check_for(&recorded.events, promise);
         self.checking_s += begin.elapsed().as_secs_f64();
         self.recording_s += recorded.seconds;
         self.rounds += 1;
@@ -88,6 +102,12 @@ impl HistoriesReport {
             *self.outcomes.entry(name).or_default() += count;
         }
         self.recoveries += recorded.recoveries;
+        self.refused += recorded.refused;
+        self.unfinished += recorded.unfinished;
+        self.evictions += recorded.evictions;
+        for (rule, count) in &findings.void {
+            *self.void.entry(*rule).or_default() += count;
+        }
         if let Some(upgraded) = recorded.upgraded {
             let mut figures = UpgradeFigures::default();
             figures.add(upgraded, &recorded.events);
@@ -107,7 +127,7 @@ impl HistoriesReport {
         for violation in &findings.violations {
             *self.violations.entry(violation.rule).or_default() += 1;
         }
-        if findings.violations.is_empty() {
+        if findings.violations.is_empty() && promise != Promise::Weakened {
             let damaged = damage(&recorded.events, DAMAGES, plan.seed);
             self.damages += damaged.count();
             self.damages_noticed += damaged.noticed();
@@ -150,12 +170,28 @@ impl HistoriesReport {
             .map(|(name, n)| (name.to_string(), *n as u64));
         let _ = writeln!(text, "operations  {}", list(outcomes.collect()));
         let _ = writeln!(text, "carriers    {}", list(carriers.collect()));
-        let recoveries = self.recoveries;
+        let (recoveries, refused) = (self.recoveries, self.refused);
+        let unfinished = self.unfinished;
         let faults = list(faults.collect());
-        let _ = writeln!(text, "faults      {faults}; {recoveries} recoveries");
+        let _ = writeln!(
+            text,
+            "faults      {faults}; {recoveries} recoveries, {refused} orders refused, {unfinished} unfinished"
+        );
         if let Some(upgrades) = &self.upgrades {
             let _ = writeln!(text, "upgrades    {}", upgrades.text());
         }
+        for skipped in &self.skipped {
+            let _ = writeln!(text, "SKIPPED     {skipped}");
+        }
+        if !self.void.is_empty() {
+            let void = self
+                .void
+                .iter()
+                .map(|(rule, n)| (rule.to_string(), *n as u64));
+            let void = list(void.collect());
+            let _ = writeln!(text, "void        {void}: two backends were away at a time");
+        }
+        let _ = writeln!(text, "memory      {} values had to leave", self.evictions);
         let _ = writeln!(
             text,
             "checked     {} hits held against something older; {} of {} damages to good histories noticed",
@@ -187,7 +223,11 @@ pub fn histories(
     progress: &mut dyn FnMut(&str),
 ) -> Result<HistoriesReport, RecordError> {
     let mut report = HistoriesReport::default();
-    let rounds = wish.rounds();
+    let mut rounds = wish.rounds();
+    report.skipped = means::without_what_cannot_be_done(&mut rounds);
+    for skipped in &report.skipped {
+        progress(&format!("SKIPPED: {skipped}"));
+    }
     for (at, plan) in rounds.iter().enumerate() {
         progress(&format!(
             "round {} of {}: {}",

@@ -1,13 +1,14 @@
 //! One round: a fresh cell, clients at work, faults, and all that was logged.
 
 use super::RecordError;
-use super::faults::Faults;
+use super::faults::{Faults, Network, SmallDisk};
 use super::plan::{CarrierKind, Fault, RoundPlan};
 use super::upgrade::{Programs, Release, Upgraded, Upgrades};
-use super::worker::{WORKER_COMMAND, WorkerPlan};
+use super::worker::{WORKER_COMMAND, WorkerPlan, filled_file};
 use crate::event::Event;
 use crate::log::{LogReader, RECORD_LEN};
 use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use trefoil_bench::server::{Door, Server, ServerOptions};
 use trefoil_client::Cell;
+use trefoil_ports::EtcdProcess;
 
 /// Between two looks at how far the workers are.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
@@ -26,6 +28,12 @@ const PROGRESS_PATIENCE: Duration = Duration::from_secs(30);
 const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Clients that a counter's value can name.
 const CLIENTS_MAX: u32 = 4_000;
+/// Share of the operations after which a backend may be killed: memory is full by then.
+const FULL_AFTER: f64 = 0.4;
+/// Who flushes and loses, among the events: no client.
+pub(super) const NOBODY: u32 = 0;
+/// Lines of the cell's log that are shown with a trouble.
+const LOG_LINES: usize = 12;
 
 /// What a round has left.
 pub(super) struct Recorded {
@@ -36,6 +44,12 @@ pub(super) struct Recorded {
     pub faults: BTreeMap<Fault, u64>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
+    /// Orders that were refused while the configuration could not be changed.
+    pub refused: u64,
+    /// Orders that were being carried out when the round was over.
+    pub unfinished: u64,
+    /// Values that had to leave for others, at the backends that are there in the end.
+    pub evictions: u64,
     /// Of a round with another release.
     pub upgraded: Option<Upgraded>,
     /// What went wrong and should not have.
@@ -50,66 +64,120 @@ struct Worker {
     log: PathBuf,
 }
 
-/// A round under way; also what faults are done to.
+/// What a backend says of itself, of which this needs little.
+pub(super) struct Standing {
+    pub pid: u32,
+    /// It votes for all of its shards, after it had lost its memory.
+    pub votes: bool,
+    /// And it has what was written meanwhile.
+    pub has_recovered: bool,
+    pub shards_lost: u32,
+    pub lease_left_ms: u64,
+    evictions: u64,
+}
+
+/// A round under way; also what faults are done to. The order of the fields is the one in
+/// which they go: whatever uses a thing before it.
 pub(super) struct Round<'a> {
     pub plan: &'a RoundPlan,
-    pub server: Server,
     pub cell: Cell,
     pub rng: SmallRng,
+    /// The backends' processes, by number.
+    pub pids: Vec<u32>,
+    /// Flushes.
+    pub events: Vec<Event>,
+    /// Orders that were refused.
+    pub refused: u64,
+    /// The program that backends run is the copy.
+    pub is_upgraded: bool,
+    /// What keeps the configuration is away.
+    pub store_is_away: bool,
+    /// Backends that are away, as far as they are one each.
+    pub away: Vec<usize>,
+    /// So many things that take a backend are under way.
+    pub backends_away: usize,
+    /// One of the backends stands still.
+    pub is_any_stopped: bool,
+    is_full: bool,
+    numbers: u32,
     programs: Programs<'a>,
-    dir: TempDir,
     /// One of each release.
     gateways: Vec<(Release, Door)>,
     workers: Vec<Worker>,
     ended: Vec<PathBuf>,
     carriers: BTreeMap<u32, CarrierKind>,
     next_client: u32,
+    server: Server,
+    pub etcd: Option<EtcdProcess>,
+    pub network: Option<Network>,
+    disk: Option<SmallDisk>,
+    dir: TempDir,
 }
 
 /// Runs a round.
 pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordError> {
     let begin = Instant::now();
     let mut round = Round::start(program, plan)?;
-    let mut faults = Faults::new(plan);
     let first = Release::first(plan.seed);
     let mut upgrades = Upgrades::new(round.programs, first);
     let mut troubles = Vec::new();
+    if plan.chaos {
+        round.await_filled(&mut troubles);
+    }
+    let mut faults = Faults::new(plan);
+    let began = Instant::now();
     let mut last = (0, Instant::now());
     loop {
         std::thread::sleep(LOOK_PERIOD);
         let done = round.operations();
-        let moves = upgrades
-            .as_ref()
-            .is_some_and(|upgrades| !upgrades.is_over());
-        if done >= plan.operations && !moves {
-            break;
-        }
+        let share = match plan.seconds {
+            Some(seconds) => began.elapsed().as_secs_f64() / seconds,
+            None => done as f64 / plan.operations.max(1) as f64,
+        };
         if done > last.0 {
             last = (done, Instant::now());
         } else if last.1.elapsed() > PROGRESS_PATIENCE {
             troubles.push(format!("no operation has ended for {PROGRESS_PATIENCE:?}"));
             break;
         }
-        let share = done as f64 / plan.operations.max(1) as f64;
-        faults.step(&mut round, share)?;
+        round.is_full |= plan.chaos || share > FULL_AFTER;
+        match share < 1.0 {
+            true => faults.step(&mut round)?,
+            // What is away comes back while clients work, or it never does.
+            false => faults.go_on(&mut round),
+        }
         if let Some(upgrades) = &mut upgrades {
             upgrades.step(&mut round, share)?;
+        }
+        // Each order is carried out while clients work, too.
+        if share >= 1.0 && faults.is_calm() && upgrades.as_ref().is_none_or(Upgrades::is_over) {
+            break;
         }
         round.look_after_workers(&mut troubles);
     }
     round.check_servers(&faults, &mut troubles);
-    troubles.extend(faults.trouble().cloned());
+    troubles.extend_from_slice(faults.troubles());
     let upgrades = upgrades.as_ref();
     troubles.extend(upgrades.and_then(|upgrades| upgrades.trouble().cloned()));
     let upgraded = upgrades.and_then(Upgrades::done);
-    let recoveries = faults.recoveries();
-    faults.end();
-    let (events, carriers) = round.end(faults.events(), &mut troubles)?;
+    let evictions = round.standings().into_iter().flatten();
+    let evictions = evictions.map(|standing| standing.evictions).sum();
+    if !troubles.is_empty() {
+        troubles.extend(round.log_tail());
+    }
+    let (refused, losses) = (round.refused, faults.losses());
+    let unfinished = faults.unfinished();
+    let (counts, recoveries) = (faults.counts(), faults.recoveries());
+    drop(faults);
+    let (events, carriers) = round.end(losses, &mut troubles)?;
     Ok(Recorded {
         events,
         carriers,
-        faults: faults.counts(),
+        faults: counts,
         recoveries,
+        refused,
+        unfinished,
+        evictions,
         upgraded,
         troubles,
         seconds: begin.elapsed().as_secs_f64(),
@@ -122,20 +190,50 @@ impl<'a> Round<'a> {
             .prefix("trefoil-histories-")
             .tempdir()
             .map_err(RecordError::doing("making a folder for the logs"))?;
+        let has = |fault| plan.faults.contains(&fault);
+        let cell_dir = dir.path().join("cell");
+        let disk = match has(Fault::DiskFull) {
+            true => Some(SmallDisk::mount(&cell_dir).map_err(RecordError::Course)?),
+            false => None,
+        };
+        let network = match has(Fault::Network) {
+            true => Some(Network::new().map_err(RecordError::Course)?),
+            false => None,
+        };
+        let etcd = match plan.faults.iter().any(|fault| fault.is_of_etcd()) {
+            true => Some(
+                EtcdProcess::start(&dir.path().join("etcd"), None)
+                    .map_err(RecordError::doing("starting etcd"))?,
+            ),
+            false => None,
+        };
         let programs = Programs {
             present: program,
             previous: plan.previous.as_deref(),
         };
+        let restart = match has(Fault::Restart) {
+            true => "always",
+            false => "never",
+        };
         // As often as may be: what it does to keys is to be in the histories.
-        let mut more = vec!["--repair-interval", "1s"];
+        let mut more = vec!["--repair-interval", "1s", "--restart", restart];
         if plan.previous.is_some() {
-            more.extend(["--backends", "3", "--spares", "1"]);
+            more.extend(["--backends", "3"]);
+        }
+        if plan.previous.is_some() || has(Fault::Drain) {
+            more.extend(["--spares", "1"]);
+        }
+        let store = etcd
+            .as_ref()
+            .map(|etcd| format!("etcd://{}/cell", etcd.host()));
+        if let Some(store) = &store {
+            more.extend(["--store", store]);
         }
         let first = programs.of(Release::first(plan.seed));
         let server = Server::start(&ServerOptions {
             processes: true,
-            is_silent: true,
-            dir: Some(dir.path().join("cell")),
+            log: Some(dir.path().join("log")),
+            dir: Some(cell_dir),
             more: more.into_iter().map(str::to_owned).collect(),
             ..ServerOptions::new(first, plan.mode, plan.memory)
         })?;
@@ -144,6 +242,16 @@ impl<'a> Round<'a> {
             plan,
             cell,
             rng: SmallRng::seed_from_u64(plan.seed ^ 0x51D),
+            pids: server.pids.clone(),
+            events: Vec::new(),
+            refused: 0,
+            is_upgraded: false,
+            store_is_away: false,
+            away: Vec::new(),
+            backends_away: 0,
+            is_any_stopped: false,
+            is_full: false,
+            numbers: 0,
             programs,
             gateways: Vec::new(),
             workers: Vec::new(),
@@ -151,18 +259,23 @@ impl<'a> Round<'a> {
             carriers: BTreeMap::new(),
             next_client: 1,
             server,
+            etcd,
+            network,
+            disk,
             dir,
         };
         if plan.carriers.contains(&CarrierKind::Gateway) {
             round.restart_gateway()?;
         }
+        let count = plan.clients as u32;
         for at in 0..plan.clients {
             let carriers = plan.carriers.len();
-            let release = match at / carriers % 2 {
-                0 => Release::Present,
-                _ => Release::Previous,
+            let release = match (plan.previous.is_some(), at / carriers % 2) {
+                (true, 1) => Release::Previous,
+                _ => Release::Present,
             };
-            round.start_worker(plan.carriers[at % carriers], release)?;
+            let fill = plan.chaos.then_some((at as u32, count));
+            round.start_worker(plan.carriers[at % carriers], release, fill)?;
         }
         Ok(round)
     }
@@ -171,8 +284,87 @@ impl<'a> Round<'a> {
         self.programs.present
     }
 
+    /// Where the cell is found.
+    pub(super) fn address(&self) -> &str {
+        &self.server.address
+    }
+
     pub(super) fn cell_dir(&self) -> PathBuf {
         self.dir.path().join("cell")
+    }
+
+    /// The cell's configuration is on a small disk of its own.
+    pub(super) fn has_small_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+
+    pub(super) fn has_gateway(&self) -> bool {
+        !self.gateways.is_empty()
+    }
+
+    /// Memory is full: a backend that is killed now loses what counts.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Of something that no client does.
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// One that works.
+    pub(super) fn draw_backend(&mut self) -> Option<usize> {
+        let works = (0..self.pids.len()).filter(|number| !self.away.contains(number));
+        let works: Vec<usize> = works.collect();
+        works.choose(&mut self.rng).copied()
+    }
+
+    /// What each backend says of itself; nothing if it says nothing.
+    fn standings(&self) -> Vec<Option<Standing>> {
+        let standing = |stats: trefoil_client::BackendStats| {
+            let stats = stats.stats.ok()?;
+            let member = stats.members.first()?;
+            let recovery = member.recovery.as_ref();
+            Some(Standing {
+                pid: stats.process.as_ref().map_or(0, |process| process.pid),
+                votes: recovery.is_some_and(|recovery| recovery.shards_left == 0),
+                has_recovered: recovery.is_some_and(|recovery| recovery.done),
+                shards_lost: recovery.map_or(0, |recovery| recovery.shards_lost),
+                lease_left_ms: member.lease_left_ms,
+                evictions: member.evictions.map_or(0, |evictions| evictions.capacity),
+            })
+        };
+        self.cell.stats().into_iter().map(standing).collect()
+    }
+
+    /// What a backend says of itself.
+    pub(super) fn standing(&self, backend: usize) -> Option<Standing> {
+        self.standings().into_iter().nth(backend).flatten()
+    }
+
+    /// Whoever serves now is a process of the plan.
+    pub(super) fn note_pids(&mut self) {
+        for (number, standing) in self.standings().into_iter().enumerate() {
+            if let (Some(standing), Some(pid)) = (standing, self.pids.get_mut(number)) {
+                *pid = standing.pid;
+            }
+        }
+    }
+
+    /// Backends that are other processes than they should be: they have died.
+    pub(super) fn deaths(&mut self) -> Vec<String> {
+        let mut deaths = Vec::new();
+        for (number, standing) in self.standings().into_iter().enumerate() {
+            let (Some(standing), Some(pid)) = (standing, self.pids.get_mut(number)) else {
+                continue;
+            };
+            if standing.pid != *pid {
+                deaths.push(format!("backend {number} has died by itself"));
+                *pid = standing.pid;
+            }
+        }
+        deaths
     }
 
     fn gateway_file(&self, release: Release) -> PathBuf {
@@ -196,7 +388,11 @@ impl<'a> Round<'a> {
     }
 
     fn start_gateway(&mut self, release: Release) -> Result<(), RecordError> {
-        let door = Door::start(self.programs.of(release), &self.server.address, None)?;
+        let (program, address) = (self.programs.of(release), &self.server.address);
+        let door = match &self.network {
+            Some(_) => Door::start_at(program, address, Network::HOST)?,
+            None => Door::start(program, address, None)?,
+        };
         let address = door
             .memcached
             .ok_or_else(|| RecordError::Course("the gateway has no memcached door".to_owned()))?;
@@ -209,7 +405,12 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    fn start_worker(&mut self, carrier: CarrierKind, release: Release) -> Result<(), RecordError> {
+    fn start_worker(
+        &mut self,
+        carrier: CarrierKind,
+        release: Release,
+        fill: Option<(u32, u32)>,
+    ) -> Result<(), RecordError> {
         let client = self.next_client;
         self.next_client += 1;
         let log = self.dir.path().join(format!("client-{client}"));
@@ -228,10 +429,16 @@ impl<'a> Round<'a> {
             counters: self.plan.counters(),
             value_len: self.plan.value_len,
             clock_offset_ms: self.plan.clock_offset_ms(&mut self.rng),
+            fill,
         };
         let text = serde_json::to_string(&plan)
             .map_err(|e| RecordError::Course(format!("a worker's plan: {e}")))?;
-        let mut child = Command::new(self.programs.of(release))
+        let program = self.programs.of(release);
+        let mut command = match &self.network {
+            Some(network) if carrier == CarrierKind::Gateway => network.command(program),
+            _ => Command::new(program),
+        };
+        let mut child = command
             .arg(WORKER_COMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -261,8 +468,24 @@ impl<'a> Round<'a> {
         let _ = worker.child.wait();
         self.ended.push(worker.log);
         let carrier = self.carriers[&worker.client];
-        self.start_worker(carrier, worker.release)?;
+        self.start_worker(carrier, worker.release, None)?;
         Ok(true)
+    }
+
+    /// Waits until every client has written its share of the keys.
+    fn await_filled(&mut self, troubles: &mut Vec<String>) {
+        let mut last = (0, Instant::now());
+        while !self.workers.iter().all(|w| filled_file(&w.log).exists()) {
+            std::thread::sleep(LOOK_PERIOD);
+            let done = self.operations();
+            if done > last.0 {
+                last = (done, Instant::now());
+            } else if last.1.elapsed() > PROGRESS_PATIENCE {
+                troubles.push("the keys could not be written".to_owned());
+                return;
+            }
+            self.look_after_workers(troubles);
+        }
     }
 
     /// About as many as have been logged: a mutation has two records.
@@ -291,10 +514,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn check_servers(&self, faults: &Faults, troubles: &mut Vec<String>) {
-        for (number, pid) in self.server.pids.iter().enumerate() {
-            if faults.killed() != Some(number) && !is_running(*pid) {
-                troubles.push(format!("backend {number} has died by itself"));
+    fn check_servers(&mut self, faults: &Faults, troubles: &mut Vec<String>) {
+        if faults.is_calm() && faults.unfinished() == 0 {
+            troubles.extend(self.deaths());
+            let is_dead = |number: &usize| !self.away.contains(number);
+            let silent = self.standings().into_iter().enumerate();
+            let silent = silent.filter_map(|(number, s)| s.is_none().then_some(number));
+            for number in silent.filter(is_dead) {
+                troubles.push(format!("backend {number} does not answer in the end"));
             }
         }
         if self.gateways.iter().any(|(_, door)| !is_running(door.pid)) {
@@ -302,10 +529,19 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// The end of what the cell has logged.
+    fn log_tail(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(LOG_LINES);
+        let line = |line: &&str| format!("the cell's log: {line}");
+        lines[from..].iter().map(line).collect()
+    }
+
     /// Ends the clients, then the servers, and reads the logs.
     fn end(
         mut self,
-        mut events: Vec<Event>,
+        losses: Vec<Event>,
         troubles: &mut Vec<String>,
     ) -> Result<(Vec<Event>, BTreeMap<u32, CarrierKind>), RecordError> {
         for worker in &mut self.workers {
@@ -324,6 +560,8 @@ impl<'a> Round<'a> {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
+        let mut events = std::mem::take(&mut self.events);
+        events.extend(losses);
         let running = self.workers.iter().map(|worker| &worker.log);
         for log in running.chain(&self.ended) {
             match LogReader::read(log) {

@@ -191,7 +191,7 @@ impl Upgrades {
         let child = Command::new(self.programs().of(by))
             .arg("cell")
             .args(&self.orders[self.next].arguments)
-            .args(["--cell", &round.server.address])
+            .args(["--cell", round.address()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -215,7 +215,7 @@ impl Upgrades {
         for answer in round.cell.stats() {
             let number = answer.number as usize;
             let process = answer.stats.ok().and_then(|stats| stats.process);
-            let (Some(process), Some(known)) = (process, round.server.pids.get_mut(number)) else {
+            let (Some(process), Some(known)) = (process, round.pids.get_mut(number)) else {
                 let why = format!("{}: backend {number} does not answer", self.named());
                 self.trouble = Some(why);
                 continue;

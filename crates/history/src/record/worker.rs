@@ -16,7 +16,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trefoil_client::FillTicket;
 use trefoil_layout::Version;
 
@@ -30,6 +30,8 @@ const MANY_MAX: usize = 40;
 const HOT_KEYS: u32 = 8;
 /// After an operation that failed, not to fill the log with failures.
 const FAILURE_PAUSE: Duration = Duration::from_millis(5);
+/// How long the cell may not be found.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a worker is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,6 +48,13 @@ pub(super) struct WorkerPlan {
     pub counters: u32,
     pub value_len: Lens,
     pub clock_offset_ms: i64,
+    /// Writes its share of all keys first: its number among so many.
+    pub fill: Option<(u32, u32)>,
+}
+
+/// Beside a worker's log once it has written its share of the keys.
+pub(super) fn filled_file(log: &std::path::Path) -> PathBuf {
+    log.with_extension("filled")
 }
 
 /// What a lookup found.
@@ -166,7 +175,7 @@ pub fn run_worker() -> Result<(), RecordError> {
     });
     let path: Box<dyn Path> = match plan.carrier {
         CarrierKind::Gateway => Box::new(Memcached::new(plan.gateway.clone())),
-        _ => Box::new(Native::connect(&plan)?),
+        _ => Box::new(connect(&plan, &stop)?),
     };
     let log = LogWriter::create(&plan.log).map_err(RecordError::doing("making a worker's log"))?;
     let mut worker = Worker {
@@ -177,13 +186,27 @@ pub fn run_worker() -> Result<(), RecordError> {
         path,
         log,
     };
-    let mut result = Ok(());
+    let mut result = worker.fill(&stop);
     while !stop.load(Ordering::Relaxed) && result.is_ok() {
         result = worker.step();
     }
     result
         .and_then(|()| worker.log.flush())
         .map_err(RecordError::doing("writing a worker's log"))
+}
+
+/// What keeps the configuration may be away at the moment.
+fn connect(plan: &WorkerPlan, stop: &AtomicBool) -> Result<Native, RecordError> {
+    let begin = Instant::now();
+    loop {
+        match Native::connect(plan) {
+            Ok(native) => return Ok(native),
+            Err(error) if begin.elapsed() > CONNECT_PATIENCE || stop.load(Ordering::Relaxed) => {
+                return Err(error);
+            }
+            Err(_) => std::thread::sleep(FAILURE_PAUSE),
+        }
+    }
 }
 
 struct Worker {
@@ -198,6 +221,23 @@ struct Worker {
 type Logged<T> = std::io::Result<T>;
 
 impl Worker {
+    /// Writes its share of the keys.
+    fn fill(&mut self, stop: &AtomicBool) -> Logged<()> {
+        let Some((index, count)) = self.plan.fill else {
+            return Ok(());
+        };
+        for number in (index..self.plan.keys).step_by(count.max(1) as usize) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            self.set(Key {
+                number,
+                is_counter: false,
+            })?;
+        }
+        std::fs::write(filled_file(&self.plan.log), "")
+    }
+
     fn step(&mut self) -> Logged<()> {
         let is_gateway = self.plan.carrier == CarrierKind::Gateway;
         let counters = self.plan.counters;

@@ -10,6 +10,15 @@ pub(crate) struct HistoriesArgs {
     /// Operations of all rounds together
     #[arg(long, default_value_t = 1_000_000)]
     pub operations: u64,
+    /// Full memory, and everything that can be done to a cell, in rounds of a minute
+    #[arg(long)]
+    pub chaos: bool,
+    /// Seconds of all rounds together, in the place of operations [default: 120 with --chaos]
+    #[arg(long, value_name = "SECONDS", conflicts_with = "operations")]
+    pub seconds: Option<f64>,
+    /// Backends that may be away at a time; above 1 less is promised, and less is checked
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub overlap: usize,
     /// First round's seed; what is not given below is drawn from it
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -31,14 +40,14 @@ pub(crate) struct HistoriesArgs {
     /// How clients reach the cell: rings, message, rpc, gateway [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
     pub carriers: Option<Vec<CarrierKind>>,
-    /// What goes wrong: kill, restart, stop, skew, flush, client-kill, gateway-restart, memory; or none
+    /// What goes wrong: kill, restart, stop, skew, flush, client-kill, gateway-restart, memory, move, upgrade, drain, etcd-kill, etcd-stop, disk-full, network; or none
     #[arg(long, value_name = "NAME[,…]", value_parser = faults)]
     pub faults: Option<Faults>,
     /// R=1 or R=3.2
     #[arg(long)]
     pub mode: Option<String>,
     /// Program of another release: backends move to it and back, clients and gateways are of both
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "chaos")]
     pub previous: Option<PathBuf>,
     /// Machine-readable
     #[arg(long)]

@@ -131,3 +131,62 @@ fn comparisons_of_the_linked_store_that_make_no_sense_are_usage_errors() {
         assert!(!said.is_empty(), "{wrong:?}");
     }
 }
+
+/// Five backends of a full cell are killed in turn, each recovered before the next; then
+/// two at a time, which has to show in the same count.
+#[test]
+fn what_is_lost_when_backends_of_a_full_cell_are_killed_is_counted() {
+    let kills = |more: &[&str]| {
+        let mut args = vec!["bench", "scenario", "kills", "--quick", "--json"];
+        args.extend_from_slice(more);
+        // What must be shown needs a machine of its own: its exit code does not count.
+        let output = run(&args);
+        serde_json::from_slice::<Value>(&output.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", text(&output.stderr)))
+    };
+    let in_turn = kills(&["--kills", "3"]);
+    let sum = |json: &Value, name: &str| -> u64 {
+        let stretches = ["before", "during", "after", "swept"];
+        stretches
+            .iter()
+            .map(|s| json[s][name].as_u64().unwrap())
+            .sum()
+    };
+    assert_eq!(
+        sum(&in_turn, "stale") + sum(&in_turn, "wrong"),
+        0,
+        "{in_turn:#}"
+    );
+    assert_eq!(in_turn["recoveries"].as_array().unwrap().len(), 3);
+    assert!(sum(&in_turn, "owed") > 10_000, "{in_turn:#}");
+    // None, where nobody else takes the machine.
+    assert!(sum(&in_turn, "lost") < 100, "{in_turn:#}");
+    let at_once = kills(&["--overlap", "--kills", "1"]);
+    assert!(sum(&at_once, "lost") > 100, "{at_once:#}");
+}
+
+/// A minute of it is a stage of `make test`; here, that a run is what its options say.
+#[test]
+fn a_short_chaos_does_what_it_is_told_and_finds_nothing() {
+    let faults = "kill,restart,move,client-kill,memory";
+    let output = run(&[
+        "histories",
+        "--chaos",
+        "--seconds",
+        "8",
+        "--keys",
+        "20000",
+        "--clients",
+        "4",
+        "--faults",
+        faults,
+        "--json",
+    ]);
+    let json = parse(&output);
+    assert!(output.status.success(), "{json:#}");
+    assert_eq!(json["rounds"], 1, "{json:#}");
+    assert!(json["comparisons"].as_u64() > Some(1000), "{json:#}");
+    for unwished in ["stop", "drain", "etcd-kill", "network"] {
+        assert!(json["faults"][unwished].is_null(), "{json:#}");
+    }
+}

@@ -69,7 +69,7 @@ fn client(cell: &Cell, options: Options) -> Client {
 /// The generation of one key, as a client finds it.
 fn read(client: &mut Client, key: usize) -> Result<u32, String> {
     match client.get(format!("k{key}").as_bytes()) {
-        Ok(Lookup::Hit(hit)) => generation(key, &hit.value),
+        Ok(Lookup::Hit(hit)) => generation(key, hit.value),
         Ok(Lookup::Miss(reason)) => Err(format!("k{key} is missed: {reason:?}")),
         Err(error) => Err(format!("k{key}: {error}")),
     }

@@ -1,0 +1,61 @@
+//! A backend stands still for a while, shorter or longer than its lease, and goes on.
+
+use super::{Begun, Ongoing, signal};
+use crate::record::RecordError;
+use crate::record::round::Round;
+use rand::RngExt as _;
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// A lease is half a second.
+const STAY_MS: std::ops::Range<u64> = 50..1_500;
+
+struct Stopped {
+    backend: usize,
+    pid: u32,
+    until: Instant,
+    goes_on: bool,
+}
+
+pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
+    let Some(backend) = round.draw_backend() else {
+        return Ok(Begun::No);
+    };
+    let stay = Duration::from_millis(round.rng.random_range(STAY_MS));
+    let pid = round.pids[backend];
+    signal(pid, Signal::STOP);
+    Ok(Begun::Goes(Box::new(Stopped {
+        backend,
+        pid,
+        until: Instant::now() + stay,
+        goes_on: false,
+    })))
+}
+
+impl Ongoing for Stopped {
+    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+        if Instant::now() < self.until {
+            return Ok(false);
+        }
+        if !self.goes_on {
+            signal(self.pid, Signal::CONT);
+            self.goes_on = true;
+        }
+        let standing = round.standing(self.backend);
+        Ok(standing.is_some_and(|standing| standing.lease_left_ms > 0))
+    }
+
+    fn backend(&self) -> Option<usize> {
+        Some(self.backend)
+    }
+
+    fn hangs(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.pid, Signal::CONT);
+    }
+}
