@@ -98,7 +98,7 @@ impl Fetch<'_> {
         let begun = Instant::now();
         let from_replicas = match self.stage()? {
             Some(staged) => {
-                let copied = runtime.block_on(self.from_replicas());
+                let copied = runtime.block_on(self.copy_from_replicas());
                 match copied {
                     Ok(loaded) => return self.serve(staged, loaded, "the other replica", begun),
                     Err(why) => why,
@@ -170,7 +170,7 @@ impl Fetch<'_> {
     }
 
     /// Copies each shard from the other backend that holds it.
-    async fn from_replicas(&self) -> Result<Loaded, String> {
+    async fn copy_from_replicas(&self) -> Result<Loaded, String> {
         let mut loaded = Loaded::default();
         let shards = &self.member.store.config().shards;
         for local in 0..self.member.store.shard_count() {

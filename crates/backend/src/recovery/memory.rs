@@ -36,7 +36,10 @@ pub(crate) struct Memory {
 
 #[derive(Debug)]
 enum Is {
-    Untried { backend: u32, config: CellConfig },
+    Untried {
+        backend: u32,
+        config: Box<CellConfig>,
+    },
     Refused,
     Open(Box<Open>),
 }
@@ -61,7 +64,7 @@ pub(crate) enum Missed {
 impl Memory {
     /// Of a backend of this cell. Nothing is connected yet.
     pub(crate) fn new(config: &CellConfig, backend: u32) -> Self {
-        let config = config.clone();
+        let config = Box::new(config.clone());
         let is = Is::Untried { backend, config };
         Memory { is: Mutex::new(is) }
     }
