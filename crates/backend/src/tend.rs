@@ -67,15 +67,17 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
         // did not answer at that moment.
         let is_behind = state.behind.is_noticed();
         if elapsed >= MEMORY_PERIOD || is_behind && elapsed >= CATCH_UP_PAUSE {
-            // What is given back amid long messages is needed again at once, on top of what
-            // they take: more than the reserve.
-            if Instant::now() >= trim_at && !state.expects_long_messages() {
+            if Instant::now() >= trim_at {
                 trim_at = Instant::now() + TRIM_PERIOD;
-                let is_first = program.is_none();
-                program.get_or_insert_with(ProgramPages::find).give_back();
                 trefoil_region::return_free_blocks();
-                if is_first {
-                    state.bound.has_started();
+                // What of the program is given back amid long messages is needed again at
+                // once, on top of what they take: more than the reserve.
+                if !state.expects_long_messages() {
+                    let is_first = program.is_none();
+                    program.get_or_insert_with(ProgramPages::find).give_back();
+                    if is_first {
+                        state.bound.has_started();
+                    }
                 }
             }
             state.correct_memory();

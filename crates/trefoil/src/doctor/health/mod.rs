@@ -135,7 +135,10 @@ fn one(census: &Census, answered: &Answered) -> Vec<Finding> {
     let is_same_host = answered.boot_id == census.boot_id;
     // One without rings lacks room for them, and its memory is read all the same.
     let is_shared = !matches!(answered.carrier, "rpc" | "down");
-    if is_same_host && !answered.fabric_socket.is_empty() && !is_shared {
+    // Clients read nothing of a backend whose configuration they do not know: that is told
+    // as skew.
+    let is_known = answered.served_config_id <= census.config.config_id;
+    if is_same_host && is_known && !answered.fabric_socket.is_empty() && !is_shared {
         let why = answered
             .carrier_why
             .as_deref()
