@@ -46,7 +46,11 @@ pub fn resize(
         let begin = Instant::now();
         for size in SIZES {
             let size = size.to_string();
-            order(&options.program, address, &["resize", "--backends", &size])?;
+            order(
+                &options.program,
+                address,
+                &["resize", "--experimental", "--backends", &size],
+            )?;
         }
         Ok(begin.elapsed().as_secs_f64())
     };
