@@ -105,11 +105,6 @@ impl Poller {
                 self.sleep();
             }
         }
-        // What was sent before is answered, however late this thread had its turns: a mutation
-        // without an answer may or may not have happened.
-        for client in self.clients.drain(..) {
-            client.finish(&mut self.buffers);
-        }
     }
 
     /// Gives every client one turn; messages answered and not to be answered.

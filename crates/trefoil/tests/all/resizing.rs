@@ -163,7 +163,6 @@ fn resize(cell: &Cell, backends: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-#[ignore = "a key that is counted by CAS was found missing: resize is experimental"]
 fn one_copy_gets_more_backends_and_fewer_and_keeps_everything() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
@@ -181,7 +180,6 @@ fn one_copy_gets_more_backends_and_fewer_and_keeps_everything() {
 }
 
 #[test]
-#[ignore = "a key that is counted by CAS was found missing: resize is experimental"]
 fn three_copies_get_more_backends_and_fewer_and_keep_everything() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &THREE);
@@ -258,7 +256,6 @@ impl Resizing {
 }
 
 #[test]
-#[ignore = "a key that is counted by CAS was found missing: resize is experimental"]
 fn it_pauses_goes_on_and_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &THREE);
@@ -318,7 +315,6 @@ fn joiners(cell: &Cell) -> Vec<u32> {
 }
 
 #[test]
-#[ignore = "a key that is counted by CAS was found missing: resize is experimental"]
 fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &THREE);
@@ -357,7 +353,6 @@ fn who_dies_before_the_change_leaves_the_cell_as_it_was() {
 }
 
 #[test]
-#[ignore = "resize is experimental: it does not pass every time"]
 fn one_that_hangs_at_the_change_never_serves_again() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--mode", "R=1", "--backends", "2", "--memory", "64MiB"];
@@ -382,7 +377,6 @@ fn one_that_hangs_at_the_change_never_serves_again() {
 
 /// Steps by hand: whoever changes the cell goes away in the midst of the last one.
 #[test]
-#[ignore = "resize is experimental: it does not pass every time"]
 fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
@@ -457,7 +451,6 @@ fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
 
 /// More than fits, all the time: what is found is what was written last, or nothing.
 #[test]
-#[ignore = "resize is experimental: it does not pass every time"]
 fn a_full_cell_is_resized_and_nothing_old_comes_back() {
     const KEYS: usize = 40_000;
     let dir = tempfile::tempdir().unwrap();
