@@ -337,8 +337,10 @@ impl Mutate {
         match (failure, state.ack) {
             // What one copy of the message has done, another cannot undo.
             (_, AckState::Applied { .. } | AckState::Superseded { .. }) => {}
-            (SendFailure::NotSent, AckState::Open) => state.ack = AckState::Down,
-            (SendFailure::NotSent, _) => {}
+            (SendFailure::NotSent | SendFailure::Moving, AckState::Open) => {
+                state.ack = AckState::Down;
+            }
+            (SendFailure::NotSent | SendFailure::Moving, _) => {}
             (SendFailure::Lost, _) => state.ack = AckState::Lost,
         }
         self.advance();

@@ -46,4 +46,7 @@ pub enum SendFailure {
     NotSent,
     /// It may have reached the replica, or may still.
     Lost,
+    /// It was not sent: the replica is moving to another process, which takes it in a
+    /// moment.
+    Moving,
 }

@@ -221,6 +221,9 @@ pub enum CasState {
     Lost,
     /// Certainly not received; it is not sent there again.
     Down,
+    /// Nothing was done: it stands still, serves another configuration or is another
+    /// process in a moment, and may be asked again then.
+    PutOff,
 }
 
 impl CasState {
@@ -245,6 +248,9 @@ pub enum CasDecision {
     Open,
     /// Send it to this replica (its place in the order of asking).
     Ask(usize),
+    /// One holds it: send it to those that have put it off, in a moment. Giving it up would
+    /// take away one of two copies of what is expected.
+    Later,
     /// A quorum applied it, in one epoch.
     Stored,
     /// So many replicas refused it that it can never be seen.
@@ -274,7 +280,11 @@ pub fn decide_cas(states: &[CasState], quorum: usize) -> CasDecision {
     if together >= enough {
         return CasDecision::Stored;
     }
-    let refusals = states.iter().filter(|state| state.is_refusal()).count();
+    let count = |wanted: fn(&CasState) -> bool| states.iter().filter(|s| wanted(s)).count();
+    // Where nobody holds it, those that have put it off have left nothing: as if refused.
+    let put_off = count(|state| *state == CasState::PutOff);
+    let is_held = count(CasState::is_applied) > 0;
+    let refusals = count(CasState::is_refusal) + if is_held { 0 } else { put_off };
     // Two of three: the third alone is no quorum.
     let fatal = if mutants::is_on(Mutant::OneRefusalFails) {
         1
@@ -287,12 +297,14 @@ pub fn decide_cas(states: &[CasState], quorum: usize) -> CasDecision {
     if states.contains(&CasState::Open) {
         return CasDecision::Open;
     }
-    let count = |wanted: fn(&CasState) -> bool| states.iter().filter(|s| wanted(s)).count();
     let unsent = count(|state| *state == CasState::Unsent);
     if together + unsent >= enough
         && let Some(next) = states.iter().position(|s| *s == CasState::Unsent)
     {
         return CasDecision::Ask(next);
+    }
+    if is_held && together + put_off >= enough {
+        return CasDecision::Later;
     }
     // Whoever is left could not make it a success that is known, but could be
     // what splits the cohort between two contenders: nobody else is asked.
@@ -314,6 +326,7 @@ fn refused(states: &[CasState]) -> CasDecision {
                 highest = highest.max(*present);
             }
             CasState::Rejected(rejection) => rejected = Some(*rejection),
+            CasState::PutOff => rejected = Some(Rejection::UnknownConfig),
             _ => {}
         }
     }

@@ -104,6 +104,8 @@ pub struct Driver<H: Host> {
     pub(crate) topology: Arc<Topology>,
     /// How many topologies there were whose keys stood elsewhere.
     pub(crate) topology_count: u64,
+    /// The count from which on the replicas of a key were the same, in whatever process.
+    pub(crate) replicas_since: u64,
     /// The config id under which keys began to stand where they do, as far as is known: a
     /// backend that serves an older one is of the cell as it was before it was resized.
     pub(crate) placed_since: u32,
@@ -170,6 +172,7 @@ impl<H: Host> Driver<H> {
             host,
             topology,
             topology_count: 0,
+            replicas_since: 0,
             placed_since: 0,
             early: Vec::new(),
             options,
@@ -648,7 +651,7 @@ impl<H: Host> Driver<H> {
                     let link = &mut self.links[number as usize];
                     wait_for_room(link, Way::Near, at, op, replica, owed_before, now);
                 }
-                _ => op.no_answer(replica, SendFailure::NotSent, why),
+                _ => op.no_answer(replica, SendFailure::Moving, why),
             };
         }
         if !far && let Some(near) = link.near.as_mut() {
@@ -719,6 +722,7 @@ impl<H: Host> Driver<H> {
         let same_places = self.topology.places_as(&fresh);
         let same_backends = self.topology.config().backends == fresh.config().backends;
         let same_life = self.topology.config().life == fresh.config().life;
+        let same_replicas = self.topology.moves_to(&fresh);
         if !same_life {
             // Nothing of what was seen is there any more.
             self.versions.begin_again();
@@ -728,6 +732,9 @@ impl<H: Host> Driver<H> {
         self.view_count += 1;
         if !same_places || !same_backends {
             self.topology_count += 1;
+            if !same_replicas {
+                self.replicas_since = self.topology_count;
+            }
             self.placed_since = match same_life {
                 true => self.topology.id().config_id,
                 false => 0,

@@ -18,10 +18,6 @@ use trefoil_fabric::port::{Port, Progress};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Rejection};
 
-/// Pauses between two attempts of a CAS while the topology changes.
-const PASSING_PAUSE_NS_MIN: u64 = 1_000_000;
-const PASSING_PAUSE_NS_MAX: u64 = 50_000_000;
-
 /// What a step led to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flow {
@@ -94,6 +90,7 @@ impl<H: Host> Driver<H> {
     /// nothing; what may have been applied is remembered by the machines.
     #[cold]
     fn restart(&mut self, op: &mut Op, now: u64) {
+        let has_moved = op.topology >= self.replicas_since;
         op.topology = self.topology_count;
         op.hash = self.topology.hash(&op.key);
         op.cohort = self.topology.cohort(op.hash);
@@ -111,7 +108,10 @@ impl<H: Host> Driver<H> {
             Machine::Mutate(machine) => machine.restart(mode),
             Machine::Cas { machine, look } => {
                 *look = None;
-                machine.restart(mode);
+                match has_moved {
+                    true => machine.follow(),
+                    false => machine.restart(mode),
+                }
             }
             Machine::Uses { asked, .. } => *asked = false,
             _ => {}
@@ -466,8 +466,13 @@ impl<H: Host> Driver<H> {
                 return wait_for_room(link, Way::Near, at, op, replica, owed_before, now);
             }
             op.owed[replica] = Owed::Nothing;
+            let link = self.links.get(number as usize);
+            let failure = match link.is_some_and(|link| link.awaits_successor(now)) {
+                true => SendFailure::Moving,
+                false => SendFailure::NotSent,
+            };
             let why = format!("cannot reach backend {number}");
-            op.no_answer(replica, SendFailure::NotSent, &why);
+            op.no_answer(replica, failure, &why);
             return;
         }
         if let Some(link) = self.link_of(op, replica)
@@ -511,6 +516,11 @@ impl<H: Host> Driver<H> {
                 Flow::Again
             }
             CasStep::Pause { ns } => Flow::Pause(ns),
+            CasStep::Later => {
+                self.begin_learning();
+                let left = op.limits.deadline_ns.saturating_sub(now);
+                Flow::Pause(op.passing_pause().min(left))
+            }
             CasStep::Look => {
                 let get = self.new_lookup(op, now);
                 if let Machine::Cas { look, .. } = &mut op.machine {
@@ -562,17 +572,16 @@ impl<H: Host> Driver<H> {
                         | Rejection::UnknownConfig
                 )
             );
-        let pause = match op.passing_pause_ns {
-            0 => PASSING_PAUSE_NS_MIN,
-            ns => (2 * ns).min(PASSING_PAUSE_NS_MAX),
-        };
         let Some(expected) = op.expected() else {
             return Flow::Ended(Outcome::Mutated(outcome));
         };
-        if !is_passing || now + pause >= op.limits.deadline_ns {
+        if !is_passing {
             return Flow::Ended(Outcome::Mutated(outcome));
         }
-        op.passing_pause_ns = pause;
+        let pause = op.passing_pause();
+        if now + pause >= op.limits.deadline_ns {
+            return Flow::Ended(Outcome::Mutated(outcome));
+        }
         self.begin_learning();
         let version = self.nominate();
         op.owed = [Owed::Nothing; REPLICAS_MAX];

@@ -85,6 +85,12 @@ impl Topology {
         self.id != other.id && !other.id.is_followed_by(self.id) && !is_ignored
     }
 
+    /// Whether each replica of a key is the same one in both, in whatever process: a cell
+    /// that is resized moves them place by place.
+    pub fn moves_to(&self, other: &Topology) -> bool {
+        self.id.life == other.id.life && self.hasher == other.hasher && self.mode == other.mode
+    }
+
     /// Whether keys stand at the same backends, under the same hash, in both.
     pub fn places_as(&self, other: &Topology) -> bool {
         self.id.life == other.id.life

@@ -38,6 +38,8 @@ enum Eviction {
     None,
     Due(Version),
     Open(Version),
+    /// The replica has put it off.
+    Late(Version),
 }
 
 /// Where it is with beginning anew.
@@ -67,6 +69,8 @@ pub struct Cas {
     pause_ns: u64,
     anew: Anew,
     heals_left: u8,
+    /// Replicas have put off what it needs.
+    is_late: bool,
     /// The replicas that were sent an `Install`, as a bit set.
     installed: u8,
     /// The replica that has lost an earlier version's message, as a bit set: it is
@@ -96,6 +100,7 @@ impl Cas {
             pause_ns: LOOK_AFTER_NS,
             anew: Anew::No,
             heals_left: HEALS_MAX,
+            is_late: false,
             installed: 0,
             passed_over: 0,
             uncertain: false,
@@ -132,6 +137,7 @@ impl Cas {
         self.next = None;
         self.look = Look::Ahead;
         self.anew = Anew::No;
+        self.is_late = false;
         self.installed = 0;
         self.passed_over = 0;
         if self.uncertain {
@@ -140,6 +146,34 @@ impl Cas {
             self.outcome = Some(MutationOutcome::Rejected(Rejection::Immutable));
         }
         self.advance();
+    }
+
+    /// Goes on with the same replicas in other processes, which a refresh has found: each
+    /// holds what it held, at the same place of the key's cohort. Answers that are open
+    /// will not come.
+    pub fn follow(&mut self) {
+        for state in &mut self.states {
+            *state = match *state {
+                CasState::Open => CasState::Lost,
+                CasState::Down | CasState::PutOff | CasState::Rejected(_) => CasState::Unsent,
+                state => state,
+            };
+        }
+        for eviction in &mut self.evictions {
+            if let Eviction::Open(version) | Eviction::Late(version) = *eviction {
+                *eviction = Eviction::Due(version);
+            }
+        }
+        if self.look == Look::Open {
+            self.look = Look::Due;
+        }
+        self.is_late = false;
+        self.installed = 0;
+        let waits_for_a_look = matches!(self.look, Look::Paused | Look::Due);
+        if !waits_for_a_look && self.anew == Anew::No {
+            self.next = None;
+            self.advance();
+        }
     }
 
     /// The next step.
@@ -169,10 +203,16 @@ impl Cas {
                     return CasStep::Evict { replica, version };
                 }
                 Eviction::Open(_) => is_evicting = true,
+                Eviction::Late(_) => self.is_late = true,
             }
         }
         if is_evicting {
             return wait;
+        }
+        if std::mem::take(&mut self.is_late) {
+            self.retry.count(RetryCause::ConfigChanged);
+            self.ask_again();
+            return CasStep::Later;
         }
         match self.anew {
             Anew::No => {}
@@ -196,6 +236,23 @@ impl Cas {
             }
             Look::Open => wait,
             Look::Ahead | Look::Past => self.outcome.map_or(wait, CasStep::Done),
+        }
+    }
+
+    /// Those that have put it off are asked next.
+    fn ask_again(&mut self) {
+        for eviction in &mut self.evictions {
+            if let Eviction::Late(version) = *eviction {
+                *eviction = Eviction::Due(version);
+            }
+        }
+        if self.outcome.is_none() {
+            for state in &mut self.states {
+                if *state == CasState::PutOff {
+                    *state = CasState::Unsent;
+                }
+            }
+            self.advance();
         }
     }
 
@@ -287,7 +344,10 @@ impl Cas {
             self.bound = self.bound.max(bound);
         }
         if self.evictions[replica] == Eviction::Open(version) {
-            self.evictions[replica] = Eviction::None;
+            self.evictions[replica] = match ack.outcome {
+                Outcome::Rejected(rejection) if puts_off(rejection) => Eviction::Late(version),
+                _ => Eviction::None,
+            };
             return;
         }
         if !self.is_open(replica, version) {
@@ -300,6 +360,7 @@ impl Cas {
             Outcome::Superseded { bound } => CasState::Refused {
                 present: Some(bound),
             },
+            Outcome::Rejected(rejection) if puts_off(rejection) => CasState::PutOff,
             Outcome::Rejected(rejection) => CasState::Rejected(rejection),
         };
         self.advance();
@@ -309,7 +370,10 @@ impl Cas {
     /// message.
     pub fn handle_failure(&mut self, replica: usize, version: Version, failure: SendFailure) {
         if self.evictions[replica] == Eviction::Open(version) {
-            self.evictions[replica] = Eviction::None;
+            self.evictions[replica] = match failure {
+                SendFailure::Moving => Eviction::Late(version),
+                SendFailure::NotSent | SendFailure::Lost => Eviction::None,
+            };
             return;
         }
         if !self.is_open(replica, version) {
@@ -318,6 +382,7 @@ impl Cas {
         self.retry.count(RetryCause::Connection);
         self.states[replica] = match failure {
             SendFailure::NotSent => CasState::Down,
+            SendFailure::Moving => CasState::PutOff,
             SendFailure::Lost if mutants::is_on(Mutant::CasResent) && self.may_repeat() => {
                 CasState::Unsent
             }
@@ -352,13 +417,7 @@ impl Cas {
     /// Whether a replica took nothing because it is about to be another process, or serves
     /// another configuration in a moment: what the others have refused decides nothing yet.
     pub fn was_put_off(&self) -> bool {
-        let states = &self.states[..self.replica_count];
-        states.iter().any(|state| {
-            matches!(
-                state,
-                CasState::Rejected(Rejection::UnknownConfig | Rejection::StaleConfig)
-            )
-        })
+        self.states[..self.replica_count].contains(&CasState::PutOff)
     }
 
     /// Replicas passed over, by cause.
@@ -396,6 +455,10 @@ impl Cas {
                         self.anew = Anew::Due(self.look);
                     }
                 }
+                None
+            }
+            CasDecision::Later => {
+                self.is_late = true;
                 None
             }
             CasDecision::Stored => Some(MutationOutcome::Stored {
@@ -491,8 +554,9 @@ impl Cas {
                 CasState::Unsent
                     | CasState::Refused { .. }
                     | CasState::Lost
-                    // It keeps a SET meanwhile, or is another process in a moment.
-                    | CasState::Rejected(Rejection::Recovering | Rejection::UnknownConfig)
+                    | CasState::PutOff
+                    // It keeps a SET meanwhile.
+                    | CasState::Rejected(Rejection::Recovering)
             )
         };
         (0..self.replica_count).find(|replica| {
@@ -515,9 +579,10 @@ impl Cas {
     /// The deadline has passed: nothing is waited for any more.
     fn give_up(&mut self) {
         self.anew = Anew::No;
+        self.is_late = false;
         for eviction in &mut self.evictions {
             // What is still due is sent, late or not.
-            if matches!(eviction, Eviction::Open(_)) {
+            if matches!(eviction, Eviction::Open(_) | Eviction::Late(_)) {
                 *eviction = Eviction::None;
             }
         }
@@ -541,4 +606,10 @@ impl Cas {
             MutationOutcome::Indeterminate
         });
     }
+}
+
+/// Whether who says so has done nothing, and takes the same message in a moment.
+fn puts_off(rejection: Rejection) -> bool {
+    use Rejection::{StaleConfig, UnknownConfig, WrongShard};
+    matches!(rejection, UnknownConfig | StaleConfig | WrongShard)
 }

@@ -16,6 +16,7 @@
 //!         Nominate { above }           => clock.observe(above); clock.next(wall clock)
 //!                                         -> handle_version
 //!         Pause { ns }                 => let so much time pass
+//!         Later                        => learn the topology; let some time pass
 //!         Look                         => a careful GET (Plan::careful) -> handle_look
 //!         Wait { until_ns }            => feed the answer, or poll again at that time
 //!         Done(outcome)                => ends it
@@ -34,7 +35,8 @@
 //! * **Each replica gets the message at most once, and no layer below may
 //!   repeat it** (rule 14): a copy that finds the first one's work would be
 //!   refused, and a refusal must mean that it does not hold. A lost answer
-//!   stays unknown.
+//!   stays unknown. One that has *put it off* has done nothing, says so, and is
+//!   asked again.
 //! * Once two have applied it, the others get it before `Done` by rule 11: as a
 //!   SET at its own version, which also takes the place of what a contender has
 //!   left there. A copy of its own on one replica of three would leave the key
@@ -47,7 +49,13 @@
 //!   three replicas with three versions, and no quorum ever again. After the
 //!   look, the other two held what both contenders expect, so one of them wins.
 //! * One that a replica holds goes on, for the same reason: ending there would
-//!   leave its version in nobody's care.
+//!   leave its version in nobody's care. So it waits for those that have put it
+//!   off: replicas freeze one after the other while a cell is resized. Each attempt
+//!   that is given up there would take a copy of what is expected away, at
+//!   another replica each time.
+//! * **A replica that moves stays the same replica**, in a cohort of another size,
+//!   too: what it has said counts on. If it has forgotten meanwhile, it is in
+//!   another epoch (rule 4).
 //! * What it says is there instead is what a quorum agrees on, found by a look:
 //!   a version that one replica named may be another contender's that is given
 //!   up, and who built on it would take away a copy that is still needed.
@@ -138,6 +146,9 @@ pub enum CasStep {
         /// Nanoseconds.
         ns: u64,
     },
+    /// A replica stands still, serves another configuration or is moving: learn the
+    /// topology, and let some time pass.
+    Later,
     /// Find out by a careful GET what a quorum agrees on, then
     /// [`Cas::handle_look`].
     Look,

@@ -560,3 +560,91 @@ fn under_a_new_topology_it_begins_anew_unless_it_may_have_been_seen() {
     cas.0.restart(Mode::R32);
     cas.ends_beside(None);
 }
+
+/// Replicas freeze one after the other while a cell is resized.
+#[test]
+fn held_by_one_it_waits_for_those_that_put_it_off() {
+    for (rejection, other) in [
+        (Rejection::UnknownConfig, Rejection::StaleConfig),
+        (Rejection::WrongShard, Rejection::UnknownConfig),
+    ] {
+        let mut cas = Script::over_3();
+        cas.applied_by(0, 5);
+        cas.rejected_by(1, rejection);
+        cas.rejected_by(2, other);
+        // What it holds is not taken back: it took the place of one of three copies.
+        cas.step(CasStep::Later);
+        cas.rejected_by(1, Rejection::UnknownConfig);
+        cas.fails_at(2, 5, SendFailure::Moving);
+        cas.step(CasStep::Later);
+        cas.applied_by(1, 5);
+        cas.installs(2, 5);
+        cas.ends_stored(5);
+    }
+}
+
+#[test]
+fn put_off_by_all_it_is_nowhere() {
+    let mut cas = Script::over_3();
+    cas.rejected_by(0, Rejection::UnknownConfig);
+    cas.fails_at(1, 5, SendFailure::Moving);
+    assert!(cas.0.was_put_off());
+    cas.ends(MutationOutcome::Rejected(Rejection::UnknownConfig));
+}
+
+#[test]
+fn put_off_until_its_deadline_it_is_indeterminate() {
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.rejected_by(1, Rejection::UnknownConfig);
+    cas.rejected_by(2, Rejection::UnknownConfig);
+    cas.step(CasStep::Later);
+    let done = CasStep::Done(MutationOutcome::Indeterminate);
+    assert_eq!(cas.0.poll(1_000), done);
+}
+
+#[test]
+fn an_eviction_that_was_put_off_comes_again() {
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.looks(agreed(4));
+    cas.begins_to_evict(0, 5);
+    cas.answer(0, 5, Outcome::Rejected(Rejection::UnknownConfig));
+    cas.step(CasStep::Later);
+    cas.evicts(0, 5);
+    cas.ends_beside(Some(4));
+}
+
+#[test]
+fn it_follows_its_replicas_to_other_processes() {
+    // One has taken it, from one no answer comes, one has put it off.
+    let mut cas = Script::over_3();
+    cas.applied_by(0, 5);
+    cas.sends(1, 5);
+    cas.0.follow();
+    cas.applied_by(2, 5);
+    cas.installs(1, 5);
+    cas.ends_stored(5);
+
+    // Nothing was sent: it begins.
+    let mut cas = Script::over_3();
+    cas.0.follow();
+    cas.applied_by(0, 5);
+    cas.applied_by(1, 5);
+    cas.installs(2, 5);
+    cas.ends_stored(5);
+
+    // Two refusals stay two refusals.
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.0.follow();
+    cas.looks(agreed(4));
+    cas.evicts(0, 5);
+    cas.ends_beside(Some(4));
+
+    // Its copy is taken back where it is now.
+    let mut cas = fails_after_it_was_applied(Some(4));
+    cas.looks(agreed(4));
+    cas.begins_to_evict(0, 5);
+    cas.0.follow();
+    cas.evicts(0, 5);
+    cas.ends_beside(Some(4));
+}

@@ -182,6 +182,7 @@ fn cas() {
                 "rej" => CasState::Rejected(Rejection::NoMemory),
                 "lost" => CasState::Lost,
                 "down" => CasState::Down,
+                "later" => CasState::PutOff,
                 "no-" => CasState::Refused { present: None },
                 _ => match (text.strip_prefix("ok@"), text.strip_prefix("no")) {
                     (Some(epoch), _) => CasState::Applied {
@@ -197,6 +198,7 @@ fn cas() {
         match decide_cas(&states, quorum) {
             CasDecision::Open => "open".to_owned(),
             CasDecision::Ask(replica) => format!("ask {replica}"),
+            CasDecision::Later => "later".to_owned(),
             CasDecision::Stored => "stored".to_owned(),
             CasDecision::Exists { present } => match present {
                 Some(version) => format!("exists {}", number(version)),

@@ -25,6 +25,10 @@ use trefoil_region::WordBuffer;
 /// Longest buffer that a free operation keeps, in bytes.
 const BUFFER_LEN_KEPT: usize = 16 * 1024;
 
+/// Pauses of a CAS while the topology changes.
+const PASSING_PAUSE_NS_MIN: u64 = 1_000_000;
+const PASSING_PAUSE_NS_MAX: u64 = 50_000_000;
+
 /// What an item is stored with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Item {
@@ -319,6 +323,15 @@ impl Op {
             Machine::Cas { machine, .. } => machine.handle_failure(replica, version, failure),
             Machine::Idle | Machine::Uses { .. } => {}
         }
+    }
+
+    /// How long to wait until the topology may be another one.
+    pub(crate) fn passing_pause(&mut self) -> u64 {
+        self.passing_pause_ns = match self.passing_pause_ns {
+            0 => PASSING_PAUSE_NS_MIN,
+            ns => (2 * ns).min(PASSING_PAUSE_NS_MAX),
+        };
+        self.passing_pause_ns
     }
 
     /// What a CAS expects, if it is one.

@@ -203,7 +203,7 @@ impl<const R: usize> Client<R> {
                     format!("client {number} begins its CAS anew, {version:?}")
                 });
             }
-            CasStep::Pause { .. } => {}
+            CasStep::Pause { .. } | CasStep::Later => {}
             CasStep::Look => {
                 let own = Some(op.machine.version());
                 op.look = Some(self.begin_get(env, histories, op.limits, own));
