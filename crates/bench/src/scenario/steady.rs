@@ -1,11 +1,11 @@
 //! A load that goes on whatever happens: 20,000 GETs and 1,000 SETs a second by one client,
-//! each at its time, of keys that were all written before. It knows what it has written, so
+//! each submitted at its time, of keys that were all written before. It knows what it has written, so
 //! that what is lost or old is noticed.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trefoil_client::{Client, Lookup, Mutated, SetOptions};
+use trefoil_client::{Client, Completion, Lookup, Mutated, OpError, SetOptions};
 
 use super::ScenarioError;
 
@@ -51,7 +51,7 @@ pub(super) struct Ended {
     pub(super) is_set: bool,
     /// From when it was due.
     pub(super) took: Duration,
-    /// In the client: the rest was waiting for the one before.
+    /// In the client: the rest was waiting for an answer.
     pub(super) inside: Duration,
     /// Attempts beyond the first.
     pub(super) retried: u64,
@@ -69,13 +69,56 @@ pub(super) enum Verdict {
     Failed,
 }
 
-/// One client, which knows what it has written last.
+/// One client, which knows what it has written last. Operations are submitted, as an event
+/// loop does it: one that has to wait keeps no other one from its time.
 pub(super) struct Load {
     client: Client,
-    /// How often each key was written.
+    /// How often each key was written, as far as was acknowledged, and as far as was sent.
     rounds: Vec<u32>,
+    sent: Vec<u32>,
     value: Vec<u8>,
     random: u64,
+    /// What was submitted and has not ended, by its token.
+    open: Vec<Option<Open>>,
+    free: Vec<u64>,
+}
+
+/// An operation under way.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    key: usize,
+    is_set: bool,
+    /// What a SET writes; what was acknowledged when a GET began.
+    round: u32,
+    due: Duration,
+    /// What it took to submit it.
+    inside: Duration,
+}
+
+/// What an operation came to.
+enum Found {
+    Round(Option<u32>),
+    Stored,
+    Failed(String),
+}
+
+fn found(result: Result<Lookup<'_>, OpError>) -> Found {
+    match result {
+        Ok(Lookup::Hit(hit)) => {
+            let round = hit.value.first_chunk();
+            Found::Round(round.map(|round| u32::from_le_bytes(*round)))
+        }
+        Ok(Lookup::Miss(_)) => Found::Round(None),
+        Err(error) => Found::Failed(error.to_string()),
+    }
+}
+
+fn stored(result: Result<Mutated, OpError>) -> Found {
+    match result {
+        Ok(Mutated::Stored { .. }) => Found::Stored,
+        Ok(other) => Found::Failed(format!("{other:?}")),
+        Err(error) => Found::Failed(error.to_string()),
+    }
 }
 
 impl Load {
@@ -83,44 +126,35 @@ impl Load {
         Load {
             client,
             rounds: vec![0; keys as usize],
+            sent: vec![0; keys as usize],
             value: vec![7; VALUE_LEN],
             random: 0x9e37_79b9_7f4a_7c15,
+            open: Vec::new(),
+            free: Vec::new(),
         }
     }
 
     pub(super) fn fill(&mut self) -> Result<(), ScenarioError> {
         for key in 0..self.rounds.len() {
-            self.set(key)
-                .map_err(|why| ScenarioError::Course(format!("filling: {why}")))?;
+            let round = self.next_round(key);
+            let name = (key as u64).to_le_bytes();
+            let result = self.client.set(&name, &self.value, SetOptions::default());
+            match stored(result) {
+                Found::Failed(why) => {
+                    return Err(ScenarioError::Course(format!("filling: {why}")));
+                }
+                _ => self.rounds[key] = round,
+            }
         }
         Ok(())
     }
 
-    fn set(&mut self, key: usize) -> Result<(), String> {
-        let round = self.rounds[key] + 1;
+    /// Of the value that is written next.
+    fn next_round(&mut self, key: usize) -> u32 {
+        self.sent[key] += 1;
+        let round = self.sent[key];
         self.value[..4].copy_from_slice(&round.to_le_bytes());
-        let name = (key as u64).to_le_bytes();
-        match self.client.set(&name, &self.value, SetOptions::default()) {
-            Ok(Mutated::Stored { .. }) => {
-                self.rounds[key] = round;
-                Ok(())
-            }
-            Ok(other) => Err(format!("{other:?}")),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    /// The round that was found, if any was.
-    fn get(&mut self, key: usize) -> Result<Option<u32>, String> {
-        let name = (key as u64).to_le_bytes();
-        match self.client.get(&name) {
-            Ok(Lookup::Hit(hit)) => Ok(hit
-                .value
-                .first_chunk()
-                .map(|round| u32::from_le_bytes(*round))),
-            Ok(Lookup::Miss(_)) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        round
     }
 
     fn retries(&self) -> u64 {
@@ -136,63 +170,108 @@ impl Load {
         (self.random % self.rounds.len() as u64) as usize
     }
 
+    /// Begins a SET or GET that was due then. What it came to, if it has ended already.
+    fn begin(&mut self, is_set: bool, due: Duration) -> Option<(Open, Found)> {
+        let key = self.next_key();
+        let name = (key as u64).to_le_bytes();
+        let token = self.free.pop().unwrap_or_else(|| {
+            self.open.push(None);
+            self.open.len() as u64 - 1
+        });
+        let round = match is_set {
+            true => self.next_round(key),
+            false => self.rounds[key],
+        };
+        let begun = Instant::now();
+        let ended = match is_set {
+            true => {
+                let options = SetOptions::default();
+                self.client.submit_set(&name, &self.value, options, token);
+                None
+            }
+            false => self.client.get_or_submit(&name, token).map(found),
+        };
+        let open = Open {
+            key,
+            is_set,
+            round,
+            due,
+            inside: begun.elapsed(),
+        };
+        if ended.is_some() {
+            self.free.push(token);
+        } else {
+            self.open[token as usize] = Some(open);
+        }
+        ended.map(|ended| (open, ended))
+    }
+
+    /// What has ended meanwhile.
+    fn poll(&mut self, ended: &mut Vec<(Open, Found)>) {
+        let (open, free) = (&mut self.open, &mut self.free);
+        let begun = Instant::now();
+        self.client.poll(&mut |token, completion| {
+            let found = match completion {
+                Completion::Lookup(result) => found(result),
+                Completion::Mutated(result) => stored(result),
+                other => Found::Failed(format!("nobody asked for {other:?}")),
+            };
+            if let Some(mut open) = open.get_mut(token as usize).and_then(Option::take) {
+                open.inside += begun.elapsed();
+                free.push(token);
+                ended.push((open, found));
+            }
+        });
+    }
+
     /// Operations at their times until it is enough.
     pub(super) fn run(&mut self, is_enough: &mut dyn FnMut() -> bool) -> Course {
         self.run_noting(is_enough, &mut |_| {})
     }
 
-    /// The same; `note` is told of each that has ended, between two of them.
+    /// The same; `note` is told of each that has ended.
     pub(super) fn run_noting(
         &mut self,
         is_enough: &mut dyn FnMut() -> bool,
         note: &mut dyn FnMut(Ended),
     ) -> Course {
-        let mut course = Course::default();
+        let mut tally = Tally {
+            begin: Instant::now(),
+            course: Course::default(),
+            gets: Vec::new(),
+            sets: Vec::new(),
+            retries: self.retries(),
+            note,
+        };
         let before = self.retries();
-        let (mut gets, mut sets) = (Vec::new(), Vec::new());
-        let begin = Instant::now();
+        let mut ended = Vec::new();
         for number in 0.. {
             if number % 64 == 0 && is_enough() {
                 break;
             }
             let due = Duration::from_nanos(number * 1_000_000_000 / OPS_PER_S);
-            while begin.elapsed() < due {
+            loop {
+                self.poll(&mut ended);
+                self.take_in(&mut ended, &mut tally);
+                if tally.begin.elapsed() >= due {
+                    break;
+                }
                 std::hint::spin_loop();
             }
-            let key = self.next_key();
-            let is_set = number % SET_EVERY == 0;
-            let (begun, retries) = (begin.elapsed(), self.retries());
-            let verdict = match is_set {
-                true => self.set(key).map(|()| Verdict::Fine),
-                false => self.get(key).map(|found| match found {
-                    Some(round) if round < self.rounds[key] => Verdict::Stale,
-                    Some(_) => Verdict::Fine,
-                    None => Verdict::Missed,
-                }),
-            };
-            let at = begin.elapsed();
-            let took = at - due;
-            if is_set { &mut sets } else { &mut gets }.push(took.as_nanos() as u64);
-            course.operations += 1;
-            let verdict = verdict.unwrap_or_else(|why| {
-                course.first_failure.get_or_insert(why);
-                Verdict::Failed
-            });
-            match verdict {
-                Verdict::Fine => {}
-                Verdict::Missed => course.misses += 1,
-                Verdict::Stale => course.stale += 1,
-                Verdict::Failed => course.failed += 1,
-            }
-            note(Ended {
-                at,
-                is_set,
-                took,
-                inside: at - begun,
-                retried: self.retries() - retries,
-                verdict,
-            });
+            ended.extend(self.begin(number % SET_EVERY == 0, due));
+            self.take_in(&mut ended, &mut tally);
         }
+        // Each ends by its deadline.
+        while self.free.len() < self.open.len() {
+            self.poll(&mut ended);
+            self.take_in(&mut ended, &mut tally);
+        }
+        let Tally {
+            mut course,
+            mut gets,
+            mut sets,
+            ..
+        } = tally;
         course.retried = self.retries() - before;
         gets.sort_unstable();
         sets.sort_unstable();
@@ -205,20 +284,84 @@ impl Load {
         course
     }
 
+    /// Counts what has ended, and remembers what was acknowledged.
+    fn take_in(&mut self, ended: &mut Vec<(Open, Found)>, tally: &mut Tally<'_>) {
+        for (open, found) in ended.drain(..) {
+            let verdict = match found {
+                Found::Stored => {
+                    let round = &mut self.rounds[open.key];
+                    *round = open.round.max(*round);
+                    Verdict::Fine
+                }
+                Found::Round(Some(round)) if round < open.round => Verdict::Stale,
+                Found::Round(Some(_)) => Verdict::Fine,
+                Found::Round(None) => Verdict::Missed,
+                Found::Failed(why) => {
+                    tally.course.first_failure.get_or_insert(why);
+                    Verdict::Failed
+                }
+            };
+            let counters = self.client.counters();
+            let retries = counters.get_retries.total() + counters.mutation_retries.total();
+            tally.count(open, verdict, retries);
+        }
+    }
+
     /// Reads every key: how many are missing, and how many are old.
     pub(super) fn check(&mut self) -> (u64, u64) {
         let (mut lost, mut stale) = (0, 0);
         for key in 0..self.rounds.len() {
-            match self.get(key) {
-                Ok(Some(round)) => stale += u64::from(round < self.rounds[key]),
-                Ok(None) => lost += 1,
-                Err(why) => {
+            let name = (key as u64).to_le_bytes();
+            match found(self.client.get(&name)) {
+                Found::Round(Some(round)) => stale += u64::from(round < self.rounds[key]),
+                Found::Round(None) | Found::Stored => lost += 1,
+                Found::Failed(why) => {
                     lost += 1;
                     eprintln!("key {key} cannot be read: {why}");
                 }
             }
         }
         (lost, stale)
+    }
+}
+
+/// What a stretch of the load has come to so far.
+struct Tally<'a> {
+    begin: Instant,
+    course: Course,
+    gets: Vec<u64>,
+    sets: Vec<u64>,
+    /// Of the client, when the latest operation ended.
+    retries: u64,
+    note: &'a mut dyn FnMut(Ended),
+}
+
+impl Tally<'_> {
+    fn count(&mut self, open: Open, verdict: Verdict, retries: u64) {
+        let at = self.begin.elapsed();
+        let took = at.saturating_sub(open.due);
+        let times = match open.is_set {
+            true => &mut self.sets,
+            false => &mut self.gets,
+        };
+        times.push(took.as_nanos() as u64);
+        let course = &mut self.course;
+        course.operations += 1;
+        match verdict {
+            Verdict::Fine => {}
+            Verdict::Missed => course.misses += 1,
+            Verdict::Stale => course.stale += 1,
+            Verdict::Failed => course.failed += 1,
+        }
+        let retried = retries - std::mem::replace(&mut self.retries, retries);
+        (self.note)(Ended {
+            at,
+            is_set: open.is_set,
+            took,
+            inside: open.inside,
+            retried,
+            verdict,
+        });
     }
 }
 
