@@ -2,6 +2,7 @@
 //! each submitted at its time, of keys that were all written before. It knows what it has written, so
 //! that what is lost or old is noticed.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -78,6 +79,8 @@ pub(super) struct Load {
     sent: Vec<u32>,
     value: Vec<u8>,
     random: u64,
+    /// Keys that are being written: of two SETs under way either may be the last.
+    writing: HashSet<usize>,
     /// What was submitted and has not ended, by its token.
     open: Vec<Option<Open>>,
     free: Vec<u64>,
@@ -129,6 +132,7 @@ impl Load {
             sent: vec![0; keys as usize],
             value: vec![7; VALUE_LEN],
             random: 0x9e37_79b9_7f4a_7c15,
+            writing: HashSet::new(),
             open: Vec::new(),
             free: Vec::new(),
         }
@@ -172,7 +176,10 @@ impl Load {
 
     /// Begins a SET or GET that was due then. What it came to, if it has ended already.
     fn begin(&mut self, is_set: bool, due: Duration) -> Option<(Open, Found)> {
-        let key = self.next_key();
+        let mut key = self.next_key();
+        while is_set && !self.writing.insert(key) {
+            key = self.next_key();
+        }
         let name = (key as u64).to_le_bytes();
         let token = self.free.pop().unwrap_or_else(|| {
             self.open.push(None);
@@ -287,6 +294,9 @@ impl Load {
     /// Counts what has ended, and remembers what was acknowledged.
     fn take_in(&mut self, ended: &mut Vec<(Open, Found)>, tally: &mut Tally<'_>) {
         for (open, found) in ended.drain(..) {
+            if open.is_set {
+                self.writing.remove(&open.key);
+            }
             let verdict = match found {
                 Found::Stored => {
                     let round = &mut self.rounds[open.key];
