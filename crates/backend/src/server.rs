@@ -235,6 +235,12 @@ impl Server {
         self.running.state.set_reporter(reporter);
     }
 
+    /// What its threads share.
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &Arc<State> {
+        &self.running.state
+    }
+
     /// Stops: readers at once, then messages, then calls in flight.
     pub fn shutdown(self) {
         drop(self);
@@ -706,7 +712,7 @@ fn load_corpus(member: &Member, config: &CellConfig, path: &Path) -> Result<(), 
     // As a second corpus beside an empty one: nothing of it is evicted while it loads.
     let store = &member.store;
     store.begin_reload().map_err(|e| fail(e.into()))?;
-    let loaded = corpus::load_file(member, path, corpus, (first, value_len_max), &|| false);
+    let loaded = corpus::load_file(member, path, corpus, (first, value_len_max), &|| None);
     let loaded = loaded.map_err(fail)?;
     store.finish_reload().map_err(|e| fail(e.into()))?;
     member.has_corpus(config.corpus.clone());
