@@ -254,6 +254,7 @@ impl Running {
         begins: &dyn Fn(&CellConfig, u32) -> Result<Begins, StartError>,
     ) -> Result<Self, StartError> {
         let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
+        check_place(options, &config)?;
         Self::prepare_for(options, config, begins)
     }
 
@@ -557,6 +558,24 @@ fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError>
         (false, Some(_)) => Err(StartError::NotImmutable(config.mode)),
         _ => Ok(()),
     }
+}
+
+/// Refuses a place that another process was given since whoever starts this one looked. From
+/// here on the configuration is followed, and a change of the place is noticed as one.
+fn check_place(options: &ServerOptions, config: &CellConfig) -> Result<(), ConfigStoreError> {
+    let Some(own) = &options.place else {
+        return Ok(());
+    };
+    for &number in &options.members {
+        if let Some(place) = config.backend(number)
+            && !place.addresses.contains(own)
+        {
+            let texts: Vec<String> = place.addresses.iter().map(ToString::to_string).collect();
+            let holder = texts.join(", ");
+            return Err(ConfigStoreError::PlaceTaken { number, holder });
+        }
+    }
+    Ok(())
 }
 
 fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {

@@ -396,7 +396,8 @@ fn an_old_backup_is_refused_loudly_and_mended() {
         let (count, longest, _) = worker.join().unwrap();
         eprintln!("{count} operations, none failed, the longest took {longest:?}");
     });
-    assert_eq!(text(&cell.run(&["get", "kept"]).stdout).trim_end(), "value");
+    let kept = cell.run(&["get", "kept"]);
+    assert_eq!(text(&kept.stdout).trim_end(), "value", "{kept:?}");
     assert_eq!(cell.run(&["get", "flushed"]).status.code(), Some(1));
     let flushed = cell.json(&["cell", "flush", "--json"]);
     assert_eq!(flushed["backends_flushed"], 3, "{flushed}");
