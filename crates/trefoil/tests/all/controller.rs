@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use trefoil_cell::control::View;
 use trefoil_cell::{ConfigStore as _, EtcdSettings, EtcdStore};
 use trefoil_client::{Client, Lookup, MissReason, Mutated, Options, SetOptions};
 use trefoil_ports::EtcdProcess;
@@ -77,25 +78,38 @@ impl Place {
     /// What etcd holds under a key of the cell.
     fn held(&self, key: &str) -> String {
         let key = format!("cells/mail/{key}");
-        let held = self.etcd.ctl(&["get", "--print-value-only", &key]);
-        held.unwrap()
+        let get = ["get", "--print-value-only", &key];
+        eventually("etcd answers", || self.etcd.ctl(&get).ok())
     }
 
     fn forget(&self, key: &str) {
         let key = format!("cells/mail/{key}");
-        self.etcd.ctl(&["del", &key]).unwrap();
+        eventually("etcd answers", || self.etcd.ctl(&["del", &key]).ok());
+    }
+
+    fn view(&self) -> View {
+        let store = self.store();
+        eventually("etcd answers", || store.view().ok().flatten())
     }
 
     /// Gives a backend's place to this spare, as a controller does.
     fn give(&self, number: u32, spare: &Process) {
         let store = self.store();
-        let view = store.view().unwrap().unwrap();
         let pid = spare.child.id();
-        let spare = view.spares.iter().find(|s| s.process == pid).unwrap();
-        let fabric = spare.fabric_socket.as_deref();
-        let next = view.config.with_place(number, &spare.addresses, fabric);
-        let before = Some(view.config.topology_id());
-        store.compare_and_swap(before, &next.unwrap()).unwrap();
+        let spares = self.view().spares;
+        let spare = spares.iter().find(|s| s.process == pid).unwrap();
+        // An answer may be lost: what is there counts.
+        eventually("the place is given", || {
+            let config = self.view().config;
+            if config.backend(number)?.addresses == spare.addresses {
+                return Some(());
+            }
+            let fabric = spare.fabric_socket.as_deref();
+            let next = config.with_place(number, &spare.addresses, fabric)?;
+            let before = Some(config.topology_id());
+            let _ = store.compare_and_swap(before, &next);
+            None
+        });
     }
 
     fn put(&self, key: &str, value: &str) {
@@ -389,7 +403,7 @@ fn of_two_controllers_one_decides() {
     let mut other = other;
     other.kill();
     let store = place.store();
-    let elected = eventually("it is elected", || store.campaign().unwrap());
+    let elected = eventually("it is elected", || store.campaign().ok().flatten());
     cell.kill(2);
     drop(suspended);
     // The former leader has seen for long enough that there is something to do, and has
@@ -399,7 +413,7 @@ fn of_two_controllers_one_decides() {
     eventually("it has looked again", || {
         seen().filter(|later| *later > due + 1.0)
     });
-    let view = store.view().unwrap().unwrap();
+    let view = place.view();
     assert!(elected.is_of(&view), "{view:#?}");
     assert_eq!(
         (view.config.config_id, view.spares.len()),
@@ -524,7 +538,7 @@ fn a_spare_whose_place_was_given_to_another_stands_by_again() {
     let mut slow = place.spare("slow", &["--no-controller"]);
     let quick = place.spare("quick", &["--no-controller"]);
     let names = |place: &Place| -> Vec<String> {
-        let spares = place.store().view().unwrap().unwrap().spares;
+        let spares = place.view().spares;
         let of_slow = spares.into_iter().filter(|s| s.process == slow.child.id());
         of_slow.map(|spare| spare.name).collect()
     };
