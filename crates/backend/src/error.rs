@@ -103,3 +103,23 @@ pub enum StartError {
         source: std::io::Error,
     },
 }
+
+impl StartError {
+    /// What the configuration store has said, if that is why.
+    pub fn of_config_store(&self) -> Option<&ConfigStoreError> {
+        match self {
+            StartError::ConfigStore(error)
+            | StartError::Flush(crate::flush::FlushError::ConfigStore(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the backend's place is another process's by now.
+    pub fn is_place_taken(&self) -> bool {
+        matches!(
+            self,
+            StartError::ConfigStore(ConfigStoreError::PlaceTaken { .. })
+                | StartError::Flush(crate::flush::FlushError::PlaceTaken { .. })
+        )
+    }
+}

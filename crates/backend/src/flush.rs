@@ -120,7 +120,7 @@ impl State {
         let is_reload = current.differs_by_reload(&stored) && stored.corpus != current.corpus;
         if is_reload && stored.config_id > current.config_id {
             // Its commit may be on the way; else it is fetched.
-            if !self.members.iter().any(|member| member.is_reloading()) {
+            if !self.members.iter().any(|m| m.corpus_turn.is_reload()) {
                 self.note_newer(stored);
             }
             return Ok(());

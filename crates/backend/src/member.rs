@@ -3,7 +3,7 @@
 
 use crate::behind::Behind;
 use crate::clock;
-use crate::corpus::Standing;
+use crate::corpus::{Standing, Turn};
 use crate::handover::{Giving, Takeover};
 use crate::hot::Hot;
 use crate::lending::Lending;
@@ -11,7 +11,7 @@ use crate::recovery::Progress;
 use crate::repair::Tally;
 use crate::resize;
 use std::cmp::Ordering;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering as Memory};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering as Memory};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, CorpusId};
@@ -35,8 +35,8 @@ pub(crate) struct Member {
     /// Configuration that requests must name; [`CONFIG_ID_CHANGING`] while the
     /// corpus is being replaced.
     config_id: AtomicU32,
-    /// One reload at a time, from its begin to its end.
-    reloading: AtomicBool,
+    /// Who loads another corpus.
+    pub(crate) corpus_turn: Turn,
     behind: Arc<Behind>,
     lending: Arc<Lending>,
     /// Of one that has lost its memory.
@@ -79,7 +79,7 @@ impl Member {
             hot: Hot::new(u64::from(number)),
             life: config.life,
             config_id: AtomicU32::new(config.config_id),
-            reloading: AtomicBool::new(false),
+            corpus_turn: Turn::default(),
             behind,
             lending,
             recovery: recovers.then(|| Progress::new(shards.len())),
@@ -260,25 +260,10 @@ impl Member {
         }
     }
 
-    /// Whether a reload of this backend is under way.
-    pub(crate) fn is_reloading(&self) -> bool {
-        self.reloading.load(Memory::Acquire)
-    }
-
     /// Whether this backend is of the key's cohort.
     pub(crate) fn holds(&self, key: &[u8]) -> bool {
         let config = self.store.config();
         config.shards.local(config.hasher.hash(key)).is_some()
-    }
-
-    /// Takes the right to reload; `false` if somebody else has it.
-    pub(crate) fn begin_reloading(&self) -> bool {
-        !self.reloading.swap(true, Memory::AcqRel)
-    }
-
-    /// Gives it back.
-    pub(crate) fn end_reloading(&self) {
-        self.reloading.store(false, Memory::Release);
     }
 
     /// Serves the same corpus under another config id. Requests that name the

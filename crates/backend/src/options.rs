@@ -4,7 +4,7 @@ use crate::repair::RepairOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_cell::{BackendLock, ConfigStore};
+use trefoil_cell::{BackendLock, ConfigStore, RpcAddress};
 use trefoil_layout::limits::LAYOUT_VERSION;
 
 /// How a server is run. What all backends of a cell agree on is in its
@@ -18,6 +18,11 @@ pub struct ServerOptions {
     /// They also count lives: a backend of R=3.2 that comes back empty under the
     /// same configuration gets no vote.
     pub locks: Vec<BackendLock>,
+    /// Where the configuration has to name the members, if it matters: a process whose
+    /// place was given to another one must not begin ([`ConfigStoreError::PlaceTaken`]).
+    ///
+    /// [`ConfigStoreError::PlaceTaken`]: trefoil_cell::ConfigStoreError::PlaceTaken
+    pub place: Option<RpcAddress>,
     /// Bound on the resident bytes of the whole process.
     pub memory_limit: u64,
     /// Partitions of each member; `None` for as many as suit its share of the memory
@@ -81,6 +86,7 @@ impl ServerOptions {
             config_store,
             members,
             locks: Vec::new(),
+            place: None,
             memory_limit: 1 << 30,
             partition_count: None,
             huge_pages: true,

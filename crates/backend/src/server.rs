@@ -235,6 +235,12 @@ impl Server {
         self.running.state.set_reporter(reporter);
     }
 
+    /// What its threads share.
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &Arc<State> {
+        &self.running.state
+    }
+
     /// Stops: readers at once, then messages, then calls in flight.
     pub fn shutdown(self) {
         drop(self);
@@ -248,6 +254,7 @@ impl Running {
         begins: &dyn Fn(&CellConfig, u32) -> Result<Begins, StartError>,
     ) -> Result<Self, StartError> {
         let config = options.config_store.load()?.ok_or(StartError::NoConfig)?;
+        check_place(options, &config)?;
         Self::prepare_for(options, config, begins)
     }
 
@@ -553,6 +560,24 @@ fn check(options: &ServerOptions, config: &CellConfig) -> Result<(), StartError>
     }
 }
 
+/// Refuses a place that another process was given since whoever starts this one looked. From
+/// here on the configuration is followed, and a change of the place is noticed as one.
+fn check_place(options: &ServerOptions, config: &CellConfig) -> Result<(), ConfigStoreError> {
+    let Some(own) = &options.place else {
+        return Ok(());
+    };
+    for &number in &options.members {
+        if let Some(place) = config.backend(number)
+            && !place.addresses.contains(own)
+        {
+            let texts: Vec<String> = place.addresses.iter().map(ToString::to_string).collect();
+            let holder = texts.join(", ");
+            return Err(ConfigStoreError::PlaceTaken { number, holder });
+        }
+    }
+    Ok(())
+}
+
 fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(thread_count.max(1))
@@ -706,7 +731,7 @@ fn load_corpus(member: &Member, config: &CellConfig, path: &Path) -> Result<(), 
     // As a second corpus beside an empty one: nothing of it is evicted while it loads.
     let store = &member.store;
     store.begin_reload().map_err(|e| fail(e.into()))?;
-    let loaded = corpus::load_file(member, path, corpus, (first, value_len_max), &|| false);
+    let loaded = corpus::load_file(member, path, corpus, (first, value_len_max), &|| None);
     let loaded = loaded.map_err(fail)?;
     store.finish_reload().map_err(|e| fail(e.into()))?;
     member.has_corpus(config.corpus.clone());

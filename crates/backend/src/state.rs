@@ -169,6 +169,12 @@ impl State {
         *newer = Some(config);
     }
 
+    /// Whether another corpus is in force, and nobody has looked at it yet.
+    pub(crate) fn has_newer(&self) -> bool {
+        let newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);
+        newer.is_some()
+    }
+
     /// The same, once.
     pub(crate) fn take_newer(&self) -> Option<CellConfig> {
         let mut newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner);

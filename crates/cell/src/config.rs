@@ -289,6 +289,14 @@ impl CellConfig {
         self.mode.is_immutable() && same == *next
     }
 
+    /// Whether `stored` puts the corpus of this configuration in force: it is this one, or
+    /// this one written anew under a higher id.
+    pub fn is_in_force_by(&self, stored: &CellConfig) -> bool {
+        stored.config_id >= self.config_id
+            && stored.corpus == self.corpus
+            && self.differs_by_reload(stored)
+    }
+
     /// The same configuration written anew; `None` if there is no config id left for it.
     pub fn anew(&self) -> Option<CellConfig> {
         self.flushed(self.flush_floor)

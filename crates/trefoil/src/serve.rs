@@ -188,12 +188,23 @@ impl Runs {
     /// Says that it serves, and waits for the end: a signal, or another process that has
     /// taken it over. What can be changed is changed by whoever started this backend.
     fn serve_to_the_end(self, ready: &str) -> Outcome {
-        print_line(ready)?;
-        self.signals.wait(&self.server.retirement(), || Ok(()));
-        let taken = self.server.place_taken().map(Failure::of);
-        self.server.shutdown();
-        taken.map_or(Ok(ExitCode::SUCCESS), Err)
+        let taken = until_over(self.server, self.signals, ready)?;
+        taken.map_or(Ok(ExitCode::SUCCESS), |why| Err(Failure::of(why)))
     }
+}
+
+/// Runs a server until a signal, or until its number is another process's: why, if that was
+/// given the place of this one.
+pub(crate) fn until_over(
+    server: Server,
+    signals: Signals,
+    ready: &str,
+) -> Result<Option<String>, Failure> {
+    print_line(ready)?;
+    signals.wait(&server.retirement(), || Ok(()));
+    let taken = server.place_taken().map(str::to_owned);
+    server.shutdown();
+    Ok(taken)
 }
 
 fn start(options: ServerOptions, listeners: Listeners) -> Result<Runs, Failure> {
@@ -202,7 +213,7 @@ fn start(options: ServerOptions, listeners: Listeners) -> Result<Runs, Failure> 
     Ok(Runs { server, signals })
 }
 
-fn start_failure(error: StartError) -> Failure {
+pub(crate) fn start_failure(error: StartError) -> Failure {
     match error {
         StartError::Memory(error) => Failure::Usage(format!("--memory: {error}")),
         error => Failure::of(error),

@@ -5,6 +5,14 @@
 //! changed. **Else from the file**, if that is still the one that was loaded: its digest is
 //! in the cell's configuration. Where neither is to be had the backend stays without a
 //! corpus, says why, and tries again.
+//!
+//! **Nothing is served before the configuration store has said that it is in force.** What
+//! this process knows may be old: another corpus may have come in force while it was
+//! starting, or copying, without anybody who could have told it. A store that does not
+//! answer is waited for, with the corpus at hand.
+//!
+//! A fetch gives way to a reload, which brings what somebody wants now
+//! ([`Turn`](super::Turn)).
 
 use super::file::load_file;
 use super::load::{Loaded, finish, put};
@@ -29,6 +37,10 @@ use trefoil_store::PLACES;
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// After an attempt that came to nothing.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Before a configuration store that has not answered is asked again.
+const STORE_PAUSE: Duration = Duration::from_millis(100);
+/// Why a fetch ends that a reload has asked to.
+const GIVES_WAY: &str = "a reload is under way";
 
 /// Fetches what the members lack, and what has come in force without them, until stopped.
 /// `file` is what this process was started with.
@@ -71,7 +83,7 @@ fn follow(state: &State, member: &Arc<Member>, newer: &CellConfig) {
         return;
     }
     // The old one's memory is needed, and nobody may find it any more.
-    let emptied = Staged::begin(member).and_then(|staged| staged.commit_nothing(state, newer));
+    let emptied = Staged::fetch(member).and_then(|staged| staged.commit_nothing(state, newer));
     match emptied {
         Ok(()) => tracing::warn!(
             backend = member.number,
@@ -98,7 +110,12 @@ impl Fetch<'_> {
         let begun = Instant::now();
         let from_replicas = match self.stage()? {
             Some(staged) => {
-                let copied = runtime.block_on(self.copy_from_replicas());
+                let copied = runtime.block_on(async {
+                    tokio::select! {
+                        copied = self.copy_from_replicas() => copied,
+                        () = self.member.corpus_turn.asked_to_give_way() => Err(GIVES_WAY.into()),
+                    }
+                });
                 match copied {
                     Ok(loaded) => return self.serve(staged, loaded, "the other replica", begun),
                     Err(why) => why,
@@ -106,6 +123,7 @@ impl Fetch<'_> {
             }
             None => return Ok(()),
         };
+        self.goes_on()?;
         let Some(corpus) = &self.config.corpus else {
             return Err(format!(
                 "no replica has the corpus ({from_replicas}): load it with `trefoil cell reload`"
@@ -117,10 +135,12 @@ impl Fetch<'_> {
                 return Ok(());
             };
             let as_told = (corpus.first, self.config.value_len_max as usize);
-            let is_over = || self.state.is_stopping();
+            let is_over = || self.goes_on().err();
             match load_file(self.member, &path, Some(corpus), as_told, &is_over) {
                 Ok(loaded) => return self.serve(staged, loaded, "its file", begun),
                 Err(why) => {
+                    // Only while it has the turn it is told to give way.
+                    self.goes_on()?;
                     drop(staged);
                     from_files = format!("{from_files}{}: {why}; ", path.display());
                 }
@@ -135,10 +155,24 @@ impl Fetch<'_> {
         ))
     }
 
+    /// `Err`: this is of no use any more, or has to be put off.
+    fn goes_on(&self) -> Result<(), String> {
+        let why = if self.state.is_stopping() {
+            "the server is shutting down"
+        } else if self.member.corpus_turn.must_give_way() {
+            GIVES_WAY
+        } else if self.state.has_newer() {
+            "another corpus has come in force meanwhile"
+        } else {
+            return Ok(());
+        };
+        Err(why.to_owned())
+    }
+
     /// `None`: a reload is under way, which may bring another one.
     fn stage(&self) -> Result<Option<Staged>, String> {
         use trefoil_store::ReloadError::UnderWay;
-        match Staged::begin(self.member) {
+        match Staged::fetch(self.member) {
             Ok(staged) => Ok(Some(staged)),
             Err(UnderWay) => Ok(None),
             Err(error) => Err(error.to_string()),
@@ -153,20 +187,49 @@ impl Fetch<'_> {
         begun: Instant,
     ) -> Result<(), String> {
         self.standing.is_at(loaded);
-        if self.state.config().config_id != self.config.config_id {
-            return Err("the configuration has changed meanwhile".to_owned());
-        }
-        staged
-            .commit(self.state, self.config)
+        let config = self.confirm()?;
+        let config_id = staged
+            .commit(self.state, &config)
             .map_err(|e| e.to_string())?;
+        // What came in force between the store's word and this is followed now.
+        if let Err(error) = self.state.catch_up() {
+            tracing::debug!(%error, "cannot look once more which corpus is in force");
+        }
         tracing::info!(
             backend = self.member.number,
-            config_id = self.config.config_id,
+            config_id,
             items = loaded.items,
             took_ms = begun.elapsed().as_millis() as u64,
             "the corpus was fetched from {source}"
         );
         Ok(())
+    }
+
+    /// The configuration in force, if its corpus is the one that was fetched. Waits for a
+    /// store that does not answer, or whose word is not believed.
+    fn confirm(&self) -> Result<CellConfig, String> {
+        loop {
+            let why = match self.state.config_store.load() {
+                Ok(Some(stored)) if self.config.is_in_force_by(&stored) => return Ok(stored),
+                Ok(Some(stored)) => {
+                    let config_id = stored.config_id;
+                    if self.config.differs_by_reload(&stored) {
+                        self.state.note_newer(stored);
+                    }
+                    return Err(format!(
+                        "config id {config_id}, which names another corpus, has come in force meanwhile"
+                    ));
+                }
+                Ok(None) => return Err("the cell's configuration is gone".to_owned()),
+                Err(error) => error,
+            };
+            self.standing.waits_for(
+                self.member.number,
+                &format!("the corpus is there; whether it is in force is not known yet: {why}"),
+            );
+            std::thread::sleep(STORE_PAUSE);
+            self.goes_on()?;
+        }
     }
 
     /// Copies each shard from the other backend that holds it.

@@ -40,17 +40,17 @@ impl<R: Read> Read for Digested<R> {
     }
 }
 
-/// Ends with an error when it is told to.
+/// Ends with an error when it is told to, and why.
 struct Until<'u, R> {
     source: R,
-    is_over: &'u dyn Fn() -> bool,
+    is_over: &'u dyn Fn() -> Option<String>,
 }
 
 impl<R: Read> Read for Until<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match (self.is_over)() {
-            true => Err(io::Error::other("the server is shutting down")),
-            false => self.source.read(into),
+            Some(why) => Err(io::Error::other(why)),
+            None => self.source.read(into),
         }
     }
 }
@@ -62,7 +62,7 @@ pub(crate) fn load_file(
     path: &Path,
     corpus: Option<&CorpusId>,
     (first, value_len_max): (Version, usize),
-    is_over: &dyn Fn() -> bool,
+    is_over: &dyn Fn() -> Option<String>,
 ) -> Result<Loaded, CorpusError> {
     let metadata = std::fs::metadata(path).map_err(CorpusError::Open)?;
     // Nobody waits for what comes out of a pipe.

@@ -14,6 +14,7 @@
 //! | `load` | items into a member's store |
 //! | `file` | a whole file, and whether it is the one that is meant |
 //! | `staged` | a second corpus beside the one that is served |
+//! | `turn` | who may load one |
 //! | `standing` | which corpus a backend has |
 //! | `fetch` | how it gets the one that is in force, if it has lost its own |
 
@@ -24,12 +25,14 @@ mod json_lines;
 mod load;
 mod staged;
 mod standing;
+mod turn;
 
 pub(crate) use fetch::run;
 pub(crate) use file::{Digested, load_file};
 pub(crate) use load::{Loaded, check, load};
 pub(crate) use staged::Staged;
 pub(crate) use standing::Standing;
+pub(crate) use turn::Turn;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

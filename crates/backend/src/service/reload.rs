@@ -18,7 +18,8 @@
 //! Until it has said *loaded*, a backend gives the new corpus up at any failure, here or
 //! there. From then on another backend may have put it in force, so that this one decides
 //! nothing by itself: if the client goes away, or is silent for too long, it looks into the
-//! configuration. Is the new corpus in force, it serves it. If not, it writes the old
+//! configuration. Is the new corpus in force, it serves it: under whatever id, because a
+//! later reload that came to nothing may have written the configuration anew. If not, it writes the old
 //! configuration anew under a higher id, by compare-and-swap: then nobody can put the new
 //! one in force any more, and it is given up. A backend that dies meanwhile finds out from
 //! the configuration when it is started again ([`crate::corpus`]).
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use trefoil_cell::{CellConfig, ConfigStoreError, CorpusId, Mode};
+use trefoil_cell::{CellConfig, ConfigStore, ConfigStoreError, CorpusId, Mode};
 use trefoil_rpc::v1::reload_request::Step;
 use trefoil_rpc::v1::{self, reload_response};
 use trefoil_store::ReloadError;
@@ -90,7 +91,7 @@ async fn serve(
         ReloadError::NoRoom(_) => no_room("not even an empty one"),
         error => Status::failed_precondition(format!("backend {backend}: {error}")),
     };
-    let mut staged = Staged::begin(&plan.member).map_err(refuse)?;
+    let mut staged = Staged::reload(&plan.member).await.map_err(refuse)?;
     if begin.clear_first {
         staged.clear().map_err(refuse)?;
     }
@@ -103,8 +104,12 @@ async fn serve(
     };
     let (deciding, config) = (Arc::clone(&state), plan.config.clone());
     let commits = matches!(asked, Word::Commit);
-    match blocking(move || decide(&deciding, &config, commits)).await? {
-        Decision::Commit => {}
+    let decide = move || {
+        let is_stopping = || deciding.is_stopping();
+        decide(&*deciding.config_store, &config, commits, &is_stopping)
+    };
+    let config = match blocking(decide).await? {
+        Decision::Commit(config) => config,
         Decision::GiveUp(why) => {
             drop(staged);
             // What was written anew instead.
@@ -115,13 +120,20 @@ async fn serve(
                 Word::Commit => Status::failed_precondition(why),
             });
         }
-    }
+    };
     if let Some(standing) = &plan.member.standing {
         standing.is_at(loaded);
     }
-    let config = plan.config.clone();
-    let committed = blocking(move || staged.commit(&state, &config)).await?;
-    committed.map_err(|error| Status::internal(error.to_string()))?;
+    let committed = blocking(move || {
+        let committed = staged.commit(&state, &config);
+        if committed.is_err() {
+            let _ = state.catch_up();
+        }
+        committed
+    });
+    let config_id = committed
+        .await?
+        .map_err(|error| Status::internal(error.to_string()))?;
     tracing::info!(backend, config_id, items = loaded.items, "reload committed");
     let committed = v1::ReloadCommitted { config_id };
     send(answers, reload_response::Step::Committed(committed)).await
@@ -160,7 +172,7 @@ async fn await_word(
         {
             // Somebody else has put it in force, or something else.
             let seen = *seen.get_or_insert_with(Instant::now);
-            if stored != *config || seen.elapsed() >= TURN_PATIENCE {
+            if !config.is_in_force_by(&stored) || seen.elapsed() >= TURN_PATIENCE {
                 return Word::Commit;
             }
         } else if since.elapsed() >= SILENCE_MAX {
@@ -174,20 +186,24 @@ async fn await_word(
 
 /// What came of it.
 enum Decision {
-    /// The new corpus is in force.
-    Commit,
+    /// The new corpus is in force, by this configuration.
+    Commit(CellConfig),
     /// It is not, and never will be, for this reason.
     GiveUp(String),
 }
 
 /// Finds out what is in force, and has it decided if nothing is yet. A store that fails is
 /// asked again until it says: what is loaded here may be in force.
-fn decide(state: &State, config: &CellConfig, commits: bool) -> Decision {
-    let store = &state.config_store;
+fn decide(
+    store: &dyn ConfigStore,
+    config: &CellConfig,
+    commits: bool,
+    is_stopping: &dyn Fn() -> bool,
+) -> Decision {
     let mut told = false;
     loop {
         let error = match store.load() {
-            Ok(Some(stored)) if stored == *config => return Decision::Commit,
+            Ok(Some(stored)) if config.is_in_force_by(&stored) => return Decision::Commit(stored),
             Ok(Some(stored))
                 if stored.life == config.life && stored.config_id < config.config_id =>
             {
@@ -213,7 +229,7 @@ fn decide(state: &State, config: &CellConfig, commits: bool) -> Decision {
             }
             Err(error) => error,
         };
-        if state.is_stopping() {
+        if is_stopping() {
             return Decision::GiveUp("the server is shutting down".into());
         }
         if !std::mem::replace(&mut told, true) {

@@ -2,10 +2,15 @@
 
 use crate::support::{CONFIG_ID, Caller, Cell, LIFE, Setup, request};
 use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tonic::{Code, Status};
-use trefoil_cell::{CellConfig, ConfigStore as _, CorpusDigester, CorpusId, Mode};
-use trefoil_layout::Version;
+use trefoil_cell::{
+    CellConfig, ConfigStore, ConfigStoreError, CorpusDigester, CorpusId, EmbeddedStore, Mode,
+};
 use trefoil_layout::op::{Action, Outcome, Rejection};
+use trefoil_layout::{TopologyId, Version};
 use trefoil_rpc::v1::{self, reload_request::Step, reload_response};
 
 fn lines(numbers: std::ops::Range<u32>, value: &str) -> String {
@@ -270,7 +275,6 @@ fn a_client_that_goes_after_everything_is_loaded_leaves_the_old_corpus_in_force(
     assert_eq!(cell.store.load().unwrap(), Some(again));
 }
 
-/// The second of two reloads at once is refused and does the first no harm.
 /// A reload whose steps are sent one by one; the first two at once.
 struct Upload<'a> {
     cell: &'a Cell,
@@ -298,18 +302,44 @@ impl<'a> Upload<'a> {
         }
     }
 
+    fn send(&mut self, step: Step) {
+        let request = v1::ReloadRequest { step: Some(step) };
+        let sent = self.requests.send(request);
+        self.cell.runtime.block_on(sent).unwrap();
+    }
+
+    fn answer(&mut self) -> reload_response::Step {
+        let answer = self.cell.runtime.block_on(self.answers.message());
+        answer.unwrap().unwrap().step.unwrap()
+    }
+
+    /// Everything but the last word, and the answer to it.
+    fn load(&mut self) {
+        while self.rest.len() > 1 {
+            let step = self.rest.next().unwrap();
+            self.send(step);
+        }
+        let answer = self.answer();
+        assert!(matches!(answer, reload_response::Step::Loaded(_)));
+    }
+
+    /// The last word.
+    fn commit(&mut self) {
+        let step = self.rest.next().unwrap();
+        self.send(step);
+    }
+
+    fn committed(&mut self) -> Option<v1::ReloadCommitted> {
+        match self.answer() {
+            reload_response::Step::Committed(committed) => Some(committed),
+            _ => None,
+        }
+    }
+
     fn finish(&mut self) {
-        for step in self.rest.by_ref() {
-            let request = v1::ReloadRequest { step: Some(step) };
-            self.cell
-                .runtime
-                .block_on(self.requests.send(request))
-                .unwrap();
-        }
-        for _ in 0..2 {
-            let answer = self.cell.runtime.block_on(self.answers.message());
-            assert!(answer.unwrap().is_some());
-        }
+        self.load();
+        self.commit();
+        assert!(self.committed().is_some());
     }
 
     /// Ends the stream and waits until the backend has seen that.
@@ -320,6 +350,7 @@ impl<'a> Upload<'a> {
     }
 }
 
+/// The second of two reloads at once is refused and does the first no harm.
 #[test]
 fn one_reload_at_a_time() {
     let cell = Setup::new(Mode::R2, 2)
@@ -353,6 +384,178 @@ fn one_reload_at_a_time() {
     assert!(status.message().contains("under way"), "{status}");
     first.finish();
     assert_eq!(caller.get(0, CONFIG_ID + 1, b"key-7").unwrap(), b"new-7");
+}
+
+/// Another backend has put the new corpus in force and its client was killed; a later reload
+/// came to nothing, and that wrote the configuration anew. Who waits with the corpus loaded
+/// finds another configuration than it was told of, with its corpus: it serves that.
+#[test]
+fn a_corpus_in_force_under_a_later_id_is_not_dropped() {
+    let cell = Setup::new(Mode::R2, 2)
+        .corpus("c.jsonl", lines(0..100, "old"))
+        .start();
+    let mut caller = cell.client();
+    let good = lines(0..100, "new");
+    let next = next_config(&cell, &good);
+    let mut upload = Upload::begin(&cell, &caller, steps(begin(&next, 1), &good));
+    upload.load();
+    let anew = next.anew().unwrap();
+    for (before, after) in [(&cell.config, &next), (&next, &anew)] {
+        let before = Some(before.topology_id());
+        cell.store.compare_and_swap(before, after).unwrap();
+    }
+    let served = upload.committed();
+    assert_eq!(served.map(|done| done.config_id), Some(anew.config_id));
+    assert_eq!(
+        caller.get(1, anew.config_id, b"key-7").unwrap(),
+        b"new-7",
+        "it was loaded, and is served without being fetched again"
+    );
+    let recovery = &caller.stats().members[1].recovery;
+    assert!(recovery.is_none(), "{recovery:?}");
+}
+
+/// A configuration store on another machine, which goes away.
+struct Remote {
+    held: Arc<EmbeddedStore>,
+    away: AtomicBool,
+}
+
+impl Remote {
+    fn is_there(&self) -> Result<(), ConfigStoreError> {
+        match self.away.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => Err(ConfigStoreError::Unavailable {
+                address: "far".to_owned(),
+                reason: "it was unplugged".to_owned(),
+            }),
+        }
+    }
+}
+
+impl ConfigStore for Remote {
+    fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
+        self.is_there()?;
+        self.held.load()
+    }
+
+    fn compare_and_swap(
+        &self,
+        expected: Option<TopologyId>,
+        next: &CellConfig,
+    ) -> Result<(), ConfigStoreError> {
+        self.is_there()?;
+        self.held.compare_and_swap(expected, next)
+    }
+
+    fn wait_for_change(
+        &self,
+        known: Option<TopologyId>,
+        timeout: Duration,
+    ) -> Result<Option<CellConfig>, ConfigStoreError> {
+        self.is_there()?;
+        self.held.wait_for_change(known, timeout)
+    }
+}
+
+/// Backend 0 has lost its corpus, and has copied that of backend 1, while the configuration
+/// store is away.
+fn fetched_without_store() -> (Cell, Arc<Remote>) {
+    let mut setup = Setup::new(Mode::R2, 2).corpus("c.jsonl", lines(0..100, "old"));
+    let remote = Arc::new(Remote {
+        held: Arc::clone(&setup.store),
+        away: AtomicBool::new(false),
+    });
+    setup.options.config_store = Arc::clone(&remote) as _;
+    let cell = setup.start();
+    let mut caller = cell.client();
+    remote.away.store(true, Ordering::SeqCst);
+    let mut clearing = begin(&next_config(&cell, "x"), 0);
+    clearing.clear_first = true;
+    let status = reload(&mut caller, vec![Step::Begin(clearing)]).unwrap_err();
+    assert_eq!(status.code(), Code::Cancelled);
+    eventually("it has copied, and waits for the store", || {
+        let recovery = caller.stats().members[0].recovery.clone();
+        recovery.is_some_and(|recovery| {
+            recovery.shards_left > 0
+                && recovery.items == 100
+                && recovery.waits_for.contains("it was unplugged")
+        })
+    });
+    (cell, remote)
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What was copied may be old: another corpus may have come in force meanwhile. It is served
+/// when the configuration store says that it is not.
+#[test]
+fn what_was_fetched_is_served_when_the_store_says_that_it_is_in_force() {
+    let (cell, remote) = fetched_without_store();
+    let mut caller = cell.client();
+    remote.away.store(false, Ordering::SeqCst);
+    eventually("it is served", || {
+        caller.stats().members[0].recovery.as_ref().unwrap().done
+    });
+    assert_eq!(caller.get(0, CONFIG_ID, b"key-7").unwrap(), b"old-7");
+}
+
+/// The same, and the configuration was written anew meanwhile: the corpus is served under
+/// the later id.
+#[test]
+fn what_was_fetched_is_served_under_the_id_that_is_in_force() {
+    let (cell, remote) = fetched_without_store();
+    let mut caller = cell.client();
+    let anew = cell.config.anew().unwrap();
+    let before = Some(cell.config.topology_id());
+    remote.held.compare_and_swap(before, &anew).unwrap();
+    remote.away.store(false, Ordering::SeqCst);
+    eventually("it is served", || {
+        caller.stats().members[0].recovery.as_ref().unwrap().done
+    });
+    assert_eq!(caller.get(0, anew.config_id, b"key-7").unwrap(), b"old-7");
+}
+
+/// The same, and another corpus has come in force: what was copied is never served.
+#[test]
+fn what_was_fetched_is_given_up_if_another_corpus_has_come_in_force() {
+    let (cell, remote) = fetched_without_store();
+    let mut caller = cell.client();
+    let next = next_config(&cell, "another file");
+    let before = Some(cell.config.topology_id());
+    remote.held.compare_and_swap(before, &next).unwrap();
+    remote.away.store(false, Ordering::SeqCst);
+    eventually("it follows, and has nothing", || {
+        let stats = caller.stats();
+        let member = &stats.members[0];
+        assert!(
+            !member.recovery.as_ref().unwrap().done,
+            "it serves what is old"
+        );
+        member.config_id == next.config_id
+    });
+}
+
+/// Whoever has lost its corpus, and cannot get it back, takes another one.
+#[test]
+fn a_fetch_gives_way_to_a_reload() {
+    let (cell, remote) = fetched_without_store();
+    let mut caller = cell.client();
+    let good = lines(0..100, "new");
+    let next = next_config(&cell, &good);
+    let mut upload = Upload::begin(&cell, &caller, steps(begin(&next, 0), &good));
+    upload.load();
+    remote.away.store(false, Ordering::SeqCst);
+    upload.commit();
+    let served = upload.committed();
+    assert_eq!(served.map(|done| done.config_id), Some(next.config_id));
+    assert_eq!(caller.get(0, next.config_id, b"key-7").unwrap(), b"new-7");
 }
 
 #[test]

@@ -283,6 +283,23 @@ impl ConfigStoreError {
         )
     }
 
+    /// Whether somebody else can end this without this process being started again: the
+    /// store comes back, is mended, lets this process in again; or another process ends.
+    pub fn may_pass(&self) -> bool {
+        self.is_outage()
+            || self.is_no_cell()
+            || matches!(
+                self,
+                ConfigStoreError::Older { .. }
+                    | ConfigStoreError::OlderCount { .. }
+                    | ConfigStoreError::Refused { .. }
+                    | ConfigStoreError::Corrupt { .. }
+                    | ConfigStoreError::Conflict { .. }
+                    | ConfigStoreError::Registered { .. }
+                    | ConfigStoreError::StartedAnew { .. }
+            )
+    }
+
     /// Whether nobody has started a cell there.
     pub fn is_no_cell(&self) -> bool {
         matches!(

@@ -166,3 +166,78 @@ fn a_spare_that_does_not_fit_is_refused() {
         "{error}"
     );
 }
+
+/// A spare registers as the backend whose place it was given, and says so again when etcd
+/// has forgotten it, for as long as the configuration names it. Others never do.
+#[test]
+fn a_place_is_registered_by_whom_the_configuration_names() {
+    let place = InEtcd::start();
+    let store = place.store();
+    let directory = DirectoryStore::create(&place.folder("spare")).unwrap();
+    let (own, other) = (spare(&store), spare(&store));
+    store.compare_and_swap(None, &config(1)).unwrap();
+    let claim = |spare: &Spare| store.claim_place(1, &spare.addresses, &directory);
+    let taken = claim(&own).unwrap_err();
+    assert!(
+        matches!(&taken, ConfigStoreError::PlaceTaken { number: 1, holder } if holder.contains("7412")),
+        "{taken}"
+    );
+    let given = config(1).with_place(1, &own.addresses, None).unwrap();
+    store.compare_and_swap(id(1), &given).unwrap();
+    let _claimed = claim(&own).unwrap();
+    // The same process, whose first word was lost.
+    let lock = claim(&own).unwrap();
+    let _always = store.claim(0).unwrap();
+    let is_there = |number: u32| view(&store).backends.contains_key(&number);
+    // As if its lease had ended.
+    place.forget("backends/1");
+    eventually(|| is_there(1).then_some(()));
+    let given = given.with_place(1, &other.addresses, None).unwrap();
+    store.compare_and_swap(id(2), &given).unwrap();
+    place.forget("backends/1");
+    // Those that are extended as often have come back twice by then.
+    for _ in 0..2 {
+        place.forget("backends/0");
+        eventually(|| is_there(0).then_some(()));
+    }
+    assert!(!is_there(1), "the place is another's");
+    let taken = claim(&own).unwrap_err();
+    assert!(
+        matches!(taken, ConfigStoreError::PlaceTaken { .. }),
+        "{taken}"
+    );
+    drop(lock);
+    assert!(claim(&other).is_ok());
+}
+
+/// A spare counts the starts of its backend beside etcd, as backends do. Whoever has seen
+/// more starts than there are notices, too.
+#[test]
+fn starts_that_etcd_has_forgotten_are_noticed_by_spares() {
+    let mut place = InEtcd::start();
+    let store = place.store();
+    let directory = DirectoryStore::create(&place.folder("spare")).unwrap();
+    let own = spare(&store);
+    let given = config(1).with_place(1, &own.addresses, None).unwrap();
+    store.compare_and_swap(None, &given).unwrap();
+    let backup = place.backup();
+    let begin = |store: &EtcdStore| {
+        let lock = store.claim_place(1, &own.addresses, &directory)?;
+        lock.begin_incarnation(given.life)
+    };
+    assert_eq!((begin(&store).unwrap(), begin(&store).unwrap()), (1, 2));
+    place.restore(&backup);
+    let noticed = |error: ConfigStoreError| {
+        let text = error.to_string();
+        assert!(
+            text.contains("counts 0 starts of backend 1, and there were 2"),
+            "{text}"
+        );
+        assert!(text.contains("restore-config"), "{text}");
+    };
+    let refused = |result: Result<(), ConfigStoreError>| result.err().filter(|e| !e.is_outage());
+    // By what this process has seen, and by what the directory remembers.
+    noticed(eventually(|| refused(store.load().map(drop))));
+    let anew = place.store();
+    noticed(eventually(|| refused(begin(&anew).map(drop))));
+}

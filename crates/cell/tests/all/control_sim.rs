@@ -17,6 +17,8 @@ const DEAD_AFTER: u64 = 20_000;
 const TROUBLE: u64 = 400_000;
 const PEACE: u64 = 200_000;
 const SEEDS: u64 = 200;
+/// Replacements that are remembered.
+const REPLACEMENTS_KEPT: usize = 16;
 /// At most, until a mutant is caught.
 const SEEDS_OF_MUTANT: u64 = 2_000;
 
@@ -27,6 +29,8 @@ enum Mutant {
     LeaderNotNamed,
     /// Nor the configuration that it follows.
     ConfigNotNamed,
+    /// Nor that, nor the record of replacements, which is another key.
+    RecordNotNamed,
     /// Nor that nobody is the backend.
     RegistrationNotNamed,
     /// Nor the spare.
@@ -38,9 +42,10 @@ enum Mutant {
 }
 
 impl Mutant {
-    const ALL: [Mutant; 6] = [
+    const ALL: [Mutant; 7] = [
         Mutant::LeaderNotNamed,
         Mutant::ConfigNotNamed,
+        Mutant::RecordNotNamed,
         Mutant::RegistrationNotNamed,
         Mutant::SpareNotNamed,
         Mutant::OutageCounts,
@@ -52,6 +57,7 @@ impl Mutant {
             (self, key),
             (Mutant::LeaderNotNamed, Key::Leader)
                 | (Mutant::ConfigNotNamed, Key::Config)
+                | (Mutant::RecordNotNamed, Key::Config | Key::Replacements)
                 | (Mutant::RegistrationNotNamed, Key::Backend(_))
                 | (Mutant::SpareNotNamed, Key::Spare(_))
         )
@@ -71,6 +77,8 @@ enum Violation {
     LostUpdate,
     /// A place for a process that is dead, or has one.
     NoSpare,
+    /// A replacement is not remembered any more: the next one would not wait for it.
+    Forgotten,
     /// Another copy was not whole, or the last replacement has not recovered.
     Quorum,
 }
@@ -598,6 +606,15 @@ impl World {
         let leads = store.keys.contains_key(&Key::Leader) && store.leader == late.from;
         must(leads, Violation::Unelected);
         must(store.config == late.before, Violation::LostUpdate);
+        let (_, remembered) = late.plan.replacements.split_last().unwrap();
+        must(
+            store.replacements.ends_with(remembered),
+            Violation::Forgotten,
+        );
+        must(
+            remembered.len() + 1 >= REPLACEMENTS_KEPT || remembered == store.replacements,
+            Violation::Forgotten,
+        );
         let spares = store.spares.values();
         let is_there = spares.into_iter().any(|s| s.addresses == replacement.to);
         let has_place = store
@@ -639,12 +656,27 @@ fn nobody_is_replaced_who_should_not_be() {
     assert!(replaced > SEEDS && refused > SEEDS, "{replaced}, {refused}");
 }
 
+/// The record is a key of its own, and named as one: also where a plan does not see that the
+/// configuration has changed, no replacement is forgotten.
+#[test]
+fn the_record_of_replacements_is_not_overwritten() {
+    let mut undone = 0;
+    for seed in 0..SEEDS {
+        let world = World::new(seed, Some(Mutant::ConfigNotNamed)).run();
+        let forgotten = world.violations.contains(&Violation::Forgotten);
+        assert!(!forgotten, "seed {seed}");
+        undone += u64::from(world.violations.contains(&Violation::LostUpdate));
+    }
+    assert!(undone > 0, "nothing was written late");
+}
+
 #[test]
 fn each_rule_is_needed() {
     for mutant in Mutant::ALL {
         let expected = match mutant {
             Mutant::LeaderNotNamed => Violation::Unelected,
             Mutant::ConfigNotNamed => Violation::LostUpdate,
+            Mutant::RecordNotNamed => Violation::Forgotten,
             Mutant::RegistrationNotNamed => Violation::Registered,
             Mutant::SpareNotNamed => Violation::NoSpare,
             Mutant::OutageCounts => Violation::TooEarly,

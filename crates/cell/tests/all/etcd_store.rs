@@ -47,6 +47,12 @@ impl InEtcd {
         self.store().in_directory(directory).unwrap()
     }
 
+    /// Takes a key of the cell away.
+    pub(crate) fn forget(&self, key: &str) {
+        let key = format!("cells/mail/{key}");
+        self.etcd.ctl(&["del", &key]).unwrap();
+    }
+
     /// A folder beside etcd's.
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.home.path().join(name)

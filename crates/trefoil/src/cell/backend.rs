@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use trefoil_backend::{ListenOptions, Listeners, ServerOptions};
 use trefoil_cell::{BackendRegistry, CellConfig, ConfigStoreError, RpcAddress};
+use trefoil_client::Served;
 
 /// What a spare is told, as a line of JSON.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -63,6 +64,11 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         huge_pages: settings.huge_pages,
         repair: settings.repair,
         load: args.load,
+        // Others have places to give away only there.
+        place: match store.is_remote() {
+            true => Some(directory.rpc_socket(number).map_err(Failure::of)?),
+            false => None,
+        },
         ..ServerOptions::new(Arc::clone(&store) as _, vec![number])
     };
     if args.join {
@@ -85,7 +91,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
     }
     let lock = store.claim(number).map_err(Failure::of)?;
     if store.is_remote() {
-        check_peers(&*store, &home.address(), number)?;
+        check_peers(&*store, &home.address(), Some(number)).map_err(Failure::of)?;
         // Again: from now on, whoever would give the place away finds that somebody has it.
         check_place(&home, number)?;
     }
@@ -122,34 +128,46 @@ fn check_place(home: &Home, number: u32) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a configuration that is older than what another backend of the cell serves:
-/// etcd was restored from an old backup, and this process has not seen what was there.
+/// Refuses what is older than what the cell's backends serve, but for the one that this
+/// process is: its configuration, and how often they have begun. Then etcd was restored from
+/// an old backup, and this process has not seen what was there.
 pub(super) fn check_peers(
     store: &dyn BackendRegistry,
     address: &str,
-    number: u32,
-) -> Result<(), Failure> {
-    let Some(config) = store.load().map_err(Failure::of)? else {
-        return Err(Failure::of(ConfigStoreError::NoCellInEtcd(
-            address.to_owned(),
-        )));
-    };
-    let others = config.backends.iter().filter(|b| b.number != number);
+    own: Option<u32>,
+) -> Result<(), ConfigStoreError> {
+    let none = || ConfigStoreError::NoCellInEtcd(address.to_owned());
+    let config = store.load()?.ok_or_else(none)?;
+    let others = config.backends.iter().filter(|b| Some(b.number) != own);
     let addresses: Vec<RpcAddress> = others.flat_map(|b| b.addresses.first().cloned()).collect();
     let answers = trefoil_client::served(&addresses);
-    let served = answers.into_iter().flatten().map(|served| served.config);
-    let Some(served) = served.max_by_key(|config| config.config_id) else {
+    let answers: Vec<Served> = answers.into_iter().flatten().collect();
+    let Some(served) = answers.iter().max_by_key(|served| served.config.config_id) else {
         return Ok(());
     };
     // It may have been changed since it was looked at.
-    let config = store.load().map_err(Failure::of)?;
-    let is_older = |config: &CellConfig| config.is_older_than(&served);
-    if config.as_ref().is_some_and(|config| !is_older(config)) {
-        return Ok(());
+    let config = store.load()?;
+    let is_older = |config: &CellConfig| config.is_older_than(&served.config);
+    let Some(config) = config.as_ref().filter(|config| !is_older(config)) else {
+        return Err(ConfigStoreError::Older {
+            address: address.to_owned(),
+            found: config.as_ref().map(CellConfig::topology_id),
+            known: served.config.topology_id(),
+        });
+    };
+    // The configuration may be the same, and starts forgotten.
+    let counted = store.incarnations()?;
+    let of_this_life = answers.iter().filter(|a| a.config.life == config.life);
+    for (&number, &known) in of_this_life.flat_map(|answer| &answer.begun) {
+        let found = counted.get(&number).copied().unwrap_or(0);
+        if found < known {
+            return Err(ConfigStoreError::OlderCount {
+                address: address.to_owned(),
+                number,
+                found,
+                known,
+            });
+        }
     }
-    Err(Failure::of(ConfigStoreError::Older {
-        address: address.to_owned(),
-        found: config.as_ref().map(CellConfig::topology_id),
-        known: served.topology_id(),
-    }))
+    Ok(())
 }

@@ -7,7 +7,7 @@
 //! as well, its dead backends stay dead.
 
 use crate::args::{ControlArgs, ControllerArgs};
-use crate::cell::home;
+use crate::cell::{anew, home};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::signals::Signals;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use trefoil_cell::control::{
     Controller, DEAD_AFTER_MIN, Health, Hindrance, Plan, Replacement, Rules, View,
 };
 use trefoil_cell::{ConfigStoreError, EtcdStore, Leadership};
-use trefoil_client::Cell;
+use trefoil_client::{Cell, ConnectError};
 use trefoil_gateway::observe::Endpoint;
 
 /// The store is looked at so often in the time after which a backend counts as dead.
@@ -161,7 +161,11 @@ impl Watch {
         let view = match self.store.view() {
             Ok(Some(view)) => view,
             Ok(None) => return self.cannot("there is no cell in etcd any more"),
-            Err(error) => return self.cannot(&error.to_string()),
+            Err(error) => {
+                // If it is, the next look sees it.
+                anew::follow(&self.store, &error);
+                return self.cannot(&error.to_string());
+            }
         };
         let due = self.controller.look(now, &view);
         self.note(now, &view);
@@ -172,7 +176,10 @@ impl Watch {
         let result = match due.is_empty() {
             true => Ok(None),
             false => {
-                let health = ask(&self.address);
+                let health = match ask(&self.address) {
+                    Ok(health) => health,
+                    Err(why) => return self.cannot(&why),
+                };
                 let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH);
                 let unix_ms = unix_ms.map_or(0, |since| since.as_millis() as u64);
                 self.controller.decide(&view, &due, &health, unix_ms)
@@ -299,9 +306,12 @@ impl Watch {
 }
 
 /// How the backends are, by what they say themselves; nothing of those that do not answer.
-fn ask(address: &str) -> BTreeMap<u32, Health> {
-    let Ok(cell) = Cell::connect_with(address, None) else {
-        return BTreeMap::new();
+/// `Err`: what etcd holds is not to be gone by, because they serve something newer.
+fn ask(address: &str) -> Result<BTreeMap<u32, Health>, String> {
+    let cell = match Cell::connect_with(address, None) {
+        Ok(cell) => cell,
+        Err(ConnectError::Config(error)) => return Err(error.to_string()),
+        Err(_) => return Ok(BTreeMap::new()),
     };
     let health = |answer: trefoil_client::BackendStats| {
         let number = answer.number;
@@ -315,7 +325,7 @@ fn ask(address: &str) -> BTreeMap<u32, Health> {
         };
         Some((number, health))
     };
-    cell.stats().into_iter().filter_map(health).collect()
+    Ok(cell.stats().into_iter().filter_map(health).collect())
 }
 
 /// What metrics say.

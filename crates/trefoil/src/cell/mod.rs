@@ -1,5 +1,6 @@
 //! `cell`: cells with a process for each backend.
 
+mod anew;
 mod backend;
 mod certs;
 mod controller;

@@ -1,7 +1,7 @@
 //! Spares that take the places of dead backends, and who decides it: a cell over a real
 //! etcd, whose supervisor is told not to restart.
 
-use crate::support::{Cell, Hanging, PROGRAM, run, text};
+use crate::support::{Cell, Hanging, Log, PROGRAM, free_port, run, text};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use trefoil_cell::control::View;
+use trefoil_cell::{ConfigStore as _, EtcdSettings, EtcdStore};
 use trefoil_client::{Client, Lookup, MissReason, Mutated, Options, SetOptions};
 use trefoil_ports::EtcdProcess;
 
@@ -68,6 +70,48 @@ impl Place {
         run(&[&args[..], &["--number", &number, "--memory", "64MiB"]].concat())
     }
 
+    fn store(&self) -> EtcdStore {
+        let address = self.address().parse().unwrap();
+        EtcdStore::open(&address, &EtcdSettings::from_environment().unwrap()).unwrap()
+    }
+
+    /// What etcd holds under a key of the cell.
+    fn held(&self, key: &str) -> String {
+        let key = format!("cells/mail/{key}");
+        let get = ["get", "--print-value-only", &key];
+        eventually("etcd answers", || self.etcd.ctl(&get).ok())
+    }
+
+    fn forget(&self, key: &str) {
+        let key = format!("cells/mail/{key}");
+        eventually("etcd answers", || self.etcd.ctl(&["del", &key]).ok());
+    }
+
+    fn view(&self) -> View {
+        let store = self.store();
+        eventually("etcd answers", || store.view().ok().flatten())
+    }
+
+    /// Gives a backend's place to this spare, as a controller does.
+    fn give(&self, number: u32, spare: &Process) {
+        let store = self.store();
+        let pid = spare.child.id();
+        let spares = self.view().spares;
+        let spare = spares.iter().find(|s| s.process == pid).unwrap();
+        // An answer may be lost: what is there counts.
+        eventually("the place is given", || {
+            let config = self.view().config;
+            if config.backend(number)?.addresses == spare.addresses {
+                return Some(());
+            }
+            let fabric = spare.fabric_socket.as_deref();
+            let next = config.with_place(number, &spare.addresses, fabric)?;
+            let before = Some(config.topology_id());
+            let _ = store.compare_and_swap(before, &next);
+            None
+        });
+    }
+
     fn put(&self, key: &str, value: &str) {
         let key = format!("cells/mail/{key}");
         self.etcd.ctl(&["put", &key, value]).unwrap();
@@ -79,6 +123,7 @@ struct Process {
     child: Child,
     /// When it said that it serves as a backend.
     serves: Arc<AtomicBool>,
+    log: Log,
 }
 
 impl Process {
@@ -90,8 +135,11 @@ impl Process {
             .env_remove("TREFOIL_CELL")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let log = Log::default();
+        log.follow(child.stderr.take().unwrap(), "process");
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = lines.next().expect("it says ready").unwrap();
         let ready: Value = serde_json::from_str(line.strip_prefix("ready ").unwrap()).unwrap();
@@ -105,7 +153,7 @@ impl Process {
                 }
             }
         });
-        Process { child, serves }
+        Process { child, serves, log }
     }
 
     fn pid(&self) -> u64 {
@@ -114,6 +162,15 @@ impl Process {
 
     fn serves(&self) -> bool {
         self.serves.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it has said this; it must not end before.
+    fn says(&mut self, parts: &[&str]) {
+        eventually(&format!("it says {parts:?}"), || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}");
+            (self.log.count(parts) > 0).then_some(())
+        });
     }
 
     fn kill(&mut self) {
@@ -314,14 +371,16 @@ fn a_backend_that_hung_finds_its_place_taken() {
     });
 }
 
-/// The leader is suspended past its lease; the other one goes on, and the former leader
-/// changes nothing when it wakes up.
+/// The leader is suspended past its lease; the other one goes on. When the former leader
+/// wakes up there is a backend to be replaced, and a spare for it: it looks on, and changes
+/// nothing, until it is elected again.
 #[test]
 fn of_two_controllers_one_decides() {
     let _turn = alone();
     let place = Place::new();
     let cell = place.up(&[]);
-    let one = place.controller(&[]);
+    let port = free_port();
+    let one = place.controller(&["--metrics", &format!("127.0.0.1:{port}")]);
     eventually("it decides", || {
         (status(&cell)["controller"]["process"] == one.pid()).then_some(())
     });
@@ -331,35 +390,42 @@ fn of_two_controllers_one_decides() {
         place.spare("b", &["--no-controller"]),
     ];
     let pids = spares.each_ref().map(Process::pid);
-    let after = {
-        let _suspended = Hanging::new(one.pid() as u32);
-        cell.kill(1);
-        eventually("a spare takes the place", || {
-            let status = status(&cell);
-            let backend = &status["backends"][1];
-            let is_it = pids.iter().any(|pid| backend["pid"] == *pid);
-            (is_it && backend["state"] == "up").then_some(status)
-        })
-    };
-    assert_eq!(after["controller"]["process"], other.pid(), "{after:#}");
-    // It wakes up, and looks on.
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(4) {
+    let suspended = Hanging::new(one.pid() as u32);
+    cell.kill(1);
+    let after = eventually("a spare takes the place", || {
         let status = status(&cell);
-        assert_eq!(status["config_id"], 2, "{status:#}");
-        assert_eq!(status["controller"]["process"], other.pid(), "{status:#}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    assert_eq!(status(&cell)["spares"].as_array().unwrap().len(), 1);
-    // The leader is killed in the middle of it: the first one is next. Meanwhile etcd was
-    // away, which changes nothing.
-    let mut place = place;
+        let backend = &status["backends"][1];
+        let is_it = pids.iter().any(|pid| backend["pid"] == *pid);
+        (is_it && backend["state"] == "up").then_some(status)
+    });
+    assert_eq!(after["controller"]["process"], other.pid(), "{after:#}");
+    // The leader is killed. This process is elected in its place, and decides nothing.
     let mut other = other;
-    cell.kill(2);
     other.kill();
+    let store = place.store();
+    let elected = eventually("it is elected", || store.campaign().ok().flatten());
+    cell.kill(2);
+    drop(suspended);
+    // The former leader has seen for long enough that there is something to do, and has
+    // looked at it since.
+    let seen = || gone(&scrape(port), 2);
+    let due = eventually("it has counted", || seen().filter(|seconds| *seconds > 4.0));
+    eventually("it has looked again", || {
+        seen().filter(|later| *later > due + 1.0)
+    });
+    let view = place.view();
+    assert!(elected.is_of(&view), "{view:#?}");
+    assert_eq!(
+        (view.config.config_id, view.spares.len()),
+        (2, 1),
+        "{view:#?}"
+    );
+    // Meanwhile etcd was away, which changes nothing. Then it is elected again.
+    let mut place = place;
     place.etcd.kill();
     std::thread::sleep(Duration::from_secs(3));
     place.etcd.run().unwrap();
+    drop(elected);
     let spare = *pids
         .iter()
         .find(|pid| after["backends"][1]["pid"] != **pid)
@@ -421,6 +487,137 @@ fn cell_dies(cell: &Cell, place: &Place) {
     eventually("it is dead", || {
         (run(&["get", "gone", "--cell", &socket]).status.code() == Some(1)).then_some(())
     });
+}
+
+/// For how many seconds a controller has seen nobody as this backend.
+fn gone(metrics: &str, backend: u32) -> Option<f64> {
+    let name =
+        format!("trefoil_controller_backend_gone_seconds{{cell=\"cell\",backend=\"{backend}\"}} ");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&name))?;
+    line.parse().ok()
+}
+
+/// Etcd dies in the midst of it: when the spare has registered as the backend, and asks the
+/// others, which hang. Nobody starts a spare again; it waits, and takes the place.
+#[test]
+fn a_spare_that_takes_a_place_outlives_etcd() {
+    let _turn = alone();
+    let mut place = Place::new();
+    let cell = place.up(&[]);
+    let mut writer = client(&cell.address);
+    set(&mut writer, "kept", "value");
+    let mut spare = place.spare("spare", &["--no-controller"]);
+    cell.kill(1);
+    place.forget("backends/1");
+    {
+        let _hanging = [0, 2].map(|number| Hanging::new(cell.pids[number]));
+        place.give(1, &spare);
+        eventually("it has registered", || is_registered(&place, 1, &spare));
+        place.etcd.kill();
+        spare.says(&["the spare waits", "etcd cannot be reached"]);
+    }
+    place.etcd.run().unwrap();
+    takes_place(&cell, 1, spare.pid());
+    assert!(spare.serves());
+    assert_hit(&mut client(&cell.address), "kept", "value");
+}
+
+fn is_registered(place: &Place, number: u32, spare: &Process) -> Option<()> {
+    let held = place.held(&format!("backends/{number}"));
+    let process = format!("\"process\":{},", spare.pid());
+    held.contains(&process).then_some(())
+}
+
+/// It stands still in the midst of taking a place for so long that another spare gets it.
+/// Then it does not serve, does not say that it is the backend, and stands by again.
+#[test]
+fn a_spare_whose_place_was_given_to_another_stands_by_again() {
+    let _turn = alone();
+    let place = Place::new();
+    let cell = place.up(&[]);
+    let mut slow = place.spare("slow", &["--no-controller"]);
+    let quick = place.spare("quick", &["--no-controller"]);
+    let names = |place: &Place| -> Vec<String> {
+        let spares = place.view().spares;
+        let of_slow = spares.into_iter().filter(|s| s.process == slow.child.id());
+        of_slow.map(|spare| spare.name).collect()
+    };
+    let before = names(&place);
+    assert_eq!(before.len(), 1);
+    cell.kill(1);
+    place.forget("backends/1");
+    let stands_still = {
+        let _hanging = [0, 2].map(|number| Hanging::new(cell.pids[number]));
+        place.give(1, &slow);
+        eventually("it has registered", || is_registered(&place, 1, &slow));
+        Hanging::new(slow.pid() as u32)
+    };
+    // Its lease has ended, as etcd sees it.
+    place.forget("backends/1");
+    place.give(1, &quick);
+    takes_place(&cell, 1, quick.pid());
+    drop(stands_still);
+    eventually("it stands by again", || {
+        let now = names(&place);
+        (now.len() == 1 && now != before).then_some(())
+    });
+    assert!(!slow.serves());
+    let after = takes_place(&cell, 1, quick.pid());
+    assert_eq!(after["config_id"], 3, "{after:#}");
+    assert_eq!(is_registered(&place, 1, &quick), Some(()));
+    // And it takes the next place.
+    cell.kill(2);
+    place.forget("backends/2");
+    place.give(2, &slow);
+    takes_place(&cell, 2, slow.pid());
+    slow.says(&["stands by again"]);
+}
+
+/// Of two spares one has seen what was in force, the other one begins with the old backup;
+/// so does a controller.
+#[test]
+fn spares_and_controllers_refuse_an_old_backup() {
+    let _turn = alone();
+    let mut place = Place::new();
+    let cell = place.up(&[]);
+    let backup = place.dir("backup");
+    place.etcd.save(&backup).unwrap();
+    for _ in 0..3 {
+        cell.json(&["cell", "flush", "--json"]);
+    }
+    let mut stays = place.spare("stays", &[]);
+    place.etcd.kill();
+    place.etcd.restore(&backup).unwrap();
+    place.etcd.run().unwrap();
+    let address = place.address();
+    let command = format!("trefoil cell restore-config --store {address}");
+    let hints = ["config id 1 of", "config id 4 of", "old backup", &command];
+    let dir = place.dir("begins").display().to_string();
+    let begins = run(&["cell", "spare", "--dir", &dir, "--store", &address]);
+    let said = text(&begins.stderr);
+    assert_eq!(begins.status.code(), Some(1), "{said}");
+    hints
+        .iter()
+        .for_each(|hint| assert!(said.contains(hint), "{hint}: {said}"));
+    stays.says(&[&["the spare waits"][..], &hints].concat());
+    // Somebody is dead, and this controller has not seen what was in force: it replaces
+    // nobody, and says why.
+    cell.kill(2);
+    let port = free_port();
+    let mut begins = place.controller(&["--metrics", &format!("127.0.0.1:{port}")]);
+    begins.says(&[&["nothing is replaced"][..], &hints].concat());
+    assert!(place.held("config").contains("\"config_id\": 1,"));
+    drop(begins);
+    let mend = [
+        "cell",
+        "restore-config",
+        "--store",
+        &address,
+        "--accept-loss",
+    ];
+    let mended = run(&mend);
+    assert!(mended.status.success(), "{}", text(&mended.stderr));
+    takes_place(&cell, 2, stays.pid());
 }
 
 fn scrape(port: u16) -> String {

@@ -396,7 +396,8 @@ fn an_old_backup_is_refused_loudly_and_mended() {
         let (count, longest, _) = worker.join().unwrap();
         eprintln!("{count} operations, none failed, the longest took {longest:?}");
     });
-    assert_eq!(text(&cell.run(&["get", "kept"]).stdout).trim_end(), "value");
+    let kept = cell.run(&["get", "kept"]);
+    assert_eq!(text(&kept.stdout).trim_end(), "value", "{kept:?}");
     assert_eq!(cell.run(&["get", "flushed"]).status.code(), Some(1));
     let flushed = cell.json(&["cell", "flush", "--json"]);
     assert_eq!(flushed["backends_flushed"], 3, "{flushed}");
@@ -489,13 +490,7 @@ fn clients_follow_into_another_life() {
 #[test]
 fn an_immutable_cell_is_reloaded_and_restored() {
     let mut place = Place::new();
-    let corpus = |name: &str, value: &str| {
-        let path = place.home.path().join(name);
-        let line = |number: usize| format!("{{\"key\":\"k{number}\",\"value\":\"{value}\"}}\n");
-        std::fs::write(&path, (0..1000).map(line).collect::<String>()).unwrap();
-        path.display().to_string()
-    };
-    let (old, new) = (corpus("old.jsonl", "old"), corpus("new.jsonl", "new"));
+    let (old, new) = (corpus(&place, "old"), corpus(&place, "new"));
     let cell = place.up(&["--mode", "R=2", "--backends", "3", "--load", &old]);
     let get = || text(&cell.run(&["get", "k7"]).stdout).trim_end().to_owned();
     assert_eq!(get(), "old");
@@ -521,6 +516,75 @@ fn an_immutable_cell_is_reloaded_and_restored() {
         ("new", &2.into())
     );
     assert_eq!(cell.stop(), 0);
+}
+
+/// etcd is dead when the backends are told to serve the new corpus, which they have loaded:
+/// they serve the old one until etcd says what is in force. One of them dies meanwhile.
+#[test]
+fn a_reload_waits_for_an_etcd_that_is_away() {
+    let mut place = Place::new();
+    let (old, new) = (corpus(&place, "old"), corpus(&place, "new"));
+    let cell = place.up(&["--mode", "R=2", "--load", &old, "--restart", "always"]);
+    let mut reader = client(&cell.address);
+    let mut get = || match reader.get(b"k7") {
+        Ok(Lookup::Hit(hit)) => text(hit.value),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(get(), "old");
+    place.etcd.kill();
+    let mut reload = Command::new(PROGRAM)
+        .args(["cell", "reload", "--load", &new, "--cell", &place.socket(0)])
+        .env_remove("TREFOIL_CELL")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("they wait for etcd", || {
+        let waits = "whether the new corpus is in force cannot be found out yet";
+        assert_eq!(reload.try_wait().unwrap(), None);
+        (cell.log().count(&[waits]) > 0).then_some(())
+    });
+    assert_eq!(get(), "old");
+    // It comes back with etcd, and has whatever is in force then.
+    cell.kill(1);
+    assert_eq!(get(), "old");
+    place.etcd.run().unwrap();
+    let output = reload.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(place.held()["config_id"], 2);
+    assert_eq!(get(), "new");
+    eventually("backend 1 has it, too", || {
+        let status = cell.run(&["cell", "status", "--json"]);
+        let status: Value = serde_json::from_slice(&status.stdout).ok()?;
+        let backend = &status["backends"][1];
+        let is_whole = backend["state"] == "up" && backend["items"] == 1000;
+        (is_whole && backend["corpus"] == status["corpus"]).then_some(())
+    });
+    // Of an old backup nobody reloads.
+    let backup = place.backup();
+    let again = cell.run(&["cell", "reload", "--load", &old]);
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    place.restore(&backup);
+    let newer = corpus(&place, "newer");
+    let refused = run(&[
+        "cell",
+        "reload",
+        "--load",
+        &newer,
+        "--cell",
+        &place.socket(0),
+    ]);
+    failed(&refused, &["not"]);
+    assert_eq!(get(), "old");
+    assert_eq!(place.held()["config_id"], 2);
+}
+
+/// A file of a thousand keys, all with this value.
+fn corpus(place: &Place, value: &str) -> String {
+    let path = place.home.path().join(format!("{value}.jsonl"));
+    let line = |number: usize| format!("{{\"key\":\"k{number}\",\"value\":\"{value}\"}}\n");
+    std::fs::write(&path, (0..1000).map(line).collect::<String>()).unwrap();
+    path.display().to_string()
 }
 
 #[test]

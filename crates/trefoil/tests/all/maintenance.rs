@@ -292,6 +292,17 @@ fn what_cannot_be_done_is_said_and_changes_nothing() {
     assert_eq!(cell.stop(), 0);
     let output = child.join().unwrap();
     assert_eq!(output.status.code(), Some(1));
+    // The only copy goes nowhere without somebody to take it.
+    let dir = tempfile::tempdir().unwrap();
+    let one = Cell::up(dir.path(), &["--mode", "R=1", "--memory", "64MiB"]);
+    let before = pids(&one);
+    let said = complaint(&one, &["cell", "drain", "0"]);
+    let hints = ["no spare stands by", "--spares 1", "cell restart"];
+    hints
+        .iter()
+        .for_each(|hint| assert!(said.contains(hint), "{hint}: {said}"));
+    assert_eq!(pids(&one), before);
+    assert_eq!(one.stop(), 0);
     // `serve` is nobody's to move.
     let dir = tempfile::tempdir().unwrap();
     let serve = Cell::serve(dir.path(), &[]);

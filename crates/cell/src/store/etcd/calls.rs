@@ -34,7 +34,37 @@ pub struct Held {
     /// What a newer release has written beside.
     pub(super) unknown: Unknown,
     /// When it was written: etcd's revision of that moment.
-    revision: i64,
+    pub(super) revision: i64,
+}
+
+/// What this process has seen of a cell: etcd must not hold anything older.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    config: CellConfig,
+    /// The most starts of each backend that were counted in that life.
+    incarnations: Incarnations,
+}
+
+impl Known {
+    /// Takes what is newer.
+    fn note(&mut self, config: &CellConfig, incarnations: &Incarnations) {
+        if config.life != self.config.life {
+            if !config.is_older_than(&self.config) {
+                *self = Known {
+                    config: config.clone(),
+                    incarnations: incarnations.clone(),
+                };
+            }
+            return;
+        }
+        if !config.is_older_than(&self.config) {
+            self.config = config.clone();
+        }
+        for (&number, &count) in incarnations {
+            let known = self.incarnations.entry(number).or_default();
+            *known = count.max(*known);
+        }
+    }
 }
 
 /// One cell in etcd. Its futures run on the store's own runtime.
@@ -45,8 +75,8 @@ pub(super) struct Calls {
     key: String,
     /// What may be missing where a connection is closed without a word.
     hint: &'static str,
-    /// The newest configuration that this process has seen here.
-    newest: Mutex<Option<CellConfig>>,
+    /// The newest that this process has seen here.
+    newest: Mutex<Option<Known>>,
     /// What was read last, and at which ring.
     read: Mutex<Option<(u64, Option<CellConfig>)>>,
     follower: OnceLock<Follower>,
@@ -151,7 +181,7 @@ impl Calls {
     }
 
     /// What is there, if it is not older than what was there before.
-    async fn read(&self) -> Result<Option<Held>, ConfigStoreError> {
+    pub(super) async fn read(&self) -> Result<Option<Held>, ConfigStoreError> {
         // Before looking: others of this process may write meanwhile.
         let known = self.newest();
         let held = self.look().await?;
@@ -159,46 +189,69 @@ impl Calls {
     }
 
     /// The newest that this process has seen.
-    pub(super) fn newest(&self) -> Option<CellConfig> {
+    pub(super) fn newest(&self) -> Option<Known> {
         lock(&self.newest).clone()
+    }
+
+    /// The configuration's key.
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 
     /// What was read after `known` was the newest, if it is not older than that.
     pub(super) fn judge(
         &self,
-        known: Option<&CellConfig>,
+        known: Option<&Known>,
         held: Option<Held>,
     ) -> Result<Option<Held>, ConfigStoreError> {
         let found = held.as_ref().map(|held| &held.config);
+        let address = || self.address.to_string();
         if let Some(known) = known
-            && found.is_none_or(|found| found.is_older_than(known))
+            && found.is_none_or(|found| found.is_older_than(&known.config))
         {
             return Err(ConfigStoreError::Older {
-                address: self.address.to_string(),
+                address: address(),
                 found: found.map(CellConfig::topology_id),
-                known: known.topology_id(),
+                known: known.config.topology_id(),
             });
         }
-        if let Some(found) = found {
-            self.note(found);
+        if let (Some(known), Some(held)) = (known, &held)
+            && held.config.life == known.config.life
+        {
+            // The configuration may be the same, and starts forgotten.
+            let counted = |number| held.incarnations.get(number).copied().unwrap_or(0);
+            let mut counts = known.incarnations.iter();
+            if let Some((&number, &known)) = counts.find(|(n, known)| counted(n) < **known) {
+                return Err(ConfigStoreError::OlderCount {
+                    address: address(),
+                    number,
+                    found: counted(&number),
+                    known,
+                });
+            }
+        }
+        if let Some(held) = &held {
+            self.note(&held.config, &held.incarnations);
         }
         Ok(held)
     }
 
     pub(super) fn believe(&self, config: &CellConfig) {
-        *lock(&self.newest) = Some(config.clone());
+        *lock(&self.newest) = Some(Known {
+            config: config.clone(),
+            incarnations: Incarnations::new(),
+        });
         *lock(&self.read) = None;
     }
 
-    /// Remembers the newest configuration.
-    fn note(&self, config: &CellConfig) {
+    /// Remembers what is newest.
+    fn note(&self, config: &CellConfig, incarnations: &Incarnations) {
         let mut newest = lock(&self.newest);
-        if newest
-            .as_ref()
-            .is_none_or(|known| !config.is_older_than(known))
-        {
-            *newest = Some(config.clone());
-        }
+        let known = newest.get_or_insert_with(|| Known {
+            config: config.clone(),
+            incarnations: Incarnations::new(),
+        });
+        known.note(config, incarnations);
     }
 
     pub(super) async fn load(&self) -> Result<Option<CellConfig>, ConfigStoreError> {
@@ -293,7 +346,7 @@ impl Calls {
         let revision = held.map_or(0, |held| held.revision);
         let is_written = self.put(revision, &document).await?;
         if is_written {
-            self.note(&document.config);
+            self.note(&document.config, &document.incarnations);
         }
         Ok(is_written)
     }
@@ -322,7 +375,7 @@ impl Calls {
     ) -> Result<bool, ConfigStoreError> {
         let is_written = self.write(transaction).await?;
         if is_written {
-            self.note(config);
+            self.note(config, &Incarnations::new());
         }
         Ok(is_written)
     }
@@ -352,7 +405,7 @@ impl Calls {
         };
         let revision = found.as_ref().map_or(0, |held| held.revision);
         if self.put(revision, &document).await? {
-            self.note(&document.config);
+            self.note(&document.config, &document.incarnations);
             return Ok(());
         }
         Err(ConfigStoreError::Conflict {
@@ -400,7 +453,7 @@ impl Calls {
             && let Some((rings, config)) = lock(&self.read).clone()
             && rings == mark.rings
         {
-            let newest = lock(&self.newest).clone();
+            let newest = self.newest().map(|known| known.config);
             let is_old = |config: Option<&CellConfig>| {
                 newest
                     .as_ref()

@@ -3,6 +3,7 @@
 use super::calls::{Calls, name_of_change};
 use super::runtime::OwnRuntime;
 use super::witness::Witness;
+use crate::address::RpcAddress;
 use crate::control::Registered;
 use crate::store::claim::{BackendLock, Claim, Claimed};
 use crate::store::{ConfigStoreError, DirectoryStore};
@@ -49,6 +50,15 @@ impl Place {
             }
         };
         Ok(Place { host, place })
+    }
+
+    /// Of a process that serves at `addresses`, where no other ever does.
+    pub(super) fn at(addresses: &[RpcAddress]) -> Self {
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        Place {
+            host: host(),
+            place: format!("{}:{}", boot(), texts.join(",")),
+        }
     }
 }
 
@@ -99,6 +109,10 @@ pub(super) struct Kept {
     number: u32,
     key: String,
     record: Record,
+    /// Of a process that was given the place of another: where it serves. It registers, now
+    /// and again, only while the configuration names that. The others begin before the
+    /// configuration does, and outlive one that etcd has lost.
+    given: Option<Vec<RpcAddress>>,
     lease: Duration,
     id: i64,
 }
@@ -112,7 +126,7 @@ fn prefix(calls: &Calls) -> String {
 pub(super) async fn register(
     calls: Arc<Calls>,
     number: u32,
-    place: Place,
+    (place, given): (Place, Option<Vec<RpcAddress>>),
     lease: Duration,
 ) -> Result<Kept, ConfigStoreError> {
     let mut kept = Kept {
@@ -125,6 +139,7 @@ pub(super) async fn register(
             boot: boot(),
             layout: Some(LAYOUT_VERSION.into()),
         },
+        given,
         lease,
         id: 0,
     };
@@ -163,6 +178,7 @@ impl Kept {
         {
             return Ok(Some(other));
         }
+        let in_force = self.check_place(calls).await?;
         let id = calls.client.grant(self.lease).await;
         let id = id.map_err(|error| calls.translate(error))?;
         let bytes =
@@ -170,10 +186,12 @@ impl Kept {
                 address: calls.address().to_string(),
                 reason: format!("a registration cannot be written as JSON: {error}"),
             })?;
-        let transaction =
-            Transaction::new()
-                .if_revision(&self.key, revision)
-                .put(&self.key, bytes, Some(id));
+        let mut transaction = Transaction::new().if_revision(&self.key, revision);
+        if let Some(in_force) = in_force {
+            // Nobody gives the place away in between.
+            transaction = transaction.if_revision(calls.key(), in_force);
+        }
+        let transaction = transaction.put(&self.key, bytes, Some(id));
         let written = calls.client.transact(transaction).await;
         if written.map_err(|error| calls.translate(error))? {
             self.id = id;
@@ -181,6 +199,29 @@ impl Kept {
         }
         let _ = calls.client.revoke(id).await;
         Err(calls.unavailable("another registration came between"))
+    }
+
+    /// Refuses to register where the place is another process's by now; when the
+    /// configuration was written that says so, if it matters.
+    async fn check_place(&self, calls: &Calls) -> Result<Option<i64>, ConfigStoreError> {
+        let Some(given) = &self.given else {
+            return Ok(None);
+        };
+        let none = || ConfigStoreError::NoCellInEtcd(calls.address().to_string());
+        let held = calls.read().await?.ok_or_else(none)?;
+        let number = self.number;
+        let place = held.config.backend(number);
+        if place.is_some_and(|place| place.addresses == *given) {
+            return Ok(Some(held.revision));
+        }
+        let holder = match place {
+            None => "nowhere: the cell has no backend of that number any more".to_owned(),
+            Some(place) => {
+                let texts = place.addresses.iter().map(ToString::to_string);
+                texts.collect::<Vec<String>>().join(", ")
+            }
+        };
+        Err(ConfigStoreError::PlaceTaken { number, holder })
     }
 
     /// Whether it still stands, after its lease was extended.
@@ -198,7 +239,8 @@ impl Kept {
         Ok(record.is_some_and(|record| record.name == self.record.name))
     }
 
-    /// Extends the lease for as long as it is polled, and registers anew if it has ended.
+    /// Extends the lease for as long as it is polled, and registers anew if it has ended and
+    /// the place is not another's by then.
     async fn keep(mut self, calls: Arc<Calls>) {
         let mut trouble: Option<Instant> = None;
         loop {
@@ -225,6 +267,10 @@ impl Kept {
                         host,
                         "another process has registered as this backend: stop one of them"
                     );
+                }
+                Err(error @ ConfigStoreError::PlaceTaken { .. }) => {
+                    tracing::error!(backend, %error, "this process does not register again");
+                    return;
                 }
                 Err(error) if trouble.is_none() => {
                     trouble = Some(Instant::now());

@@ -24,7 +24,7 @@
 //! **What goes back is refused.** Config ids grow for as long as a store lives. If etcd
 //! names a lower one than this process has seen, or none, it was restored from a
 //! backup: nothing is read from it or written to it before somebody mends it
-//! ([`EtcdStore::restore`]).
+//! ([`EtcdStore::restore`]). The same holds for how often backends have begun.
 
 mod calls;
 mod control;
@@ -44,6 +44,7 @@ pub use trefoil_etcd::TlsFiles;
 use super::claim::{BackendLock, Claimed};
 use super::document::Incarnations;
 use super::{BackendRegistry, ConfigStore, ConfigStoreError, DirectoryStore};
+use crate::address::RpcAddress;
 use crate::config::CellConfig;
 use crate::etcd_address::EtcdAddress;
 use calls::Calls;
@@ -122,6 +123,41 @@ impl EtcdStore {
         }
     }
 
+    /// Becomes backend `number` as the process that serves at `addresses`, while the
+    /// configuration names them: a spare that was given the place. What `directory`
+    /// remembers of the backend's starts, etcd must not have forgotten.
+    pub fn claim_place(
+        &self,
+        number: u32,
+        addresses: &[RpcAddress],
+        directory: &DirectoryStore,
+    ) -> Result<BackendLock, ConfigStoreError> {
+        let place = keeper::Place::at(addresses);
+        let witness = witness::Witness::of(directory, number);
+        let given = Some(addresses.to_vec());
+        self.register(number, (place, given), Some(witness), None)
+    }
+
+    fn register(
+        &self,
+        number: u32,
+        place: (keeper::Place, Option<Vec<RpcAddress>>),
+        witness: Option<witness::Witness>,
+        local: Option<BackendLock>,
+    ) -> Result<BackendLock, ConfigStoreError> {
+        let (calls, lease) = (Arc::clone(&self.calls), self.lease);
+        let kept =
+            self.wait(async move { keeper::register(calls, number, place, lease).await })??;
+        let registration = keeper::Registration::new(
+            Arc::clone(&self.calls),
+            Arc::clone(&self.runtime),
+            kept,
+            witness,
+            local,
+        );
+        Ok(BackendLock::new(number, registration))
+    }
+
     /// Has this store take `config` for the newest, whatever was seen before: for those
     /// who know that the cell has begun anew.
     pub fn believe(&self, config: &CellConfig) {
@@ -178,17 +214,7 @@ impl BackendRegistry for EtcdStore {
             .directory
             .as_ref()
             .map(|directory| witness::Witness::of(directory, number));
-        let (calls, lease) = (Arc::clone(&self.calls), self.lease);
-        let kept =
-            self.wait(async move { keeper::register(calls, number, place, lease).await })??;
-        let registration = keeper::Registration::new(
-            Arc::clone(&self.calls),
-            Arc::clone(&self.runtime),
-            kept,
-            witness,
-            local,
-        );
-        Ok(BackendLock::new(number, registration))
+        self.register(number, (place, None), witness, local)
     }
 
     fn claimed(&self) -> Result<Vec<Claimed>, ConfigStoreError> {

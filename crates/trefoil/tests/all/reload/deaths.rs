@@ -5,12 +5,16 @@ use super::readers::Readers;
 use super::steps::ByHand;
 use super::{PATIENCE, await_whole, client, corpus, pid, read_all, reload, start};
 use crate::support::{Cell, PROGRAM, kill, text};
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_cell::{ConfigStore as _, DirectoryStore};
 use trefoil_client::Options;
 use trefoil_rpc::v1::reload_response::Step;
+
+/// So many kills have to meet a reload at work.
+const KILLS: u32 = 6;
 
 /// Up to where a reload has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,7 +139,7 @@ fn a_reload_that_is_overtaken_leaves_the_old_corpus() {
     assert_eq!(cell.stop(), 0);
 }
 
-fn begin_reload(cell: &Cell, file: &str) -> std::process::Child {
+fn begin_reload(cell: &Cell, file: &str) -> Child {
     Command::new(PROGRAM)
         .args(["cell", "reload", "--load", file, "--cell", &cell.address])
         .env_remove("TREFOIL_CELL")
@@ -145,20 +149,52 @@ fn begin_reload(cell: &Cell, file: &str) -> std::process::Child {
         .unwrap()
 }
 
-/// The real command, killed after every few milliseconds of its way.
+/// Waits until the backends' log has so many more lines with `what` than `before`; `false` if
+/// the command has ended first.
+fn is_under_way(cell: &Cell, child: &mut Child, what: &str, lines: usize) -> bool {
+    let begin = Instant::now();
+    while cell.log().count(&[what]) < lines {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+    child.try_wait().unwrap().is_none()
+}
+
+/// What a backend's log says when it takes the new corpus.
+const BEGINS: &str = "reload begins";
+
+/// The real command, killed a moment after the backends have begun: as often as it takes
+/// until enough of the kills have met it at work.
 #[test]
 fn a_reload_command_that_is_killed_leaves_old_or_new_in_whole() {
     let dir = tempfile::tempdir().unwrap();
     let cell = start(dir.path(), 2, &[]);
     let mut known = 1;
+    let (mut generation, mut killed) = (1, 0u32);
+    let begin = Instant::now();
     Readers::during(&cell, |readers| {
-        for generation in 2..14 {
+        while killed < KILLS {
+            assert!(
+                begin.elapsed() < 4 * PATIENCE,
+                "killed {killed} of {generation}"
+            );
+            generation += 1;
             let file = corpus(dir.path(), generation);
             readers.newest.store(generation, Ordering::SeqCst);
+            let begun = cell.log().count(&[BEGINS]);
             let mut child = begin_reload(&cell, &file);
-            std::thread::sleep(Duration::from_millis(u64::from(generation - 2) * 6));
+            // One has begun, or both.
+            let lines = begun + 1 + usize::from(generation.is_multiple_of(2));
+            if is_under_way(&cell, &mut child, BEGINS, lines) {
+                std::thread::sleep(Duration::from_millis(u64::from(killed % 4) * 5));
+            }
             let _ = child.kill();
-            let _ = child.wait();
+            // One that was there to the end has ended by itself.
+            let ended = child.wait().unwrap();
+            killed += u32::from(ended.signal() == Some(9));
             // Whoever had loaded it finds out by himself what is in force.
             let begin = Instant::now();
             let found = loop {
@@ -174,7 +210,7 @@ fn a_reload_command_that_is_killed_leaves_old_or_new_in_whole() {
             assert!(found == known || found == generation, "{known} {found}");
             known = found;
         }
-        let last = 14;
+        let last = generation + 1;
         readers.newest.store(last, Ordering::SeqCst);
         // What the last one has left may still be given up.
         let begin = Instant::now();
@@ -194,15 +230,24 @@ fn a_reload_command_that_is_killed_leaves_old_or_new_in_whole() {
 fn a_restart_that_races_a_reload_ends_in_the_newer_corpus_everywhere() {
     let dir = tempfile::tempdir().unwrap();
     let cell = start(dir.path(), 3, &[]);
-    let mut serves = 1;
+    let (mut serves, mut killed, began) = (1, 0u32, Instant::now());
     Readers::during(&cell, |readers| {
-        for round in 0..6u32 {
+        while killed < KILLS {
+            assert!(
+                began.elapsed() < 4 * PATIENCE,
+                "killed {killed} of {serves}"
+            );
             let generation = serves + 1;
             let file = corpus(dir.path(), generation);
             readers.newest.store(generation, Ordering::SeqCst);
-            let child = begin_reload(&cell, &file);
-            std::thread::sleep(Duration::from_millis(u64::from(round) * 12));
-            kill(pid(&cell, round as usize % 3), "KILL");
+            let victim = pid(&cell, generation as usize % 3);
+            let begun = cell.log().count(&[BEGINS]);
+            let mut child = begin_reload(&cell, &file);
+            let lines = begun + 1 + generation as usize % 3;
+            is_under_way(&cell, &mut child, BEGINS, lines);
+            kill(victim, "KILL");
+            // The command was at work when the backend was killed, if it still is.
+            killed += u32::from(child.try_wait().unwrap().is_none());
             let output = child.wait_with_output().unwrap();
             // It went through, or said that it did not; then it goes through in the end,
             // as the backend comes back.

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_trefoil");
@@ -25,6 +26,35 @@ pub struct Cell {
     child: Child,
     pub address: String,
     pub pids: Vec<u32>,
+    log: Log,
+}
+
+/// What processes have said on standard error.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    /// Keeps it flowing; it is shown if the test fails.
+    pub fn follow(&self, stderr: impl Read + Send + 'static, who: &'static str) {
+        let log = self.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                eprintln!("[{who}] {line}");
+                log.lock().push(line);
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many lines hold all of these.
+    pub fn count(&self, parts: &[&str]) -> usize {
+        let lines = self.lock();
+        let holds_all = |line: &&String| parts.iter().all(|part| line.contains(part));
+        lines.iter().filter(holds_all).count()
+    }
 }
 
 impl Cell {
@@ -57,15 +87,11 @@ impl Cell {
             .expect("the line begins with ready");
         let json: Value = serde_json::from_str(json).unwrap();
         let pids = json["pids"].as_array().unwrap().iter();
-        // Keep the log flowing; it is shown if the test fails.
-        let stderr = child.stderr.take().unwrap();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                eprintln!("[cell] {line}");
-            }
-        });
+        let log = Log::default();
+        log.follow(child.stderr.take().unwrap(), "cell");
         Cell {
             child,
+            log,
             address: json["cell"].as_str().unwrap().to_owned(),
             pids: pids.map(|pid| pid.as_u64().unwrap() as u32).collect(),
         }
@@ -97,6 +123,11 @@ impl Cell {
         }
         args.extend_from_slice(more);
         Cell::start(&args)
+    }
+
+    /// What it and its backends have said.
+    pub fn log(&self) -> &Log {
+        &self.log
     }
 
     /// The process that was started, which may be the parent of the backends.
