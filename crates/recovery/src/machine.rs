@@ -116,6 +116,8 @@ pub struct Recovery<D> {
     phase: Phase<D>,
     /// A question is under way.
     asked: [bool; 2],
+    /// It is for a long value.
+    asked_long: [bool; 2],
     /// From whose memory was copied, and how far.
     copied: Option<([u64; 2], u64)>,
     counts: Counts,
@@ -145,6 +147,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             shard,
             phase: Phase::begin(),
             asked: [false; 2],
+            asked_long: [false; 2],
             copied: None,
             counts: Counts::default(),
             votes: false,
@@ -154,7 +157,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
     }
 
     /// What to ask a peer now; nothing while another answer is waited for. An answer, or
-    /// [`Recovery::failed`], has to follow.
+    /// [`Recovery::unanswered`], or [`Recovery::failed`], has to follow.
     pub fn ask(&mut self, peer: usize) -> Option<Ask> {
         if self.asked[peer] || self.ended.is_some() {
             return None;
@@ -171,7 +174,24 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             Phase::Repair(repair) => repair.ask(peer),
         };
         self.asked[peer] = ask.is_some();
+        self.asked_long[peer] = matches!(ask, Some(Ask::Long { .. }));
         ask
+    }
+
+    /// A peer could not be asked, or did not answer. Whether the other one can be asked
+    /// instead, as it can for a long value that both hold; if not, it has
+    /// [failed](Recovery::failed).
+    pub fn unanswered(&mut self, peer: usize) -> bool {
+        let other_is_left = self.asked_long[peer]
+            && match &mut self.phase {
+                Phase::Copy(copy) => copy.long_failed(),
+                Phase::Repair(repair) => repair.long_failed(),
+                Phase::Epochs { .. } => false,
+            };
+        if other_is_left {
+            self.asked[peer] = false;
+        }
+        other_is_left
     }
 
     /// A peer could not be asked, or did not answer: everything begins again with the

@@ -5,7 +5,7 @@
 //! stored here at its own version, under the rules of any SET (rule 11). Nothing else is
 //! changed.
 
-use crate::copy::{Sound, leads_on};
+use crate::copy::{Sound, Turn, leads_on};
 use crate::machine::{Answer, Ask, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::Data;
@@ -31,6 +31,8 @@ pub(crate) struct Repair {
     second_place: u64,
     /// A long value that is being looked up.
     long: Option<(Vec<u8>, Version)>,
+    /// Of whom.
+    turn: Turn,
 }
 
 impl Repair {
@@ -46,6 +48,10 @@ impl Repair {
                 values: false,
             });
         };
+        if let Some((key, version)) = self.long.as_ref().filter(|_| self.turn.is_of(peer)) {
+            let (key, version) = (key.clone(), *version);
+            return Some(Ask::Long { key, version });
+        }
         let is_compared = self.second_place == end;
         if peer != FIRST {
             return (!is_compared).then_some(Ask::Items {
@@ -54,11 +60,8 @@ impl Repair {
                 values: false,
             });
         }
-        if let Some((key, version)) = &self.long {
-            let (key, version) = (key.clone(), *version);
-            return Some(Ask::Long { key, version });
-        }
-        let wanted = self.agreed.last().filter(|_| is_compared);
+        let wanted = self.agreed.last();
+        let wanted = wanted.filter(|_| is_compared && self.long.is_none());
         wanted.map(|(hash, _)| {
             let from = Position::place_of(*hash);
             Ask::Items {
@@ -121,14 +124,26 @@ impl Repair {
                 }
             }
             (Answer::Long(data), _) => {
-                if let (Some((_, version)), Some(data)) = (self.long.take(), data) {
-                    install(Sound::of(store, version, &data), (store, now), counts);
+                if let (Some((_, version)), Some(data)) = (&self.long, data) {
+                    let sound = Sound::of(store, *version, &data);
+                    if sound.is_none() && self.turn.passes() {
+                        return Ok(());
+                    }
+                    install(sound, (store, now), counts);
                 }
+                self.turn.ends();
+                self.long = None;
             }
             _ => {}
         }
         self.go_on();
         Ok(())
+    }
+
+    /// The long value that is looked up could not be asked for. Whether the other one is
+    /// left to be asked.
+    pub(crate) fn long_failed(&mut self) -> bool {
+        self.long.is_some() && self.turn.passes()
     }
 
     /// To the next page, if nothing of this one is left.

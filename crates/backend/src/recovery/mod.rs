@@ -192,7 +192,12 @@ impl Task<'_> {
             };
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(setback) => break Err(setback),
+                Err(Setback::Stopping) => break Err(Setback::Stopping),
+                Err(setback) if !recovery.unanswered(number) => break Err(setback),
+                Err(setback) => {
+                    tracing::debug!(%setback, "a long value is asked of the other replica");
+                    continue;
+                }
             };
             let taken = recovery.answer(number, answer, &self.member.store, clock::now());
             if let Err(nonsense) = taken {

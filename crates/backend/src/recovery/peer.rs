@@ -100,12 +100,7 @@ impl Peer {
                 until,
                 values,
             } => self.items(from..until, values).await.map(Answer::Items),
-            Ask::Long { key, version } => match self.long(key, version).await {
-                Err(Setback::Stopping) => Err(Setback::Stopping),
-                // One value that cannot be had is not worth the shard. If the peer is
-                // gone, the next question says so.
-                long => Ok(Answer::Long(long.unwrap_or_default())),
-            },
+            Ask::Long { key, version } => self.long(key, version).await.map(Answer::Long),
         }
     }
 
