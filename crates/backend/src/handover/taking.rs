@@ -4,7 +4,7 @@ use super::HandoverError;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
-use crate::recovery::{Memory, Missed, add, decode_page};
+use crate::recovery::{Memory, Missed, add, check_placed, decode_page};
 use crate::state::State;
 use bytes::Bytes;
 use prost::Message as _;
@@ -328,7 +328,7 @@ impl Predecessor {
     ) -> Result<Page<Bytes>, HandoverError> {
         let placed = values && self.common.memory.is_open();
         let (mut page, named) = self.page(shard, places.clone(), values, placed).await?;
-        let missed = match self.common.memory.read(&named, &mut page) {
+        let missed = match self.common.memory.read(named, &mut page) {
             Missed::Places(missed) => missed,
             Missed::All => return Ok(self.page(shard, places, values, false).await?.0),
         };
@@ -364,8 +364,9 @@ impl Predecessor {
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
         let len = page.encoded_len() as u64;
-        let (page, placed) =
-            decode_page(page, &self.hasher).map_err(|error| self.malformed(error))?;
+        let malformed = |error| self.malformed(error);
+        let (page, placed) = decode_page(page, &self.hasher).map_err(malformed)?;
+        check_placed(&placed, &places, &page).map_err(malformed)?;
         let read = placed.iter().map(|placed| placed.pointer.len() as u64);
         let len = len + read.sum::<u64>();
         self.common.received_bytes.fetch_add(len, Ordering::Relaxed);

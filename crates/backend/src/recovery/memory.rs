@@ -14,7 +14,7 @@ use trefoil_cell::CellConfig;
 use trefoil_fabric::shm::{ConnectOptions, Copier};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::{Pointer, epoch};
-use trefoil_recovery::{Data, Item, Page, Placed};
+use trefoil_recovery::{Data, Item, PLACED_LEN, Page, Placed};
 use trefoil_region::WordBuffer;
 use trefoil_rpc::ContractError;
 use trefoil_store::{Position, Recency};
@@ -27,6 +27,13 @@ const LEN_MAX: usize = 128 << 10;
 const MISSED_MAX: usize = 64;
 /// Words of [`Placed`] in a message.
 const WORDS: usize = 6;
+/// Values that one page names, at most: those that fill it, and in each of 256 partitions
+/// the rest of a bucket's.
+const PLACED_COUNT_MAX: usize = 64 << 10;
+/// Bytes that are read of one page. What it names behind them comes with the next one.
+const READ_LEN_MAX: usize = 4 * PLACED_LEN;
+
+const _: () = assert!(LEN_MAX <= READ_LEN_MAX);
 
 /// The memory of one backend, once it has given it, if it does.
 #[derive(Debug)]
@@ -81,8 +88,9 @@ impl Memory {
         matches!(&*is, Is::Open(_))
     }
 
-    /// Reads what `placed` names into the page.
-    pub(crate) fn read(&self, placed: &[Placed], page: &mut Page<Bytes>) -> Missed {
+    /// Reads what `placed` names into the page; of one that names very much only the first
+    /// part, where the page ends then.
+    pub(crate) fn read(&self, placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
         let mut is = self.is.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *is {
             Is::Open(open) => open.read(placed, page),
@@ -110,13 +118,23 @@ fn connect(config: &CellConfig, backend: u32) -> Option<Open> {
 }
 
 impl Open {
-    fn read(&mut self, placed: &[Placed], page: &mut Page<Bytes>) -> Missed {
+    fn read(&mut self, mut placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
+        if placed.is_empty() {
+            return Missed::Places(Vec::new());
+        }
+        placed.sort_unstable_by_key(place_of);
+        let Some((count, len)) = readable(&placed) else {
+            return Missed::All;
+        };
+        if let Some(first_left) = placed.get(count) {
+            // Long values that it names behind are named again by the next one.
+            page.next = place_of(first_left);
+        }
         self.rooms.swap(0, 1);
         let room = &mut self.rooms[0];
-        let lens = placed.iter().map(|placed| placed.pointer.len());
-        room.reserve(lens.filter(|len| *len <= LEN_MAX).sum());
-        let mut missed = Vec::new();
-        for one in placed {
+        room.reserve(len);
+        let mut missed: Vec<Range<u64>> = Vec::new();
+        for one in &placed[..count] {
             let is_there = one.pointer.len() <= LEN_MAX
                 && self.copier.read(one.pointer, &mut self.buffer).is_ok()
                 && is_sound(self.buffer.bytes(), one);
@@ -124,8 +142,7 @@ impl Open {
                 if missed.len() == MISSED_MAX {
                     return Missed::All;
                 }
-                let place = Position::place_of(one.hash);
-                missed.push(place..place + 1);
+                missed.push(place_of(one)..place_of(one) + 1);
                 continue;
             }
             room.extend_from_slice(self.buffer.bytes());
@@ -137,6 +154,26 @@ impl Open {
         }
         Missed::Places(missed)
     }
+}
+
+fn place_of(placed: &Placed) -> u64 {
+    Position::place_of(placed.hash)
+}
+
+/// How many of `placed`, in the order of their places, are read, and their bytes: whole
+/// places, as far as [`READ_LEN_MAX`] goes. `None` if that is not even one.
+fn readable(placed: &[Placed]) -> Option<(usize, usize)> {
+    let (mut count, mut len) = (0, 0);
+    for place in placed.chunk_by(|one, next| place_of(one) == place_of(next)) {
+        let lens = place.iter().map(|placed| placed.pointer.len());
+        let more: usize = lens.filter(|len| *len <= LEN_MAX).sum();
+        if len + more > READ_LEN_MAX {
+            break;
+        }
+        count += place.len();
+        len += more;
+    }
+    (count > 0).then_some((count, len))
 }
 
 fn is_sound(bytes: &[u8], placed: &Placed) -> bool {
@@ -169,6 +206,24 @@ pub(crate) fn encode_placed(placed: &[Placed]) -> Vec<u64> {
     placed.iter().flat_map(words).collect()
 }
 
+/// Refuses a page that names values elsewhere than it was asked for, or than it says that it
+/// has told of.
+pub(crate) fn check_placed(
+    placed: &[Placed],
+    asked: &Range<u64>,
+    page: &Page<Bytes>,
+) -> Result<(), ContractError> {
+    let told = asked.start..asked.end.min(page.next);
+    match placed.iter().find(|one| !told.contains(&place_of(one))) {
+        None => Ok(()),
+        Some(one) => Err(ContractError::OutOfRange {
+            field: "placed",
+            found: place_of(one),
+            why: "a place that the page does not tell of",
+        }),
+    }
+}
+
 pub(crate) fn decode_placed(words: &[u64]) -> Result<Vec<Placed>, ContractError> {
     let nonsense = |why| ContractError::OutOfRange {
         field: "placed",
@@ -178,6 +233,9 @@ pub(crate) fn decode_placed(words: &[u64]) -> Result<Vec<Placed>, ContractError>
     let (all, rest) = words.as_chunks::<WORDS>();
     if !rest.is_empty() {
         return Err(nonsense("not six words for each value"));
+    }
+    if all.len() > PLACED_COUNT_MAX {
+        return Err(nonsense("the words of more values than one page names"));
     }
     let one = |&[place, tag, time_ns, origin, pointer, recency]: &[u64; WORDS]| {
         let is_possible = tag != 0 && u16::try_from(recency).is_ok();
@@ -190,4 +248,59 @@ pub(crate) fn decode_placed(words: &[u64]) -> Result<Vec<Placed>, ContractError>
     };
     let placed: Option<Vec<_>> = all.iter().map(one).collect();
     placed.ok_or_else(|| nonsense("a tag of 0, or a recency that none has"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_layout::{KeyHash, Version};
+
+    /// A value at a place, of that many bytes.
+    fn placed(place: u64, len: usize) -> Placed {
+        Placed {
+            hash: KeyHash {
+                place: place << (u64::BITS - Position::PLACE_BITS),
+                tag: 1,
+            },
+            version: Version::new(1, 1, 1),
+            recency: Recency::default(),
+            pointer: Pointer::new(4096, len).unwrap(),
+        }
+    }
+
+    fn page(next: u64) -> Page<Bytes> {
+        Page {
+            next,
+            ..Page::default()
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_of_a_page_than_it_should_have_and_only_whole_places() {
+        let few = vec![placed(1, 1000), placed(2, 2000), placed(3, LEN_MAX + 8)];
+        assert_eq!(readable(&few), Some((3, 3000)));
+        let fits = READ_LEN_MAX / LEN_MAX;
+        let many: Vec<Placed> = (0..1000).map(|n| placed(n, LEN_MAX)).collect();
+        assert_eq!(readable(&many), Some((fits, fits * LEN_MAX)));
+        // Two at each place.
+        let many: Vec<Placed> = (0..1000u64).map(|n| placed(n.div_ceil(2), LEN_MAX)).collect();
+        assert_eq!(readable(&many), Some((fits - 1, (fits - 1) * LEN_MAX)));
+        let at_one_place = vec![placed(7, LEN_MAX); 1000];
+        assert_eq!(readable(&at_one_place), None);
+    }
+
+    #[test]
+    fn what_is_named_is_bounded_and_lies_where_it_was_asked_for() {
+        let one = encode_placed(&[placed(5, 100)]);
+        assert_eq!(decode_placed(&one), Ok(vec![placed(5, 100)]));
+        assert!(decode_placed(&one[1..]).is_err());
+        assert!(decode_placed(&one.repeat(PLACED_COUNT_MAX)).is_ok());
+        assert!(decode_placed(&one.repeat(PLACED_COUNT_MAX + 1)).is_err());
+        let found = [placed(5, 100)];
+        assert_eq!(check_placed(&found, &(5..6), &page(6)), Ok(()));
+        for (asked, next) in [(6..9, 9), (0..5, 5), (0..9, 5)] {
+            assert!(check_placed(&found, &asked, &page(next)).is_err(), "{asked:?}");
+        }
+        assert_eq!(check_placed(&[], &(0..0), &page(0)), Ok(()));
+    }
 }

@@ -1,6 +1,6 @@
 //! Another member of a shard's cohort, asked by messages.
 
-use super::memory::{Memory, Missed, add, decode_placed};
+use super::memory::{Memory, Missed, add, check_placed, decode_placed};
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;
@@ -183,7 +183,7 @@ impl Peer {
     async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
         let placed = values && self.memory.is_open();
         let (mut page, named) = self.page(places.clone(), values, placed, 0).await?;
-        let missed = match self.memory.read(&named, &mut page) {
+        let missed = match self.memory.read(named, &mut page) {
             Missed::Places(missed) => missed,
             Missed::All => return Ok(self.page(places, values, false, 0).await?.0),
         };
@@ -225,7 +225,10 @@ impl Peer {
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
-        decode_page(page, &self.hasher).map_err(|error| self.malformed(error))
+        let malformed = |error| self.malformed(error);
+        let (page, named) = decode_page(page, &self.hasher).map_err(malformed)?;
+        check_placed(&named, &places, &page).map_err(malformed)?;
+        Ok((page, named))
     }
 
     pub(crate) async fn long(
