@@ -4,7 +4,7 @@ use super::HandoverError;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
-use crate::recovery::{Memory, Missed, add, check_placed, decode_page};
+use crate::recovery::{Memory, Missed, check_placed, decode_page, encode_places};
 use crate::state::State;
 use bytes::Bytes;
 use prost::Message as _;
@@ -327,13 +327,16 @@ impl Predecessor {
         values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
         let placed = values && self.common.memory.is_open();
-        let (mut page, named) = self.page(shard, places.clone(), values, placed).await?;
-        let missed = match self.common.memory.read(named, &mut page) {
-            Missed::Places(missed) => missed,
-            Missed::All => return Ok(self.page(shard, places, values, false).await?.0),
+        let places = [places];
+        let (mut page, named) = self.page(shard, &places, values, placed).await?;
+        let mut missing = match self.common.memory.read(named, &mut page) {
+            Missed::Places(missing) => missing,
+            Missed::All => return Ok(self.page(shard, &places, values, false).await?.0),
         };
-        for places in missed {
-            add(&mut page, self.page(shard, places, values, false).await?.0);
+        while let Some(places) = missing.places() {
+            let (more, _) = self.page(shard, places, values, false).await?;
+            let taken = missing.take(more, &mut page);
+            taken.map_err(|error| self.malformed(error))?;
         }
         Ok(page)
     }
@@ -341,10 +344,11 @@ impl Predecessor {
     async fn page(
         &self,
         shard: usize,
-        places: Range<u64>,
+        places: &[Range<u64>],
         values: bool,
         placed: bool,
     ) -> Result<(Page<Bytes>, Vec<Placed>), HandoverError> {
+        let (places, ranges) = encode_places(places);
         let request = v1::CopyItemsRequest {
             shard: Some(v1::ShardName {
                 backend: self.number,
@@ -355,6 +359,7 @@ impl Predecessor {
             }),
             from: places.start,
             until: places.end,
+            ranges,
             values,
             layout_version: self.state.layout_version,
             takes_plain: true,

@@ -16,7 +16,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::{Pointer, epoch};
 use trefoil_recovery::{Data, Item, PLACED_LEN, Page, Placed};
 use trefoil_region::WordBuffer;
-use trefoil_rpc::ContractError;
+use trefoil_rpc::{ContractError, v1};
 use trefoil_store::{Position, Recency};
 
 /// How long the greeting may take. Who is later than this is asked by message.
@@ -62,10 +62,17 @@ struct Open {
 /// What of a page could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Missed {
-    /// These places, to be asked for by message.
-    Places(Vec<Range<u64>>),
+    /// These places.
+    Places(Missing),
     /// Too much of it.
     All,
+}
+
+/// Places of a page, in order, that are asked for by message: all at once, and what one
+/// answer has no room for again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missing {
+    places: Vec<Range<u64>>,
 }
 
 impl Memory {
@@ -94,7 +101,7 @@ impl Memory {
         let mut is = self.is.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *is {
             Is::Open(open) => open.read(placed, page),
-            _ if placed.is_empty() => Missed::Places(Vec::new()),
+            _ if placed.is_empty() => Missed::Places(Missing::default()),
             _ => Missed::All,
         }
     }
@@ -120,7 +127,7 @@ fn connect(config: &CellConfig, backend: u32) -> Option<Open> {
 impl Open {
     fn read(&mut self, mut placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
         if placed.is_empty() {
-            return Missed::Places(Vec::new());
+            return Missed::Places(Missing::default());
         }
         placed.sort_unstable_by_key(place_of);
         let Some((count, len)) = readable(&placed) else {
@@ -139,10 +146,13 @@ impl Open {
                 && self.copier.read(one.pointer, &mut self.buffer).is_ok()
                 && is_sound(self.buffer.bytes(), one);
             if !is_there {
-                if missed.len() == MISSED_MAX {
+                let place = place_of(one)..place_of(one) + 1;
+                if missed.last() != Some(&place) {
+                    missed.push(place);
+                }
+                if missed.len() > MISSED_MAX {
                     return Missed::All;
                 }
-                missed.push(place_of(one)..place_of(one) + 1);
                 continue;
             }
             room.extend_from_slice(self.buffer.bytes());
@@ -152,7 +162,7 @@ impl Open {
                 data: Data::Whole(room.split().freeze()),
             });
         }
-        Missed::Places(missed)
+        Missed::Places(Missing { places: missed })
     }
 }
 
@@ -181,9 +191,54 @@ fn is_sound(bytes: &[u8], placed: &Placed) -> bool {
     key.is_some_and(|key| DataEntry::validate(bytes, placed.hash.tag, placed.version, key).is_ok())
 }
 
+impl Missing {
+    /// What to ask for now.
+    pub(crate) fn places(&self) -> Option<&[Range<u64>]> {
+        (!self.places.is_empty()).then_some(&self.places)
+    }
+
+    /// The answer, which belongs to the page.
+    pub(crate) fn take(
+        &mut self,
+        more: Page<Bytes>,
+        page: &mut Page<Bytes>,
+    ) -> Result<(), ContractError> {
+        let next = more.next;
+        if self.places.first().is_none_or(|first| next <= first.start) {
+            return Err(ContractError::OutOfRange {
+                field: "next",
+                found: next,
+                why: "not behind the first place that was asked for",
+            });
+        }
+        add(page, more);
+        self.places.retain(|range| range.end > next);
+        if let Some(first) = self.places.first_mut() {
+            first.start = first.start.max(next);
+        }
+        Ok(())
+    }
+}
+
+/// The request's places: all of them, and from the first to the last of them for a server
+/// that knows no more than that.
+pub(crate) fn encode_places(places: &[Range<u64>]) -> (Range<u64>, Vec<v1::PlaceRange>) {
+    let range = |range: &Range<u64>| v1::PlaceRange {
+        from: range.start,
+        until: range.end,
+    };
+    let first = places.first().map_or(0, |first| first.start);
+    let end = places.last().map_or(0, |last| last.end);
+    let ranges = match places {
+        [_] => Vec::new(),
+        _ => places.iter().map(range).collect(),
+    };
+    (first..end, ranges)
+}
+
 /// What was asked for by message belongs to the page; what is of another epoch makes it no
 /// vote.
-pub(crate) fn add(page: &mut Page<Bytes>, more: Page<Bytes>) {
+fn add(page: &mut Page<Bytes>, more: Page<Bytes>) {
     page.items.extend(more.items);
     if more.epoch != page.epoch {
         page.epoch = epoch::NONE;
@@ -302,5 +357,31 @@ mod tests {
             assert!(check_placed(&found, &asked, &page(next)).is_err(), "{asked:?}");
         }
         assert_eq!(check_placed(&[], &(0..0), &page(0)), Ok(()));
+    }
+
+    #[test]
+    fn many_places_are_asked_for_at_once_and_what_has_no_room_again() {
+        let places: Vec<_> = (0..64).map(|n| 10 * n..10 * n + 1).collect();
+        // An answer has room for so many places.
+        let run = |room: usize| {
+            let (mut missing, mut into, mut asked) = (Missing::default(), page(640), 0);
+            missing.places.clone_from(&places);
+            while let Some(places) = missing.places() {
+                let last = places.iter().take(room).next_back();
+                let more = page(last.map_or(0, |last| last.end));
+                if let Err(error) = missing.take(more, &mut into) {
+                    return (Err(error), into.next, asked);
+                }
+                asked += 1;
+            }
+            (Ok(()), into.next, asked)
+        };
+        assert_eq!(run(64), (Ok(()), 640, 1));
+        assert_eq!(run(40), (Ok(()), 640, 2));
+        assert_eq!(run(1), (Ok(()), 640, 64));
+        assert!(run(0).0.is_err());
+        let (all, ranges) = encode_places(&places);
+        assert_eq!((all, ranges.len()), (0..631, 64));
+        assert_eq!(encode_places(&places[3..4]), (30..31, Vec::new()));
     }
 }

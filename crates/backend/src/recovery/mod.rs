@@ -5,7 +5,9 @@ mod memory;
 mod peer;
 mod progress;
 
-pub(crate) use memory::{Memory, Missed, add, check_placed, encode_placed};
+pub(crate) use memory::{
+    Memory, Missed, check_placed, encode_placed, encode_places,
+};
 pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
 

@@ -1,6 +1,8 @@
 //! Another member of a shard's cohort, asked by messages.
 
-use super::memory::{Memory, Missed, add, check_placed, decode_placed};
+use super::memory::{
+    Memory, Missed, check_placed, decode_placed, encode_places,
+};
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;
@@ -182,13 +184,16 @@ impl Peer {
 
     async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
         let placed = values && self.memory.is_open();
-        let (mut page, named) = self.page(places.clone(), values, placed, 0).await?;
-        let missed = match self.memory.read(named, &mut page) {
-            Missed::Places(missed) => missed,
-            Missed::All => return Ok(self.page(places, values, false, 0).await?.0),
+        let places = [places];
+        let (mut page, named) = self.page(&places, values, placed, 0).await?;
+        let mut missing = match self.memory.read(named, &mut page) {
+            Missed::Places(missing) => missing,
+            Missed::All => return Ok(self.page(&places, values, false, 0).await?.0),
         };
-        for places in missed {
-            add(&mut page, self.page(places, values, false, 0).await?.0);
+        while let Some(places) = missing.places() {
+            let (more, _) = self.page(places, values, false, 0).await?;
+            let taken = missing.take(more, &mut page);
+            taken.map_err(|error| self.malformed(error))?;
         }
         Ok(page)
     }
@@ -200,22 +205,26 @@ impl Peer {
         from: u64,
         config_id: u32,
     ) -> Result<Page<Bytes>, Setback> {
-        let page = self.page(from..PLACES.end, true, false, config_id).await?;
+        let places = [from..PLACES.end];
+        let page = self.page(&places, true, false, config_id).await?;
         Ok(page.0)
     }
 
-    /// Under a configuration, if its number is not 0.
+    /// What stands at places that are in order. Under a configuration, if its number is
+    /// not 0.
     async fn page(
         &self,
-        places: Range<u64>,
+        places: &[Range<u64>],
         values: bool,
         placed: bool,
         config_id: u32,
     ) -> Result<(Page<Bytes>, Vec<Placed>), Setback> {
+        let (places, ranges) = encode_places(places);
         let request = v1::CopyItemsRequest {
             shard: self.name(),
             from: places.start,
             until: places.end,
+            ranges,
             values,
             layout_version: self.state.layout_version,
             takes_plain: true,
