@@ -354,7 +354,6 @@ impl Running {
                 source,
             })?;
             self.spawn("trefoil-recover", move |state, stop| {
-                background::give_way();
                 recovery::run(state, stop, &runtime);
             })?;
         }
@@ -374,7 +373,6 @@ impl Running {
                     source,
                 })?;
                 self.spawn("trefoil-repair", move |state, stop| {
-                    background::give_way();
                     repair::run(state, stop, &member, (repair, &runtime));
                 })?;
             }

@@ -1,6 +1,6 @@
 //! The copy of a shard that does not vote yet.
 
-use crate::machine::{Answer, Ask, Counts, Nonsense};
+use crate::machine::{Answer, Ask, Between, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Item, Page};
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +28,7 @@ pub(crate) struct Copy<D> {
     long: VecDeque<(D, Version, Recency)>,
     /// Of whom.
     turn: Turn,
+    between: Between,
 }
 
 /// Whom a long value that both hold is asked of: one, and the other if that one cannot give
@@ -60,7 +61,7 @@ impl Turn {
 
 impl<D: AsRef<[u8]>> Copy<D> {
     /// From a place on.
-    pub(crate) fn from(place: u64) -> Self {
+    pub(crate) fn from(place: u64, between: Between) -> Self {
         Copy {
             place,
             page: None,
@@ -68,6 +69,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
             second_place: place,
             long: VecDeque::new(),
             turn: Turn::default(),
+            between,
         }
     }
 
@@ -155,6 +157,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
         let held: HashMap<KeyHash, Version> = second.held.into_iter().collect();
         let hasher = &store.config().hasher;
         for item in std::mem::take(&mut page.items) {
+            self.between.call();
             let (version, recency) = (item.version, item.recency);
             let Some(hash) = item.hash(hasher) else {
                 // Damaged there; it may be sound elsewhere, but two have to hold it.

@@ -108,6 +108,22 @@ impl Counts {
     }
 }
 
+/// What is called between two values, while no lock is held; nothing by default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Between(fn());
+
+impl Between {
+    pub(crate) fn call(self) {
+        (self.0)();
+    }
+}
+
+impl Default for Between {
+    fn default() -> Self {
+        Between(|| ())
+    }
+}
+
 /// See the module. `D` holds the bytes of values.
 #[derive(Debug)]
 pub struct Recovery<D> {
@@ -125,6 +141,7 @@ pub struct Recovery<D> {
     /// Of a mutant: the epochs were raised when everything had been copied.
     has_raised: bool,
     ended: Option<Ended>,
+    between: Between,
 }
 
 #[derive(Debug)]
@@ -153,6 +170,17 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             votes: false,
             has_raised: false,
             ended: None,
+            between: Between::default(),
+        }
+    }
+
+    /// Has this called between any two values of an answer, while no lock is held: all of one
+    /// take milliseconds, and others may want the core.
+    #[must_use]
+    pub fn between_values(self, between: fn()) -> Self {
+        Recovery {
+            between: Between(between),
+            ..self
         }
     }
 
@@ -278,7 +306,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         let memories = [first.incarnation, second.incarnation];
         if mutants::is(Mutant::EpochRaisedLate) && *raise_to == 0 && self.copied.is_none() {
             self.copied = Some((memories, 0));
-            self.phase = Phase::Copy(Copy::from(0));
+            self.phase = Phase::Copy(Copy::from(0, self.between));
             return;
         }
         if mutants::is(Mutant::VotesAtOnce) {
@@ -289,7 +317,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             self.votes = true;
             match has_lost {
                 true => self.ended = Some(Ended::Recovered),
-                false => self.phase = Phase::Repair(Repair::default()),
+                false => self.phase = Phase::Repair(Repair::new(self.between)),
             }
             return;
         }
@@ -333,11 +361,12 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         self.copied = Some((memories, place));
         store.reserve(self.shard, first.bucket_count);
         for _ in 0..MAINTENANCE_MAX {
-            if !store.maintain(now).more {
+            let done = store.maintain_in_parts(now, &mut || self.between.call());
+            if !done.more {
                 break;
             }
         }
-        self.phase = Phase::Copy(Copy::from(place));
+        self.phase = Phase::Copy(Copy::from(place, self.between));
         self.look_at_copy(store);
     }
 
@@ -359,7 +388,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         store.reserve(self.shard, 0);
         store.set_recovering(self.shard, false);
         self.votes = true;
-        self.phase = Phase::Repair(Repair::default());
+        self.phase = Phase::Repair(Repair::new(self.between));
     }
 }
 

@@ -6,7 +6,7 @@
 //! changed.
 
 use crate::copy::{Sound, Turn, leads_on};
-use crate::machine::{Answer, Ask, Counts, Nonsense};
+use crate::machine::{Answer, Ask, Between, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::Data;
 use std::collections::HashMap;
@@ -33,9 +33,17 @@ pub(crate) struct Repair {
     long: Option<(Vec<u8>, Version)>,
     /// Of whom.
     turn: Turn,
+    between: Between,
 }
 
 impl Repair {
+    pub(crate) fn new(between: Between) -> Self {
+        Repair {
+            between,
+            ..Repair::default()
+        }
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.place == PLACES.end
     }
@@ -85,6 +93,7 @@ impl Repair {
                 let is_vote = page.epoch != epoch::NONE;
                 let held = page.held.into_iter().filter(|_| is_vote);
                 self.lacking.extend(held.filter(|(hash, version)| {
+                    self.between.call();
                     store.bound(*hash).is_some_and(|bound| bound < *version)
                 }));
                 self.page = Some((page.next, page.epoch));

@@ -68,7 +68,8 @@ pub(crate) fn take(
         member.store.set_recovering(shard, true);
     }
     let begin = Instant::now();
-    // Most of it is copied while the predecessor serves, and gives way to that.
+    // Most of it is copied while the predecessor serves, and gives way to that. The locks
+    // that it takes are of a store that does not serve yet.
     let copied = std::thread::scope(|scope| {
         let copies = || {
             background::give_way();

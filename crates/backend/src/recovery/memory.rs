@@ -6,6 +6,7 @@
 //! version. A value is the same wherever it stands, so nothing else has to hold. What moved,
 //! went or was replaced meanwhile is asked for by message.
 
+use crate::background;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -142,6 +143,7 @@ impl Open {
         room.reserve(len);
         let mut missed: Vec<Range<u64>> = Vec::new();
         for one in &placed[..count] {
+            background::leave_core();
             let is_there = one.pointer.len() <= LEN_MAX
                 && self.copier.read(one.pointer, &mut self.buffer).is_ok()
                 && is_sound(self.buffer.bytes(), one);

@@ -11,6 +11,7 @@ pub(crate) use memory::{
 pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
 
+use crate::background;
 use crate::clock;
 use crate::member::Member;
 use crate::state::State;
@@ -44,7 +45,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
             member,
             progress,
             shard,
-            recovery: Recovery::new(shard),
+            recovery: Recovery::new(shard).between_values(background::leave_core),
         };
         let mut tasks: VecDeque<Task<'_>> = (0..member.store.shard_count()).map(task).collect();
         let mut setbacks = Setbacks::default();

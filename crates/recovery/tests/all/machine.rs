@@ -202,6 +202,22 @@ fn what_both_hold_comes_back_and_nothing_else() {
 }
 
 #[test]
+fn others_have_the_core_between_any_two_values() {
+    thread_local! {
+        static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+    let mut cohort = Cohort::new(3000);
+    for key in &cohort.keys {
+        cohort.set_at_both(key, key, 10);
+    }
+    let machine = Recovery::new(cohort.local[0]);
+    let mut machine = machine.between_values(|| CALLS.set(CALLS.get() + 1));
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    // Each was compared, and looked at again after the vote.
+    assert!(CALLS.get() >= 2 * 3000, "{}", CALLS.get());
+}
+
+#[test]
 fn what_is_written_meanwhile_is_kept_or_repaired() {
     let mut cohort = Cohort::new(20);
     let keys = cohort.keys.clone();
