@@ -1,6 +1,7 @@
 //! The side of the process that comes.
 
 use super::HandoverError;
+use super::giving::SILENCE_MAX;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
@@ -26,6 +27,13 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a long value, which may wait for its turn there.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How often the predecessor is told that this process is still at work.
+const ALIVE_PERIOD: Duration = Duration::from_secs(5);
+
+const _: () = assert!(
+    3 * ALIVE_PERIOD.as_secs() + CALL_PATIENCE.as_secs() <= SILENCE_MAX.as_secs(),
+    "one or two that come late give nobody up"
+);
 /// How often it is tried to copy the rest in time, and the pause after the first attempt.
 const ATTEMPTS_MAX: u32 = 8;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
@@ -63,11 +71,16 @@ pub(crate) fn take(
         received_bytes: AtomicU64::new(0),
     });
     let predecessor = || Predecessor::of(state, member, &common);
-    runtime.block_on(async { predecessor()?.check_layout().await })?;
+    let alive = runtime.block_on(async {
+        let predecessor = predecessor()?;
+        predecessor.check_layout().await?;
+        Ok(predecessor)
+    })?;
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
     let begin = Instant::now();
+    let alive = runtime.spawn(say_alive(alive));
     // Most of it is copied while the predecessor serves, and gives way to that. The locks
     // that it takes are of a store that does not serve yet.
     let copied = std::thread::scope(|scope| {
@@ -93,6 +106,7 @@ pub(crate) fn take(
         }
         moved
     });
+    alive.abort();
     match moved {
         Ok(handover) => {
             let moved = handover.finish(&member.store);
@@ -126,6 +140,16 @@ fn system(member: &Member, error: &std::io::Error) -> HandoverError {
     HandoverError::Unreachable {
         number: member.number,
         why: format!("no thread to copy with: {error}"),
+    }
+}
+
+/// Until it is aborted. Between two steps pages and long values are copied, however long that
+/// takes; each of them has a patience of its own.
+async fn say_alive(predecessor: Predecessor) {
+    loop {
+        tokio::time::sleep(ALIVE_PERIOD).await;
+        // If the predecessor does not take it, a step or a page says so.
+        let _ = predecessor.step(HandOverStep::Alive).await;
     }
 }
 
