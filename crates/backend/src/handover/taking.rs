@@ -67,7 +67,8 @@ pub(crate) fn take(
 ) -> Result<(), HandoverError> {
     let common = Arc::new(Common {
         token: rand::random::<u64>() | 1,
-        memory: Memory::new(&state.config(), member.number),
+        memory: Memory::new(member.number),
+        incarnation: AtomicU64::new(0),
         received_bytes: AtomicU64::new(0),
     });
     let predecessor = || Predecessor::of(state, member, &common);
@@ -242,6 +243,8 @@ struct Common {
     /// What this process calls itself.
     token: u64,
     memory: Memory,
+    /// Of the predecessor's memory, which is read.
+    incarnation: AtomicU64,
     /// Of answers that brought values, or said what is held, and of what was read.
     received_bytes: AtomicU64,
 }
@@ -296,6 +299,8 @@ impl Predecessor {
         };
         let mut client = self.client.clone();
         let hello = self.call(CALL_PATIENCE, client.hello(request)).await?;
+        let incarnation = &self.common.incarnation;
+        incarnation.store(hello.incarnation, Ordering::Relaxed);
         can_be_copied(own, hello)
     }
 
@@ -351,10 +356,12 @@ impl Predecessor {
         places: Range<u64>,
         values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
-        let placed = values && self.common.memory.is_open();
+        let incarnation = self.common.incarnation.load(Ordering::Relaxed);
+        let memory = &self.common.memory;
+        let placed = values && memory.is_open(&self.state.config(), incarnation);
         let places = [places];
         let (mut page, named) = self.page(shard, &places, values, placed).await?;
-        let mut missing = match self.common.memory.read(named, &mut page) {
+        let mut missing = match memory.read(named, &mut page) {
             Missed::Places(missing) => missing,
             Missed::All => return Ok(self.page(shard, &places, values, false).await?.0),
         };

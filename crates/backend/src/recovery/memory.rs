@@ -8,9 +8,11 @@
 
 use crate::background;
 use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
 use trefoil_fabric::shm::{ConnectOptions, Copier};
 use trefoil_layout::data::DataEntry;
@@ -22,6 +24,11 @@ use trefoil_store::{Position, Recency};
 
 /// How long the greeting may take. Who is later than this is asked by message.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
+/// After it was refused, or was of no use: at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// After so many pages in a row of which nothing was to be had it is of no use.
+const USELESS_PAGES_MAX: u32 = 4;
 /// No entry is longer that is named instead of sent.
 const LEN_MAX: usize = 128 << 10;
 /// If more of a page is gone, all of it is asked for by message.
@@ -36,25 +43,64 @@ const READ_LEN_MAX: usize = 4 * PLACED_LEN;
 
 const _: () = assert!(LEN_MAX <= READ_LEN_MAX);
 
+/// The memories of the cell's backends: each is asked for once, whatever shard it is about.
+#[derive(Debug, Default)]
+pub(crate) struct Memories {
+    of: Mutex<BTreeMap<u32, Arc<Memory>>>,
+}
+
+impl Memories {
+    /// Of backend `number`.
+    pub(crate) fn of(&self, number: u32) -> Arc<Memory> {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = of.entry(number);
+        Arc::clone(memory.or_insert_with(|| Arc::new(Memory::new(number))))
+    }
+}
+
 /// The memory of one backend, once it has given it, if it does.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    is: Mutex<Is>,
+    backend: u32,
+    link: Mutex<Link<Copier>>,
+}
+
+/// Where values are read from.
+trait Source {
+    /// Which memory it is.
+    fn incarnation(&self) -> u64;
+
+    /// Copies what stands there, whatever it is; `false` if nothing can.
+    fn copy(&self, pointer: Pointer, into: &mut WordBuffer) -> bool;
+}
+
+impl Source for Copier {
+    fn incarnation(&self) -> u64 {
+        Copier::incarnation(self)
+    }
+
+    fn copy(&self, pointer: Pointer, into: &mut WordBuffer) -> bool {
+        self.read(pointer, into).is_ok()
+    }
+}
+
+/// A memory that is open, and how often it may be asked for.
+#[derive(Debug)]
+struct Link<S> {
+    open: Option<Box<Open<S>>>,
+    /// Not before then, after it was refused or of no use.
+    not_before: Option<Instant>,
+    pause: Duration,
+    /// Pages in a row of which nothing was to be had.
+    useless_pages: u32,
+    /// Why it is closed, if it is; and whether the log has yet to tell.
+    why: String,
+    is_untold: bool,
 }
 
 #[derive(Debug)]
-enum Is {
-    Untried {
-        backend: u32,
-        config: Box<CellConfig>,
-    },
-    Refused,
-    Open(Box<Open>),
-}
-
-#[derive(Debug)]
-struct Open {
-    copier: Copier,
+struct Open<S> {
+    source: S,
     buffer: WordBuffer,
     /// Room for the values of pages, in turn: that of the page before the last is free.
     rooms: [BytesMut; 2],
@@ -77,59 +123,135 @@ pub(crate) struct Missing {
 }
 
 impl Memory {
-    /// Of a backend of this cell. Nothing is connected yet.
-    pub(crate) fn new(config: &CellConfig, backend: u32) -> Self {
-        let config = Box::new(config.clone());
-        let is = Is::Untried { backend, config };
-        Memory { is: Mutex::new(is) }
+    /// Of that backend. Nothing is connected yet.
+    pub(crate) fn new(backend: u32) -> Self {
+        let link = Mutex::new(Link::default());
+        Memory { backend, link }
     }
 
-    /// Whether values can be read; asks for the memory at first.
-    pub(crate) fn is_open(&self) -> bool {
-        let mut is = self.is.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Is::Untried { backend, config } = &*is {
-            *is = match connect(config, *backend) {
-                Some(open) => Is::Open(Box::new(open)),
-                None => Is::Refused,
-            };
-        }
-        matches!(&*is, Is::Open(_))
+    /// Whether values can be read of the memory of this incarnation, or of any if it is 0.
+    /// Asks for it if need be, from time to time.
+    pub(crate) fn is_open(&self, config: &CellConfig, incarnation: u64) -> bool {
+        let socket = config.backend(self.backend);
+        let Some(socket) = socket.and_then(|backend| backend.fabric_socket.as_ref()) else {
+            return false;
+        };
+        let (backend, life) = (self.backend, config.life);
+        let connect = || connect(socket.as_ref(), backend, life);
+        let mut link = self.lock();
+        let is_open = link.open(Instant::now(), incarnation, connect);
+        self.tell(&mut link);
+        is_open
     }
 
     /// Reads what `placed` names into the page; of one that names very much only the first
     /// part, where the page ends then.
     pub(crate) fn read(&self, placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
-        let mut is = self.is.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *is {
-            Is::Open(open) => open.read(placed, page),
-            _ if placed.is_empty() => Missed::Places(Missing::default()),
-            _ => Missed::All,
+        let mut link = self.lock();
+        let missed = link.read(Instant::now(), placed, page);
+        self.tell(&mut link);
+        missed
+    }
+
+    /// Once for each reason in a row: there are as many shards and pages as there are.
+    fn tell(&self, link: &mut Link<Copier>) {
+        if std::mem::take(&mut link.is_untold) {
+            let (backend, why) = (self.backend, &link.why);
+            tracing::info!(backend, why, "its values are copied by messages");
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Link<Copier>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn connect(config: &CellConfig, backend: u32) -> Option<Open> {
-    let socket = config.backend(backend)?.fabric_socket.as_ref()?;
+fn connect(socket: &Path, backend: u32, life: u64) -> Result<Copier, String> {
     let options = ConnectOptions {
         timeout: CONNECT_PATIENCE,
         ..ConnectOptions::default()
     };
-    let copier = Copier::connect(socket, backend, &options);
-    let copier = copier
-        .inspect_err(|error| tracing::info!(backend, %error, "its values are copied by messages"));
-    let copier = copier.ok()?;
-    (copier.topology().life == config.life).then_some(Open {
-        copier,
-        buffer: WordBuffer::default(),
-        rooms: [BytesMut::new(), BytesMut::new()],
-    })
+    let copier = Copier::connect(socket, backend, &options).map_err(|e| e.to_string())?;
+    match copier.topology().life == life {
+        true => Ok(copier),
+        false => Err("it is of another life of the cell".to_owned()),
+    }
 }
 
-impl Open {
-    fn read(&mut self, mut placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
+impl<S> Default for Link<S> {
+    fn default() -> Self {
+        Link {
+            open: None,
+            not_before: None,
+            pause: Duration::ZERO,
+            useless_pages: 0,
+            why: String::new(),
+            is_untold: false,
+        }
+    }
+}
+
+impl<S: Source> Link<S> {
+    fn open(
+        &mut self,
+        now: Instant,
+        incarnation: u64,
+        connect: impl FnOnce() -> Result<S, String>,
+    ) -> bool {
+        let is_it = |source: &S| incarnation == 0 || source.incarnation() == incarnation;
+        // That of a process that is no more is of no use, however long it can be read.
+        self.open.take_if(|open| !is_it(&open.source));
+        if self.open.is_none() && self.not_before.is_none_or(|at| now >= at) {
+            match connect() {
+                Ok(source) if is_it(&source) => {
+                    self.useless_pages = 0;
+                    self.open = Some(Box::new(Open {
+                        source,
+                        buffer: WordBuffer::default(),
+                        rooms: [BytesMut::new(), BytesMut::new()],
+                    }));
+                }
+                Ok(_) => self.is_of_no_use(now, "its memory is of another process"),
+                Err(why) => self.is_of_no_use(now, &why),
+            }
+        }
+        self.open.is_some()
+    }
+
+    fn read(&mut self, now: Instant, placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
         if placed.is_empty() {
             return Missed::Places(Missing::default());
         }
+        let Some(open) = &mut self.open else {
+            return Missed::All;
+        };
+        let missed = open.read(placed, page);
+        if missed != Missed::All {
+            self.useless_pages = 0;
+            self.pause = Duration::ZERO;
+            return missed;
+        }
+        self.useless_pages += 1;
+        if self.useless_pages >= USELESS_PAGES_MAX {
+            self.is_of_no_use(now, "what it names does not stand in its memory");
+        }
+        missed
+    }
+
+    /// Closes it for a while, longer each time.
+    fn is_of_no_use(&mut self, now: Instant, why: &str) {
+        self.open = None;
+        self.pause = (2 * self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.not_before = Some(now + self.pause);
+        if self.why != why {
+            why.clone_into(&mut self.why);
+            self.is_untold = true;
+        }
+    }
+}
+
+impl<S: Source> Open<S> {
+    fn read(&mut self, mut placed: Vec<Placed>, page: &mut Page<Bytes>) -> Missed {
         placed.sort_unstable_by_key(place_of);
         let Some((count, len)) = readable(&placed) else {
             return Missed::All;
@@ -145,7 +267,7 @@ impl Open {
         for one in &placed[..count] {
             background::leave_core();
             let is_there = one.pointer.len() <= LEN_MAX
-                && self.copier.read(one.pointer, &mut self.buffer).is_ok()
+                && self.source.copy(one.pointer, &mut self.buffer)
                 && is_sound(self.buffer.bytes(), one);
             if !is_there {
                 let place = place_of(one)..place_of(one) + 1;
@@ -386,4 +508,115 @@ mod tests {
         assert_eq!((all, ranges.len()), (0..631, 64));
         assert_eq!(encode_places(&places[3..4]), (30..31, Vec::new()));
     }
+
+    /// A memory in which nothing stands that is named, or, from a time on, everything.
+    struct Fake {
+        incarnation: u64,
+        entry: Vec<u8>,
+    }
+
+    impl Source for Fake {
+        fn incarnation(&self) -> u64 {
+            self.incarnation
+        }
+
+        fn copy(&self, _: Pointer, into: &mut WordBuffer) -> bool {
+            into.prepare(self.entry.len());
+            into.bytes_mut().copy_from_slice(&self.entry);
+            !self.entry.is_empty()
+        }
+    }
+
+    fn fake(incarnation: u64) -> Result<Fake, String> {
+        let entry = Vec::new();
+        Ok(Fake { incarnation, entry })
+    }
+
+    #[test]
+    fn the_memory_of_another_process_is_not_read() {
+        let mut link = Link::default();
+        let now = Instant::now();
+        assert!(link.open(now, 1, || fake(1)));
+        assert!(link.open(now, 1, || unreachable!("it is open")));
+        assert!(link.open(now, 0, || unreachable!("any will do")));
+        // It was restarted, and then once more, behind the back of who asks.
+        assert!(link.open(now, 2, || fake(2)));
+        assert!(!link.open(now, 3, || fake(4)));
+        assert!(link.is_untold);
+        assert!(!link.open(now, 4, || unreachable!("not so soon")));
+        assert!(link.open(now + PAUSE_MIN, 4, || fake(4)));
+    }
+
+    #[test]
+    fn one_that_is_refused_is_asked_for_seldom_and_the_log_tells_once() {
+        let mut link: Link<Fake> = Link::default();
+        let (begin, mut asked) = (Instant::now(), Vec::new());
+        let mut told = 0;
+        for second in 0..300 {
+            let now = begin + Duration::from_secs(second);
+            for _ in 0..10 {
+                let connect = || {
+                    asked.push(second);
+                    Err("refused".to_owned())
+                };
+                assert!(!link.open(now, 1, connect));
+                told += u32::from(std::mem::take(&mut link.is_untold));
+            }
+        }
+        assert_eq!(asked, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
+        assert_eq!(told, 1);
+        assert!(link.open(begin + Duration::from_secs(600), 1, || fake(1)));
+    }
+
+    #[test]
+    fn one_in_which_nothing_stands_that_is_named_is_given_up() {
+        let mut link = Link::default();
+        let now = Instant::now();
+        assert!(link.open(now, 1, || fake(1)));
+        let names: Vec<_> = (0..=MISSED_MAX as u64).map(|n| placed(n, 100)).collect();
+        for _ in 0..USELESS_PAGES_MAX {
+            assert!(link.open(now, 1, || unreachable!("it is open")));
+            assert_eq!(link.read(now, names.clone(), &mut page(1000)), Missed::All);
+        }
+        assert!(!link.open(now, 1, || unreachable!("not so soon")));
+        assert_eq!(link.read(now, names, &mut page(1000)), Missed::All);
+    }
+
+    #[test]
+    fn what_is_sound_is_read_and_what_is_not_is_asked_for() {
+        let entry = DataEntry {
+            key: b"key",
+            value: b"value",
+            ..DataEntry::default()
+        };
+        let hash = trefoil_layout::KeyHasher::default().hash(entry.key);
+        let version = Version::new(1, 1, 1);
+        let mut bytes = vec![0; entry.encoded_len()];
+        entry.encode(&mut bytes, hash.tag, version);
+        let sound = Placed {
+            hash,
+            version,
+            recency: Recency::default(),
+            pointer: Pointer::new(4096, bytes.len()).unwrap(),
+        };
+        let mut link = Link::default();
+        let source = Fake {
+            incarnation: 1,
+            entry: bytes.clone(),
+        };
+        assert!(link.open(Instant::now(), 1, || Ok(source)));
+        let newer = Placed {
+            version: Version::new(2, 1, 1),
+            ..sound
+        };
+        let mut into = page(PLACES_END);
+        let missed = link.read(Instant::now(), vec![sound, newer, newer], &mut into);
+        let place = place_of(&newer);
+        let places = vec![place..place + 1];
+        assert_eq!(missed, Missed::Places(Missing { places }));
+        assert_eq!(into.items.len(), 1);
+        assert_eq!(into.items[0].data, Data::Whole(Bytes::from(bytes)));
+    }
+
+    const PLACES_END: u64 = trefoil_store::PLACES.end;
 }

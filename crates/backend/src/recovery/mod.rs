@@ -6,7 +6,7 @@ mod peer;
 mod progress;
 
 pub(crate) use memory::{
-    Memory, Missed, check_placed, encode_placed, encode_places,
+    Memories, Memory, Missed, check_placed, encode_placed, encode_places,
 };
 pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
@@ -40,10 +40,12 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
             continue;
         };
         progress.begin();
+        let memories = Memories::default();
         let task = |shard| Task {
             state,
             member,
             progress,
+            memories: &memories,
             shard,
             recovery: Recovery::new(shard).between_values(background::leave_core),
         };
@@ -159,6 +161,7 @@ struct Task<'t> {
     state: &'t Arc<State>,
     member: &'t Member,
     progress: &'t Progress,
+    memories: &'t Memories,
     shard: usize,
     recovery: Recovery<Bytes>,
 }
@@ -225,7 +228,8 @@ impl Task<'_> {
         let others = cohort.as_slice().iter().filter(|number| **number != own);
         let mut peers = Vec::new();
         for number in others {
-            peers.push(Peer::new(self.state, &config, *number, shard)?);
+            let peer = Peer::new(self.state, &config, *number, shard)?;
+            peers.push(peer.reading(self.memories.of(*number)));
         }
         peers.try_into().map_err(|_| Setback::Unreachable {
             number: own,

@@ -59,8 +59,8 @@ pub(crate) struct Peer {
     /// The memory that was met first; 0 before.
     incarnation: AtomicU64,
     client: Client,
-    /// Its memory, if it is on this host.
-    memory: Memory,
+    /// Its memory, if values are read from it.
+    memory: Option<Arc<Memory>>,
     hasher: KeyHasher,
     state: Arc<State>,
 }
@@ -87,10 +87,18 @@ impl Peer {
             backends: config.backends.len() as u32,
             incarnation: AtomicU64::new(0),
             client,
-            memory: Memory::new(config, number),
+            memory: None,
             hasher: config.hash,
             state: Arc::clone(state),
         })
+    }
+
+    /// Reads values from its memory, if it is on this host.
+    pub(super) fn reading(self, memory: Arc<Memory>) -> Self {
+        Peer {
+            memory: Some(memory),
+            ..self
+        }
     }
 
     /// Asks it, and waits for the answer.
@@ -183,10 +191,15 @@ impl Peer {
     }
 
     async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
-        let placed = values && self.memory.is_open();
         let places = [places];
-        let (mut page, named) = self.page(&places, values, placed, 0).await?;
-        let mut missing = match self.memory.read(named, &mut page) {
+        let incarnation = self.incarnation.load(Ordering::Relaxed);
+        let config = self.state.config();
+        let memory = self.memory.as_ref().filter(|_| values);
+        let Some(memory) = memory.filter(|memory| memory.is_open(&config, incarnation)) else {
+            return Ok(self.page(&places, values, false, 0).await?.0);
+        };
+        let (mut page, named) = self.page(&places, values, true, 0).await?;
+        let mut missing = match memory.read(named, &mut page) {
             Missed::Places(missing) => missing,
             Missed::All => return Ok(self.page(&places, values, false, 0).await?.0),
         };
