@@ -181,9 +181,9 @@ pub(crate) fn step(
             });
             Ok(response(Vec::new(), Duration::ZERO))
         }
-        HandOverStep::Unspecified | HandOverStep::Begin => {
-            Err(Status::invalid_argument("no step of a handover that has begun"))
-        }
+        HandOverStep::Unspecified | HandOverStep::Begin => Err(Status::invalid_argument(
+            "no step of a handover that has begun",
+        )),
         HandOverStep::Abandon => {
             *to = None;
             go_on(member);

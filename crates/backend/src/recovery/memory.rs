@@ -462,7 +462,9 @@ mod tests {
         let many: Vec<Placed> = (0..1000).map(|n| placed(n, LEN_MAX)).collect();
         assert_eq!(readable(&many), Some((fits, fits * LEN_MAX)));
         // Two at each place.
-        let many: Vec<Placed> = (0..1000u64).map(|n| placed(n.div_ceil(2), LEN_MAX)).collect();
+        let many: Vec<Placed> = (0..1000u64)
+            .map(|n| placed(n.div_ceil(2), LEN_MAX))
+            .collect();
         assert_eq!(readable(&many), Some((fits - 1, (fits - 1) * LEN_MAX)));
         let at_one_place = vec![placed(7, LEN_MAX); 1000];
         assert_eq!(readable(&at_one_place), None);
@@ -478,7 +480,10 @@ mod tests {
         let found = [placed(5, 100)];
         assert_eq!(check_placed(&found, &(5..6), &page(6)), Ok(()));
         for (asked, next) in [(6..9, 9), (0..5, 5), (0..9, 5)] {
-            assert!(check_placed(&found, &asked, &page(next)).is_err(), "{asked:?}");
+            assert!(
+                check_placed(&found, &asked, &page(next)).is_err(),
+                "{asked:?}"
+            );
         }
         assert_eq!(check_placed(&[], &(0..0), &page(0)), Ok(()));
     }

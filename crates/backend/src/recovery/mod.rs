@@ -5,9 +5,7 @@ mod memory;
 mod peer;
 mod progress;
 
-pub(crate) use memory::{
-    Memories, Memory, Missed, check_placed, encode_placed, encode_places,
-};
+pub(crate) use memory::{Memories, Memory, Missed, check_placed, encode_placed, encode_places};
 pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
 

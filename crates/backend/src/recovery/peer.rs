@@ -1,8 +1,6 @@
 //! Another member of a shard's cohort, asked by messages.
 
-use super::memory::{
-    Memory, Missed, check_placed, decode_placed, encode_places,
-};
+use super::memory::{Memory, Missed, check_placed, decode_placed, encode_places};
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;

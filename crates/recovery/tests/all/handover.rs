@@ -165,7 +165,9 @@ impl Move {
                     let key = String::from_utf8(key.unwrap()).unwrap();
                     if let Some(damage) = self.damaged.get(&key) {
                         damage.befalls(bytes);
-                        assert!(DataEntry::decode(bytes).is_none() || matches!(damage, Damage::Value));
+                        assert!(
+                            DataEntry::decode(bytes).is_none() || matches!(damage, Damage::Value)
+                        );
                     }
                 }
                 (if values { "items" } else { "held" }, Reply::Items(page))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Version};
-use trefoil_region::{HugePages};
+use trefoil_region::HugePages;
 use trefoil_store::{Access, Now, PLACES, Regions, Store};
 
 const MEMORY: u64 = 32 * MIB;
@@ -52,14 +52,18 @@ impl Load {
         let found = source.read(NOW, &name(key), Access::Use, |item| item.is_some());
         if found.unwrap() && self.dice.below(20) > 0 {
             if let Some(copy) = copy {
-                copy.read(NOW, &name(key), Access::Use, |_| ()).unwrap_or(());
+                copy.read(NOW, &name(key), Access::Use, |_| ())
+                    .unwrap_or(());
             }
             return;
         }
         self.writes += 1;
         self.written.insert(key, self.writes);
         let value = vec![key as u8; VALUE_LEN + (key % 64) as usize];
-        assert_eq!(set(source, &name(key), &value, self.writes), Outcome::Applied);
+        assert_eq!(
+            set(source, &name(key), &value, self.writes),
+            Outcome::Applied
+        );
         if let Some(copy) = copy {
             let outcome = set(copy, &name(key), &value, self.writes);
             let expected = match copy.is_recovering(0) {
@@ -155,11 +159,15 @@ fn check(steps_at: fn(u64) -> u64, apart_max: f64) {
         let differ = |key: &u64| holds(source, *key) != holds(copy, *key);
         (0..KEYS).filter(differ).count()
     };
-    assert_eq!(load.lacking(owed, &source, &copy), [0; 0], "at once, of {owed}");
+    assert_eq!(
+        load.lacking(owed, &source, &copy),
+        [0; 0],
+        "at once, of {owed}"
+    );
     // Each evicts by itself from now on.
     for round in 0..20 {
         (0..5_000).for_each(|_| load.step(&source, Some(&copy)));
-            let lacking = load.lacking(owed, &source, &copy);
+        let lacking = load.lacking(owed, &source, &copy);
         assert_eq!(lacking, [0; 0], "after {round}, of {owed}");
     }
     let share = apart(&source, &copy) as f64 / items as f64;
