@@ -617,7 +617,8 @@ mod tests {
         let mut into = page(PLACES_END);
         let missed = link.read(Instant::now(), vec![sound, newer, newer], &mut into);
         let place = place_of(&newer);
-        let places = vec![place..place + 1];
+        let place = place..place + 1;
+        let places = vec![place];
         assert_eq!(missed, Missed::Places(Missing { places }));
         assert_eq!(into.items.len(), 1);
         assert_eq!(into.items[0].data, Data::Whole(Bytes::from(bytes)));

@@ -216,8 +216,9 @@ impl Peer {
         from: u64,
         config_id: u32,
     ) -> Result<Page<Bytes>, Setback> {
-        let places = [from..PLACES.end];
-        let page = self.page(&places, true, false, config_id).await?;
+        let places = from..PLACES.end;
+        let places = std::slice::from_ref(&places);
+        let page = self.page(places, true, false, config_id).await?;
         Ok(page.0)
     }
 
