@@ -361,7 +361,6 @@ impl Running {
                 source,
             })?;
             self.spawn("trefoil-recover", move |state, stop| {
-                background::give_way();
                 recovery::run(state, stop, &runtime);
             })?;
         }
@@ -381,7 +380,6 @@ impl Running {
                     source,
                 })?;
                 self.spawn("trefoil-repair", move |state, stop| {
-                    background::give_way();
                     repair::run(state, stop, &member, (repair, &runtime));
                 })?;
             }

@@ -1,9 +1,9 @@
 //! The copy of a shard that does not vote yet.
 
-use crate::machine::{Answer, Ask, Counts, Nonsense};
+use crate::machine::{Answer, Ask, Between, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Item, Page};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_layout::{KeyHash, KeyHasher, Version};
@@ -23,19 +23,53 @@ pub(crate) struct Copy<D> {
     ahead: Option<Page<D>>,
     /// The second peer has told what it holds before this place.
     second_place: u64,
-    /// Of a page that was compared: long values that both hold, to be looked up.
-    long: Vec<(D, Version, Recency)>,
+    /// Of a page that was compared: long values that both hold, to be looked up. While one
+    /// is, others may follow.
+    long: VecDeque<(D, Version, Recency)>,
+    /// Of whom.
+    turn: Turn,
+    between: Between,
+}
+
+/// Whom a long value that both hold is asked of: one, and the other if that one cannot give
+/// it. Without it the shard must not vote: its floor would hide from the repair that it
+/// lacks something.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    peer: usize,
+    /// The other one could not give it.
+    is_last: bool,
+}
+
+impl Turn {
+    pub(crate) fn is_of(&self, peer: usize) -> bool {
+        self.peer == peer
+    }
+
+    /// It could not give it. Whether the other one is left to be asked.
+    pub(crate) fn passes(&mut self) -> bool {
+        self.peer = 1 - self.peer;
+        self.is_last = !self.is_last;
+        self.is_last
+    }
+
+    /// On to the next value, of the one that gave this one.
+    pub(crate) fn ends(&mut self) {
+        self.is_last = false;
+    }
 }
 
 impl<D: AsRef<[u8]>> Copy<D> {
     /// From a place on.
-    pub(crate) fn from(place: u64) -> Self {
+    pub(crate) fn from(place: u64, between: Between) -> Self {
         Copy {
             place,
             page: None,
             ahead: None,
             second_place: place,
-            long: Vec::new(),
+            long: VecDeque::new(),
+            turn: Turn::default(),
+            between,
         }
     }
 
@@ -50,16 +84,17 @@ impl<D: AsRef<[u8]>> Copy<D> {
 
     pub(crate) fn ask(&self, peer: usize) -> Option<Ask> {
         let page_end = self.page.as_ref().map_or(self.place, |page| page.next);
+        let long = self.long.front().filter(|_| self.turn.is_of(peer));
+        if let Some((key, version, _)) = long {
+            let (key, version) = (key.as_ref().to_vec(), *version);
+            return Some(Ask::Long { key, version });
+        }
         if peer != FIRST {
             return (self.second_place < page_end).then_some(Ask::Items {
                 from: self.second_place,
                 until: page_end,
                 values: false,
             });
-        }
-        if let Some((key, version, _)) = self.long.last() {
-            let (key, version) = (key.as_ref().to_vec(), *version);
-            return Some(Ask::Long { key, version });
         }
         // While a page is compared and installed, the next one is on its way.
         (self.ahead.is_none() && page_end < PLACES.end).then_some(Ask::Items {
@@ -94,18 +129,26 @@ impl<D: AsRef<[u8]>> Copy<D> {
                 self.go_on();
             }
             Answer::Long(data) => {
-                let wanted = self.long.pop();
-                if let (Some((_, version, recency)), Some(data)) = (wanted, data) {
-                    match Sound::of(store, version, &data) {
-                        Some(sound) => install(&sound.used(recency), (store, now), counts),
+                if let (Some((_, version, recency)), Some(data)) = (self.long.front(), data) {
+                    match Sound::of(store, *version, &data) {
+                        Some(sound) => install(&sound.used(*recency), (store, now), counts),
+                        None if self.turn.passes() => return Ok(()),
                         None => counts.disagreed += 1,
                     }
                 }
+                self.turn.ends();
+                self.long.pop_front();
                 self.go_on();
             }
             Answer::Standing(_) => {}
         }
         Ok(())
+    }
+
+    /// The long value that is looked up could not be asked for. Whether the other one is
+    /// left to be asked.
+    pub(crate) fn long_failed(&mut self) -> bool {
+        !self.long.is_empty() && self.turn.passes()
     }
 
     /// Installs what both hold of the first peer's page, as far as the second one has told.
@@ -114,6 +157,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
         let held: HashMap<KeyHash, Version> = second.held.into_iter().collect();
         let hasher = &store.config().hasher;
         for item in std::mem::take(&mut page.items) {
+            self.between.call();
             let (version, recency) = (item.version, item.recency);
             let Some(hash) = item.hash(hasher) else {
                 // Damaged there; it may be sound elsewhere, but two have to hold it.
@@ -138,7 +182,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
                 // One that was fetched in an attempt before is not fetched again.
                 Data::Long { key } => {
                     if store.held(hash) != Some(version) {
-                        self.long.push((key, version, recency));
+                        self.long.push_back((key, version, recency));
                     }
                 }
             }

@@ -17,11 +17,11 @@
 //! ```
 
 use crate::copy::{Sound, leads_on};
-use crate::handover::{Moved, Question, Reply, ShardState, remove_untold};
+use crate::handover::{Moved, Question, Reply, ShardState, Told, remove_untold};
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_layout::{KeyHash, Placement, ShardMap, Version};
@@ -517,17 +517,16 @@ impl<D: AsRef<[u8]>> Gathering<D> {
     ) -> Result<(), Nonsense> {
         Self::check(&strip, &page)?;
         let hasher = &store.config().hasher;
-        let mut told = HashSet::new();
+        let mut told = Told::default();
         self.moved.pages += 1;
         self.moved.told += page.items.len() as u64;
         for item in page.items {
-            match item.hash(hasher) {
-                Some(hash) => told.insert(hash),
-                None => {
-                    self.moved.damaged += 1;
-                    continue;
-                }
-            };
+            let hash = item.hash(hasher);
+            told.add(hash, item.version);
+            if hash.is_none() {
+                self.moved.damaged += 1;
+                continue;
+            }
             match item.data {
                 Data::Whole(data) => {
                     self.install(item.version, item.recency, &data, store, now);

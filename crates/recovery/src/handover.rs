@@ -21,7 +21,7 @@ use crate::copy::{Sound, leads_on};
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
@@ -411,17 +411,16 @@ impl<D: AsRef<[u8]>> Handover<D> {
     ) -> Result<(), Nonsense> {
         leads_on(&page, (strip.from, strip.until))?;
         let hasher = &store.config().hasher;
-        let mut told = HashSet::new();
+        let mut told = Told::default();
         self.moved.pages += 1;
         self.moved.told += page.items.len() as u64;
         for item in page.items {
-            match item.hash(hasher) {
-                Some(hash) => told.insert(hash),
-                None => {
-                    self.moved.damaged += 1;
-                    continue;
-                }
-            };
+            let hash = item.hash(hasher);
+            told.add(hash, item.version);
+            if hash.is_none() {
+                self.moved.damaged += 1;
+                continue;
+            }
             match item.data {
                 Data::Whole(data) => {
                     self.install(item.version, item.recency, &data, store, now);
@@ -485,14 +484,44 @@ impl<D: AsRef<[u8]>> Handover<D> {
     }
 }
 
+/// What a page told of that stands there.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    held: HashMap<KeyHash, Version>,
+    /// Of entries that are damaged there, so that nobody knows their keys. What was copied of
+    /// one before that has the same version, for no other mutation has it.
+    nameless: HashSet<Version>,
+}
+
+impl Told {
+    /// A value, whose key is known unless it is damaged.
+    pub(crate) fn add(&mut self, hash: Option<KeyHash>, version: Version) {
+        match hash {
+            Some(hash) => {
+                self.held.insert(hash, version);
+            }
+            None => {
+                self.nameless.insert(version);
+            }
+        }
+    }
+
+    /// Whether it told of a value that is held here, and of none that is newer: that could
+    /// not be had, or not yet.
+    fn is_of(&self, hash: KeyHash, version: Version) -> bool {
+        let held = self.held.get(&hash);
+        held.is_some_and(|held| *held <= version) || self.nameless.contains(&version)
+    }
+}
+
 /// Removes what stands at `places` and was not told of by those who hold it: it was erased
-/// there.
+/// or replaced there.
 pub(crate) fn remove_untold(
     store: &Store,
     now: Now,
     shard: usize,
     places: Range<u64>,
-    told: &HashSet<KeyHash>,
+    told: &Told,
     is_theirs: &dyn Fn(KeyHash) -> bool,
 ) {
     let mut from = places.start;
@@ -500,10 +529,11 @@ pub(crate) fn remove_untold(
         let mut untold = Vec::new();
         let next = store.export(now, shard, from..places.end, usize::MAX, &mut |exported| {
             let is_there = (from..places.end).contains(&Position::place_of(exported.hash));
-            if is_there && !told.contains(&exported.hash) && is_theirs(exported.hash) {
+            let version = exported.item.version;
+            if is_there && !told.is_of(exported.hash, version) && is_theirs(exported.hash) {
                 let mut key = Vec::new();
                 exported.item.append_key(&mut key);
-                untold.push((key, exported.item.version));
+                untold.push((key, version));
             }
             1
         });

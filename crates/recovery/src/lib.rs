@@ -50,5 +50,5 @@ pub mod scan;
 pub use gathering::{Asked, Gathering, Source, What, sources};
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
-pub use page::{Data, Item, Page, Placed, items, items_at, placed, standing};
+pub use page::{Data, Item, PLACED_LEN, Page, Placed, items, items_at, placed, standing};
 pub use trefoil_store::Recency;

@@ -108,6 +108,22 @@ impl Counts {
     }
 }
 
+/// What is called between two values, while no lock is held; nothing by default.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Between(fn());
+
+impl Between {
+    pub(crate) fn call(self) {
+        (self.0)();
+    }
+}
+
+impl Default for Between {
+    fn default() -> Self {
+        Between(|| ())
+    }
+}
+
 /// See the module. `D` holds the bytes of values.
 #[derive(Debug)]
 pub struct Recovery<D> {
@@ -116,6 +132,8 @@ pub struct Recovery<D> {
     phase: Phase<D>,
     /// A question is under way.
     asked: [bool; 2],
+    /// It is for a long value.
+    asked_long: [bool; 2],
     /// From whose memory was copied, and how far.
     copied: Option<([u64; 2], u64)>,
     counts: Counts,
@@ -123,6 +141,7 @@ pub struct Recovery<D> {
     /// Of a mutant: the epochs were raised when everything had been copied.
     has_raised: bool,
     ended: Option<Ended>,
+    between: Between,
 }
 
 #[derive(Debug)]
@@ -145,16 +164,28 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             shard,
             phase: Phase::begin(),
             asked: [false; 2],
+            asked_long: [false; 2],
             copied: None,
             counts: Counts::default(),
             votes: false,
             has_raised: false,
             ended: None,
+            between: Between::default(),
+        }
+    }
+
+    /// Has this called between any two values of an answer, while no lock is held: all of one
+    /// take milliseconds, and others may want the core.
+    #[must_use]
+    pub fn between_values(self, between: fn()) -> Self {
+        Recovery {
+            between: Between(between),
+            ..self
         }
     }
 
     /// What to ask a peer now; nothing while another answer is waited for. An answer, or
-    /// [`Recovery::failed`], has to follow.
+    /// [`Recovery::unanswered`], or [`Recovery::failed`], has to follow.
     pub fn ask(&mut self, peer: usize) -> Option<Ask> {
         if self.asked[peer] || self.ended.is_some() {
             return None;
@@ -171,7 +202,24 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             Phase::Repair(repair) => repair.ask(peer),
         };
         self.asked[peer] = ask.is_some();
+        self.asked_long[peer] = matches!(ask, Some(Ask::Long { .. }));
         ask
+    }
+
+    /// A peer could not be asked, or did not answer. Whether the other one can be asked
+    /// instead, as it can for a long value that both hold; if not, it has
+    /// [failed](Recovery::failed).
+    pub fn unanswered(&mut self, peer: usize) -> bool {
+        let other_is_left = self.asked_long[peer]
+            && match &mut self.phase {
+                Phase::Copy(copy) => copy.long_failed(),
+                Phase::Repair(repair) => repair.long_failed(),
+                Phase::Epochs { .. } => false,
+            };
+        if other_is_left {
+            self.asked[peer] = false;
+        }
+        other_is_left
     }
 
     /// A peer could not be asked, or did not answer: everything begins again with the
@@ -258,7 +306,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         let memories = [first.incarnation, second.incarnation];
         if mutants::is(Mutant::EpochRaisedLate) && *raise_to == 0 && self.copied.is_none() {
             self.copied = Some((memories, 0));
-            self.phase = Phase::Copy(Copy::from(0));
+            self.phase = Phase::Copy(Copy::from(0, self.between));
             return;
         }
         if mutants::is(Mutant::VotesAtOnce) {
@@ -269,7 +317,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             self.votes = true;
             match has_lost {
                 true => self.ended = Some(Ended::Recovered),
-                false => self.phase = Phase::Repair(Repair::default()),
+                false => self.phase = Phase::Repair(Repair::new(self.between)),
             }
             return;
         }
@@ -313,11 +361,12 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         self.copied = Some((memories, place));
         store.reserve(self.shard, first.bucket_count);
         for _ in 0..MAINTENANCE_MAX {
-            if !store.maintain(now).more {
+            let done = store.maintain_in_parts(now, &mut || self.between.call());
+            if !done.more {
                 break;
             }
         }
-        self.phase = Phase::Copy(Copy::from(place));
+        self.phase = Phase::Copy(Copy::from(place, self.between));
         self.look_at_copy(store);
     }
 
@@ -339,7 +388,7 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         store.reserve(self.shard, 0);
         store.set_recovering(self.shard, false);
         self.votes = true;
-        self.phase = Phase::Repair(Repair::default());
+        self.phase = Phase::Repair(Repair::new(self.between));
     }
 }
 

@@ -11,7 +11,7 @@ use trefoil_store::{Exported, Now, Position, Recency, Store};
 const ENTRIES_LEN: usize = 512 << 10;
 /// The same of entries that are only named ([`placed`]): nothing of them is copied, but as
 /// many as these should stand there still when they are read.
-const PLACED_LEN: usize = 1 << 20;
+pub const PLACED_LEN: usize = 1 << 20;
 /// What a short entry takes of it: its name is that long, about.
 const PLACED_ENTRY_LEN: usize = 128;
 /// Keys in one page of versions, about.

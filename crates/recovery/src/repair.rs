@@ -5,8 +5,8 @@
 //! stored here at its own version, under the rules of any SET (rule 11). Nothing else is
 //! changed.
 
-use crate::copy::{Sound, leads_on};
-use crate::machine::{Answer, Ask, Counts, Nonsense};
+use crate::copy::{Sound, Turn, leads_on};
+use crate::machine::{Answer, Ask, Between, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::Data;
 use std::collections::HashMap;
@@ -31,9 +31,19 @@ pub(crate) struct Repair {
     second_place: u64,
     /// A long value that is being looked up.
     long: Option<(Vec<u8>, Version)>,
+    /// Of whom.
+    turn: Turn,
+    between: Between,
 }
 
 impl Repair {
+    pub(crate) fn new(between: Between) -> Self {
+        Repair {
+            between,
+            ..Repair::default()
+        }
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.place == PLACES.end
     }
@@ -46,6 +56,10 @@ impl Repair {
                 values: false,
             });
         };
+        if let Some((key, version)) = self.long.as_ref().filter(|_| self.turn.is_of(peer)) {
+            let (key, version) = (key.clone(), *version);
+            return Some(Ask::Long { key, version });
+        }
         let is_compared = self.second_place == end;
         if peer != FIRST {
             return (!is_compared).then_some(Ask::Items {
@@ -54,11 +68,8 @@ impl Repair {
                 values: false,
             });
         }
-        if let Some((key, version)) = &self.long {
-            let (key, version) = (key.clone(), *version);
-            return Some(Ask::Long { key, version });
-        }
-        let wanted = self.agreed.last().filter(|_| is_compared);
+        let wanted = self.agreed.last();
+        let wanted = wanted.filter(|_| is_compared && self.long.is_none());
         wanted.map(|(hash, _)| {
             let from = Position::place_of(*hash);
             Ask::Items {
@@ -82,6 +93,7 @@ impl Repair {
                 let is_vote = page.epoch != epoch::NONE;
                 let held = page.held.into_iter().filter(|_| is_vote);
                 self.lacking.extend(held.filter(|(hash, version)| {
+                    self.between.call();
                     store.bound(*hash).is_some_and(|bound| bound < *version)
                 }));
                 self.page = Some((page.next, page.epoch));
@@ -121,14 +133,26 @@ impl Repair {
                 }
             }
             (Answer::Long(data), _) => {
-                if let (Some((_, version)), Some(data)) = (self.long.take(), data) {
-                    install(Sound::of(store, version, &data), (store, now), counts);
+                if let (Some((_, version)), Some(data)) = (&self.long, data) {
+                    let sound = Sound::of(store, *version, &data);
+                    if sound.is_none() && self.turn.passes() {
+                        return Ok(());
+                    }
+                    install(sound, (store, now), counts);
                 }
+                self.turn.ends();
+                self.long = None;
             }
             _ => {}
         }
         self.go_on();
         Ok(())
+    }
+
+    /// The long value that is looked up could not be asked for. Whether the other one is
+    /// left to be asked.
+    pub(crate) fn long_failed(&mut self) -> bool {
+        self.long.is_some() && self.turn.passes()
     }
 
     /// To the next page, if nothing of this one is left.

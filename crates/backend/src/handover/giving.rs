@@ -12,8 +12,9 @@ use trefoil_rpc::v1::{self, HandOverStep};
 /// How long no mutation is taken: a successor that has not copied the rest by then is
 /// refused. Clients try again within their deadlines.
 const FROZEN_MAX: Duration = Duration::from_millis(250);
-/// A successor that has not been heard of for so long is given up.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// A successor that has not been heard of for so long is given up. It says each few seconds
+/// that it is alive ([`super::taking`]): between two other steps it copies, for minutes.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long clients that are connected hear that nothing is taken here any more, before
 /// they are hung up on: what they had sent before is answered.
 const LINGER: Duration = Duration::from_millis(30);
@@ -33,6 +34,28 @@ struct Successor {
     frozen_until: Option<Instant>,
     /// It is the backend now.
     released: bool,
+}
+
+impl Successor {
+    fn begins(token: u64, now: Instant) -> Self {
+        Successor {
+            token,
+            heard: now,
+            frozen_until: None,
+            released: false,
+        }
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.heard) >= SILENCE_MAX
+    }
+}
+
+/// The successor of that name, which is heard of now.
+fn heard(to: &mut Option<Successor>, token: u64, now: Instant) -> Option<&mut Successor> {
+    let successor = to.as_mut().filter(|to| to.token == token)?;
+    successor.heard = now;
+    Some(successor)
 }
 
 impl Giving {
@@ -58,8 +81,7 @@ impl Giving {
             return;
         };
         let is_late = successor.frozen_until.is_some_and(|until| now >= until);
-        let is_silent = now.saturating_duration_since(successor.heard) >= SILENCE_MAX;
-        if is_silent {
+        if successor.is_silent(now) {
             *to = None;
             go_on(member);
             tracing::warn!(
@@ -108,12 +130,7 @@ pub(crate) fn step(
         let (asked, takes_plain) = (request.layout_version, request.takes_plain);
         is_plain(asked, takes_plain, state.layout_version)?;
         may_begin(state, member, to.as_ref())?;
-        *to = Some(Successor {
-            token: request.successor,
-            heard: Instant::now(),
-            frozen_until: None,
-            released: false,
-        });
+        *to = Some(Successor::begins(request.successor, Instant::now()));
         for shard in 0..member.store.shard_count() {
             member.store.watch_changes(shard, true);
         }
@@ -127,12 +144,12 @@ pub(crate) fn step(
             ..response(shard_states(&member.store), Duration::ZERO)
         });
     }
-    let successor = to.as_mut().filter(|to| to.token == request.successor);
+    let successor = heard(&mut to, request.successor, Instant::now());
     let successor = successor.ok_or_else(|| {
         Status::failed_precondition("the handover is over: it took too long, or another began")
     })?;
-    successor.heard = Instant::now();
     match step {
+        HandOverStep::Alive => Ok(response(Vec::new(), Duration::ZERO)),
         HandOverStep::Changes => Ok(response(shard_states(&member.store), Duration::ZERO)),
         HandOverStep::Freeze => {
             for shard in 0..member.store.shard_count() {
@@ -164,7 +181,10 @@ pub(crate) fn step(
             });
             Ok(response(Vec::new(), Duration::ZERO))
         }
-        _ => {
+        HandOverStep::Unspecified | HandOverStep::Begin => Err(Status::invalid_argument(
+            "no step of a handover that has begun",
+        )),
+        HandOverStep::Abandon => {
             *to = None;
             go_on(member);
             tracing::info!(backend = member.number, "the handover was given up");
@@ -212,5 +232,25 @@ fn response(shards: Vec<ShardState>, frozen: Duration) -> v1::HandOverResponse {
         shards: shards.into_iter().map(shard).collect(),
         frozen_ms: frozen.as_millis() as u32,
         begun: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_that_is_heard_of_is_not_given_up_however_long_it_copies() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut to = Some(Successor::begins(7, begin));
+        for seconds in (20..600).step_by(20) {
+            assert!(!to.as_ref().unwrap().is_silent(at(seconds)));
+            assert!(heard(&mut to, 7, at(seconds)).is_some());
+            // Another one is none of its.
+            assert!(heard(&mut to, 8, at(seconds + 15)).is_none());
+        }
+        assert!(!to.as_ref().unwrap().is_silent(at(580) + SILENCE_MAX / 2));
+        assert!(to.as_ref().unwrap().is_silent(at(580) + SILENCE_MAX));
     }
 }

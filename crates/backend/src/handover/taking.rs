@@ -1,10 +1,11 @@
 //! The side of the process that comes.
 
 use super::HandoverError;
+use super::giving::SILENCE_MAX;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
-use crate::recovery::{Memory, Missed, add, decode_page};
+use crate::recovery::{Memory, Missed, check_placed, decode_page, encode_places};
 use crate::state::State;
 use bytes::Bytes;
 use prost::Message as _;
@@ -26,6 +27,13 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a long value, which may wait for its turn there.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How often the predecessor is told that this process is still at work.
+const ALIVE_PERIOD: Duration = Duration::from_secs(5);
+
+const _: () = assert!(
+    3 * ALIVE_PERIOD.as_secs() + CALL_PATIENCE.as_secs() <= SILENCE_MAX.as_secs(),
+    "one or two that come late give nobody up"
+);
 /// How often it is tried to copy the rest in time, and the pause after the first attempt.
 const ATTEMPTS_MAX: u32 = 8;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,16 +67,23 @@ pub(crate) fn take(
 ) -> Result<(), HandoverError> {
     let common = Arc::new(Common {
         token: rand::random::<u64>() | 1,
-        memory: Memory::new(&state.config(), member.number),
+        memory: Memory::new(member.number),
+        incarnation: AtomicU64::new(0),
         received_bytes: AtomicU64::new(0),
     });
     let predecessor = || Predecessor::of(state, member, &common);
-    runtime.block_on(async { predecessor()?.check_layout().await })?;
+    let alive = runtime.block_on(async {
+        let predecessor = predecessor()?;
+        predecessor.check_layout().await?;
+        Ok(predecessor)
+    })?;
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
     let begin = Instant::now();
-    // Most of it is copied while the predecessor serves, and gives way to that.
+    let alive = runtime.spawn(say_alive(alive));
+    // Most of it is copied while the predecessor serves, and gives way to that. The locks
+    // that it takes are of a store that does not serve yet.
     let copied = std::thread::scope(|scope| {
         let copies = || {
             background::give_way();
@@ -92,6 +107,7 @@ pub(crate) fn take(
         }
         moved
     });
+    alive.abort();
     match moved {
         Ok(handover) => {
             let moved = handover.finish(&member.store);
@@ -125,6 +141,16 @@ fn system(member: &Member, error: &std::io::Error) -> HandoverError {
     HandoverError::Unreachable {
         number: member.number,
         why: format!("no thread to copy with: {error}"),
+    }
+}
+
+/// Until it is aborted. Between two steps pages and long values are copied, however long that
+/// takes; each of them has a patience of its own.
+async fn say_alive(predecessor: Predecessor) {
+    loop {
+        tokio::time::sleep(ALIVE_PERIOD).await;
+        // If the predecessor does not take it, a step or a page says so.
+        let _ = predecessor.step(HandOverStep::Alive).await;
     }
 }
 
@@ -217,6 +243,8 @@ struct Common {
     /// What this process calls itself.
     token: u64,
     memory: Memory,
+    /// Of the predecessor's memory, which is read.
+    incarnation: AtomicU64,
     /// Of answers that brought values, or said what is held, and of what was read.
     received_bytes: AtomicU64,
 }
@@ -271,6 +299,8 @@ impl Predecessor {
         };
         let mut client = self.client.clone();
         let hello = self.call(CALL_PATIENCE, client.hello(request)).await?;
+        let incarnation = &self.common.incarnation;
+        incarnation.store(hello.incarnation, Ordering::Relaxed);
         can_be_copied(own, hello)
     }
 
@@ -326,14 +356,19 @@ impl Predecessor {
         places: Range<u64>,
         values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
-        let placed = values && self.common.memory.is_open();
-        let (mut page, named) = self.page(shard, places.clone(), values, placed).await?;
-        let missed = match self.common.memory.read(&named, &mut page) {
-            Missed::Places(missed) => missed,
-            Missed::All => return Ok(self.page(shard, places, values, false).await?.0),
+        let incarnation = self.common.incarnation.load(Ordering::Relaxed);
+        let memory = &self.common.memory;
+        let placed = values && memory.is_open(&self.state.config(), incarnation);
+        let places = [places];
+        let (mut page, named) = self.page(shard, &places, values, placed).await?;
+        let mut missing = match memory.read(named, &mut page) {
+            Missed::Places(missing) => missing,
+            Missed::All => return Ok(self.page(shard, &places, values, false).await?.0),
         };
-        for places in missed {
-            add(&mut page, self.page(shard, places, values, false).await?.0);
+        while let Some(places) = missing.places() {
+            let (more, _) = self.page(shard, places, values, false).await?;
+            let taken = missing.take(more, &mut page);
+            taken.map_err(|error| self.malformed(error))?;
         }
         Ok(page)
     }
@@ -341,10 +376,11 @@ impl Predecessor {
     async fn page(
         &self,
         shard: usize,
-        places: Range<u64>,
+        places: &[Range<u64>],
         values: bool,
         placed: bool,
     ) -> Result<(Page<Bytes>, Vec<Placed>), HandoverError> {
+        let (places, ranges) = encode_places(places);
         let request = v1::CopyItemsRequest {
             shard: Some(v1::ShardName {
                 backend: self.number,
@@ -355,6 +391,7 @@ impl Predecessor {
             }),
             from: places.start,
             until: places.end,
+            ranges,
             values,
             layout_version: self.state.layout_version,
             takes_plain: true,
@@ -364,8 +401,9 @@ impl Predecessor {
         let mut client = self.client.clone();
         let page = self.call(CALL_PATIENCE, client.copy_items(request)).await?;
         let len = page.encoded_len() as u64;
-        let (page, placed) =
-            decode_page(page, &self.hasher).map_err(|error| self.malformed(error))?;
+        let malformed = |error| self.malformed(error);
+        let (page, placed) = decode_page(page, &self.hasher).map_err(malformed)?;
+        check_placed(&placed, &places, &page).map_err(malformed)?;
         let read = placed.iter().map(|placed| placed.pointer.len() as u64);
         let len = len + read.sum::<u64>();
         self.common.received_bytes.fetch_add(len, Ordering::Relaxed);

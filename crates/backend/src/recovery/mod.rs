@@ -5,10 +5,11 @@ mod memory;
 mod peer;
 mod progress;
 
-pub(crate) use memory::{Memory, Missed, add, encode_placed};
+pub(crate) use memory::{Memories, Memory, Missed, check_placed, encode_placed, encode_places};
 pub(crate) use peer::{Peer, Setback, decode_page};
 pub(crate) use progress::Progress;
 
+use crate::background;
 use crate::clock;
 use crate::member::Member;
 use crate::state::State;
@@ -37,12 +38,14 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
             continue;
         };
         progress.begin();
+        let memories = Memories::default();
         let task = |shard| Task {
             state,
             member,
             progress,
+            memories: &memories,
             shard,
-            recovery: Recovery::new(shard),
+            recovery: Recovery::new(shard).between_values(background::leave_core),
         };
         let mut tasks: VecDeque<Task<'_>> = (0..member.store.shard_count()).map(task).collect();
         let mut setbacks = Setbacks::default();
@@ -156,6 +159,7 @@ struct Task<'t> {
     state: &'t Arc<State>,
     member: &'t Member,
     progress: &'t Progress,
+    memories: &'t Memories,
     shard: usize,
     recovery: Recovery<Bytes>,
 }
@@ -192,7 +196,12 @@ impl Task<'_> {
             };
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(setback) => break Err(setback),
+                Err(Setback::Stopping) => break Err(Setback::Stopping),
+                Err(setback) if !recovery.unanswered(number) => break Err(setback),
+                Err(setback) => {
+                    tracing::debug!(%setback, "a long value is asked of the other replica");
+                    continue;
+                }
             };
             let taken = recovery.answer(number, answer, &self.member.store, clock::now());
             if let Err(nonsense) = taken {
@@ -217,7 +226,8 @@ impl Task<'_> {
         let others = cohort.as_slice().iter().filter(|number| **number != own);
         let mut peers = Vec::new();
         for number in others {
-            peers.push(Peer::new(self.state, &config, *number, shard)?);
+            let peer = Peer::new(self.state, &config, *number, shard)?;
+            peers.push(peer.reading(self.memories.of(*number)));
         }
         peers.try_into().map_err(|_| Setback::Unreachable {
             number: own,

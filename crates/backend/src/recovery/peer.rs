@@ -1,6 +1,6 @@
 //! Another member of a shard's cohort, asked by messages.
 
-use super::memory::{Memory, Missed, add, decode_placed};
+use super::memory::{Memory, Missed, check_placed, decode_placed, encode_places};
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;
@@ -57,8 +57,8 @@ pub(crate) struct Peer {
     /// The memory that was met first; 0 before.
     incarnation: AtomicU64,
     client: Client,
-    /// Its memory, if it is on this host.
-    memory: Memory,
+    /// Its memory, if values are read from it.
+    memory: Option<Arc<Memory>>,
     hasher: KeyHasher,
     state: Arc<State>,
 }
@@ -85,10 +85,18 @@ impl Peer {
             backends: config.backends.len() as u32,
             incarnation: AtomicU64::new(0),
             client,
-            memory: Memory::new(config, number),
+            memory: None,
             hasher: config.hash,
             state: Arc::clone(state),
         })
+    }
+
+    /// Reads values from its memory, if it is on this host.
+    pub(super) fn reading(self, memory: Arc<Memory>) -> Self {
+        Peer {
+            memory: Some(memory),
+            ..self
+        }
     }
 
     /// Asks it, and waits for the answer.
@@ -100,12 +108,7 @@ impl Peer {
                 until,
                 values,
             } => self.items(from..until, values).await.map(Answer::Items),
-            Ask::Long { key, version } => match self.long(key, version).await {
-                Err(Setback::Stopping) => Err(Setback::Stopping),
-                // One value that cannot be had is not worth the shard. If the peer is
-                // gone, the next question says so.
-                long => Ok(Answer::Long(long.unwrap_or_default())),
-            },
+            Ask::Long { key, version } => self.long(key, version).await.map(Answer::Long),
         }
     }
 
@@ -186,14 +189,22 @@ impl Peer {
     }
 
     async fn items(&self, places: Range<u64>, values: bool) -> Result<Page<Bytes>, Setback> {
-        let placed = values && self.memory.is_open();
-        let (mut page, named) = self.page(places.clone(), values, placed, 0).await?;
-        let missed = match self.memory.read(&named, &mut page) {
-            Missed::Places(missed) => missed,
-            Missed::All => return Ok(self.page(places, values, false, 0).await?.0),
+        let places = [places];
+        let incarnation = self.incarnation.load(Ordering::Relaxed);
+        let config = self.state.config();
+        let memory = self.memory.as_ref().filter(|_| values);
+        let Some(memory) = memory.filter(|memory| memory.is_open(&config, incarnation)) else {
+            return Ok(self.page(&places, values, false, 0).await?.0);
         };
-        for places in missed {
-            add(&mut page, self.page(places, values, false, 0).await?.0);
+        let (mut page, named) = self.page(&places, values, true, 0).await?;
+        let mut missing = match memory.read(named, &mut page) {
+            Missed::Places(missing) => missing,
+            Missed::All => return Ok(self.page(&places, values, false, 0).await?.0),
+        };
+        while let Some(places) = missing.places() {
+            let (more, _) = self.page(places, values, false, 0).await?;
+            let taken = missing.take(more, &mut page);
+            taken.map_err(|error| self.malformed(error))?;
         }
         Ok(page)
     }
@@ -205,22 +216,27 @@ impl Peer {
         from: u64,
         config_id: u32,
     ) -> Result<Page<Bytes>, Setback> {
-        let page = self.page(from..PLACES.end, true, false, config_id).await?;
+        let places = from..PLACES.end;
+        let places = std::slice::from_ref(&places);
+        let page = self.page(places, true, false, config_id).await?;
         Ok(page.0)
     }
 
-    /// Under a configuration, if its number is not 0.
+    /// What stands at places that are in order. Under a configuration, if its number is
+    /// not 0.
     async fn page(
         &self,
-        places: Range<u64>,
+        places: &[Range<u64>],
         values: bool,
         placed: bool,
         config_id: u32,
     ) -> Result<(Page<Bytes>, Vec<Placed>), Setback> {
+        let (places, ranges) = encode_places(places);
         let request = v1::CopyItemsRequest {
             shard: self.name(),
             from: places.start,
             until: places.end,
+            ranges,
             values,
             layout_version: self.state.layout_version,
             takes_plain: true,
@@ -230,7 +246,10 @@ impl Peer {
         };
         let mut client = self.client.clone();
         let page = self.call(client.copy_items(request)).await?;
-        decode_page(page, &self.hasher).map_err(|error| self.malformed(error))
+        let malformed = |error| self.malformed(error);
+        let (page, named) = decode_page(page, &self.hasher).map_err(malformed)?;
+        check_placed(&named, &places, &page).map_err(malformed)?;
+        Ok((page, named))
     }
 
     pub(crate) async fn long(

@@ -20,6 +20,7 @@ pub(crate) use named::Named;
 pub(crate) use peer::answer;
 pub(crate) use tally::Tally;
 
+use crate::background;
 use crate::clock;
 use crate::member::Member;
 use crate::recovery::{Peer, Setback};
@@ -200,6 +201,7 @@ impl Repairer<'_> {
                 tokio::join!(ask(&second, of_second), ask(&third, of_third), own);
             let replies = [one, two?, three?];
             for (replica, reply) in replies.into_iter().enumerate() {
+                background::leave_core();
                 let Some(peer::Answered { reply, bytes }) = reply else {
                     continue;
                 };

@@ -6,9 +6,9 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome, Rejection};
 use trefoil_layout::{Placement, ShardMap, Version, epoch};
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Handover, Question, Reply, items, shard_states};
+use trefoil_recovery::{Data, Handover, Question, Reply, items, shard_states};
 use trefoil_region::WordBuffer;
-use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
+use trefoil_store::{Access, Now, Position, Regions, Store, StoreConfig};
 
 const NOW: Now = Now::at(1_700_000_000_000_000_000);
 const MEMORY: u64 = 16 << 20;
@@ -64,6 +64,26 @@ struct Move {
     asked: BTreeMap<&'static str, u32>,
     /// Pages of values that come empty.
     forgets: u32,
+    /// Keys whose entries are damaged there, and how.
+    damaged: BTreeMap<String, Damage>,
+}
+
+#[derive(Clone, Copy)]
+enum Damage {
+    /// It says that its value is longer than it is.
+    Length,
+    Value,
+}
+
+impl Damage {
+    fn befalls(self, bytes: &mut [u8]) {
+        match (self, bytes) {
+            // Its length is in the second word.
+            (Damage::Length, bytes) => bytes[8..16].fill(0xff),
+            (Damage::Value, [.., last]) => *last ^= 1,
+            (Damage::Value, []) => {}
+        }
+    }
 }
 
 impl Move {
@@ -82,6 +102,7 @@ impl Move {
             clock: 0,
             asked: BTreeMap::new(),
             forgets: 0,
+            damaged: BTreeMap::new(),
         };
         for number in 0..count {
             moving.set(
@@ -135,6 +156,19 @@ impl Move {
                 if values && self.forgets > 0 {
                     self.forgets -= 1;
                     page.items.clear();
+                }
+                for item in &mut page.items {
+                    let Data::Whole(bytes) = &mut item.data else {
+                        continue;
+                    };
+                    let key = DataEntry::decode(bytes).map(|entry| entry.key.to_vec());
+                    let key = String::from_utf8(key.unwrap()).unwrap();
+                    if let Some(damage) = self.damaged.get(&key) {
+                        damage.befalls(bytes);
+                        assert!(
+                            DataEntry::decode(bytes).is_none() || matches!(damage, Damage::Value)
+                        );
+                    }
                 }
                 (if values { "items" } else { "held" }, Reply::Items(page))
             }
@@ -303,6 +337,44 @@ fn each_rule_of_a_handover_is_needed() {
     assert_eq!(with(Some(Mutant::NeverFrozen)).0.as_deref(), Some("key 1"));
     assert!(with(Some(Mutant::ErasedStays)).0.is_some());
     assert!(with(Some(Mutant::FloorLeftBehind)).1);
+}
+
+/// Another key whose changes are noted together with those of `key`.
+fn neighbour(store: &Store, key: &str) -> String {
+    let config = store.config();
+    let noted_with = |key: &str| {
+        let hash = config.hasher.hash(key.as_bytes());
+        let range = Position::place_of(hash) >> (Position::PLACE_BITS - 16);
+        (config.shards.local(hash), range)
+    };
+    let mut others = (0..).map(|number| format!("near {number}"));
+    let wanted = noted_with(key);
+    others.find(|other| noted_with(other) == wanted).unwrap()
+}
+
+#[test]
+fn what_is_damaged_there_after_it_was_copied_stays() {
+    for damage in [Damage::Length, Damage::Value] {
+        let mut moving = Move::new(500);
+        let near = neighbour(&moving.old, "key 1");
+        moving.run(|moving, what| {
+            if what != "held" || !moving.damaged.is_empty() {
+                return;
+            }
+            // Everything has been copied. From now on two cannot be read any more, of which
+            // one is written once more.
+            for key in ["key 1", "key 2"] {
+                moving.damaged.insert(key.to_owned(), damage);
+            }
+            moving.set(&near, b"new");
+            moving.set("key 2", b"replaced");
+        });
+        assert_eq!(get(&moving.new, "key 1"), Some(b"value 1".to_vec()));
+        // What it was before is no longer true.
+        assert_eq!(get(&moving.new, "key 2"), None);
+        moving.known.insert("key 2".to_owned(), None);
+        assert_eq!(moving.wrong(), None);
+    }
 }
 
 #[test]

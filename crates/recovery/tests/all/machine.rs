@@ -6,7 +6,7 @@ use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_recovery::{Answer, Ask, Data, Ended, Recovery, items, standing};
 use trefoil_region::WordBuffer;
-use trefoil_store::{Access, Now, Regions, Store, StoreConfig};
+use trefoil_store::{Access, Now, PLACES, Regions, Store, StoreConfig};
 
 const NOW: Now = Now::at(1_700_000_000_000_000_000);
 
@@ -65,6 +65,10 @@ struct Cohort {
     /// What is done to a page before it arrives.
     damage: fn(&mut Answer<Vec<u8>>),
     asked: HashMap<&'static str, u32>,
+    /// Long values that a peer does not give: so many times it does not answer.
+    silent: [u32; 2],
+    /// The second peer tells of so many places at once.
+    second_places_max: u64,
 }
 
 impl Cohort {
@@ -84,6 +88,8 @@ impl Cohort {
             keys,
             damage: |_| {},
             asked: HashMap::new(),
+            silent: [0; 2],
+            second_places_max: u64::MAX,
         }
     }
 
@@ -98,6 +104,21 @@ impl Cohort {
         let Some(ask) = machine.ask(peer) else {
             return false;
         };
+        if matches!(ask, Ask::Long { .. }) && self.silent[peer] > 0 {
+            self.silent[peer] -= 1;
+            if !machine.unanswered(peer) {
+                // As the driver does.
+                machine.failed(0);
+                machine.failed(1);
+            }
+            return true;
+        }
+        let answer = self.answer(peer, ask);
+        machine.answer(peer, answer, &self.lost, NOW).unwrap();
+        true
+    }
+
+    fn answer(&mut self, peer: usize, ask: Ask) -> Answer<Vec<u8>> {
         let (store, shard) = (&self.peers[peer], self.local[1 + peer]);
         let (what, mut answer) = match ask {
             Ask::Standing { raise_to } => {
@@ -109,6 +130,10 @@ impl Cohort {
                 until,
                 values,
             } => {
+                let until = match peer {
+                    0 => until,
+                    _ => until.min(from.saturating_add(self.second_places_max)),
+                };
                 let page = items(store, NOW, shard, from..until, values);
                 let what = if values { "values" } else { "held" };
                 (what, Answer::Items(page))
@@ -122,8 +147,7 @@ impl Cohort {
         };
         *self.asked.entry(what).or_default() += 1;
         (self.damage)(&mut answer);
-        machine.answer(peer, answer, &self.lost, NOW).unwrap();
-        true
+        answer
     }
 
     fn run(&mut self, machine: &mut Recovery<Vec<u8>>) -> Ended {
@@ -175,6 +199,22 @@ fn what_both_hold_comes_back_and_nothing_else() {
     let outcome = set(&cohort.lost, &keys[1], "late", 15);
     assert!(matches!(outcome, Outcome::Superseded { bound } if bound == version(20)));
     assert_eq!(cohort.lost.check(), Ok(()));
+}
+
+#[test]
+fn others_have_the_core_between_any_two_values() {
+    thread_local! {
+        static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+    let mut cohort = Cohort::new(3000);
+    for key in &cohort.keys {
+        cohort.set_at_both(key, key, 10);
+    }
+    let machine = Recovery::new(cohort.local[0]);
+    let mut machine = machine.between_values(|| CALLS.set(CALLS.get() + 1));
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    // Each was compared, and looked at again after the vote.
+    assert!(CALLS.get() >= 2 * 3000, "{}", CALLS.get());
 }
 
 #[test]
@@ -278,6 +318,104 @@ fn long_values_are_looked_up() {
     }
     cohort.recover();
     assert_eq!(cohort.asked["long"], 4);
+    for key in &keys {
+        assert_eq!(get(&cohort.lost, key).as_ref(), Some(&long));
+    }
+}
+
+#[test]
+fn a_long_value_that_one_does_not_give_comes_from_the_other() {
+    let long = "long".repeat(30_000);
+    for silent in [[1, 0], [7, 0], [2, 1], [3, 5]] {
+        let mut cohort = Cohort::new(4);
+        let keys = cohort.keys.clone();
+        for key in &keys {
+            cohort.set_at_both(key, &long, 10);
+        }
+        cohort.silent = silent;
+        let machine = cohort.recover();
+        assert_eq!(machine.counts().items, 4, "{silent:?}");
+        for key in &keys {
+            assert_eq!(get(&cohort.lost, key).as_ref(), Some(&long));
+        }
+        // After its vote, too.
+        let mut machine = machine;
+        cohort.set_at_both(&keys[0], &long, 20);
+        cohort.silent = silent;
+        machine.look_again();
+        assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+        assert_eq!(machine.counts().repaired, 1, "{silent:?}");
+    }
+}
+
+#[test]
+fn no_shard_votes_while_neither_gives_a_long_value_that_both_hold() {
+    let mut cohort = Cohort::new(1);
+    let key = cohort.keys[0].clone();
+    cohort.set_at_both(&key, &"long".repeat(30_000), 10);
+    cohort.silent = [u32::MAX; 2];
+    let mut machine = Recovery::new(cohort.local[0]);
+    for _ in 0..100 {
+        cohort.step(&mut machine, 0);
+        cohort.step(&mut machine, 1);
+        assert!(!machine.votes());
+    }
+    assert!(u32::MAX - cohort.silent[1] > 3);
+    cohort.silent = [0; 2];
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert!(get(&cohort.lost, &key).is_some());
+}
+
+#[test]
+fn a_long_value_that_is_damaged_at_one_comes_from_the_other() {
+    let mut cohort = Cohort::new(1);
+    let key = cohort.keys[0].clone();
+    cohort.set_at_both(&key, &"long".repeat(30_000), 10);
+    let mut machine = Recovery::new(cohort.local[0]);
+    loop {
+        let ask = machine.ask(0);
+        if let Some(Ask::Long { .. }) = ask {
+            let mut answer = cohort.answer(0, ask.unwrap());
+            if let Answer::Long(Some(data)) = &mut answer {
+                data[10_000] ^= 1;
+            }
+            machine.answer(0, answer, &cohort.lost, NOW).unwrap();
+            break;
+        }
+        if let Some(ask) = ask {
+            let answer = cohort.answer(0, ask);
+            machine.answer(0, answer, &cohort.lost, NOW).unwrap();
+        }
+        cohort.step(&mut machine, 1);
+    }
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert!(get(&cohort.lost, &key).is_some());
+}
+
+#[test]
+fn a_long_value_that_is_found_while_another_is_looked_up_is_not_taken_for_it() {
+    let mut cohort = Cohort::new(6);
+    let keys = cohort.keys.clone();
+    let long = "long".repeat(30_000);
+    for (at, key) in keys.iter().enumerate() {
+        cohort.set_at_both(key, &long, 10 + at as u64);
+    }
+    // The second tells of them one after another.
+    cohort.second_places_max = PLACES.end / 64;
+    let mut machine = Recovery::new(cohort.local[0]);
+    while machine.ended().is_none() {
+        let Some(ask) = machine.ask(0) else {
+            assert!(cohort.step(&mut machine, 1), "nothing to ask, and no end");
+            continue;
+        };
+        // Slower than all that the second can tell meanwhile.
+        if matches!(ask, Ask::Long { .. }) {
+            while cohort.step(&mut machine, 1) {}
+        }
+        let answer = cohort.answer(0, ask);
+        machine.answer(0, answer, &cohort.lost, NOW).unwrap();
+    }
+    assert_eq!(machine.counts().disagreed, 0);
     for key in &keys {
         assert_eq!(get(&cohort.lost, key).as_ref(), Some(&long));
     }

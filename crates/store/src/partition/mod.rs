@@ -281,9 +281,11 @@ impl Partition {
         self.table.index.bucket_count()
     }
 
-    /// Asks for an index of at least so many buckets; 0 no longer does.
+    /// Asks for an index of at least so many buckets, which what is being copied fills; 0
+    /// no longer does.
     pub(crate) fn expect_buckets(&mut self, bucket_count: u64) {
         self.bucket_count_min = bucket_count;
+        self.policy.expect(wants::items_of_full(bucket_count));
     }
 
     pub(crate) fn floor(&self) -> Version {

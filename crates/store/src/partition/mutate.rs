@@ -117,7 +117,7 @@ impl Partition {
                         self.policy.access(number);
                         return Ok(Outcome::Applied);
                     }
-                    self.install(shared, now, hash, found, mutation, effort)?;
+                    self.install(shared, now, (hash, found), mutation, None, effort)?;
                     let is_fill = matches!(mutation.action, Action::Fill { .. });
                     if is_fill && !mutants::is(Mutant::FillUncounted) {
                         // One of a miss before this one's would replace it.
@@ -141,7 +141,7 @@ impl Partition {
                     return Ok(Outcome::Mismatch { present, bound });
                 }
                 self.raise_key_stamp(shared, hash);
-                self.install(shared, now, hash, found, mutation, effort)?;
+                self.install(shared, now, (hash, found), mutation, None, effort)?;
             }
         }
         Ok(Outcome::Applied)
@@ -173,10 +173,7 @@ impl Partition {
         if mutation.action == Action::Erase {
             self.erase(shared, hash, found, mutation);
         } else if found.is_none_or(|(_, entry)| entry.version != mutation.version) {
-            self.install(shared, now, hash, found, mutation, effort)?;
-            if let Some((number, _)) = self.find(shared, hash) {
-                self.policy.set_recency(number, recency);
-            }
+            self.install(shared, now, (hash, found), mutation, Some(recency), effort)?;
         }
         Ok(Outcome::Applied)
     }
@@ -219,14 +216,15 @@ impl Partition {
         }
     }
 
-    /// Puts the mutation's value in place of what stands, if anything.
+    /// Puts the mutation's value in place of what stands, if anything. A copy of what
+    /// another replica holds has been used like there.
     fn install(
         &mut self,
         shared: &Shared,
         now: Now,
-        hash: KeyHash,
-        found: Option<(u32, IndexEntry)>,
+        (hash, found): (KeyHash, Option<(u32, IndexEntry)>),
         mutation: &Mutation<'_>,
+        copied: Option<Recency>,
         effort: &mut Effort,
     ) -> Result<(), NoRoom> {
         if found.is_none() {
@@ -266,7 +264,10 @@ impl Partition {
                 self.classes.came(pointer.len());
                 self.classes.went(old.pointer.len());
                 self.uncount_flushed(old.version);
-                self.policy.overwritten(number);
+                match copied {
+                    Some(recency) => self.policy.overwritten_by_copy(number, recency),
+                    None => self.policy.overwritten(number),
+                }
                 self.last_use.forget(number);
                 self.free_data(shared, old.pointer);
             }
@@ -276,7 +277,7 @@ impl Partition {
                     version: mutation.version,
                     pointer,
                 };
-                self.insert(shared, hash, entry);
+                self.insert(shared, hash, entry, copied);
                 self.tombstones.drop_key(hash);
             }
         }

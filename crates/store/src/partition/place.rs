@@ -11,7 +11,7 @@ use super::table::Pulled;
 use super::{Cause, Partition};
 use crate::evictions::Evicted;
 use crate::mutants::Mutant;
-use crate::policy::Policy;
+use crate::policy::{Policy, Recency};
 use crate::shared::Shared;
 use trefoil_layout::bucket::SLOT_COUNT;
 use trefoil_layout::limits::SPILL_MAX;
@@ -60,8 +60,15 @@ impl Partition {
         }
     }
 
-    /// Publishes an entry of a key that has none.
-    pub(super) fn insert(&mut self, shared: &Shared, hash: KeyHash, entry: IndexEntry) {
+    /// Publishes an entry of a key that has none: a copy of one that was used like that, or a
+    /// new one.
+    pub(super) fn insert(
+        &mut self,
+        shared: &Shared,
+        hash: KeyHash,
+        entry: IndexEntry,
+        copied: Option<Recency>,
+    ) {
         let space = &shared.regions.index;
         self.disown(shared, hash);
         let number = loop {
@@ -80,7 +87,10 @@ impl Partition {
             }
         };
         self.last_use.forget(number);
-        self.policy.insert(number, hash.tag);
+        match copied {
+            Some(recency) => self.policy.insert_copy(number, hash.tag, recency),
+            None => self.policy.insert(number, hash.tag),
+        }
         self.add_twin(shared, number, hash, entry);
         self.item_count += 1;
         self.entry_len += entry.pointer.len() as u64;

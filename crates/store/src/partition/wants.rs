@@ -72,6 +72,13 @@ pub(super) fn bucket_count_first(shared: &Shared) -> u64 {
     whole_frames(shared, share.clamp(1, BUCKET_COUNT_FIRST))
 }
 
+/// Items in an index of so many buckets where the store is full, about.
+pub(super) fn items_of_full(bucket_count: u64) -> u32 {
+    let slots = bucket_count.saturating_mul(SLOT_COUNT as u64);
+    let slots = slots.min(SLOT_COUNT_MAX.into());
+    (slots * LOAD_SHRUNK_FULL / 100) as u32
+}
+
 impl Partition {
     /// How many buckets the index should have, if not as many as it has.
     pub(super) fn bucket_count_wanted(&self, shared: &Shared) -> Option<u64> {

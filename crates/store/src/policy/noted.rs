@@ -100,10 +100,26 @@ impl Noted {
         }
     }
 
-    /// The item, inserted just now, is a copy of one that was used so.
-    pub fn set_recency(&mut self, slot: u32, recency: Recency) {
+    /// A key that had no item stands in `slot` now: a copy of one that was used so.
+    pub fn insert_copy(&mut self, slot: u32, identity: u64, recency: Recency) {
+        match &mut self.policy {
+            AnyPolicy::Slru(policy) => policy.insert_copy(slot, recency),
+            policy => policy.insert(slot, identity),
+        }
+    }
+
+    /// The item in `slot` was replaced by a copy of one that was used so.
+    pub fn overwritten_by_copy(&mut self, slot: u32, recency: Recency) {
+        match &mut self.policy {
+            AnyPolicy::Slru(policy) => policy.insert_copy(slot, recency),
+            _ => self.overwritten(slot),
+        }
+    }
+
+    /// So many items are being copied from another replica; 0 if none are any more.
+    pub fn expect(&mut self, count: u32) {
         if let AnyPolicy::Slru(policy) = &mut self.policy {
-            policy.set_recency(slot, recency);
+            policy.expect(count);
         }
     }
 

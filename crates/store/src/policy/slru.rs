@@ -16,6 +16,11 @@
 //! inserted as are resident. Stamps go round after eight such times; what
 //! is older than six is kept at six by a few slots looked at in each tick.
 //!
+//! **Copies** of another replica's items come with their ages, and no time passes by
+//! them. What clients write meanwhile counts against the items that will be resident: by
+//! the few that are, ages would pass many times as fast as at the source, and what was
+//! written or copied first would leave as if it were old.
+//!
 //! **Victims.** Items used once should be [`ONCE_SHARE`] of all: if they are more,
 //! one of them leaves, else one of the others; but what was used again and then not
 //! for two such times goes first. A segment's oldest part (at least
@@ -146,6 +151,8 @@ pub struct Slru {
     aged: usize,
     /// Items of the second segment that are of no use any more.
     stale: u32,
+    /// Items that will be resident when what is being copied has come.
+    expected: u32,
 }
 
 impl Slru {
@@ -159,7 +166,13 @@ impl Slru {
             inserted: 0,
             aged: 0,
             stale: 0,
+            expected: 0,
         }
+    }
+
+    /// So many items are being copied from another replica; 0 if none are any more.
+    pub(super) fn expect(&mut self, count: u32) {
+        self.expected = count;
     }
 
     fn count(&self) -> u32 {
@@ -364,15 +377,18 @@ impl Slru {
         Recency(age << STAMP_SHIFT | word & (AGAIN | ACCESSED))
     }
 
-    /// The item, inserted just now, is a copy of one that was used so. No time has passed
-    /// by its insertion.
-    pub(super) fn set_recency(&mut self, slot: u32, recency: Recency) {
-        if stamp_of(self.word(slot).unwrap_or(0)) == 0 {
+    /// A copy of an item that was used so stands in the slot now. No time passes by it.
+    pub(super) fn insert_copy(&mut self, slot: u32, recency: Recency) {
+        if self.word(slot).is_none() {
             return;
         }
-        self.inserted = self.inserted.saturating_sub(1);
+        self.take(slot);
         let stamp = self.stamp_at((recency.0 >> STAMP_SHIFT).min(AGE_MAX));
-        self.renew(slot, recency.0 & (AGAIN | ACCESSED), stamp);
+        let flags = recency.0 & (AGAIN | ACCESSED);
+        if let Some(word) = self.word_mut(slot) {
+            *word |= flags | stamp << STAMP_SHIFT;
+            self.segments[segment_of(flags)].came(stamp);
+        }
     }
 
     /// The item was written anew: a use, and not yet read.
@@ -432,7 +448,7 @@ impl Policy for Slru {
         }
         self.take(slot);
         self.inserted += 1;
-        if self.inserted > self.count() / TICKS {
+        if self.inserted > self.count().max(self.expected) / TICKS {
             self.tick();
         }
         let now = self.now;
@@ -639,6 +655,28 @@ mod tests {
             assert_ne!(left, 77, "it was used last");
         }
         assert_eq!(policy.resident_count(), 991);
+    }
+
+    #[test]
+    fn no_time_passes_by_copies_and_little_by_what_is_written_among_them() {
+        let mut policy = Slru::new(20_000);
+        policy.expect(10_000);
+        policy.insert(0, 0);
+        let copied = Recency(5 << STAMP_SHIFT | AGAIN);
+        for slot in 1..10_000 {
+            policy.insert_copy(slot, copied);
+        }
+        assert_eq!(policy.recency(1), copied);
+        let ticks_by_copies = policy.recency(0).0 >> STAMP_SHIFT;
+        assert_eq!(ticks_by_copies, 0);
+        // By the thousand that is there each would be another tick.
+        let mut policy = Slru::new(20_000);
+        policy.expect(10_000);
+        (0..1000).for_each(|slot| policy.insert(slot, 0));
+        assert!(policy.recency(0).0 >> STAMP_SHIFT <= 1000 / (10_000 / 512));
+        policy.expect(0);
+        (1000..1512).for_each(|slot| policy.insert(slot, 0));
+        assert!(policy.recency(0).0 >> STAMP_SHIFT > 200);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod alike;
 mod common;
 mod concurrent;
+mod copied;
 mod flush;
 mod memory;
 mod model;

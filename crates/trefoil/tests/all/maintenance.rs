@@ -365,6 +365,9 @@ fn a_successor_that_goes_silent_leaves_the_backend_as_it_was() {
     step(5, HandOverStep::Begin).unwrap();
     let second = step(6, HandOverStep::Begin).unwrap_err();
     assert!(second.message().contains("already"), "{second}");
+    step(5, HandOverStep::Alive).unwrap();
+    let unknown = step(6, HandOverStep::Alive).unwrap_err();
+    assert!(unknown.message().contains("is over"), "{unknown}");
     let too_early = step(5, HandOverStep::Release).unwrap_err();
     assert!(too_early.message().contains("too long"), "{too_early}");
     let begin = Instant::now();
