@@ -15,6 +15,9 @@
 //! near      it waits; more rounds meanwhile
 //! last      everyone asked is frozen: what was changed last; floors and epoch
 //! ```
+//!
+//! What was asked before a freeze says nothing of what was changed until that freeze. So a
+//! round that is under way then is ended, and the last step follows it.
 
 use crate::copy::{Sound, leads_on};
 use crate::handover::{Moved, Question, Reply, ShardState, remove_untold};
@@ -179,7 +182,8 @@ pub struct Gathering<D> {
     ranges: usize,
     /// Whether this many evictions had happened before it began.
     evicted_before: u64,
-    epoch: u32,
+    /// Everybody is frozen: the last step is wanted, and the epoch of all shards then.
+    last: Option<u32>,
     moved: Moved,
 }
 
@@ -203,7 +207,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             is_again: false,
             ranges: 0,
             evicted_before: evicted(store),
-            epoch: 0,
+            last: None,
             moved: Moved::default(),
         }
     }
@@ -318,16 +322,23 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         }
     }
 
-    /// Everybody is frozen; the shards are to be in this epoch.
+    /// Everybody is frozen, from before this call on; the shards are to be in this epoch.
     pub fn last(&mut self, epoch: u32) {
-        if matches!(self.phase, Phase::Near | Phase::Done) {
-            self.epoch = epoch;
-            self.step(Phase::Last);
+        self.last = Some(epoch);
+        match self.phase {
+            Phase::Near | Phase::Done => self.step(Phase::Last),
+            // Of an older freeze, after which everybody went on: it counts as a round.
+            Phase::Last => self.phase = Phase::Round,
+            // What these have asked, they have asked before the freeze. The last step
+            // follows; beside them it could take away what it has just copied, when an
+            // older page comes that does not tell of it.
+            Phase::First | Phase::Compare | Phase::Round => {}
         }
     }
 
     /// They are not frozen any more: what they change is copied.
     pub fn again(&mut self) {
+        self.last = None;
         if matches!(self.phase, Phase::Last | Phase::Done) {
             // What was under way of the last copy is of use to the round, too.
             self.phase = Phase::Round;
@@ -443,8 +454,10 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                     store.raise_floor(local, states[local].bound_max);
                 }
             }
-            if store.epoch(local) < self.epoch {
-                store.raise_epoch(local, self.epoch);
+            if let Some(epoch) = self.last
+                && store.epoch(local) < epoch
+            {
+                store.raise_epoch(local, epoch);
             }
         }
         Ok(())
@@ -603,6 +616,10 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                 }
                 self.step(Phase::Round);
             }
+            Phase::Round if self.last.is_some() => match mutants::is(Mutant::LastSkipped) {
+                true => self.phase = Phase::Done,
+                false => self.step(Phase::Last),
+            },
             Phase::Round if self.ranges <= FEW || self.moved.rounds >= ROUNDS_MAX => {
                 self.phase = Phase::Near;
             }

@@ -64,9 +64,14 @@ pub enum GatherOrder {
     /// To go on.
     Continue,
     /// To copy what has changed, once more: everybody is about to freeze.
-    Near,
+    Near {
+        /// For the how manieth time, from 1.
+        attempt: u32,
+    },
     /// Everybody is frozen: to copy the last changes. All shards are in this epoch then.
     Last {
+        /// That of the [`Near`](GatherOrder::Near) before.
+        attempt: u32,
         /// It.
         epoch: u32,
     },
@@ -82,9 +87,20 @@ pub enum GatherEvent {
     /// How far the first copy has come.
     Progress(Gathered),
     /// It is near: little is left to copy.
-    Near(Gathered),
+    Near {
+        /// That of the order that this answers: what comes late, of an attempt that is over,
+        /// says nothing of the next one. 0: nobody has asked, the first copy is made.
+        attempt: u32,
+        /// How far.
+        gathered: Gathered,
+    },
     /// The answer to [`GatherOrder::Last`]: it knows everything.
-    Done(Gathered),
+    Done {
+        /// That of the order.
+        attempt: u32,
+        /// All of it.
+        gathered: Gathered,
+    },
 }
 
 /// How far it has come.
@@ -162,8 +178,9 @@ struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owes {
     Nothing,
-    Near,
-    Done,
+    /// Of this attempt.
+    Near(u32),
+    Done(u32),
 }
 
 impl Work {
@@ -182,7 +199,7 @@ impl Work {
             events: gather.events,
             paused: false,
             begun: false,
-            owes: Owes::Near,
+            owes: Owes::Near(0),
             told: Instant::now(),
             told_peers: Instant::now(),
         })
@@ -238,17 +255,17 @@ impl Work {
             GatherOrder::Copy => self.begun = true,
             GatherOrder::Pause => self.paused = true,
             GatherOrder::Continue => self.paused = false,
-            GatherOrder::Near => {
-                self.owes = Owes::Near;
+            GatherOrder::Near { attempt } => {
+                self.owes = Owes::Near(attempt);
                 self.machine.round();
             }
-            GatherOrder::Last { epoch } => {
+            GatherOrder::Last { attempt, epoch } => {
                 self.paused = false;
-                self.owes = Owes::Done;
+                self.owes = Owes::Done(attempt);
                 self.machine.last(epoch);
             }
             GatherOrder::Again => {
-                self.owes = Owes::Near;
+                self.owes = Owes::Nothing;
                 self.machine.again();
             }
             GatherOrder::Begin => return self.machine.is_done(),
@@ -276,8 +293,14 @@ impl Work {
     /// Says what the others wait for, once it is so.
     fn settle(&mut self) {
         let event = match self.owes {
-            Owes::Near if self.machine.is_near() => GatherEvent::Near(self.gathered()),
-            Owes::Done if self.machine.is_done() => GatherEvent::Done(self.gathered()),
+            Owes::Near(attempt) if self.machine.is_near() => GatherEvent::Near {
+                attempt,
+                gathered: self.gathered(),
+            },
+            Owes::Done(attempt) if self.machine.is_done() => GatherEvent::Done {
+                attempt,
+                gathered: self.gathered(),
+            },
             _ => return,
         };
         self.owes = Owes::Nothing;
@@ -303,7 +326,10 @@ impl Work {
     /// Nothing else is asked of them while it pauses, or waits for others.
     async fn tell_peers(&mut self) -> Result<(), ResizeError> {
         // Nobody is kept waiting for the last copy.
-        if !self.begun || self.owes == Owes::Done || self.told_peers.elapsed() < ALIVE_PERIOD {
+        if !self.begun
+            || matches!(self.owes, Owes::Done(_))
+            || self.told_peers.elapsed() < ALIVE_PERIOD
+        {
             return Ok(());
         }
         self.told_peers = Instant::now();

@@ -231,11 +231,62 @@ struct Joiner {
     child: Child,
     words: Option<ChildStdin>,
     copies: bool,
-    is_near: bool,
-    is_done: bool,
+    standing: Standing,
+}
+
+/// What is known of a new process by what it has said.
+#[derive(Debug, Default)]
+struct Standing {
+    /// The last attempt of which it has said that it is near; 0: the first copy is made.
+    near: Option<u32>,
+    /// The last one of which it has said that it has everything.
+    done: Option<u32>,
     serves: bool,
     has_ended: bool,
     progress: Progress,
+}
+
+impl Standing {
+    /// Takes what process `number` has said; nothing: it has ended. An error says why the
+    /// cell stays as it was.
+    fn hear(&mut self, number: u32, said: Option<Said>) -> Result<(), String> {
+        match said {
+            Some(Said::Progress(progress)) => self.progress = progress,
+            Some(Said::Near { attempt, progress }) => {
+                self.progress = progress;
+                self.near = Some(attempt);
+            }
+            Some(Said::Done { attempt, progress }) => {
+                self.progress = progress;
+                self.done = Some(attempt);
+            }
+            Some(Said::Serves) => self.serves = true,
+            Some(Said::Failed { why }) => {
+                self.has_ended = true;
+                return Err(format!(
+                    "the process that was to be backend {number} has failed: {why}; the cell is as it was"
+                ));
+            }
+            None => {
+                self.has_ended = true;
+                return Err(format!(
+                    "the process that was to be backend {number} has ended; its message stands in the log of `cell up`; the cell is as it was"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is near, as it was asked in this attempt.
+    fn is_near(&self, attempt: u32) -> bool {
+        self.near == Some(attempt)
+    }
+
+    /// Whether it has everything that was there when everybody froze in this attempt. What
+    /// it has copied after an older freeze lacks what was written since.
+    fn is_done(&self, attempt: u32) -> bool {
+        self.done == Some(attempt)
+    }
 }
 
 impl Joiner {
@@ -382,11 +433,7 @@ impl Work {
             child,
             words,
             copies: false,
-            is_near: false,
-            is_done: false,
-            serves: false,
-            has_ended: false,
-            progress: Progress::default(),
+            standing: Standing::default(),
         })
     }
 
@@ -397,8 +444,9 @@ impl Work {
         heard: &mut mpsc::UnboundedReceiver<Heard>,
     ) -> Result<(), String> {
         let most = copiers();
-        while joiners.iter().any(|joiner| !joiner.is_near) {
-            let mut copying = joiners.iter().filter(|j| j.copies && !j.is_near).count();
+        while joiners.iter().any(|joiner| joiner.standing.near.is_none()) {
+            let copies = |joiner: &&Joiner| joiner.copies && joiner.standing.near.is_none();
+            let mut copying = joiners.iter().filter(copies).count();
             for joiner in joiners.iter_mut() {
                 if copying < most && !joiner.copies {
                     joiner.tell(Word::Copy).await?;
@@ -488,10 +536,9 @@ impl Work {
         let mut late = "";
         for attempt in 1..=ATTEMPTS_MAX {
             for joiner in joiners.iter_mut() {
-                joiner.is_near = false;
-                joiner.tell(Word::Near).await?;
+                joiner.tell(Word::Near { attempt }).await?;
             }
-            while joiners.iter().any(|joiner| !joiner.is_near) {
+            while joiners.iter().any(|of| !of.standing.is_near(attempt)) {
                 self.hear(joiners, heard, "following").await?;
             }
             self.heed_abort()?;
@@ -516,7 +563,6 @@ impl Work {
             }
             self.flags.set_critical(false);
             for joiner in joiners.iter_mut() {
-                joiner.is_done = false;
                 joiner.tell(Word::Again).await?;
             }
             tokio::time::sleep(ATTEMPT_PAUSE * attempt.min(10)).await;
@@ -543,10 +589,9 @@ impl Work {
             Frozen::Disagree => return Ok(Attempt::Late("replicas are in different epochs")),
         };
         for joiner in joiners.iter_mut() {
-            joiner.is_done = false;
-            joiner.tell(Word::Last { epoch }).await?;
+            joiner.tell(Word::Last { attempt, epoch }).await?;
         }
-        while joiners.iter().any(|joiner| !joiner.is_done) {
+        while joiners.iter().any(|of| !of.standing.is_done(attempt)) {
             let said = tokio::time::timeout_at(by, heard.recv()).await;
             let Ok(said) = said else {
                 return Ok(Attempt::Late("the rest was not copied in time"));
@@ -614,12 +659,12 @@ impl Work {
         let retired = begin.elapsed();
         for joiner in &mut joiners {
             // One that has died is a backend that has died.
-            joiner.has_ended |= joiner.tell(Word::Begin).await.is_err();
+            joiner.standing.has_ended |= joiner.tell(Word::Begin).await.is_err();
         }
         let by = tokio::time::Instant::now() + BEGIN_PATIENCE;
         while joiners
             .iter()
-            .any(|joiner| !joiner.serves && !joiner.has_ended)
+            .any(|of| !of.standing.serves && !of.standing.has_ended)
         {
             let Ok(Some((number, said))) = tokio::time::timeout_at(by, heard.recv()).await else {
                 break;
@@ -633,7 +678,7 @@ impl Work {
         );
         let memory = self.memory;
         let newcomer = |joiner: Joiner| {
-            if !joiner.serves {
+            if !joiner.standing.serves {
                 tracing::error!(
                     backend = joiner.number,
                     "a new backend has died before it served; it is started again, empty"
@@ -643,7 +688,7 @@ impl Work {
                 number: joiner.number,
                 program: joiner.program,
                 // One that hangs is killed with what is dropped.
-                child: joiner.serves.then_some(joiner.child),
+                child: joiner.standing.serves.then_some(joiner.child),
                 memory,
             }
         };
@@ -674,32 +719,7 @@ fn copiers() -> usize {
 /// Takes what one has said.
 fn note(joiners: &mut [Joiner], number: u32, said: Option<Said>) -> Result<(), String> {
     let joiner = joiners.iter_mut().find(|joiner| joiner.number == number);
-    let Some(joiner) = joiner else { return Ok(()) };
-    match said {
-        Some(Said::Progress(progress)) => joiner.progress = progress,
-        Some(Said::Near(progress)) => {
-            joiner.progress = progress;
-            joiner.is_near = true;
-        }
-        Some(Said::Done(progress)) => {
-            joiner.progress = progress;
-            joiner.is_done = true;
-        }
-        Some(Said::Serves) => joiner.serves = true,
-        Some(Said::Failed { why }) => {
-            joiner.has_ended = true;
-            return Err(format!(
-                "the process that was to be backend {number} has failed: {why}; the cell is as it was"
-            ));
-        }
-        None => {
-            joiner.has_ended = true;
-            return Err(format!(
-                "the process that was to be backend {number} has ended; its message stands in the log of `cell up`; the cell is as it was"
-            ));
-        }
-    }
-    Ok(())
+    joiner.map_or(Ok(()), |joiner| joiner.standing.hear(number, said))
 }
 
 /// Tells whoever gave the order how far it has come. Nobody waits for them.
@@ -744,7 +764,12 @@ impl Teller {
 
     fn say(&mut self, phase: &str, joiners: &[Joiner]) {
         self.told = Instant::now();
-        let sum = |of: fn(&Progress) -> u64| joiners.iter().map(|j| of(&j.progress)).sum::<u64>();
+        let sum = |of: fn(&Progress) -> u64| {
+            joiners
+                .iter()
+                .map(|j| of(&j.standing.progress))
+                .sum::<u64>()
+        };
         let permille = sum(|progress| progress.permille) / joiners.len().max(1) as u64;
         let took = self.began.elapsed().saturating_sub(self.paused);
         let left = (phase == "copying" && permille > 0)
@@ -759,5 +784,32 @@ impl Teller {
             left_ms: left,
             ..Event::of("progress")
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_late_of_an_attempt_says_nothing_of_the_next() {
+        let progress = Progress::default();
+        let near = |attempt| Some(Said::Near { attempt, progress });
+        let done = |attempt| Some(Said::Done { attempt, progress });
+        let mut standing = Standing::default();
+        let mut hear = |said| {
+            standing.hear(3, said).unwrap();
+            (standing.is_near(2), standing.is_done(2))
+        };
+        assert_eq!(hear(near(0)), (false, false));
+        // In attempt 2, that of attempt 1 comes.
+        assert_eq!(hear(near(1)), (false, false));
+        assert_eq!(hear(done(1)), (false, false));
+        assert_eq!(hear(near(2)), (true, false));
+        assert_eq!(hear(done(2)), (true, true));
+        assert!(!standing.is_done(3));
+        let ended = standing.hear(3, None).unwrap_err();
+        assert!(ended.contains("backend 3 has ended"), "{ended}");
+        assert!(standing.has_ended);
     }
 }
