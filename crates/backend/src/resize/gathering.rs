@@ -5,7 +5,7 @@ use crate::clock;
 use crate::member::Member;
 use crate::recovery::decode_page;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -169,10 +169,15 @@ struct Work {
     events: mpsc::UnboundedSender<GatherEvent>,
     paused: bool,
     begun: bool,
+    /// Everybody is frozen, and nobody has said that they go on.
+    is_last: bool,
     /// What the others wait to hear.
     owes: Owes,
     told: Instant,
     told_peers: Instant,
+    /// Peers that are being told how far it has come: one that hangs keeps nobody waiting.
+    tells: JoinSet<(u32, Result<(), ResizeError>)>,
+    telling: HashSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,9 +204,12 @@ impl Work {
             events: gather.events,
             paused: false,
             begun: false,
+            is_last: false,
             owes: Owes::Near(0),
             told: Instant::now(),
             told_peers: Instant::now(),
+            tells: JoinSet::new(),
+            telling: HashSet::new(),
         })
     }
 
@@ -238,9 +246,12 @@ impl Work {
                     self.take(number, backend, reply?)?;
                     rounded = Instant::now();
                 }
+                Some(told) = self.tells.join_next() => {
+                    self.heed_peer(told.map_err(|_| ResizeError::GivenUp)?)?;
+                }
                 _ = tick.tick() => {
                     self.tell();
-                    self.tell_peers().await?;
+                    self.tell_peers();
                     if !self.paused && self.machine.is_near() && rounded.elapsed() >= ROUND_PERIOD {
                         self.machine.round();
                     }
@@ -261,10 +272,12 @@ impl Work {
             }
             GatherOrder::Last { attempt, epoch } => {
                 self.paused = false;
+                self.is_last = true;
                 self.owes = Owes::Done(attempt);
                 self.machine.last(epoch);
             }
             GatherOrder::Again => {
+                self.is_last = false;
                 self.owes = Owes::Nothing;
                 self.machine.again();
             }
@@ -323,14 +336,18 @@ impl Work {
         }
     }
 
+    /// Whether it needs its peers to go on as they are. Since everybody froze it does not:
+    /// it has asked them what there is to ask, or finds out by what it asks. Once the
+    /// configuration is changed they go, one after the other, or hang; whoever changes the
+    /// cell sees to that.
+    fn needs_peers(&self) -> bool {
+        self.begun && !self.is_last
+    }
+
     /// Nothing else is asked of them while it pauses, or waits for others.
-    async fn tell_peers(&mut self) -> Result<(), ResizeError> {
-        // Nobody is kept waiting for the last copy.
-        if !self.begun
-            || matches!(self.owes, Owes::Done(_))
-            || self.told_peers.elapsed() < ALIVE_PERIOD
-        {
-            return Ok(());
+    fn tell_peers(&mut self) {
+        if !self.needs_peers() || self.told_peers.elapsed() < ALIVE_PERIOD {
+            return;
         }
         self.told_peers = Instant::now();
         let gathered = self.gathered();
@@ -341,10 +358,23 @@ impl Work {
             bytes: gathered.bytes,
             paused: self.paused,
         };
-        for peer in self.peers.values() {
-            peer.tell(progress).await?;
+        for (number, peer) in &self.peers {
+            if self.telling.insert(*number) {
+                let (number, peer) = (*number, Arc::clone(peer));
+                self.tells
+                    .spawn(async move { (number, peer.tell(progress).await) });
+            }
         }
-        Ok(())
+    }
+
+    /// A peer has heard of it, or cannot.
+    fn heed_peer(&mut self, told: (u32, Result<(), ResizeError>)) -> Result<(), ResizeError> {
+        let (number, told) = told;
+        self.telling.remove(&number);
+        match self.needs_peers() {
+            true => told,
+            false => Ok(()),
+        }
     }
 }
 
