@@ -209,6 +209,11 @@ impl Server {
         self.running.state.place_taken.get().map(String::as_str)
     }
 
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &Arc<State> {
+        &self.running.state
+    }
+
     /// Where the RPC service listens over TCP.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp_address
