@@ -26,8 +26,9 @@ use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
+use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 use trefoil_layout::op::{Outcome, Rejection};
-use trefoil_layout::{KeyHash, Placement, ShardMap, Version};
+use trefoil_layout::{KeyHash, Placement, ShardMap, Version, epoch};
 use trefoil_store::{Now, PLACES, Recency, Store};
 
 /// Pages that are asked for at once in the first walk: while one is installed, another is
@@ -44,6 +45,8 @@ const RANGES_MAX: usize = 512;
 const ROUNDS_MAX: u32 = 8;
 /// So few ranges that everybody can stand still while they are copied.
 const FEW: usize = 512;
+/// Bounds lie at most so far ahead of the clock: as far as versions may, and a second.
+const BOUND_AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX + 1_000_000_000;
 /// Calls of maintenance in which an empty index becomes as large as it is to be, and more
 /// than that takes.
 const MAINTENANCE_MAX: u32 = 32;
@@ -184,6 +187,8 @@ pub struct Gathering<D> {
     evicted_before: u64,
     /// Everybody is frozen: the last step is wanted, and the epoch of all shards then.
     last: Option<u32>,
+    /// The epochs of each source's shards, once it has told them.
+    epochs: Vec<Vec<u32>>,
     moved: Moved,
 }
 
@@ -199,6 +204,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             phase: Phase::First,
             steps: (0..sources.len()).rev().collect(),
             states: vec![None; sources.len()],
+            epochs: vec![Vec::new(); sources.len()],
             sources,
             strips: VecDeque::new(),
             long: Vec::new(),
@@ -284,6 +290,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                 if shards.len() != self.new.shard_count() {
                     return Err(Nonsense("another number of shards"));
                 }
+                self.check(source, &shards, now)?;
                 self.states[source] = Some(shards);
                 if self.states.iter().all(Option::is_some) {
                     self.stepped(store, now)?;
@@ -303,6 +310,33 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         }
         self.go_on(store);
         Ok(())
+    }
+
+    /// What can be so of its shards. A floor beyond every clock would refuse all that is
+    /// written, an epoch near the last one all that would recover; and both stay.
+    fn check(&mut self, source: usize, shards: &[ShardState], now: Now) -> Result<(), Nonsense> {
+        let highest_ns = now.unix_ns.saturating_add(BOUND_AHEAD_NS_MAX);
+        if shards.iter().any(|s| s.bound_max.time_ns > highest_ns) {
+            return Err(Nonsense(
+                "versions further ahead of this clock than any may be: compare the clocks",
+            ));
+        }
+        let epochs: Vec<u32> = shards.iter().map(|shard| shard.epoch).collect();
+        let known = &mut self.epochs[source];
+        if known
+            .iter()
+            .zip(&epochs)
+            .any(|(known, epoch)| epoch < known)
+        {
+            return Err(Nonsense("an epoch that has fallen"));
+        }
+        *known = epochs;
+        let all = || self.epochs.iter().flatten().copied();
+        let (lowest, highest) = (all().min(), all().max());
+        match epoch::are_of_one_cell(lowest.unwrap_or_default(), highest.unwrap_or_default()) {
+            true => Ok(()),
+            false => Err(Nonsense("an epoch that no shard can be in")),
+        }
     }
 
     /// Whether there is little left to copy, and nothing is under way.
@@ -490,7 +524,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
     }
 
     /// A page has to lead on, and not beyond what was asked for.
-    fn check(strip: &Strip, page: &Page<D>) -> Result<(), Nonsense> {
+    fn check_page(strip: &Strip, page: &Page<D>) -> Result<(), Nonsense> {
         let (Some(first), Some(last)) = (strip.ranges.first(), strip.ranges.last()) else {
             return Err(Nonsense("a page of nothing"));
         };
@@ -500,7 +534,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
     /// Copies the places of a page again of which something is not held here. What has
     /// changed since is copied in vain.
     fn compare(&mut self, strip: Strip, page: Page<D>, store: &Store) -> Result<(), Nonsense> {
-        Self::check(&strip, &page)?;
+        Self::check_page(&strip, &page)?;
         let lacks = |(hash, version): &&(KeyHash, Version)| {
             store.held(*hash).is_none_or(|held| held < *version)
         };
@@ -528,7 +562,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         store: &Store,
         now: Now,
     ) -> Result<(), Nonsense> {
-        Self::check(&strip, &page)?;
+        Self::check_page(&strip, &page)?;
         let hasher = &store.config().hasher;
         let mut told = HashSet::new();
         self.moved.pages += 1;

@@ -281,3 +281,52 @@ fn one_that_was_too_late_follows_and_tries_again() {
     resize.run();
     assert_eq!(resize.wrong(), None);
 }
+
+#[test]
+fn bounds_and_epochs_that_cannot_be_are_refused() {
+    const SECOND: u64 = 1_000_000_000;
+    let second = epoch::shared_above(epoch::FIRST).unwrap();
+    let ahead = |seconds| Version::new(NOW.unix_ns + seconds * SECOND, 1, 0);
+    let told = |epoch, bound_max| {
+        let mut resize = Resize::new(3);
+        let (number, asked) = resize.machine.ask().unwrap();
+        let mut reply = resize.answer(asked);
+        let Reply::Shards(shards) = &mut reply else {
+            panic!("{reply:?}");
+        };
+        (shards[1].epoch, shards[1].bound_max) = (epoch, bound_max);
+        resize.machine.answer(number, reply, &resize.new, NOW)
+    };
+    assert!(told(second, ahead(10)).is_ok());
+    for (epoch, bound_max) in [
+        (epoch::FIRST, ahead(60)),
+        (
+            epoch::FIRST,
+            Version {
+                time_ns: u64::MAX,
+                origin: u64::MAX,
+            },
+        ),
+        (epoch::NONE, ahead(0)),
+        (u32::MAX, ahead(0)),
+    ] {
+        assert!(told(epoch, bound_max).is_err(), "{epoch} {bound_max:?}");
+    }
+    // One that falls.
+    let mut resize = Resize::new(3);
+    resize.old.iter().for_each(|old| old.raise_epoch(0, second));
+    resize.run();
+    resize.machine.round();
+    let (number, asked) = resize.machine.ask().unwrap();
+    let Reply::Shards(mut shards) = resize.answer(asked) else {
+        panic!("it asks what has changed");
+    };
+    shards[0].epoch = epoch::FIRST;
+    let reply = Reply::Shards(shards);
+    assert!(
+        resize
+            .machine
+            .answer(number, reply, &resize.new, NOW)
+            .is_err()
+    );
+}
