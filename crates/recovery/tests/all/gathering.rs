@@ -132,7 +132,8 @@ impl Resize {
             } => {
                 let shard = self.new.config().shards.shard(local);
                 let is_wanted = |hash| Placement::new(3, NEW).first(hash) == shard;
-                Reply::Items(items_at(old, NOW, local, &ranges, values, &is_wanted))
+                let page = items_at(old, NOW, local, &ranges, values, &is_wanted);
+                Reply::Items(page.unwrap())
             }
         }
     }
