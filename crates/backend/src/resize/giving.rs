@@ -188,8 +188,9 @@ pub(crate) fn step(
             if request.attempt <= of.attempt || of.phase != Phase::Open {
                 return Err(Status::aborted("this attempt is over"));
             }
+            // That passes: it is asked again.
             if let Some(why) = hindrance(member) {
-                return Err(Status::failed_precondition(why));
+                return Err(Status::aborted(why));
             }
             of.attempt = request.attempt;
             of.phase = Phase::Frozen {

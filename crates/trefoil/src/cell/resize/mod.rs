@@ -108,8 +108,8 @@ struct Ground<'g> {
     mode: Mode,
     /// Of each new process.
     memory: u64,
-    /// Process and program of each backend; no process: it is dead.
-    backends: Vec<(u32, Arc<Program>)>,
+    /// What each backend runs.
+    programs: Vec<Arc<Program>>,
     /// Most that are possible.
     backends_max: u32,
 }
@@ -130,7 +130,7 @@ impl Resize {
             starter: Arc::clone(ground.starter),
             address: ground.address.to_owned(),
             memory: ground.memory,
-            old: ground.backends.clone(),
+            programs: ground.programs.clone(),
             flags: Arc::clone(&flags),
             control: told,
             teller: Teller::new(backends, events.clone()),
@@ -198,7 +198,7 @@ impl Drop for Resize {
 
 /// What cannot be done at all.
 fn check(backends: u32, ground: &Ground<'_>) -> Result<(), String> {
-    let (mode, count) = (ground.mode, ground.backends.len() as u32);
+    let (mode, count) = (ground.mode, ground.programs.len() as u32);
     let copies = mode.copy_count() as u32;
     if mode == Mode::R2 {
         return Err("an immutable cell (R=2) is not resized while it serves: stop it, and start it with another --backends and its file".into());
@@ -309,7 +309,8 @@ struct Work {
     starter: Arc<Starter>,
     address: String,
     memory: u64,
-    old: Vec<(u32, Arc<Program>)>,
+    /// What each backend of the cell that is runs.
+    programs: Vec<Arc<Program>>,
     flags: Arc<Flags>,
     control: watch::Receiver<Control>,
     teller: Teller,
@@ -319,19 +320,18 @@ struct Work {
 enum Attempt {
     Swapped(CellConfig),
     /// Everybody goes on; it may be tried again.
-    Late(&'static str),
+    Late(String),
 }
 
 impl Work {
     async fn run(mut self) -> Result<Vec<Newcomer>, String> {
         self.await_whole().await?;
         let config = self.load().await?;
-        if config.backends.len() != self.old.len() {
+        if config.backends.len() != self.programs.len() {
             return Err("the cell's configuration names other backends than those that run here: start it anew".into());
         }
         let resize = crate::settings::random_life();
-        let pids: Vec<u32> = self.old.iter().map(|(pid, _)| *pid).collect();
-        let givers = Givers::new(resize, &config, &pids)?;
+        let givers = Givers::new(resize, &config, &self.home).await?;
         let result = self.change(&givers, resize, &config).await;
         if result.is_err() && !self.flags.is_committed() {
             givers.abandon().await;
@@ -397,8 +397,10 @@ impl Work {
         join: &Join,
         heard: &mpsc::UnboundedSender<Heard>,
     ) -> Result<Joiner, String> {
-        let runs = self.old.get(number as usize).or(self.old.first());
-        let (_, program) = runs.ok_or("the cell has no backends")?;
+        let runs = self.programs.get(number as usize);
+        let program = runs
+            .or(self.programs.first())
+            .ok_or("the cell has no backends")?;
         let child = self
             .starter
             .start(program, Begins::Joins(number), self.memory);
@@ -533,7 +535,7 @@ impl Work {
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
     ) -> Result<CellConfig, String> {
-        let mut late = "";
+        let mut late = String::new();
         for attempt in 1..=ATTEMPTS_MAX {
             for joiner in joiners.iter_mut() {
                 joiner.tell(Word::Near { attempt }).await?;
@@ -544,16 +546,15 @@ impl Work {
             self.heed_abort()?;
             // Before anybody freezes: whoever breaks off swaps it, too.
             let base = self.load().await?;
-            if base.life != old.life || base.differs_by_resize(old) {
-                return Err("the cell was changed by somebody else".into());
-            }
+            check_base(old, &base)?;
+            givers.check(&base, &self.home).await?;
             self.flags.set_critical(true);
             let tried = self.attempt(givers, attempt, &base, joiners, heard).await;
             match tried {
                 Ok(Attempt::Swapped(config)) => return Ok(config),
                 Ok(Attempt::Late(why)) => {
-                    late = why;
                     tracing::info!(attempt, why, "the last step of the resize is tried again");
+                    late = why;
                     givers.thaw(attempt).await;
                 }
                 Err(why) => {
@@ -586,7 +587,7 @@ impl Work {
         let by = tokio::time::Instant::now() + FROZEN_MAX - SWAP_RESERVE;
         let epoch = match givers.freeze(attempt).await? {
             Frozen::Epoch(epoch) => epoch,
-            Frozen::Disagree => return Ok(Attempt::Late("replicas are in different epochs")),
+            Frozen::Later(why) => return Ok(Attempt::Late(why)),
         };
         for joiner in joiners.iter_mut() {
             joiner.tell(Word::Last { attempt, epoch }).await?;
@@ -594,7 +595,7 @@ impl Work {
         while joiners.iter().any(|of| !of.standing.is_done(attempt)) {
             let said = tokio::time::timeout_at(by, heard.recv()).await;
             let Ok(said) = said else {
-                return Ok(Attempt::Late("the rest was not copied in time"));
+                return Ok(Attempt::Late("the rest was not copied in time".into()));
             };
             let (number, said) = said.ok_or("all new processes have gone")?;
             note(joiners, number, said)?;
@@ -613,7 +614,7 @@ impl Work {
         }
         Ok(match swapped {
             Some(config) => Attempt::Swapped(config),
-            None => Attempt::Late("the configuration was changed meanwhile"),
+            None => Attempt::Late("the configuration was changed meanwhile".into()),
         })
     }
 
@@ -628,9 +629,12 @@ impl Work {
                     Ok(()) => Ok(Some(to)),
                     // It may be that the first attempt was carried out, and that somebody
                     // has flushed since.
-                    Err(ConfigStoreError::Conflict { .. }) => registry
-                        .load()
-                        .map(|found| found.filter(|found| found.differs_by_resize(&from))),
+                    Err(ConfigStoreError::Conflict { .. }) => registry.load().map(|found| {
+                        let is_it = |found: &CellConfig| {
+                            found.life == to.life && found.backends == to.backends
+                        };
+                        found.filter(is_it)
+                    }),
                     Err(error) => Err(error),
                 }
             };
@@ -706,6 +710,22 @@ impl Work {
         let loaded = loaded.map_err(|error| error.to_string())?;
         let config = loaded.map_err(|error| error.to_string())?;
         config.ok_or_else(|| "the cell's configuration is gone".into())
+    }
+}
+
+/// Whether the cell is what it was when the resize began, but for flushes.
+fn check_base(old: &CellConfig, base: &CellConfig) -> Result<(), String> {
+    if base.life != old.life || base.backends.len() != old.backends.len() {
+        return Err("the cell was changed by somebody else".into());
+    }
+    let mut both = old.backends.iter().zip(&base.backends);
+    // What was copied is another process's than the one that is to freeze.
+    match both.find(|(before, now)| before != now) {
+        Some((before, _)) => Err(format!(
+            "another process was given the place of backend {} meanwhile; the cell is as it was",
+            before.number
+        )),
+        None => Ok(()),
     }
 }
 
@@ -790,6 +810,45 @@ impl Teller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trefoil_cell::{BackendConfig, RpcAddress};
+    use trefoil_layout::{KeyHasher, Version};
+
+    #[test]
+    fn who_resizes_swaps_only_the_cell_that_was_copied() {
+        let address = |name: &str| RpcAddress::Unix(format!("/cell/{name}").into());
+        let backend = |number: u32| BackendConfig {
+            number,
+            addresses: vec![address(&number.to_string())],
+            fabric_socket: None,
+        };
+        let old = CellConfig {
+            life: 7,
+            config_id: 3,
+            cell: "test".to_owned(),
+            mode: Mode::R32,
+            backends: (0..3).map(backend).collect(),
+            hash: KeyHasher::default(),
+            value_len_max: 1 << 20,
+            eviction: "lru".to_owned(),
+            flush_floor: Version::ZERO,
+            corpus: None,
+        };
+        let flushed = old.flushed(Version::new(9, 9, 9)).unwrap();
+        assert_eq!(check_base(&old, &old), Ok(()));
+        assert_eq!(check_base(&old, &flushed), Ok(()));
+        let moved = flushed.with_place(1, &[address("spare")], None).unwrap();
+        let why = check_base(&old, &moved).unwrap_err();
+        assert!(why.contains("place of backend 1"), "{why}");
+        let resized = old.resized((0..4).map(backend).collect()).unwrap();
+        let anew = CellConfig {
+            life: 8,
+            ..old.clone()
+        };
+        for other in [resized, anew] {
+            let why = check_base(&old, &other).unwrap_err();
+            assert!(why.contains("by somebody else"), "{why}");
+        }
+    }
 
     #[test]
     fn what_comes_late_of_an_attempt_says_nothing_of_the_next() {
