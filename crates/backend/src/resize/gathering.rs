@@ -178,6 +178,9 @@ struct Work {
     /// Peers that are being told how far it has come: one that hangs keeps nobody waiting.
     tells: JoinSet<(u32, Result<(), ResizeError>)>,
     telling: HashSet<u32>,
+    /// Peers that have answered: they know of the resize. Before it begins there, it would
+    /// be over there.
+    answered: HashSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +213,7 @@ impl Work {
             told_peers: Instant::now(),
             tells: JoinSet::new(),
             telling: HashSet::new(),
+            answered: HashSet::new(),
         })
     }
 
@@ -294,6 +298,7 @@ impl Work {
             number: backend,
             why: nonsense.to_string(),
         })?;
+        self.answered.insert(backend);
         match self.machine.refused() {
             Some(why) => Err(ResizeError::NotTaken {
                 number: backend,
@@ -359,7 +364,7 @@ impl Work {
             paused: self.paused,
         };
         for (number, peer) in &self.peers {
-            if self.telling.insert(*number) {
+            if self.answered.contains(number) && self.telling.insert(*number) {
                 let (number, peer) = (*number, Arc::clone(peer));
                 self.tells
                     .spawn(async move { (number, peer.tell(progress).await) });

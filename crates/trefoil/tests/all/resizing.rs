@@ -1,7 +1,7 @@
 //! A cell gets another number of backends while clients are at work, and nobody notices.
 
 use crate::maintenance::{client, complaint, get, pids, set, steps};
-use crate::support::{Cell, kill};
+use crate::support::{Cell, Hanging, kill};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -273,9 +273,11 @@ fn it_pauses_goes_on_and_is_given_up() {
         resizing.await_phase("paused");
         let again = complaint(cell, &["cell", "resize", "--pause"]);
         assert!(again.contains("pauses already"), "{again}");
-        let shown = cell.run(&["cell", "status"]);
-        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-        assert!(shown.contains("is being resized to 4"), "{shown}");
+        // Backends know of it once the new processes, which are just being started, ask.
+        await_that("status tells of it", || {
+            let shown = cell.run(&["cell", "status"]);
+            String::from_utf8_lossy(&shown.stdout).contains("is being resized to 4")
+        });
         for order in [
             &["cell", "restart"][..],
             &["cell", "resize", "--experimental", "--backends", "5"],
@@ -512,6 +514,28 @@ impl Drop for Joiner {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A process that is to be a backend tells those that it has asked that it lives, and no
+/// others: who has not been asked knows of no resize, and would say that it is over.
+#[test]
+fn who_has_not_been_asked_yet_is_told_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "3", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let hand = ByHand::new(dir.path(), 4);
+    let mut joiner = hand.joiner(dir.path(), 5, 3);
+    // It asks two at a time.
+    let hung = [Hanging::new(cell.pids[0]), Hanging::new(cell.pids[1])];
+    joiner.tell(&serde_json::json!({ "word": "copy" }));
+    for _ in 0..25 {
+        assert!(joiner.child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(hung);
+    joiner.await_said("near", 0);
+    drop(joiner);
+    assert_eq!(cell.stop(), 0);
 }
 
 /// Once the configuration is swapped nobody of the new cell needs the old one: its backends
