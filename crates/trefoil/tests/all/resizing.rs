@@ -160,10 +160,7 @@ fn count(client: &mut Client, counted: u64) -> u64 {
 }
 
 fn resize(cell: &Cell, backends: &str) -> Vec<serde_json::Value> {
-    let steps = steps(
-        cell,
-        &["cell", "resize", "--experimental", "--backends", backends],
-    );
+    let steps = steps(cell, &["cell", "resize", "--backends", backends]);
     assert_eq!(steps.last().unwrap()["step"], "done", "{steps:?}");
     steps
 }
@@ -223,14 +220,7 @@ struct Resizing {
 impl Resizing {
     fn begin(cell: &Cell, backends: &str) -> Self {
         let mut child = Command::new(crate::support::PROGRAM)
-            .args([
-                "cell",
-                "resize",
-                "--experimental",
-                "--json",
-                "--backends",
-                backends,
-            ])
+            .args(["cell", "resize", "--json", "--backends", backends])
             .args(["--cell", &cell.address])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -280,7 +270,7 @@ fn it_pauses_goes_on_and_is_given_up() {
         });
         for order in [
             &["cell", "restart"][..],
-            &["cell", "resize", "--experimental", "--backends", "5"],
+            &["cell", "resize", "--backends", "5"],
         ] {
             let said = complaint(cell, order);
             assert!(said.contains("is being resized to 4 backends"), "{said}");
@@ -722,7 +712,7 @@ fn what_cannot_be_resized_is_said_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
     let before = pids(&cell);
-    let resize = |count| ["cell", "resize", "--experimental", "--backends", count];
+    let resize = |count| ["cell", "resize", "--backends", count];
     for (count, expected) in [
         ("2", "R=3.2 keeps 3 copies of each key"),
         ("0", "choose 3 or more"),
@@ -738,15 +728,8 @@ fn what_cannot_be_resized_is_said_and_changes_nothing() {
     }
     for usage in [
         &["cell", "resize"][..],
-        &[
-            "cell",
-            "resize",
-            "--experimental",
-            "--backends",
-            "4",
-            "--abort",
-        ],
-        &["cell", "resize", "--experimental", "--backends", "many"],
+        &["cell", "resize", "--backends", "4", "--abort"],
+        &["cell", "resize", "--backends", "many"],
     ] {
         assert_eq!(cell.run(usage).status.code(), Some(2), "{usage:?}");
     }

@@ -35,7 +35,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
         return Ok(Begun::No);
     };
     let count = backends.to_string();
-    let words = ["resize", "--experimental", "--backends", &count];
+    let words = ["resize", "--backends", &count];
     let child = spawn(round, &words.map(str::to_owned));
     round.is_resizing_alone = round.rng.random_bool(0.5);
     Ok(Begun::Goes(Box::new(Resizing {
