@@ -11,7 +11,7 @@
 use crate::clock;
 use crate::resize;
 use crate::state::State;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
 use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
@@ -130,7 +130,7 @@ impl State {
 
     fn adopt(&self, next: CellConfig) -> Result<Arc<CellConfig>, FlushError> {
         // One at a time: ids and floors only grow.
-        let _adopting = self.adopting();
+        let adopting = self.adopting();
         let current = self.config();
         let id = next.config_id;
         if next.life != current.life {
@@ -144,7 +144,11 @@ impl State {
         }
         let has_lost_place = |number: &u32| next.backend(*number) != current.backend(*number);
         if let Some(number) = self.members.iter().map(|m| m.number).find(has_lost_place) {
-            return Err(self.lose_place(number, &next));
+            return Err(self.lose_place(number, &next, &adopting));
+        }
+        // It takes nothing any more, whatever is in force: others are its backends.
+        if self.has_retired() {
+            return Ok(current);
         }
         for (before, after) in current.backends.iter().zip(&next.backends) {
             if before != after {
@@ -170,7 +174,12 @@ impl State {
     /// Ends everything that this process does as a backend: nothing is taken, nothing can
     /// be read, and the process is told to end. Whoever has the place recovers from the
     /// others; what this one held is of no use to anybody.
-    fn lose_place(&self, number: u32, next: &CellConfig) -> FlushError {
+    fn lose_place(
+        &self,
+        number: u32,
+        next: &CellConfig,
+        adopting: &MutexGuard<'_, ()>,
+    ) -> FlushError {
         let error = FlushError::PlaceTaken {
             number,
             holder: addresses(next, number),
@@ -181,7 +190,7 @@ impl State {
             for member in &self.members {
                 member.change_config(CONFIG_ID_CHANGING);
             }
-            self.retire();
+            self.retire(adopting);
             self.retirement.notify_one();
         }
         error

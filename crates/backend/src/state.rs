@@ -188,8 +188,15 @@ impl State {
     /// Leaves the backend's place to another process: leases end at once, and sockets and
     /// locks are free. Clients that are connected hear for a moment longer that nothing is
     /// taken here.
-    pub(crate) fn retire(&self) {
+    ///
+    /// Nobody adopts a configuration meanwhile, nor afterwards: that would have the members
+    /// serve again. When this returns all of it is done, by this call or by one before;
+    /// `false`: by one before.
+    pub(crate) fn retire(&self, _adopting: &MutexGuard<'_, ()>) -> bool {
         let mut doors = self.doors();
+        if doors.retired {
+            return false;
+        }
         doors.retired = true;
         for member in &self.members {
             member.renew_lease(control::LEASE_MOVED_NS);
@@ -205,6 +212,12 @@ impl State {
         }
         // Last: a successor may begin once the locks are free.
         doors.locks.clear();
+        true
+    }
+
+    /// Whether that is done.
+    pub(crate) fn has_retired(&self) -> bool {
+        self.doors().retired
     }
 
     /// How often each member has begun in the cell's life, this time included.

@@ -65,6 +65,18 @@ pub const fn may_follow(current: u32, next: u32) -> bool {
     next & ((1 << WHOSE_BITS) - 1) == SHARED && ahead <= ROUNDS_AT_ONCE
 }
 
+/// Whether the shards of one cell can be in epochs from `lowest` to `highest`: both are
+/// epochs that somebody issues, there is another one after them, and they are not absurdly
+/// far apart.
+pub const fn are_of_one_cell(lowest: u32, highest: u32) -> bool {
+    let whose = (1 << WHOSE_BITS) - 1;
+    let apart = (highest >> WHOSE_BITS).saturating_sub(lowest >> WHOSE_BITS);
+    lowest & whose != 0
+        && highest & whose != 0
+        && shared_above(highest).is_some()
+        && apart <= ROUNDS_AT_ONCE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,5 +121,20 @@ mod tests {
         assert_eq!(of_incarnation(2, BACKEND_COUNT_MAX), None);
         assert_eq!(shared_above(u32::MAX), None);
         assert!(of_incarnation(1 << 19, BACKEND_COUNT_MAX - 1).is_some());
+    }
+
+    #[test]
+    fn a_cell_is_in_epochs_that_are_issued_and_not_far_apart() {
+        let second = shared_above(FIRST).unwrap();
+        let alone = of_incarnation(9, 3).unwrap();
+        for (lowest, highest) in [(FIRST, FIRST), (FIRST, second), (FIRST, alone)] {
+            assert!(are_of_one_cell(lowest, highest), "{lowest} {highest}");
+        }
+        let far = (ROUNDS_AT_ONCE + 1) << WHOSE_BITS | SHARED;
+        for highest in [NONE, 1 << WHOSE_BITS, u32::MAX, far] {
+            assert!(!are_of_one_cell(FIRST, highest), "{highest}");
+        }
+        assert!(are_of_one_cell(alone, far));
+        assert!(!are_of_one_cell(NONE, FIRST));
     }
 }

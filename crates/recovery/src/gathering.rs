@@ -15,6 +15,9 @@
 //! near      it waits; more rounds meanwhile
 //! last      everyone asked is frozen: what was changed last; floors and epoch
 //! ```
+//!
+//! What was asked before a freeze says nothing of what was changed until that freeze. So a
+//! round that is under way then is ended, and the last step follows it.
 
 use crate::copy::{Sound, leads_on};
 use crate::handover::{Moved, Question, Reply, ShardState, Told, remove_untold};
@@ -23,8 +26,9 @@ use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
 use std::collections::VecDeque;
 use std::ops::Range;
+use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
 use trefoil_layout::op::{Outcome, Rejection};
-use trefoil_layout::{KeyHash, Placement, ShardMap, Version};
+use trefoil_layout::{KeyHash, Placement, ShardMap, Version, epoch};
 use trefoil_store::{Now, PLACES, Recency, Store};
 
 /// Pages that are asked for at once in the first walk: while one is installed, another is
@@ -41,6 +45,8 @@ const RANGES_MAX: usize = 512;
 const ROUNDS_MAX: u32 = 8;
 /// So few ranges that everybody can stand still while they are copied.
 const FEW: usize = 512;
+/// Bounds lie at most so far ahead of the clock: as far as versions may, and a second.
+const BOUND_AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX + 1_000_000_000;
 /// Calls of maintenance in which an empty index becomes as large as it is to be, and more
 /// than that takes.
 const MAINTENANCE_MAX: u32 = 32;
@@ -179,7 +185,10 @@ pub struct Gathering<D> {
     ranges: usize,
     /// Whether this many evictions had happened before it began.
     evicted_before: u64,
-    epoch: u32,
+    /// Everybody is frozen: the last step is wanted, and the epoch of all shards then.
+    last: Option<u32>,
+    /// The epochs of each source's shards, once it has told them.
+    epochs: Vec<Vec<u32>>,
     moved: Moved,
 }
 
@@ -195,6 +204,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             phase: Phase::First,
             steps: (0..sources.len()).rev().collect(),
             states: vec![None; sources.len()],
+            epochs: vec![Vec::new(); sources.len()],
             sources,
             strips: VecDeque::new(),
             long: Vec::new(),
@@ -203,7 +213,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             is_again: false,
             ranges: 0,
             evicted_before: evicted(store),
-            epoch: 0,
+            last: None,
             moved: Moved::default(),
         }
     }
@@ -280,6 +290,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                 if shards.len() != self.new.shard_count() {
                     return Err(Nonsense("another number of shards"));
                 }
+                self.check(source, &shards, now)?;
                 self.states[source] = Some(shards);
                 if self.states.iter().all(Option::is_some) {
                     self.stepped(store, now)?;
@@ -301,6 +312,33 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         Ok(())
     }
 
+    /// What can be so of its shards. A floor beyond every clock would refuse all that is
+    /// written, an epoch near the last one all that would recover; and both stay.
+    fn check(&mut self, source: usize, shards: &[ShardState], now: Now) -> Result<(), Nonsense> {
+        let highest_ns = now.unix_ns.saturating_add(BOUND_AHEAD_NS_MAX);
+        if shards.iter().any(|s| s.bound_max.time_ns > highest_ns) {
+            return Err(Nonsense(
+                "versions further ahead of this clock than any may be: compare the clocks",
+            ));
+        }
+        let epochs: Vec<u32> = shards.iter().map(|shard| shard.epoch).collect();
+        let known = &mut self.epochs[source];
+        if known
+            .iter()
+            .zip(&epochs)
+            .any(|(known, epoch)| epoch < known)
+        {
+            return Err(Nonsense("an epoch that has fallen"));
+        }
+        *known = epochs;
+        let all = || self.epochs.iter().flatten().copied();
+        let (lowest, highest) = (all().min(), all().max());
+        match epoch::are_of_one_cell(lowest.unwrap_or_default(), highest.unwrap_or_default()) {
+            true => Ok(()),
+            false => Err(Nonsense("an epoch that no shard can be in")),
+        }
+    }
+
     /// Whether there is little left to copy, and nothing is under way.
     pub fn is_near(&self) -> bool {
         self.phase == Phase::Near
@@ -318,16 +356,23 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         }
     }
 
-    /// Everybody is frozen; the shards are to be in this epoch.
+    /// Everybody is frozen, from before this call on; the shards are to be in this epoch.
     pub fn last(&mut self, epoch: u32) {
-        if matches!(self.phase, Phase::Near | Phase::Done) {
-            self.epoch = epoch;
-            self.step(Phase::Last);
+        self.last = Some(epoch);
+        match self.phase {
+            Phase::Near | Phase::Done => self.step(Phase::Last),
+            // Of an older freeze, after which everybody went on: it counts as a round.
+            Phase::Last => self.phase = Phase::Round,
+            // What these have asked, they have asked before the freeze. The last step
+            // follows; beside them it could take away what it has just copied, when an
+            // older page comes that does not tell of it.
+            Phase::First | Phase::Compare | Phase::Round => {}
         }
     }
 
     /// They are not frozen any more: what they change is copied.
     pub fn again(&mut self) {
+        self.last = None;
         if matches!(self.phase, Phase::Last | Phase::Done) {
             // What was under way of the last copy is of use to the round, too.
             self.phase = Phase::Round;
@@ -443,8 +488,10 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                     store.raise_floor(local, states[local].bound_max);
                 }
             }
-            if store.epoch(local) < self.epoch {
-                store.raise_epoch(local, self.epoch);
+            if let Some(epoch) = self.last
+                && store.epoch(local) < epoch
+            {
+                store.raise_epoch(local, epoch);
             }
         }
         Ok(())
@@ -477,7 +524,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
     }
 
     /// A page has to lead on, and not beyond what was asked for.
-    fn check(strip: &Strip, page: &Page<D>) -> Result<(), Nonsense> {
+    fn check_page(strip: &Strip, page: &Page<D>) -> Result<(), Nonsense> {
         let (Some(first), Some(last)) = (strip.ranges.first(), strip.ranges.last()) else {
             return Err(Nonsense("a page of nothing"));
         };
@@ -487,7 +534,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
     /// Copies the places of a page again of which something is not held here. What has
     /// changed since is copied in vain.
     fn compare(&mut self, strip: Strip, page: Page<D>, store: &Store) -> Result<(), Nonsense> {
-        Self::check(&strip, &page)?;
+        Self::check_page(&strip, &page)?;
         let lacks = |(hash, version): &&(KeyHash, Version)| {
             store.held(*hash).is_none_or(|held| held < *version)
         };
@@ -515,7 +562,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         store: &Store,
         now: Now,
     ) -> Result<(), Nonsense> {
-        Self::check(&strip, &page)?;
+        Self::check_page(&strip, &page)?;
         let hasher = &store.config().hasher;
         let mut told = Told::default();
         self.moved.pages += 1;
@@ -602,6 +649,10 @@ impl<D: AsRef<[u8]>> Gathering<D> {
                 }
                 self.step(Phase::Round);
             }
+            Phase::Round if self.last.is_some() => match mutants::is(Mutant::LastSkipped) {
+                true => self.phase = Phase::Done,
+                false => self.step(Phase::Last),
+            },
             Phase::Round if self.ranges <= FEW || self.moved.rounds >= ROUNDS_MAX => {
                 self.phase = Phase::Near;
             }

@@ -548,6 +548,8 @@ pub(crate) fn remove_untold(
             };
             store.import(now, &mutation, Recency::default());
         }
+        // Its own store: this process ends.
+        let Some(next) = next else { return };
         from = next.max(from + 1);
     }
 }

@@ -98,14 +98,15 @@ pub fn standing(store: &Store, shard: usize, raise_to: u32) -> Option<Standing> 
 /// What a key takes of a page's room that is not wanted: it was looked at all the same.
 const UNWANTED_LEN: usize = 64;
 
-/// A page of what stands in the index of `shard` at `places`.
+/// A page of what stands in the index of `shard` at `places`. `None`, here as in what
+/// follows: the store was revoked, and tells nothing more.
 pub fn items(
     store: &Store,
     now: Now,
     shard: usize,
     places: Range<u64>,
     values: bool,
-) -> Page<Vec<u8>> {
+) -> Option<Page<Vec<u8>>> {
     wanted_items(store, now, shard, places, values, &|_| true)
 }
 
@@ -118,11 +119,11 @@ pub fn items_at(
     ranges: &[Range<u64>],
     values: bool,
     is_wanted: &dyn Fn(KeyHash) -> bool,
-) -> Page<Vec<u8>> {
+) -> Option<Page<Vec<u8>>> {
     let mut whole: Option<Page<Vec<u8>>> = None;
     let (mut len, mut looked) = (0, 0);
     for range in ranges {
-        let page = wanted_items(store, now, shard, range.clone(), values, is_wanted);
+        let page = wanted_items(store, now, shard, range.clone(), values, is_wanted)?;
         let is_cut = page.next < range.end;
         len += page.items.iter().map(Item::len).sum::<usize>();
         looked += RANGE_ROOM;
@@ -144,7 +145,7 @@ pub fn items_at(
             break;
         }
     }
-    whole.unwrap_or_default()
+    Some(whole.unwrap_or_default())
 }
 
 /// What a range takes of a page's room, however little stands there.
@@ -157,7 +158,7 @@ fn wanted_items(
     places: Range<u64>,
     values: bool,
     is_wanted: &dyn Fn(KeyHash) -> bool,
-) -> Page<Vec<u8>> {
+) -> Option<Page<Vec<u8>>> {
     let (mut items, mut held) = (Vec::new(), Vec::new());
     let room = if values { ENTRIES_LEN } else { HELD_COUNT };
     let (next, epoch) = walk(store, now, shard, places, room, &mut |exported| {
@@ -173,14 +174,14 @@ fn wanted_items(
         let (item, len) = copied(&exported);
         items.push((place, item));
         len
-    });
+    })?;
     held.retain(|(hash, _)| Position::place_of(*hash) < next);
-    Page {
+    Some(Page {
         next,
         epoch,
         items: before(next, items),
         held,
-    }
+    })
 }
 
 impl Item<Vec<u8>> {
@@ -200,7 +201,7 @@ pub fn placed(
     now: Now,
     shard: usize,
     places: Range<u64>,
-) -> (Page<Vec<u8>>, Vec<Placed>) {
+) -> Option<(Page<Vec<u8>>, Vec<Placed>)> {
     let (mut items, mut placed) = (Vec::new(), Vec::new());
     let (next, epoch) = walk(store, now, shard, places, PLACED_LEN, &mut |exported| {
         let Exported { hash, item, .. } = &exported;
@@ -216,7 +217,7 @@ pub fn placed(
             pointer: exported.pointer,
         });
         item.entry_len.max(PLACED_ENTRY_LEN)
-    });
+    })?;
     placed.retain(|placed| Position::place_of(placed.hash) < next);
     let page = Page {
         next,
@@ -224,7 +225,7 @@ pub fn placed(
         items: before(next, items),
         held: Vec::new(),
     };
-    (page, placed)
+    Some((page, placed))
 }
 
 /// The place before which everything was told, and the epoch of the page.
@@ -235,11 +236,11 @@ fn walk(
     places: Range<u64>,
     room: usize,
     each: &mut dyn FnMut(Exported<'_>) -> usize,
-) -> (u64, u32) {
+) -> Option<(u64, u32)> {
     let before = store.epoch(shard);
-    let next = store.export(now, shard, places, room, each);
+    let next = store.export(now, shard, places, room, each)?;
     let votes = store.epoch(shard) == before && !store.is_recovering(shard);
-    (next, if votes { before } else { epoch::NONE })
+    Some((next, if votes { before } else { epoch::NONE }))
 }
 
 /// What lies behind comes with the next page.

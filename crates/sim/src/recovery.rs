@@ -111,7 +111,7 @@ fn answer(env: &Env<'_>, store: &Store, shard: usize, ask: Ask) -> Answer<Vec<u8
             let len = 1 + env.rng.below(PLACES.end);
             let places = from..until.min(from + len);
             let page = trefoil_recovery::items(store, env.now(), shard, places, values);
-            Answer::Items(page)
+            Answer::Items(page.expect("nobody revokes the store"))
         }
         Ask::Long { .. } => unreachable!("no value of a run is so long"),
     }

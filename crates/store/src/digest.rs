@@ -10,7 +10,7 @@ use crate::config::Now;
 use crate::list::Position;
 use crate::store::Store;
 use std::ops::Range;
-use trefoil_layout::{KeyHash, Version};
+use trefoil_layout::{KeyHash, Version, epoch};
 
 /// Entries that are looked at under one hold of a partition's lock, about: some tens of
 /// microseconds.
@@ -35,7 +35,8 @@ impl Store {
     /// an equal part of the places. No partition is kept locked for longer than a few
     /// hundred entries take.
     ///
-    /// `places` has a multiple of `sums.len()` places.
+    /// `places` has a multiple of `sums.len()` places. The sums of a store that is
+    /// [revoked](Store::is_revoked) mean nothing.
     pub fn digest(&self, now: Now, shard: usize, places: Range<u64>, sums: &mut [u64]) {
         let part_len = (places.end - places.start) / sums.len() as u64;
         debug_assert!(part_len > 0 && part_len * sums.len() as u64 == places.end - places.start);
@@ -66,12 +67,18 @@ impl Store {
         }
     }
 
-    /// What is known of the key with this hash. `None` for a key of another backend.
+    /// What is known of the key with this hash. `None` for a key of another backend. One
+    /// that was revoked gives no vote.
     pub fn key_state(&self, now: Now, hash: KeyHash) -> Option<KeyState> {
         let shard = self.shared.config.shards.local(hash)?;
         let number = hash.partition(shard, self.sub_count());
         let slot = self.partitions[number].enter();
-        Some(slot.live.key_state(&self.shared, now, hash))
+        let mut state = slot.live.key_state(&self.shared, now, hash);
+        // It is emptied under this lock, after it was marked.
+        if self.is_revoked() {
+            state.epoch = epoch::NONE;
+        }
+        Some(state)
     }
 
     /// Items of a shard.

@@ -511,7 +511,9 @@ impl Store {
         }
     }
 
-    pub(crate) fn is_revoked(&self) -> bool {
+    /// Whether it was [revoked](Store::revoke). If it was not after something was looked
+    /// at, that was as it had been all the time.
+    pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
 

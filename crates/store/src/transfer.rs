@@ -39,6 +39,9 @@ impl Store {
     /// Returns the place before which everything was exported; what lies at or behind
     /// it may have been told, too, and comes again. No partition is kept locked for
     /// longer than its part of the room takes.
+    ///
+    /// `None`: the store was [revoked](Store::revoke) meanwhile. What was told is of no use
+    /// then, and what was not may have stood there all the same.
     pub fn export(
         &self,
         now: Now,
@@ -46,23 +49,27 @@ impl Store {
         places: Range<u64>,
         room: usize,
         each: &mut dyn FnMut(Exported<'_>) -> usize,
-    ) -> u64 {
+    ) -> Option<u64> {
         let cells = self.cells(shard);
         let room = room.div_ceil(cells.len().max(1)).max(1);
         let mut end = places.end.min(PLACES.end);
         let mut key = Vec::new();
         for cell in cells {
             let places = places.start..end;
-            if self.is_revoked() || places.is_empty() {
+            if places.is_empty() {
                 break;
             }
             let mut slot = cell.enter();
+            // It is emptied under this lock, after it was marked.
+            if self.is_revoked() {
+                return None;
+            }
             let next = slot
                 .live
                 .export(&self.shared, now, places, room, &mut key, each);
             end = next.unwrap_or(end);
         }
-        end
+        (!self.is_revoked()).then_some(end)
     }
 
     /// No bound of any key of the shard is higher: the highest version that was applied

@@ -422,10 +422,6 @@ pub(crate) struct ResizeArgs {
     /// Backends that the cell is to have
     #[arg(long, value_name = "N")]
     pub backends: Option<u32>,
-    /// Needed: a resize under a load of compare-and-swap has lost keys in tests, and one that
-    /// meets a hung backend may lose more
-    #[arg(long)]
-    pub experimental: bool,
     /// Have the resize that is under way copy nothing for now
     #[arg(long)]
     pub pause: bool,

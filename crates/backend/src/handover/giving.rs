@@ -169,7 +169,7 @@ pub(crate) fn step(
             }
             successor.released = true;
             drop(to);
-            state.retire();
+            state.retire(&state.adopting());
             tracing::info!(
                 backend = member.number,
                 "the backend is another process now"

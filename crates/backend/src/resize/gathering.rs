@@ -5,7 +5,7 @@ use crate::clock;
 use crate::member::Member;
 use crate::recovery::decode_page;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -64,9 +64,14 @@ pub enum GatherOrder {
     /// To go on.
     Continue,
     /// To copy what has changed, once more: everybody is about to freeze.
-    Near,
+    Near {
+        /// For the how manieth time, from 1.
+        attempt: u32,
+    },
     /// Everybody is frozen: to copy the last changes. All shards are in this epoch then.
     Last {
+        /// That of the [`Near`](GatherOrder::Near) before.
+        attempt: u32,
         /// It.
         epoch: u32,
     },
@@ -82,9 +87,20 @@ pub enum GatherEvent {
     /// How far the first copy has come.
     Progress(Gathered),
     /// It is near: little is left to copy.
-    Near(Gathered),
+    Near {
+        /// That of the order that this answers: what comes late, of an attempt that is over,
+        /// says nothing of the next one. 0: nobody has asked, the first copy is made.
+        attempt: u32,
+        /// How far.
+        gathered: Gathered,
+    },
     /// The answer to [`GatherOrder::Last`]: it knows everything.
-    Done(Gathered),
+    Done {
+        /// That of the order.
+        attempt: u32,
+        /// All of it.
+        gathered: Gathered,
+    },
 }
 
 /// How far it has come.
@@ -153,17 +169,26 @@ struct Work {
     events: mpsc::UnboundedSender<GatherEvent>,
     paused: bool,
     begun: bool,
+    /// Everybody is frozen, and nobody has said that they go on.
+    is_last: bool,
     /// What the others wait to hear.
     owes: Owes,
     told: Instant,
     told_peers: Instant,
+    /// Peers that are being told how far it has come: one that hangs keeps nobody waiting.
+    tells: JoinSet<(u32, Result<(), ResizeError>)>,
+    telling: HashSet<u32>,
+    /// Peers that have answered: they know of the resize. Before it begins there, it would
+    /// be over there.
+    answered: HashSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owes {
     Nothing,
-    Near,
-    Done,
+    /// Of this attempt.
+    Near(u32),
+    Done(u32),
 }
 
 impl Work {
@@ -182,9 +207,13 @@ impl Work {
             events: gather.events,
             paused: false,
             begun: false,
-            owes: Owes::Near,
+            is_last: false,
+            owes: Owes::Near(0),
             told: Instant::now(),
             told_peers: Instant::now(),
+            tells: JoinSet::new(),
+            telling: HashSet::new(),
+            answered: HashSet::new(),
         })
     }
 
@@ -221,9 +250,12 @@ impl Work {
                     self.take(number, backend, reply?)?;
                     rounded = Instant::now();
                 }
+                Some(told) = self.tells.join_next() => {
+                    self.heed_peer(told.map_err(|_| ResizeError::GivenUp)?)?;
+                }
                 _ = tick.tick() => {
                     self.tell();
-                    self.tell_peers().await?;
+                    self.tell_peers();
                     if !self.paused && self.machine.is_near() && rounded.elapsed() >= ROUND_PERIOD {
                         self.machine.round();
                     }
@@ -238,17 +270,19 @@ impl Work {
             GatherOrder::Copy => self.begun = true,
             GatherOrder::Pause => self.paused = true,
             GatherOrder::Continue => self.paused = false,
-            GatherOrder::Near => {
-                self.owes = Owes::Near;
+            GatherOrder::Near { attempt } => {
+                self.owes = Owes::Near(attempt);
                 self.machine.round();
             }
-            GatherOrder::Last { epoch } => {
+            GatherOrder::Last { attempt, epoch } => {
                 self.paused = false;
-                self.owes = Owes::Done;
+                self.is_last = true;
+                self.owes = Owes::Done(attempt);
                 self.machine.last(epoch);
             }
             GatherOrder::Again => {
-                self.owes = Owes::Near;
+                self.is_last = false;
+                self.owes = Owes::Nothing;
                 self.machine.again();
             }
             GatherOrder::Begin => return self.machine.is_done(),
@@ -264,6 +298,7 @@ impl Work {
             number: backend,
             why: nonsense.to_string(),
         })?;
+        self.answered.insert(backend);
         match self.machine.refused() {
             Some(why) => Err(ResizeError::NotTaken {
                 number: backend,
@@ -276,8 +311,14 @@ impl Work {
     /// Says what the others wait for, once it is so.
     fn settle(&mut self) {
         let event = match self.owes {
-            Owes::Near if self.machine.is_near() => GatherEvent::Near(self.gathered()),
-            Owes::Done if self.machine.is_done() => GatherEvent::Done(self.gathered()),
+            Owes::Near(attempt) if self.machine.is_near() => GatherEvent::Near {
+                attempt,
+                gathered: self.gathered(),
+            },
+            Owes::Done(attempt) if self.machine.is_done() => GatherEvent::Done {
+                attempt,
+                gathered: self.gathered(),
+            },
             _ => return,
         };
         self.owes = Owes::Nothing;
@@ -300,11 +341,18 @@ impl Work {
         }
     }
 
+    /// Whether it needs its peers to go on as they are. Since everybody froze it does not:
+    /// it has asked them what there is to ask, or finds out by what it asks. Once the
+    /// configuration is changed they go, one after the other, or hang; whoever changes the
+    /// cell sees to that.
+    fn needs_peers(&self) -> bool {
+        self.begun && !self.is_last
+    }
+
     /// Nothing else is asked of them while it pauses, or waits for others.
-    async fn tell_peers(&mut self) -> Result<(), ResizeError> {
-        // Nobody is kept waiting for the last copy.
-        if !self.begun || self.owes == Owes::Done || self.told_peers.elapsed() < ALIVE_PERIOD {
-            return Ok(());
+    fn tell_peers(&mut self) {
+        if !self.needs_peers() || self.told_peers.elapsed() < ALIVE_PERIOD {
+            return;
         }
         self.told_peers = Instant::now();
         let gathered = self.gathered();
@@ -315,10 +363,23 @@ impl Work {
             bytes: gathered.bytes,
             paused: self.paused,
         };
-        for peer in self.peers.values() {
-            peer.tell(progress).await?;
+        for (number, peer) in &self.peers {
+            if self.answered.contains(number) && self.telling.insert(*number) {
+                let (number, peer) = (*number, Arc::clone(peer));
+                self.tells
+                    .spawn(async move { (number, peer.tell(progress).await) });
+            }
         }
-        Ok(())
+    }
+
+    /// A peer has heard of it, or cannot.
+    fn heed_peer(&mut self, told: (u32, Result<(), ResizeError>)) -> Result<(), ResizeError> {
+        let (number, told) = told;
+        self.telling.remove(&number);
+        match self.needs_peers() {
+            true => told,
+            false => Ok(()),
+        }
     }
 }
 

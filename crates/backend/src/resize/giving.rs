@@ -188,8 +188,9 @@ pub(crate) fn step(
             if request.attempt <= of.attempt || of.phase != Phase::Open {
                 return Err(Status::aborted("this attempt is over"));
             }
+            // That passes: it is asked again.
             if let Some(why) = hindrance(member) {
-                return Err(Status::failed_precondition(why));
+                return Err(Status::aborted(why));
             }
             of.attempt = request.attempt;
             of.phase = Phase::Frozen {
@@ -210,25 +211,10 @@ pub(crate) fn step(
             }
             Ok(v1::ResizeResponse::default())
         }
-        // It has found out by itself.
-        ResizeStep::Retire if of.phase == Phase::Retired => {
-            linger(state, LINGER);
-            Ok(v1::ResizeResponse::default())
-        }
         ResizeStep::Retire => {
-            let config = request.config.as_ref();
-            let config = config.ok_or_else(|| Status::invalid_argument("no configuration"))?;
-            let config = trefoil_cell::decode_config(config)
-                .map_err(|error| Status::invalid_argument(error.to_string()))?;
-            if !state.config().differs_by_resize(&config) {
-                return Err(Status::invalid_argument(
-                    "the configuration is of no other size",
-                ));
-            }
-            of.phase = Phase::Retired;
+            // The configuration store may take its time, and leases are renewed meanwhile.
             drop(part);
-            retire(state, config, LINGER);
-            Ok(v1::ResizeResponse::default())
+            retire_as_told(state, request)
         }
         _ => {
             match of.phase {
@@ -347,16 +333,62 @@ fn union(one: &[Range<u64>], other: &[Range<u64>]) -> Ranges {
     ranges
 }
 
+/// Whoever changes the cell says that it is another one now: this is so if its
+/// configuration says so, too. When this is answered, nobody believes this process any more.
+fn retire_as_told(
+    state: &State,
+    request: &v1::ResizeRequest,
+) -> Result<v1::ResizeResponse, Status> {
+    let told = request.config.as_ref();
+    let told = told.ok_or_else(|| Status::invalid_argument("no configuration"))?;
+    let told = trefoil_cell::decode_config(told)
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    if !state.has_retired() {
+        let config = state.config();
+        // Whoever asks tries again.
+        let unknown = |why: String| Status::unavailable(format!("what is in force: {why}"));
+        let stored = state.config_store.load();
+        let stored = stored
+            .map_err(|error| unknown(error.to_string()))?
+            .ok_or_else(|| unknown(FlushError::NoConfig.to_string()))?;
+        let is_it = config.differs_by_resize(&stored)
+            && stored.backends == told.backends
+            && stored.config_id >= told.config_id;
+        if is_it {
+            retire(state, stored, LINGER);
+            return Ok(v1::ResizeResponse::default());
+        }
+        // Unless it has found out by itself in this very moment.
+        if !state.has_retired() {
+            return Err(Status::failed_precondition(
+                "the configuration in force does not say so",
+            ));
+        }
+    }
+    linger(state, LINGER);
+    Ok(v1::ResizeResponse::default())
+}
+
 /// The cell has another size: this process is no backend of it.
 fn retire(state: &State, config: CellConfig, time: Duration) {
-    state.retire();
-    let (config_id, backends) = (config.config_id, config.backends.len());
-    state.set_config(config);
-    tracing::info!(
-        config_id,
-        backends,
-        "the cell was resized: other processes are its backends now"
-    );
+    let adopting = state.adopting();
+    let is_first = state.retire(&adopting);
+    // Only now: whoever is told that it has retired takes its lease to be over.
+    for member in &state.members {
+        if let Some(of) = member.resizing.lock().as_mut() {
+            of.phase = Phase::Retired;
+        }
+    }
+    if is_first {
+        let (config_id, backends) = (config.config_id, config.backends.len());
+        state.set_config(config);
+        tracing::info!(
+            config_id,
+            backends,
+            "the cell was resized: other processes are its backends now"
+        );
+    }
+    drop(adopting);
     linger(state, time);
 }
 
@@ -376,12 +408,7 @@ fn break_off(state: &Arc<State>, member: &Arc<Member>) {
     loop {
         match decide(state) {
             Ok(None) => break,
-            Ok(Some(resized)) => {
-                if let Some(of) = member.resizing.lock().as_mut() {
-                    of.phase = Phase::Retired;
-                }
-                return retire(state, resized, HEED_LINGER);
-            }
+            Ok(Some(resized)) => return retire(state, resized, HEED_LINGER),
             Err(error) => {
                 tracing::warn!(
                     backend, %error,
@@ -441,11 +468,6 @@ pub(crate) fn heed(state: &State, resized: CellConfig) {
     if state.doors().locks.is_empty() {
         return;
     }
-    for member in &state.members {
-        if let Some(of) = member.resizing.lock().as_mut() {
-            of.phase = Phase::Retired;
-        }
-    }
     retire(state, resized, HEED_LINGER);
 }
 
@@ -474,11 +496,193 @@ fn response(shards: Vec<ShardState>, changes: Vec<Ranges>, frozen: Duration) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ListenOptions, Listeners, Server, ServerOptions};
+    use tempfile::TempDir;
+    use trefoil_cell::{
+        BackendConfig, BackendRegistry as _, ConfigStore as _, DirectoryStore, Mode,
+    };
+    use trefoil_layout::KeyHasher;
+    use trefoil_layout::limits::LAYOUT_VERSION;
 
     #[test]
     fn places_are_told_once_and_in_order() {
         assert_eq!(union(&[], &[3..4, 6..7]), [3..4, 6..7]);
         assert_eq!(union(&[1..2, 5..7], &[2..3, 6..9]), [1..3, 5..9]);
         assert_eq!(union(&[4..8, 9..10], &[1..2, 5..6]), [1..2, 4..8, 9..10]);
+    }
+
+    const RESIZE: u64 = 7;
+
+    /// A cell of one backend, in this process, that is about to have two.
+    struct Cell {
+        dir: TempDir,
+        store: DirectoryStore,
+        config: CellConfig,
+        server: Server,
+    }
+
+    impl Cell {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = DirectoryStore::create(dir.path()).unwrap();
+            let config = CellConfig {
+                life: 11,
+                config_id: 1,
+                cell: "test".to_owned(),
+                mode: Mode::R1,
+                backends: vec![backend(&store, 0)],
+                hash: KeyHasher::default(),
+                value_len_max: 1 << 20,
+                eviction: "lru".to_owned(),
+                flush_floor: Version::ZERO,
+                corpus: None,
+            };
+            store.compare_and_swap(None, &config).unwrap();
+            let trefoil_cell::RpcAddress::Unix(unix) = store.rpc_socket(0).unwrap() else {
+                panic!("a directory's backends have sockets there");
+            };
+            let listeners = Listeners::bind(&ListenOptions {
+                unix: Some(unix),
+                ..ListenOptions::default()
+            });
+            let options = ServerOptions {
+                // Generous: the bound counts what parallel tests hold, too.
+                memory_limit: 1 << 30,
+                locks: vec![store.claim(0).unwrap()],
+                ..ServerOptions::new(Arc::new(store.clone()), vec![0])
+            };
+            let cell = Cell {
+                server: Server::start(options, listeners.unwrap()).unwrap(),
+                dir,
+                store,
+                config,
+            };
+            cell.step(ResizeStep::Begin, None).unwrap();
+            cell
+        }
+
+        fn state(&self) -> &Arc<State> {
+            self.server.state()
+        }
+
+        fn member(&self) -> &Arc<Member> {
+            &self.state().members[0]
+        }
+
+        fn step(
+            &self,
+            step: ResizeStep,
+            config: Option<&CellConfig>,
+        ) -> Result<v1::ResizeResponse, Status> {
+            let request = v1::ResizeRequest {
+                life: self.config.life,
+                resize: RESIZE,
+                step: step.into(),
+                layout_version: LAYOUT_VERSION.into(),
+                backends: 2,
+                attempt: 1,
+                config: config.map(trefoil_cell::encode_config),
+                ..v1::ResizeRequest::default()
+            };
+            super::step(self.state(), self.member(), &request)
+        }
+
+        fn resized(&self) -> CellConfig {
+            let backends = (0..2).map(|number| backend(&self.store, number));
+            self.config.resized(backends.collect()).unwrap()
+        }
+
+        fn swap(&self, from: &CellConfig, to: &CellConfig) {
+            let swapped = self.store.compare_and_swap(Some(from.topology_id()), to);
+            swapped.unwrap();
+        }
+
+        /// Nobody believes it any more, and its place is free.
+        fn is_gone(&self) -> bool {
+            let doors = self.state().doors();
+            doors.retired
+                && doors.locks.is_empty()
+                && self.member().lease_left().is_zero()
+                && self.member().config_id() == trefoil_cell::CONFIG_ID_CHANGING
+        }
+    }
+
+    fn backend(store: &DirectoryStore, number: u32) -> BackendConfig {
+        BackendConfig {
+            number,
+            addresses: vec![store.rpc_socket(number).unwrap()],
+            fabric_socket: None,
+        }
+    }
+
+    #[test]
+    fn who_confirms_that_it_has_retired_has_ended_its_lease() {
+        let cell = Cell::new();
+        let resized = cell.resized();
+        cell.step(ResizeStep::Freeze, None).unwrap();
+        cell.swap(&cell.config, &resized);
+        // It has heard of it, or finds out by itself in this very moment.
+        assert!(cell.step(ResizeStep::Retire, Some(&resized)).is_ok());
+        assert!(cell.is_gone());
+        assert_eq!(cell.state().config().backends.len(), 2);
+        // Asked again, because the answer was lost.
+        assert!(cell.step(ResizeStep::Retire, Some(&resized)).is_ok());
+    }
+
+    /// It was about to, by itself, and had not done so yet.
+    #[test]
+    fn who_is_about_to_retire_by_itself_confirms_no_more_than_is_done() {
+        let cell = Cell::new();
+        let resized = cell.resized();
+        cell.swap(&cell.config, &resized);
+        if let Some(of) = cell.member().resizing.lock().as_mut() {
+            of.phase = Phase::Retired;
+        }
+        assert!(cell.step(ResizeStep::Retire, Some(&resized)).is_ok());
+        assert!(cell.is_gone());
+    }
+
+    #[test]
+    fn who_has_retired_serves_under_no_configuration_that_comes_later() {
+        let cell = Cell::new();
+        let resized = cell.resized();
+        cell.swap(&cell.config, &resized);
+        cell.step(ResizeStep::Retire, Some(&resized)).unwrap();
+        // The new cell is flushed before the old process has ended.
+        let flushed = resized.flushed(Version::new(5, 5, 5)).unwrap();
+        cell.swap(&resized, &flushed);
+        cell.state().catch_up().unwrap();
+        assert!(cell.is_gone());
+        crate::lease::renew(cell.state());
+        assert!(cell.is_gone());
+    }
+
+    #[test]
+    fn a_configuration_that_is_not_in_force_retires_nobody() {
+        let cell = Cell::new();
+        let resized = cell.resized();
+        let refused = |config: &CellConfig| {
+            let refused = cell.step(ResizeStep::Retire, Some(config)).unwrap_err();
+            assert!(!cell.state().has_retired());
+            refused.code()
+        };
+        // Nobody has put it in force.
+        assert_eq!(refused(&resized), tonic::Code::FailedPrecondition);
+        // Nobody knows what is.
+        let path = cell.dir.path().join("cell.json");
+        let text = std::fs::read(&path).unwrap();
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(refused(&resized), tonic::Code::Unavailable);
+        std::fs::write(&path, text).unwrap();
+        // Another one is, of this size or not.
+        let flushed = cell.config.flushed(Version::ZERO).unwrap();
+        cell.swap(&cell.config, &flushed);
+        assert_eq!(refused(&resized), tonic::Code::FailedPrecondition);
+        let three = (0..3).map(|number| backend(&cell.store, number));
+        let three = flushed.resized(three.collect()).unwrap();
+        let adopting = cell.state().adopting();
+        cell.swap(&flushed, &three);
+        assert_eq!(refused(&resized), tonic::Code::FailedPrecondition);
+        drop(adopting);
     }
 }

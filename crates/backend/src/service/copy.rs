@@ -119,10 +119,10 @@ pub(super) fn items(
     let (page, placed) = if is_chosen {
         (chosen(member, shard, request, places)?, Vec::new())
     } else if request.values && request.placed && !is_plain {
-        trefoil_recovery::placed(store, now, shard, places)
+        trefoil_recovery::placed(store, now, shard, places).ok_or_else(|| ends(member))?
     } else {
         let page = trefoil_recovery::items(store, now, shard, places, request.values);
-        (page, Vec::new())
+        (page.ok_or_else(|| ends(member))?, Vec::new())
     };
     let item = |item: Item<Vec<u8>>| {
         let (data, key) = match item.data {
@@ -180,5 +180,10 @@ fn chosen(
     }
     let values = request.values;
     let page = trefoil_recovery::items_at(store, now, shard, &ranges, values, &is_wanted);
-    Ok(page)
+    page.ok_or_else(|| ends(member))
+}
+
+/// Its store was revoked: what it tells now is not what it holds.
+fn ends(member: &Member) -> Status {
+    Status::unavailable(format!("backend {} is ending", member.number))
 }

@@ -46,11 +46,7 @@ pub fn resize(
         let begin = Instant::now();
         for size in SIZES {
             let size = size.to_string();
-            order(
-                &options.program,
-                address,
-                &["resize", "--experimental", "--backends", &size],
-            )?;
+            order(&options.program, address, &["resize", "--backends", &size])?;
         }
         Ok(begin.elapsed().as_secs_f64())
     };

@@ -64,6 +64,8 @@ pub enum Fault {
     DiskFull,
     /// The network between the gateway and its clients is cut, or loses packets.
     Network,
+    /// The cell gets another number of backends: `cell resize`.
+    Resize,
 }
 
 impl Fault {
@@ -81,7 +83,7 @@ impl Fault {
     /// It needs a cell of a process for each backend that is started again, of three
     /// copies.
     const fn is_of_three(self) -> bool {
-        matches!(self, Fault::Kill | Fault::Restart)
+        matches!(self, Fault::Kill | Fault::Restart | Fault::Resize)
     }
 }
 
@@ -149,7 +151,8 @@ named!(
     EtcdKill = "etcd-kill",
     EtcdStop = "etcd-stop",
     DiskFull = "disk-full",
-    Network = "network"
+    Network = "network",
+    Resize = "resize"
 );
 
 fn names<T: fmt::Display>(all: &[T]) -> String {
@@ -445,6 +448,7 @@ impl RoundPlan {
                     | Fault::EtcdKill
                     | Fault::EtcdStop
                     | Fault::DiskFull
+                    | Fault::Resize
             )
         };
         let is_restarted =
@@ -545,6 +549,7 @@ mod tests {
             let has = |fault| round.faults.contains(&fault);
             assert_eq!(round.mode, "R=3.2");
             assert!(has(Fault::Kill) && has(Fault::Drain) && has(Fault::Network));
+            assert!(has(Fault::Resize));
             assert_ne!(has(Fault::DiskFull), has(Fault::EtcdKill), "{round:?}");
             assert!(
                 round.command().contains("--chaos --seed"),

@@ -44,8 +44,10 @@ pub struct HistoriesReport {
     pub skipped: Vec<String>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
-    /// Orders that were refused: the configuration could not be changed meanwhile, or the
-    /// successor was too slow.
+    /// How often the cell got another number of backends.
+    pub resized: u64,
+    /// Orders that were refused: the configuration could not be changed meanwhile, the
+    /// successor was too slow, or a backend went away while the cell was resized.
     pub refused: u64,
     /// Orders that were being carried out when their round was over.
     pub unfinished: u64,
@@ -102,6 +104,7 @@ impl HistoriesReport {
             *self.outcomes.entry(name).or_default() += count;
         }
         self.recoveries += recorded.recoveries;
+        self.resized += u64::from(recorded.resized);
         self.refused += recorded.refused;
         self.unfinished += recorded.unfinished;
         self.evictions += recorded.evictions;
@@ -170,12 +173,12 @@ impl HistoriesReport {
             .map(|(name, n)| (name.to_string(), *n as u64));
         let _ = writeln!(text, "operations  {}", list(outcomes.collect()));
         let _ = writeln!(text, "carriers    {}", list(carriers.collect()));
-        let (recoveries, refused) = (self.recoveries, self.refused);
-        let unfinished = self.unfinished;
+        let (recoveries, resized) = (self.recoveries, self.resized);
+        let (refused, unfinished) = (self.refused, self.unfinished);
         let faults = list(faults.collect());
         let _ = writeln!(
             text,
-            "faults      {faults}; {recoveries} recoveries, {refused} orders refused, {unfinished} unfinished"
+            "faults      {faults}; {recoveries} recoveries, {resized} times resized, {refused} orders refused, {unfinished} unfinished"
         );
         if let Some(upgrades) = &self.upgrades {
             let _ = writeln!(text, "upgrades    {}", upgrades.text());

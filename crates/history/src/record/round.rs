@@ -44,6 +44,8 @@ pub(super) struct Recorded {
     pub faults: BTreeMap<Fault, u64>,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
+    /// How often the cell got another number of backends.
+    pub resized: u32,
     /// Orders that were refused while the configuration could not be changed.
     pub refused: u64,
     /// Orders that were being carried out when the round was over.
@@ -96,6 +98,12 @@ pub(super) struct Round<'a> {
     pub away: Vec<usize>,
     /// So many things that take a backend are under way.
     pub backends_away: usize,
+    /// The cell is getting another number of backends.
+    pub is_resizing: bool,
+    /// And no backend goes away meanwhile.
+    pub is_resizing_alone: bool,
+    /// How often it has got one.
+    pub resized: u32,
     /// One of the backends stands still.
     pub is_any_stopped: bool,
     is_full: bool,
@@ -166,6 +174,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         troubles.extend(round.log_tail());
     }
     let (refused, losses) = (round.refused, faults.losses());
+    let resized = round.resized;
     let unfinished = faults.unfinished();
     let (counts, recoveries) = (faults.counts(), faults.recoveries());
     drop(faults);
@@ -175,6 +184,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         carriers,
         faults: counts,
         recoveries,
+        resized,
         refused,
         unfinished,
         evictions,
@@ -249,6 +259,9 @@ impl<'a> Round<'a> {
             store_is_away: false,
             away: Vec::new(),
             backends_away: 0,
+            is_resizing: false,
+            is_resizing_alone: false,
+            resized: 0,
             is_any_stopped: false,
             is_full: false,
             numbers: 0,
@@ -350,6 +363,20 @@ impl<'a> Round<'a> {
                 *pid = standing.pid;
             }
         }
+    }
+
+    /// The cell has been resized: all of its backends are others, and whoever was away is
+    /// none of them. `false`: some do not answer yet.
+    pub(super) fn note_resized(&mut self, backends: usize) -> bool {
+        let standings = self.standings();
+        let pids = standings.iter().flatten().map(|standing| standing.pid);
+        let pids: Vec<u32> = pids.collect();
+        let is_there = pids.len() == backends && standings.len() == backends;
+        if is_there {
+            self.pids = pids;
+            self.resized += 1;
+        }
+        is_there
     }
 
     /// Backends that are other processes than they should be: they have died.

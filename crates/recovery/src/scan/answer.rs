@@ -56,6 +56,11 @@ pub fn answer<D: AsRef<[u8]>>(
                         held.push((exported.hash, exported.item.version));
                         1
                     });
+                    let Some(next) = next else {
+                        // It gives no vote any more.
+                        is_cut = true;
+                        break;
+                    };
                     // What lies behind is told again.
                     let mut at = 0;
                     held.retain(|(hash, _)| {
@@ -91,10 +96,11 @@ pub fn answer<D: AsRef<[u8]>>(
         } => {
             let place = Position::place_of(*hash);
             let page = page::items(store, now, shard, place..place + 1, true);
+            let items = page.map(|page| page.items).unwrap_or_default();
             let hasher = &store.config().hasher;
             let is_it =
                 |item: &Item<Vec<u8>>| item.version == *version && item.hash(hasher) == Some(*hash);
-            let found = page.items.into_iter().find(is_it);
+            let found = items.into_iter().find(is_it);
             Reply::Item(found.and_then(|item| match item.data {
                 Data::Whole(data) if *key_only => {
                     let key = trefoil_layout::data::DataEntry::decode(&data)?.key.to_vec();
@@ -113,9 +119,10 @@ pub fn answer<D: AsRef<[u8]>>(
     }
 }
 
-/// The epoch of a replica's votes.
+/// The epoch of a replica's votes, after what they say was looked at: one that was revoked
+/// meanwhile has looked at nothing.
 fn vote(store: &Store, shard: usize) -> u32 {
-    match store.is_recovering(shard) {
+    match store.is_recovering(shard) || store.is_revoked() {
         true => epoch::NONE,
         false => store.epoch(shard),
     }

@@ -152,7 +152,7 @@ impl Move {
                 until,
                 values,
             } => {
-                let mut page = items(&self.old, NOW, shard, from..until, values);
+                let mut page = items(&self.old, NOW, shard, from..until, values).unwrap();
                 if values && self.forgets > 0 {
                     self.forgets -= 1;
                     page.items.clear();

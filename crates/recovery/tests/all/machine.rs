@@ -134,7 +134,7 @@ impl Cohort {
                     0 => until,
                     _ => until.min(from.saturating_add(self.second_places_max)),
                 };
-                let page = items(store, NOW, shard, from..until, values);
+                let page = items(store, NOW, shard, from..until, values).unwrap();
                 let what = if values { "values" } else { "held" };
                 (what, Answer::Items(page))
             }
@@ -455,7 +455,7 @@ fn nonsense_is_an_error() {
         panic!("the second peer is asked for what it holds");
     };
     for next in [from, until + 1] {
-        let mut page = items(&cohort.peers[1], NOW, cohort.local[2], from..until, false);
+        let mut page = items(&cohort.peers[1], NOW, cohort.local[2], from..until, false).unwrap();
         page.next = next;
         let answer = machine.answer(1, Answer::Items(page), &cohort.lost, NOW);
         assert!(answer.is_err(), "{next}");

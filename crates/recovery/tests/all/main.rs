@@ -1,5 +1,6 @@
 //! The tests of `trefoil-recovery` from outside, as one program: a module for each subject.
 
+mod gathering;
 mod handover;
 mod machine;
 mod mutants;

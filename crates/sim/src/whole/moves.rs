@@ -250,7 +250,9 @@ impl Process {
                     values,
                 },
             ) => {
-                let mut page = items(&self.store, self.now(net), *shard, *from..*until, *values);
+                let places = *from..*until;
+                let page = items(&self.store, self.now(net), *shard, places, *values);
+                let mut page = page.expect("one that has ended is asked nothing");
                 let is_first = !to.is_again && !to.has_forgotten;
                 if *values && is_first && net.is_struck(FORGOTTEN) {
                     to.has_forgotten = true;

@@ -176,7 +176,7 @@ fn answer(net: &Net, peer: &Process, shard: u32, ask: &Ask) -> Option<Answer<Vec
             let len = 1 + net.rng.below(PLACES.end);
             let places = *from..(*until).min(from + len);
             let now = peer.now(net);
-            Answer::Items(trefoil_recovery::items(store, now, shard, places, *values))
+            Answer::Items(trefoil_recovery::items(store, now, shard, places, *values)?)
         }
         Ask::Long { key, version } => {
             let mut bytes = WordBuffer::default();

@@ -1,6 +1,7 @@
 //! Shards: which keys they hold, their epochs, their recovery.
 
 use crate::common::*;
+use std::cell::Cell;
 use std::collections::HashMap;
 use trefoil_layout::bucket::{self, BUCKET_LEN};
 use trefoil_layout::control;
@@ -272,17 +273,19 @@ fn export(store: &Store, shard: usize, count: usize) -> HashMap<Vec<u8>, (Versio
     while from < PLACES.end {
         let places = from..PLACES.end;
         let mut page = Vec::new();
-        from = store.export(LATER, shard, places, count, &mut |exported| {
-            let Exported { hash, item, .. } = exported;
-            let mut entry = Vec::new();
-            item.append_entry(&mut entry);
-            let entry = DataEntry::decode(&entry).expect("an entry as it was written");
-            let mut key = Vec::new();
-            item.append_key(&mut key);
-            assert_eq!(key, entry.key);
-            page.push((hash, key, (item.version, entry.value.to_vec())));
-            1
-        });
+        from = store
+            .export(LATER, shard, places, count, &mut |exported| {
+                let Exported { hash, item, .. } = exported;
+                let mut entry = Vec::new();
+                item.append_entry(&mut entry);
+                let entry = DataEntry::decode(&entry).expect("an entry as it was written");
+                let mut key = Vec::new();
+                item.append_key(&mut key);
+                assert_eq!(key, entry.key);
+                page.push((hash, key, (item.version, entry.value.to_vec())));
+                1
+            })
+            .expect("nobody revokes it");
         // What lies behind comes again.
         page.retain(|(hash, ..)| Position::place_of(*hash) < from);
         for (_, key, value) in page {
@@ -349,6 +352,41 @@ fn an_export_tells_every_value_of_one_shard_and_can_be_imported() {
     assert_eq!(into.check(), Ok(()));
 }
 
+/// Whoever took an export of nothing for all there is would remove what it holds.
+#[test]
+fn a_store_that_was_revoked_tells_nothing_and_not_that_there_is_nothing() {
+    let store = store_with(2, 4);
+    for number in keys_of(0).take(50) {
+        assert_eq!(set(&store, &key(number), b"v", 5), Outcome::Applied);
+    }
+    let told = Cell::new(0);
+    let mut each = |_: Exported<'_>| {
+        told.set(told.get() + 1);
+        1
+    };
+    let whole = store.export(LATER, 0, PLACES, usize::MAX, &mut each);
+    assert_eq!((whole, told.get()), (Some(PLACES.end), 50));
+    // In the midst of it: what has been told does not count either.
+    let cut = std::thread::scope(|scope| {
+        let mut revoker = None;
+        store.export(LATER, 0, PLACES, usize::MAX, &mut |_| {
+            revoker.get_or_insert_with(|| scope.spawn(|| store.revoke()));
+            while !store.is_revoked() {
+                std::thread::yield_now();
+            }
+            1
+        })
+    });
+    assert_eq!(cut, None);
+    for places in [PLACES, 0..0, PLACES.end..PLACES.end] {
+        assert_eq!(store.export(LATER, 0, places, 1, &mut each), None);
+    }
+    assert_eq!(told.get(), 50);
+    let hash = store.config().hasher.hash(&key(keys_of(0).next().unwrap()));
+    let state = store.key_state(LATER, hash).unwrap();
+    assert_eq!(state.epoch, trefoil_layout::epoch::NONE);
+}
+
 /// All that an export in four parts tells, by key.
 fn in_parts(store: &Store, shard: usize) -> usize {
     let mut told = std::collections::HashSet::new();
@@ -356,10 +394,11 @@ fn in_parts(store: &Store, shard: usize) -> usize {
     for number in 0..4 {
         let (mut from, until) = (number * part, (number + 1) * part);
         while from < until {
-            from = store.export(START, shard, from..until, 512 << 10, &mut |exported| {
+            let next = store.export(START, shard, from..until, 512 << 10, &mut |exported| {
                 told.insert((exported.hash.place, exported.hash.tag));
                 exported.item.entry_len
             });
+            from = next.expect("nobody revokes it");
         }
     }
     told.len()

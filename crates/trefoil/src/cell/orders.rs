@@ -53,11 +53,6 @@ impl Order {
     /// What the command wants.
     pub(super) fn of_resize(args: &ResizeArgs) -> Result<Order, Failure> {
         match (args.backends, args.pause, args.go_on, args.abort) {
-            (Some(_), ..) if !args.experimental => Err(Failure::Usage(
-                "a resize may lose keys in this release: nothing was done. To try it where that \
-                 does not matter, add --experimental"
-                    .into(),
-            )),
             (Some(backends), ..) => Ok(Order::Resize { backends }),
             (None, true, ..) => Ok(Order::ResizePause),
             (None, _, true, _) => Ok(Order::ResizeContinue),

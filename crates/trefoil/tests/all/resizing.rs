@@ -1,15 +1,21 @@
 //! A cell gets another number of backends while clients are at work, and nobody notices.
 
 use crate::maintenance::{client, complaint, get, pids, set, steps};
-use crate::support::{Cell, kill};
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use crate::support::{Cell, Hanging, kill};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trefoil_cell::{ConfigStore as _, DirectoryStore};
+use tonic::Status;
+use tonic::transport::Endpoint;
+use trefoil_backend::LEASE;
+use trefoil_cell::{
+    BackendConfig, BackendRegistry as _, CellConfig, ConfigStore as _, DirectoryStore,
+};
 use trefoil_client::{Client, Lookup, Mutated, OpError, SetOptions};
 use trefoil_layout::op::Expected;
-use trefoil_rpc::v1::{ResizeRequest, ResizeStep};
+use trefoil_rpc::v1::{ResizeRequest, ResizeResponse, ResizeStep};
 
 /// Three copies, and who dies is started again.
 const THREE: [&str; 8] = [
@@ -154,10 +160,7 @@ fn count(client: &mut Client, counted: u64) -> u64 {
 }
 
 fn resize(cell: &Cell, backends: &str) -> Vec<serde_json::Value> {
-    let steps = steps(
-        cell,
-        &["cell", "resize", "--experimental", "--backends", backends],
-    );
+    let steps = steps(cell, &["cell", "resize", "--backends", backends]);
     assert_eq!(steps.last().unwrap()["step"], "done", "{steps:?}");
     steps
 }
@@ -217,14 +220,7 @@ struct Resizing {
 impl Resizing {
     fn begin(cell: &Cell, backends: &str) -> Self {
         let mut child = Command::new(crate::support::PROGRAM)
-            .args([
-                "cell",
-                "resize",
-                "--experimental",
-                "--json",
-                "--backends",
-                backends,
-            ])
+            .args(["cell", "resize", "--json", "--backends", backends])
             .args(["--cell", &cell.address])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -267,12 +263,14 @@ fn it_pauses_goes_on_and_is_given_up() {
         resizing.await_phase("paused");
         let again = complaint(cell, &["cell", "resize", "--pause"]);
         assert!(again.contains("pauses already"), "{again}");
-        let shown = cell.run(&["cell", "status"]);
-        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-        assert!(shown.contains("is being resized to 4"), "{shown}");
+        // Backends know of it once the new processes, which are just being started, ask.
+        await_that("status tells of it", || {
+            let shown = cell.run(&["cell", "status"]);
+            String::from_utf8_lossy(&shown.stdout).contains("is being resized to 4")
+        });
         for order in [
             &["cell", "restart"][..],
-            &["cell", "resize", "--experimental", "--backends", "5"],
+            &["cell", "resize", "--backends", "5"],
         ] {
             let said = complaint(cell, order);
             assert!(said.contains("is being resized to 4 backends"), "{said}");
@@ -375,6 +373,243 @@ fn one_that_hangs_at_the_change_never_serves_again() {
     assert_eq!(cell.stop(), 0);
 }
 
+/// Whoever changes a cell, by hand.
+struct ByHand {
+    runtime: tokio::runtime::Runtime,
+    store: DirectoryStore,
+    /// The cell as it was at first.
+    config: CellConfig,
+    /// Of each of its backends.
+    endpoints: Vec<Endpoint>,
+    /// Backends that the cell is to have.
+    backends: u32,
+}
+
+impl ByHand {
+    fn new(dir: &Path, backends: u32) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let store = DirectoryStore::open(dir).unwrap();
+        let config = store.load().unwrap().unwrap();
+        let endpoint = |of: &BackendConfig| trefoil_cell::endpoint(&of.addresses[0]).unwrap();
+        ByHand {
+            runtime: runtime.unwrap(),
+            endpoints: config.backends.iter().map(endpoint).collect(),
+            store,
+            config,
+            backends,
+        }
+    }
+
+    fn step_of(
+        &self,
+        backend: u32,
+        resize: u64,
+        step: ResizeStep,
+        attempt: u32,
+    ) -> Result<ResizeResponse, Status> {
+        let request = ResizeRequest {
+            backend,
+            life: self.config.life,
+            resize,
+            step: step.into(),
+            attempt,
+            backends: self.backends,
+            layout_version: u32::from(trefoil_layout::limits::LAYOUT_VERSION),
+            ..ResizeRequest::default()
+        };
+        let answer = self.runtime.block_on(async {
+            let channel = self.endpoints[backend as usize].connect().await.unwrap();
+            let credentials = trefoil_rpc::Credentials::none();
+            trefoil_rpc::client(channel, credentials)
+                .resize(request)
+                .await
+        });
+        answer.map(tonic::Response::into_inner)
+    }
+
+    /// Of backend 0.
+    fn step(&self, resize: u64, step: ResizeStep, attempt: u32) -> Result<ResizeResponse, Status> {
+        self.step_of(0, resize, step, attempt)
+    }
+
+    /// The cell of the other size, after what is in force.
+    fn next(&self, base: &CellConfig) -> CellConfig {
+        let backend = |number| BackendConfig {
+            number,
+            addresses: vec![self.store.rpc_socket(number).unwrap()],
+            fabric_socket: Some(self.store.fabric_socket(number).unwrap()),
+        };
+        base.resized((0..self.backends).map(backend).collect())
+            .unwrap()
+    }
+
+    /// Starts a process that is to be a backend of it.
+    fn joiner(&self, dir: &Path, resize: u64, number: u32) -> Joiner {
+        let mut child = Command::new(crate::support::PROGRAM)
+            .args(["cell", "backend", "--memory", "64MiB", "--join", "--dir"])
+            .arg(dir)
+            .args(["--number", &number.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut joiner = Joiner {
+            words: child.stdin.take().unwrap(),
+            lines: BufReader::new(child.stdout.take().unwrap()).lines(),
+            child,
+        };
+        let (old, new) = (&self.config, self.next(&self.config));
+        joiner.tell(&serde_json::json!({ "resize": resize, "old": old, "new": new }));
+        joiner
+    }
+}
+
+/// A process that is to be a backend, and what it says.
+struct Joiner {
+    child: Child,
+    words: ChildStdin,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Joiner {
+    fn tell(&mut self, word: &serde_json::Value) {
+        writeln!(self.words, "{word}").unwrap();
+    }
+
+    /// What it says next, of what is not its progress.
+    fn hear(&mut self) -> serde_json::Value {
+        loop {
+            let line = self.lines.next().expect("it lives").unwrap();
+            let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if said["said"] != "progress" {
+                return said;
+            }
+        }
+    }
+
+    fn await_said(&mut self, what: &str, attempt: u32) {
+        let said = self.hear();
+        assert_eq!(
+            (said["said"].as_str(), said["attempt"].as_u64()),
+            (Some(what), Some(attempt.into())),
+            "{said}"
+        );
+    }
+}
+
+impl Drop for Joiner {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process that is to be a backend tells those that it has asked that it lives, and no
+/// others: who has not been asked knows of no resize, and would say that it is over.
+#[test]
+fn who_has_not_been_asked_yet_is_told_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "3", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let hand = ByHand::new(dir.path(), 4);
+    let mut joiner = hand.joiner(dir.path(), 5, 3);
+    // It asks two at a time.
+    let hung = [Hanging::new(cell.pids[0]), Hanging::new(cell.pids[1])];
+    joiner.tell(&serde_json::json!({ "word": "copy" }));
+    for _ in 0..25 {
+        assert!(joiner.child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(hung);
+    joiner.await_said("near", 0);
+    drop(joiner);
+    assert_eq!(cell.stop(), 0);
+}
+
+/// Once the configuration is swapped nobody of the new cell needs the old one: its backends
+/// may die, and hang, and the new ones hear what they are told all the same.
+#[test]
+fn who_has_everything_does_not_need_those_who_hang_or_die() {
+    const RESIZE: u64 = 5;
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--mode", "R=1", "--backends", "2", "--memory", "64MiB"];
+    let cell = Cell::up(dir.path(), &args);
+    let mut keeper = client(&cell);
+    fill(&mut keeper, 2_000);
+    let hand = ByHand::new(dir.path(), 3);
+    let mut joiners: Vec<Joiner> = (0..3).map(|n| hand.joiner(dir.path(), RESIZE, n)).collect();
+    for joiner in &mut joiners {
+        joiner.tell(&serde_json::json!({ "word": "copy" }));
+        joiner.await_said("near", 0);
+    }
+    // On a busy machine those who are frozen break off before the swap.
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        assert!(attempt < 100, "too slow, each time");
+        for joiner in &mut joiners {
+            joiner.tell(&serde_json::json!({ "word": "near", "attempt": attempt }));
+            joiner.await_said("near", attempt);
+        }
+        let base = hand.store.load().unwrap().unwrap();
+        let freeze = |backend| hand.step_of(backend, RESIZE, ResizeStep::Freeze, attempt);
+        let frozen = [freeze(0), freeze(1)];
+        if let [Ok(one), Ok(_)] = &frozen {
+            let epoch = one.shards[0].epoch;
+            for joiner in &mut joiners {
+                joiner.tell(
+                    &serde_json::json!({ "word": "last", "attempt": attempt, "epoch": epoch }),
+                );
+            }
+            for joiner in &mut joiners {
+                joiner.await_said("done", attempt);
+            }
+            let (expected, next) = (base.topology_id(), hand.next(&base));
+            if hand.store.compare_and_swap(Some(expected), &next).is_ok() {
+                break;
+            }
+        }
+        for backend in 0..2 {
+            hand.step_of(backend, RESIZE, ResizeStep::Thaw, attempt)
+                .unwrap();
+        }
+        for joiner in &mut joiners {
+            joiner.tell(&serde_json::json!({ "word": "again" }));
+        }
+    }
+    // One dies, the other hangs; the new ones go on being there. For a while: they would
+    // have told the old ones each second that they live.
+    let hung = cell.pids[1];
+    kill(hung, "STOP");
+    kill(cell.pids[0], "KILL");
+    for _ in 0..30 {
+        for joiner in &mut joiners {
+            assert!(joiner.child.try_wait().unwrap().is_none(), "it has ended");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    kill(hung, "KILL");
+    await_that("their locks are free", || {
+        hand.store.claimed().unwrap().is_empty()
+    });
+    std::thread::sleep(LEASE);
+    for joiner in &mut joiners {
+        joiner.tell(&serde_json::json!({ "word": "begin" }));
+    }
+    for joiner in &mut joiners {
+        assert_eq!(joiner.hear()["said"], "serves");
+    }
+    let mut late = client(&cell);
+    for client in [&mut keeper, &mut late] {
+        for number in 0..2_000 {
+            let found = get(client, &format!("key-{number}"));
+            assert_eq!(found, Some(value(number)));
+        }
+    }
+}
+
 /// Steps by hand: whoever changes the cell goes away in the midst of the last one.
 #[test]
 fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
@@ -383,38 +618,16 @@ fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
     let cell = Cell::up(dir.path(), &args);
     let mut writer = client(&cell);
     set(&mut writer, "k", "before");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let store = DirectoryStore::open(dir.path()).unwrap();
-    let config = store.load().unwrap().unwrap();
-    let endpoint = trefoil_cell::endpoint(&config.backends[0].addresses[0]).unwrap();
-    let step = |resize: u64, step: ResizeStep, attempt: u32| {
-        let request = ResizeRequest {
-            life: config.life,
-            resize,
-            step: step.into(),
-            attempt,
-            backends: 2,
-            layout_version: u32::from(trefoil_layout::limits::LAYOUT_VERSION),
-            ..ResizeRequest::default()
-        };
-        runtime.block_on(async {
-            let channel = endpoint.connect().await.unwrap();
-            let credentials = trefoil_rpc::Credentials::none();
-            trefoil_rpc::client(channel, credentials)
-                .resize(request)
-                .await
-        })
-    };
+    let hand = ByHand::new(dir.path(), 2);
+    let (store, config) = (&hand.store, &hand.config);
+    let step = |resize, step, attempt| hand.step(resize, step, attempt);
     let refused = step(5, ResizeStep::Freeze, 1).unwrap_err();
     assert!(refused.message().contains("is over"), "{refused}");
     step(5, ResizeStep::Begin, 0).unwrap();
     let second = step(6, ResizeStep::Begin, 0).unwrap_err();
     assert!(second.message().contains("another resize"), "{second}");
     let begin = Instant::now();
-    let frozen = step(5, ResizeStep::Freeze, 1).unwrap().into_inner();
+    let frozen = step(5, ResizeStep::Freeze, 1).unwrap();
     assert!(frozen.frozen_ms > 0);
     // Frozen: reads go on, a write waits until it is over.
     assert_eq!(get(&mut writer, "k").as_deref(), Some("before"));
@@ -423,14 +636,7 @@ fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
     assert!(begin.elapsed() >= frozen, "it was not frozen");
     assert_eq!(get(&mut writer, "k").as_deref(), Some("after"));
     // Who looked before the freeze swaps in vain.
-    let mut backends = config.backends.clone();
-    backends.push(trefoil_cell::BackendConfig {
-        number: 1,
-        addresses: vec![store.rpc_socket(1).unwrap()],
-        fabric_socket: None,
-    });
-    let resized = config.resized(backends).unwrap();
-    let swapped = store.compare_and_swap(Some(config.topology_id()), &resized);
+    let swapped = store.compare_and_swap(Some(config.topology_id()), &hand.next(config));
     assert!(swapped.is_err(), "{swapped:?}");
     // What comes late of an attempt that is over has no effect.
     let late = step(5, ResizeStep::Freeze, 1).unwrap_err();
@@ -443,7 +649,7 @@ fn who_freezes_and_hears_nothing_more_goes_on_and_no_older_swap_succeeds() {
     assert_eq!(store.load().unwrap().unwrap().config_id, id);
     step(5, ResizeStep::Abandon, 0).unwrap();
     // And the next one may.
-    drop(runtime);
+    drop(hand);
     resize(&cell, "2");
     assert_eq!(get(&mut writer, "k").as_deref(), Some("thawed"));
     assert_eq!(cell.stop(), 0);
@@ -506,7 +712,7 @@ fn what_cannot_be_resized_is_said_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
     let before = pids(&cell);
-    let resize = |count| ["cell", "resize", "--experimental", "--backends", count];
+    let resize = |count| ["cell", "resize", "--backends", count];
     for (count, expected) in [
         ("2", "R=3.2 keeps 3 copies of each key"),
         ("0", "choose 3 or more"),
@@ -522,15 +728,8 @@ fn what_cannot_be_resized_is_said_and_changes_nothing() {
     }
     for usage in [
         &["cell", "resize"][..],
-        &[
-            "cell",
-            "resize",
-            "--experimental",
-            "--backends",
-            "4",
-            "--abort",
-        ],
-        &["cell", "resize", "--experimental", "--backends", "many"],
+        &["cell", "resize", "--backends", "4", "--abort"],
+        &["cell", "resize", "--backends", "many"],
     ] {
         assert_eq!(cell.run(usage).status.code(), Some(2), "{usage:?}");
     }

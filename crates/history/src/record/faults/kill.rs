@@ -13,6 +13,8 @@ use rustix::process::Signal;
 struct Killed {
     backend: usize,
     pid: u32,
+    /// The cell that it was a backend of.
+    cell: u32,
     is_for_good: bool,
     /// It is back when it has what was written meanwhile, too.
     waits_for_all: bool,
@@ -35,6 +37,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     Ok(Begun::Goes(Box::new(Killed {
         backend,
         pid,
+        cell: round.resized,
         is_for_good: !round.plan.faults.contains(&Fault::Restart),
         waits_for_all: round.plan.promise() == Promise::Kept,
         loss,
@@ -45,6 +48,10 @@ impl Ongoing for Killed {
     fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
         if self.is_for_good {
             return Ok(false);
+        }
+        if round.resized != self.cell {
+            // The cell has others now; it is none of them.
+            return Ok(true);
         }
         let Some(standing) = round.standing(self.backend) else {
             return Ok(false);

@@ -7,6 +7,10 @@
 //! is back before the next: of backends, that is what the promise holds under (one
 //! failure at a time in a cohort). A backend that was killed is back when it votes, one
 //! that hung when its lease is renewed, one that moves when the cell is whole again.
+//! While the cell is resized, of which all backends are part, the others go wrong as
+//! always: a backend that dies before the change has it given up, one that dies after it is
+//! a backend of the new cell that has died. Every other resize is spared that, or few would
+//! come to their end.
 //! With `--overlap N` up to N backends are away at a time; what holds then, says
 //! [`Promise::Weakened`](crate::check::Promise).
 
@@ -17,6 +21,7 @@ mod kill;
 mod limits;
 mod moves;
 mod network;
+mod resize;
 mod stop;
 
 pub(super) use disk::SmallDisk;
@@ -44,6 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(super) enum Part {
     /// A backend: at most so many of these at a time as the round says.
     Backend,
+    /// The number of backends.
+    Size,
     /// What keeps the configuration.
     Store,
     /// The way from clients to servers.
@@ -58,6 +65,7 @@ pub(super) const fn part_of(fault: Fault) -> Part {
         Fault::Kill | Fault::Stop | Fault::Move | Fault::Upgrade | Fault::Drain => Part::Backend,
         Fault::EtcdKill | Fault::EtcdStop | Fault::DiskFull => Part::Store,
         Fault::Network => Part::Network,
+        Fault::Resize => Part::Size,
         Fault::Restart
         | Fault::Skew
         | Fault::Flush
@@ -133,6 +141,7 @@ fn begin(fault: Fault, round: &mut Round<'_>) -> Result<Begun, RecordError> {
         Fault::EtcdStop => etcd::begin_stop(round),
         Fault::DiskFull => disk::begin(round),
         Fault::Network => network::begin(round),
+        Fault::Resize => resize::begin(round),
         Fault::ClientKill => clients::kill_client(round),
         Fault::GatewayRestart => clients::restart_gateway(round),
         Fault::Flush => limits::flush(round),
@@ -251,6 +260,8 @@ impl Faults {
         }
         round.store_is_away = self.away_of(Part::Store) > 0;
         round.backends_away = self.away_of(Part::Backend);
+        round.is_resizing = self.away_of(Part::Size) > 0;
+        round.is_resizing_alone &= round.is_resizing;
         let backends = self.away.iter().filter_map(|away| away.what.backend());
         round.away = backends.collect();
         round.is_any_stopped = self.away.iter().any(|away| away.what.hangs());
@@ -270,14 +281,15 @@ impl Faults {
         let fault = self.enabled[weights.sample(&mut round.rng)];
         let part = part_of(fault);
         let room = match part {
+            Part::Backend if round.is_resizing_alone => 0,
             Part::Backend => self.overlap,
-            Part::Store | Part::Network => 1,
+            Part::Size | Part::Store | Part::Network => 1,
             Part::Nothing => usize::MAX,
         };
         if self.away_of(part) >= room {
             return Ok(());
         }
-        if part == Part::Backend && self.away_of(part) == 0 {
+        if part == Part::Backend && self.away_of(part) == 0 && !round.is_resizing {
             self.troubles.extend(round.deaths());
         }
         match begin(fault, round)? {

@@ -14,7 +14,8 @@ struct Moving {
     /// The one under way.
     command: String,
     child: Child,
-    /// It may fail: what keeps the configuration was away meanwhile.
+    /// It may fail: what keeps the configuration was away meanwhile, or the cell was
+    /// resized.
     is_excused: bool,
 }
 
@@ -74,12 +75,13 @@ impl Moving {
             left: commands,
             command: first.join(" "),
             child,
-            is_excused: round.store_is_away,
+            is_excused: round.store_is_away || round.is_resizing,
         })))
     }
 }
 
-fn spawn(round: &Round<'_>, words: &[String]) -> std::io::Result<Child> {
+/// `cell WORDS` of the round's cell.
+pub(super) fn spawn(round: &Round<'_>, words: &[String]) -> std::io::Result<Child> {
     Command::new(round.program())
         .arg("cell")
         .args(words)
@@ -93,7 +95,7 @@ fn spawn(round: &Round<'_>, words: &[String]) -> std::io::Result<Child> {
 
 impl Ongoing for Moving {
     fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
-        self.is_excused |= round.store_is_away;
+        self.is_excused |= round.store_is_away || round.is_resizing;
         let status = match self.child.try_wait() {
             Ok(None) => return Ok(false),
             Ok(Some(status)) => status,

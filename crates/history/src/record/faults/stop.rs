@@ -13,6 +13,8 @@ const STAY_MS: std::ops::Range<u64> = 50..1_500;
 struct Stopped {
     backend: usize,
     pid: u32,
+    /// The cell that it was a backend of.
+    cell: u32,
     until: Instant,
     goes_on: bool,
 }
@@ -27,6 +29,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     Ok(Begun::Goes(Box::new(Stopped {
         backend,
         pid,
+        cell: round.resized,
         until: Instant::now() + stay,
         goes_on: false,
     })))
@@ -40,6 +43,10 @@ impl Ongoing for Stopped {
         if !self.goes_on {
             signal(self.pid, Signal::CONT);
             self.goes_on = true;
+        }
+        if round.resized != self.cell {
+            // The cell has others now, and whoever hung at the change was killed.
+            return Ok(true);
         }
         let standing = round.standing(self.backend);
         Ok(standing.is_some_and(|standing| standing.lease_left_ms > 0))

@@ -1,11 +1,15 @@
 //! The backends of the cell as it is, as who resizes it speaks to them.
 
+use crate::cell::home::Home;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::time::Duration;
-use tonic::Status;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::{Code, Status};
 use trefoil_backend::LEASE;
-use trefoil_cell::CellConfig;
+use trefoil_cell::{BackendConfig, CellConfig};
+use trefoil_layout::epoch;
 use trefoil_rpc::v1::{self, ResizeStep};
 use trefoil_rpc::{Client, failure_text};
 
@@ -15,6 +19,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
 const STEP_PATIENCE: Duration = Duration::from_millis(400);
 /// How long one may take to retire: then it is killed.
 const RETIRE_PATIENCE: Duration = Duration::from_millis(500);
+/// Before one is asked again that could not look into the configuration.
+const RETIRE_PAUSE: Duration = Duration::from_millis(20);
 /// How long the system may take to end one that was killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -29,8 +35,15 @@ pub(super) struct Givers {
 #[derive(Clone)]
 struct Giver {
     number: u32,
-    pid: u32,
+    process: Arc<Process>,
     client: Client,
+}
+
+/// A process, and no other that gets its number later.
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    handle: OwnedFd,
 }
 
 /// What frozen backends have said.
@@ -38,29 +51,60 @@ struct Giver {
 pub(super) enum Frozen {
     /// The epoch that all shards are to be in.
     Epoch(u32),
-    /// The replicas of some shard are in different ones: somebody recovers just now.
-    Disagree,
+    /// Not now: the same may succeed a moment later.
+    Later(String),
+}
+
+/// Why one does not do what it is asked.
+#[derive(Debug)]
+struct Refusal {
+    why: String,
+    /// It may a moment later.
+    passes: bool,
 }
 
 impl Givers {
-    pub(super) fn new(resize: u64, config: &CellConfig, pids: &[u32]) -> Result<Self, String> {
-        let giver = |(backend, pid): (&trefoil_cell::BackendConfig, &u32)| {
+    /// Of a cell that is whole. Their processes are those that hold the locks of their
+    /// numbers then: who was started before may have died since, and its number may be
+    /// another process's.
+    pub(super) async fn new(resize: u64, config: &CellConfig, home: &Home) -> Result<Self, String> {
+        let (of, place) = (config.clone(), home.clone());
+        let processes = tokio::task::spawn_blocking(move || processes(&place, &of)).await;
+        let processes = processes.map_err(|error| error.to_string())??;
+        let giver = |(backend, process): (&BackendConfig, Process)| {
             let number = backend.number;
             let address = backend.nearest_address();
             let address = address.ok_or_else(|| format!("backend {number} has no address"))?;
             let client = trefoil_cell::rpc_client(address, None, CONNECT_PATIENCE);
             Ok(Giver {
                 number,
-                pid: *pid,
+                process: Arc::new(process),
                 client: client.map_err(|error| error.to_string())?,
             })
         };
-        let all: Result<_, String> = config.backends.iter().zip(pids).map(giver).collect();
+        let all: Result<_, String> = config.backends.iter().zip(processes).map(giver).collect();
         Ok(Givers {
             resize,
             life: config.life,
             all: all?,
         })
+    }
+
+    /// Whether they are the backends of `config` still, each the same process as before:
+    /// only those can be ended who are known.
+    pub(super) async fn check(&self, config: &CellConfig, home: &Home) -> Result<(), String> {
+        let (of, place) = (config.clone(), home.clone());
+        let holders = tokio::task::spawn_blocking(move || holders(&place, &of)).await;
+        let holders = holders.map_err(|error| error.to_string())??;
+        for (giver, holder) in self.all.iter().zip(holders) {
+            if giver.process.pid != holder || giver.process.has_ended(Duration::ZERO) {
+                return Err(format!(
+                    "backend {} was started again meanwhile; the cell is as it was",
+                    giver.number
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Has all of them take no mutation; what epochs they are in.
@@ -69,13 +113,20 @@ impl Givers {
             attempt,
             ..self.request(ResizeStep::Freeze)
         };
-        let answers = self.all_at_once(STEP_PATIENCE, &request).await;
-        let answers: Result<Vec<_>, String> = answers.into_iter().collect();
-        let epochs = answers?.into_iter().map(|answer| {
-            let shards = answer.shards.iter().map(|shard| shard.epoch);
-            shards.collect::<Vec<u32>>()
-        });
-        Ok(agree(&epochs.collect::<Vec<_>>()))
+        let answers = all_at_once(&self.all, STEP_PATIENCE, &request).await;
+        let mut epochs = Vec::new();
+        let mut later = None;
+        for answer in answers {
+            match answer {
+                Ok(answer) => epochs.push(answer.shards.iter().map(|s| s.epoch).collect()),
+                Err(refusal) if refusal.passes => later = Some(refusal.why),
+                Err(refusal) => return Err(refusal.why),
+            }
+        }
+        match later {
+            Some(why) => Ok(Frozen::Later(why)),
+            None => agree(&epochs),
+        }
     }
 
     /// Has all of them go on. One that does not hear it does so by itself, later.
@@ -84,13 +135,13 @@ impl Givers {
             attempt,
             ..self.request(ResizeStep::Thaw)
         };
-        drop(self.all_at_once(STEP_PATIENCE, &request).await);
+        drop(all_at_once(&self.all, STEP_PATIENCE, &request).await);
     }
 
     /// The resize was given up.
     pub(super) async fn abandon(&self) {
         let request = self.request(ResizeStep::Abandon);
-        drop(self.all_at_once(STEP_PATIENCE, &request).await);
+        drop(all_at_once(&self.all, STEP_PATIENCE, &request).await);
     }
 
     /// Ends them: the cell is another one. When this returns, nobody believes any of them
@@ -100,24 +151,37 @@ impl Givers {
             config: Some(trefoil_cell::encode_config(config)),
             ..self.request(ResizeStep::Retire)
         };
-        let answers = self.all_at_once(RETIRE_PATIENCE, &request).await;
-        let mut hung = Vec::new();
-        for (giver, answer) in self.all.iter().zip(answers) {
-            if let Err(why) = answer {
-                tracing::warn!(
-                    backend = giver.number,
-                    why,
-                    "a backend of the cell as it was does not retire; it is killed"
-                );
-                hung.push(giver.pid);
+        let by = Instant::now() + RETIRE_PATIENCE;
+        let mut hung = self.all.clone();
+        loop {
+            let left = by.saturating_duration_since(Instant::now());
+            let answers = all_at_once(&hung, left, &request).await;
+            let asked = std::mem::take(&mut hung);
+            let mut refusals = Vec::new();
+            for (giver, answer) in asked.into_iter().zip(answers) {
+                if let Err(refusal) = answer {
+                    hung.push(giver);
+                    refusals.push(refusal);
+                }
             }
-        }
-        if hung.is_empty() {
-            return;
+            if hung.is_empty() {
+                return;
+            }
+            if Instant::now() + RETIRE_PAUSE >= by || refusals.iter().any(|of| !of.passes) {
+                for (giver, refusal) in hung.iter().zip(refusals) {
+                    tracing::warn!(
+                        backend = giver.number,
+                        why = refusal.why,
+                        "a backend of the cell as it was does not retire; it is killed"
+                    );
+                }
+                break;
+            }
+            tokio::time::sleep(RETIRE_PAUSE).await;
         }
         let killed = hung
             .into_iter()
-            .map(|pid| tokio::task::spawn_blocking(move || kill_and_wait(pid)));
+            .map(|giver| tokio::task::spawn_blocking(move || giver.process.kill_and_wait()));
         for ended in killed.collect::<Vec<_>>() {
             let _ = ended.await;
         }
@@ -133,87 +197,183 @@ impl Givers {
             ..v1::ResizeRequest::default()
         }
     }
-
-    /// What each answers, in order of number.
-    async fn all_at_once(
-        &self,
-        patience: Duration,
-        request: &v1::ResizeRequest,
-    ) -> Vec<Result<v1::ResizeResponse, String>> {
-        let calls = self.all.iter().map(|giver| {
-            let mut giver = giver.clone();
-            let request = v1::ResizeRequest {
-                backend: giver.number,
-                ..request.clone()
-            };
-            tokio::spawn(async move {
-                let number = giver.number;
-                match tokio::time::timeout(patience, giver.client.resize(request)).await {
-                    Ok(Ok(answer)) => Ok(answer.into_inner()),
-                    Ok(Err(status)) => Err(refusal(number, &status)),
-                    Err(_) => Err(format!(
-                        "backend {number} does not answer within {} ms",
-                        patience.as_millis()
-                    )),
-                }
-            })
-        });
-        let mut answers = Vec::new();
-        for call in calls.collect::<Vec<_>>() {
-            answers.push(call.await.unwrap_or_else(|error| Err(error.to_string())));
-        }
-        answers
-    }
 }
 
-fn refusal(number: u32, status: &Status) -> String {
-    format!("backend {number}: {}", failure_text(status))
+/// What each answers, in the same order.
+async fn all_at_once(
+    givers: &[Giver],
+    patience: Duration,
+    request: &v1::ResizeRequest,
+) -> Vec<Result<v1::ResizeResponse, Refusal>> {
+    let calls = givers.iter().map(|giver| {
+        let mut giver = giver.clone();
+        let request = v1::ResizeRequest {
+            backend: giver.number,
+            ..request.clone()
+        };
+        tokio::spawn(async move {
+            let number = giver.number;
+            match tokio::time::timeout(patience, giver.client.resize(request)).await {
+                Ok(Ok(answer)) => Ok(answer.into_inner()),
+                Ok(Err(status)) => Err(Refusal::of(number, &status)),
+                Err(_) => Err(Refusal {
+                    why: format!(
+                        "backend {number} does not answer within {} ms",
+                        patience.as_millis()
+                    ),
+                    passes: true,
+                }),
+            }
+        })
+    });
+    let mut answers = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        let failed = |error: tokio::task::JoinError| Refusal {
+            why: error.to_string(),
+            passes: false,
+        };
+        answers.push(call.await.unwrap_or_else(|error| Err(failed(error))));
+    }
+    answers
+}
+
+impl Refusal {
+    fn of(number: u32, status: &Status) -> Self {
+        Refusal {
+            why: format!("backend {number}: {}", failure_text(status)),
+            passes: matches!(
+                status.code(),
+                Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
+            ),
+        }
+    }
 }
 
 /// Whether the replicas of each shard are in one epoch; the highest of all. `epochs` are
 /// those of each backend's shards, by its place in their cohorts.
-fn agree(epochs: &[Vec<u32>]) -> Frozen {
+fn agree(epochs: &[Vec<u32>]) -> Result<Frozen, String> {
     let count = epochs.len();
+    let copies = epochs.first().map_or(0, Vec::len);
+    let all = || epochs.iter().flatten().copied();
+    let (lowest, highest) = (
+        all().min().unwrap_or_default(),
+        all().max().unwrap_or_default(),
+    );
+    if epochs.iter().any(|of| of.len() != copies) || !epoch::are_of_one_cell(lowest, highest) {
+        return Err("the backends say that they are in epochs that no cell is in".into());
+    }
     for shard in 0..count {
-        let copies = epochs[shard].len();
-        let of_shard = |place: usize| epochs[(shard + place) % count].get(place);
+        let of_shard = |place: usize| epochs[(shard + place) % count][place];
         if (1..copies).any(|place| of_shard(place) != of_shard(0)) {
-            return Frozen::Disagree;
+            // Somebody recovers just now.
+            return Ok(Frozen::Later("replicas are in different epochs".into()));
         }
     }
-    Frozen::Epoch(epochs.iter().flatten().copied().max().unwrap_or_default())
+    Ok(Frozen::Epoch(highest))
 }
 
-/// Kills a process and waits for its end, as its memory and its lock are held until then.
-fn kill_and_wait(pid: u32) {
-    let Some(pid) = Pid::from_raw(pid as i32) else {
-        return;
+/// The processes that are the backends of `config`.
+fn processes(home: &Home, config: &CellConfig) -> Result<Vec<Process>, String> {
+    let pids = holders(home, config)?;
+    let opened = pids.iter().map(|pid| Process::open(*pid));
+    let opened: std::io::Result<Vec<_>> = opened.collect();
+    let opened = opened.map_err(|error| format!("a backend's process has ended: {error}"))?;
+    // Who holds the lock after that is the one that was opened: nobody else has its number
+    // while it lives.
+    match holders(home, config)? == pids {
+        true => Ok(opened),
+        false => Err("a backend was started again just now: give the order again".into()),
+    }
+}
+
+/// The numbers of the processes that hold the locks of the backends of `config`, in order.
+fn holders(home: &Home, config: &CellConfig) -> Result<Vec<u32>, String> {
+    let claimed = home.registry().claimed();
+    let claimed = claimed.map_err(|error| error.to_string())?;
+    let holder = |backend: &BackendConfig| {
+        let number = backend.number;
+        if let Some(place) = home.other_holder(config, number) {
+            return Err(format!(
+                "backend {number} is a process of another command, at {place}: only a cell all of whose backends run under its `cell up` is resized"
+            ));
+        }
+        let holder = claimed.iter().find(|of| of.number == number);
+        let pid = holder.and_then(|of| of.process).filter(|pid| *pid != 0);
+        pid.ok_or_else(|| format!("backend {number} does not run, or nobody knows its process"))
     };
-    // Gone already.
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
-        return;
-    };
-    let _ = pidfd_send_signal(&process, Signal::KILL);
-    let timeout = rustix::time::Timespec {
-        tv_sec: KILL_PATIENCE.as_secs() as i64,
-        tv_nsec: 0,
-    };
-    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
+    config.backends.iter().map(holder).collect()
+}
+
+impl Process {
+    fn open(pid: u32) -> std::io::Result<Self> {
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let raw = raw.ok_or(std::io::ErrorKind::InvalidInput)?;
+        let handle = pidfd_open(raw, PidfdFlags::empty())?;
+        Ok(Process { pid, handle })
+    }
+
+    /// Whether it has ended, at the latest in so long.
+    fn has_ended(&self, patience: Duration) -> bool {
+        let timeout = rustix::time::Timespec {
+            tv_sec: patience.as_secs() as i64,
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        let ended = &mut [PollFd::new(&self.handle, PollFlags::IN)];
+        poll(ended, Some(&timeout)).is_ok_and(|count| count > 0)
+    }
+
+    /// Kills it and waits for its end, as its memory and its lock are held until then.
+    fn kill_and_wait(&self) {
+        let _ = pidfd_send_signal(&self.handle, Signal::KILL);
+        if !self.has_ended(KILL_PATIENCE) {
+            tracing::error!(pid = self.pid, "a process that was killed does not end");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn the_replicas_of_each_shard_have_to_be_in_one_epoch() {
+        let later = |epochs: &[Vec<u32>]| matches!(agree(epochs), Ok(Frozen::Later(_)));
+        let (a, b, c) = (epoch::FIRST, 1 << 13 | 1, 2 << 13 | 1);
         // Backend 1 is the first of shard 1, the second of shard 0, the third of shard 3.
-        let alike = vec![vec![5, 1, 1], vec![9, 5, 1], vec![1, 9, 5], vec![1, 1, 9]];
-        assert_eq!(agree(&alike), Frozen::Epoch(9));
+        let alike = vec![vec![b, a, a], vec![c, b, a], vec![a, c, b], vec![a, a, c]];
+        assert_eq!(agree(&alike), Ok(Frozen::Epoch(c)));
         let mut raised = alike.clone();
-        raised[2][1] = 13;
-        assert_eq!(agree(&raised), Frozen::Disagree);
-        assert_eq!(agree(&[vec![4]]), Frozen::Epoch(4));
-        assert_eq!(agree(&[vec![1], vec![1]]), Frozen::Epoch(1));
+        raised[2][1] = 3 << 13 | 1;
+        assert!(later(&raised));
+        assert_eq!(agree(&[vec![b]]), Ok(Frozen::Epoch(b)));
+        assert_eq!(agree(&[vec![a], vec![a]]), Ok(Frozen::Epoch(a)));
+        // What nobody can be in.
+        for nonsense in [vec![], vec![epoch::NONE], vec![u32::MAX], vec![a, a]] {
+            assert!(agree(&[vec![a], nonsense]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_passes_is_tried_again() {
+        let passes = |status| Refusal::of(1, &status).passes;
+        assert!(passes(Status::aborted("it has not recovered yet")));
+        assert!(passes(Status::unavailable("no connection")));
+        assert!(!passes(Status::failed_precondition("the resize is over")));
+        assert!(!passes(Status::unimplemented("an older release")));
+    }
+
+    #[test]
+    fn a_process_is_known_until_it_has_ended_and_no_other_is_taken_for_it() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(!process.has_ended(Duration::ZERO));
+        process.kill_and_wait();
+        assert!(process.has_ended(Duration::ZERO));
+        child.wait().unwrap();
+        // Its number is free now; the handle is of the former one.
+        process.kill_and_wait();
+        assert!(Process::open(0).is_err());
+        assert!(Process::open(u32::MAX).is_err());
     }
 }

@@ -28,8 +28,8 @@ pub(super) enum Word {
     Copy,
     Pause,
     Continue,
-    Near,
-    Last { epoch: u32 },
+    Near { attempt: u32 },
+    Last { attempt: u32, epoch: u32 },
     Again,
     Begin,
 }
@@ -40,8 +40,8 @@ impl From<Word> for GatherOrder {
             Word::Copy => GatherOrder::Copy,
             Word::Pause => GatherOrder::Pause,
             Word::Continue => GatherOrder::Continue,
-            Word::Near => GatherOrder::Near,
-            Word::Last { epoch } => GatherOrder::Last { epoch },
+            Word::Near { attempt } => GatherOrder::Near { attempt },
+            Word::Last { attempt, epoch } => GatherOrder::Last { attempt, epoch },
             Word::Again => GatherOrder::Again,
             Word::Begin => GatherOrder::Begin,
         }
@@ -53,10 +53,35 @@ impl From<Word> for GatherOrder {
 #[serde(rename_all = "snake_case", tag = "said")]
 pub(super) enum Said {
     Progress(Progress),
-    Near(Progress),
-    Done(Progress),
+    /// Of an attempt; 0: the first copy is made.
+    Near {
+        attempt: u32,
+        progress: Progress,
+    },
+    Done {
+        attempt: u32,
+        progress: Progress,
+    },
     Serves,
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
+}
+
+impl From<GatherEvent> for Said {
+    fn from(event: GatherEvent) -> Self {
+        match event {
+            GatherEvent::Progress(gathered) => Said::Progress(gathered.into()),
+            GatherEvent::Near { attempt, gathered } => Said::Near {
+                attempt,
+                progress: gathered.into(),
+            },
+            GatherEvent::Done { attempt, gathered } => Said::Done {
+                attempt,
+                progress: gathered.into(),
+            },
+        }
+    }
 }
 
 /// How far it has come.
@@ -111,15 +136,10 @@ pub(in crate::cell) fn run(
             }
         }
     });
-    let (events, mut events_from) = mpsc::unbounded_channel();
+    let (events, mut events_from) = mpsc::unbounded_channel::<GatherEvent>();
     let teller = std::thread::spawn(move || {
         while let Some(event) = events_from.blocking_recv() {
-            let said = match event {
-                GatherEvent::Progress(gathered) => Said::Progress(gathered.into()),
-                GatherEvent::Near(gathered) => Said::Near(gathered.into()),
-                GatherEvent::Done(gathered) => Said::Done(gathered.into()),
-            };
-            say(&said);
+            say(&event.into());
         }
     });
     let gather = Gather {
@@ -157,7 +177,11 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_they_are_written() {
-        for word in [Word::Copy, Word::Last { epoch: 7 }, Word::Begin] {
+        let last = Word::Last {
+            attempt: 2,
+            epoch: 7,
+        };
+        for word in [Word::Copy, Word::Near { attempt: 2 }, last, Word::Begin] {
             let line = serde_json::to_string(&word).unwrap();
             assert_eq!(serde_json::from_str::<Word>(&line).unwrap(), word, "{line}");
         }
@@ -167,7 +191,10 @@ mod tests {
             bytes: 7,
         };
         for said in [
-            Said::Near(progress),
+            Said::Near {
+                attempt: 0,
+                progress,
+            },
             Said::Serves,
             Said::Failed {
                 why: "none".to_owned(),

@@ -108,8 +108,8 @@ struct Ground<'g> {
     mode: Mode,
     /// Of each new process.
     memory: u64,
-    /// Process and program of each backend; no process: it is dead.
-    backends: Vec<(u32, Arc<Program>)>,
+    /// What each backend runs.
+    programs: Vec<Arc<Program>>,
     /// Most that are possible.
     backends_max: u32,
 }
@@ -130,7 +130,7 @@ impl Resize {
             starter: Arc::clone(ground.starter),
             address: ground.address.to_owned(),
             memory: ground.memory,
-            old: ground.backends.clone(),
+            programs: ground.programs.clone(),
             flags: Arc::clone(&flags),
             control: told,
             teller: Teller::new(backends, events.clone()),
@@ -198,7 +198,7 @@ impl Drop for Resize {
 
 /// What cannot be done at all.
 fn check(backends: u32, ground: &Ground<'_>) -> Result<(), String> {
-    let (mode, count) = (ground.mode, ground.backends.len() as u32);
+    let (mode, count) = (ground.mode, ground.programs.len() as u32);
     let copies = mode.copy_count() as u32;
     if mode == Mode::R2 {
         return Err("an immutable cell (R=2) is not resized while it serves: stop it, and start it with another --backends and its file".into());
@@ -231,11 +231,62 @@ struct Joiner {
     child: Child,
     words: Option<ChildStdin>,
     copies: bool,
-    is_near: bool,
-    is_done: bool,
+    standing: Standing,
+}
+
+/// What is known of a new process by what it has said.
+#[derive(Debug, Default)]
+struct Standing {
+    /// The last attempt of which it has said that it is near; 0: the first copy is made.
+    near: Option<u32>,
+    /// The last one of which it has said that it has everything.
+    done: Option<u32>,
     serves: bool,
     has_ended: bool,
     progress: Progress,
+}
+
+impl Standing {
+    /// Takes what process `number` has said; nothing: it has ended. An error says why the
+    /// cell stays as it was.
+    fn hear(&mut self, number: u32, said: Option<Said>) -> Result<(), String> {
+        match said {
+            Some(Said::Progress(progress)) => self.progress = progress,
+            Some(Said::Near { attempt, progress }) => {
+                self.progress = progress;
+                self.near = Some(attempt);
+            }
+            Some(Said::Done { attempt, progress }) => {
+                self.progress = progress;
+                self.done = Some(attempt);
+            }
+            Some(Said::Serves) => self.serves = true,
+            Some(Said::Failed { why }) => {
+                self.has_ended = true;
+                return Err(format!(
+                    "the process that was to be backend {number} has failed: {why}; the cell is as it was"
+                ));
+            }
+            None => {
+                self.has_ended = true;
+                return Err(format!(
+                    "the process that was to be backend {number} has ended; its message stands in the log of `cell up`; the cell is as it was"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is near, as it was asked in this attempt.
+    fn is_near(&self, attempt: u32) -> bool {
+        self.near == Some(attempt)
+    }
+
+    /// Whether it has everything that was there when everybody froze in this attempt. What
+    /// it has copied after an older freeze lacks what was written since.
+    fn is_done(&self, attempt: u32) -> bool {
+        self.done == Some(attempt)
+    }
 }
 
 impl Joiner {
@@ -258,7 +309,8 @@ struct Work {
     starter: Arc<Starter>,
     address: String,
     memory: u64,
-    old: Vec<(u32, Arc<Program>)>,
+    /// What each backend of the cell that is runs.
+    programs: Vec<Arc<Program>>,
     flags: Arc<Flags>,
     control: watch::Receiver<Control>,
     teller: Teller,
@@ -268,19 +320,18 @@ struct Work {
 enum Attempt {
     Swapped(CellConfig),
     /// Everybody goes on; it may be tried again.
-    Late(&'static str),
+    Late(String),
 }
 
 impl Work {
     async fn run(mut self) -> Result<Vec<Newcomer>, String> {
         self.await_whole().await?;
         let config = self.load().await?;
-        if config.backends.len() != self.old.len() {
+        if config.backends.len() != self.programs.len() {
             return Err("the cell's configuration names other backends than those that run here: start it anew".into());
         }
         let resize = crate::settings::random_life();
-        let pids: Vec<u32> = self.old.iter().map(|(pid, _)| *pid).collect();
-        let givers = Givers::new(resize, &config, &pids)?;
+        let givers = Givers::new(resize, &config, &self.home).await?;
         let result = self.change(&givers, resize, &config).await;
         if result.is_err() && !self.flags.is_committed() {
             givers.abandon().await;
@@ -346,8 +397,10 @@ impl Work {
         join: &Join,
         heard: &mpsc::UnboundedSender<Heard>,
     ) -> Result<Joiner, String> {
-        let runs = self.old.get(number as usize).or(self.old.first());
-        let (_, program) = runs.ok_or("the cell has no backends")?;
+        let runs = self.programs.get(number as usize);
+        let program = runs
+            .or(self.programs.first())
+            .ok_or("the cell has no backends")?;
         let child = self
             .starter
             .start(program, Begins::Joins(number), self.memory);
@@ -382,11 +435,7 @@ impl Work {
             child,
             words,
             copies: false,
-            is_near: false,
-            is_done: false,
-            serves: false,
-            has_ended: false,
-            progress: Progress::default(),
+            standing: Standing::default(),
         })
     }
 
@@ -397,8 +446,9 @@ impl Work {
         heard: &mut mpsc::UnboundedReceiver<Heard>,
     ) -> Result<(), String> {
         let most = copiers();
-        while joiners.iter().any(|joiner| !joiner.is_near) {
-            let mut copying = joiners.iter().filter(|j| j.copies && !j.is_near).count();
+        while joiners.iter().any(|joiner| joiner.standing.near.is_none()) {
+            let copies = |joiner: &&Joiner| joiner.copies && joiner.standing.near.is_none();
+            let mut copying = joiners.iter().filter(copies).count();
             for joiner in joiners.iter_mut() {
                 if copying < most && !joiner.copies {
                     joiner.tell(Word::Copy).await?;
@@ -485,28 +535,26 @@ impl Work {
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
     ) -> Result<CellConfig, String> {
-        let mut late = "";
+        let mut late = String::new();
         for attempt in 1..=ATTEMPTS_MAX {
             for joiner in joiners.iter_mut() {
-                joiner.is_near = false;
-                joiner.tell(Word::Near).await?;
+                joiner.tell(Word::Near { attempt }).await?;
             }
-            while joiners.iter().any(|joiner| !joiner.is_near) {
+            while joiners.iter().any(|of| !of.standing.is_near(attempt)) {
                 self.hear(joiners, heard, "following").await?;
             }
             self.heed_abort()?;
             // Before anybody freezes: whoever breaks off swaps it, too.
             let base = self.load().await?;
-            if base.life != old.life || base.differs_by_resize(old) {
-                return Err("the cell was changed by somebody else".into());
-            }
+            check_base(old, &base)?;
+            givers.check(&base, &self.home).await?;
             self.flags.set_critical(true);
             let tried = self.attempt(givers, attempt, &base, joiners, heard).await;
             match tried {
                 Ok(Attempt::Swapped(config)) => return Ok(config),
                 Ok(Attempt::Late(why)) => {
-                    late = why;
                     tracing::info!(attempt, why, "the last step of the resize is tried again");
+                    late = why;
                     givers.thaw(attempt).await;
                 }
                 Err(why) => {
@@ -516,7 +564,6 @@ impl Work {
             }
             self.flags.set_critical(false);
             for joiner in joiners.iter_mut() {
-                joiner.is_done = false;
                 joiner.tell(Word::Again).await?;
             }
             tokio::time::sleep(ATTEMPT_PAUSE * attempt.min(10)).await;
@@ -540,16 +587,15 @@ impl Work {
         let by = tokio::time::Instant::now() + FROZEN_MAX - SWAP_RESERVE;
         let epoch = match givers.freeze(attempt).await? {
             Frozen::Epoch(epoch) => epoch,
-            Frozen::Disagree => return Ok(Attempt::Late("replicas are in different epochs")),
+            Frozen::Later(why) => return Ok(Attempt::Late(why)),
         };
         for joiner in joiners.iter_mut() {
-            joiner.is_done = false;
-            joiner.tell(Word::Last { epoch }).await?;
+            joiner.tell(Word::Last { attempt, epoch }).await?;
         }
-        while joiners.iter().any(|joiner| !joiner.is_done) {
+        while joiners.iter().any(|of| !of.standing.is_done(attempt)) {
             let said = tokio::time::timeout_at(by, heard.recv()).await;
             let Ok(said) = said else {
-                return Ok(Attempt::Late("the rest was not copied in time"));
+                return Ok(Attempt::Late("the rest was not copied in time".into()));
             };
             let (number, said) = said.ok_or("all new processes have gone")?;
             note(joiners, number, said)?;
@@ -568,7 +614,7 @@ impl Work {
         }
         Ok(match swapped {
             Some(config) => Attempt::Swapped(config),
-            None => Attempt::Late("the configuration was changed meanwhile"),
+            None => Attempt::Late("the configuration was changed meanwhile".into()),
         })
     }
 
@@ -583,9 +629,12 @@ impl Work {
                     Ok(()) => Ok(Some(to)),
                     // It may be that the first attempt was carried out, and that somebody
                     // has flushed since.
-                    Err(ConfigStoreError::Conflict { .. }) => registry
-                        .load()
-                        .map(|found| found.filter(|found| found.differs_by_resize(&from))),
+                    Err(ConfigStoreError::Conflict { .. }) => registry.load().map(|found| {
+                        let is_it = |found: &CellConfig| {
+                            found.life == to.life && found.backends == to.backends
+                        };
+                        found.filter(is_it)
+                    }),
                     Err(error) => Err(error),
                 }
             };
@@ -614,12 +663,12 @@ impl Work {
         let retired = begin.elapsed();
         for joiner in &mut joiners {
             // One that has died is a backend that has died.
-            joiner.has_ended |= joiner.tell(Word::Begin).await.is_err();
+            joiner.standing.has_ended |= joiner.tell(Word::Begin).await.is_err();
         }
         let by = tokio::time::Instant::now() + BEGIN_PATIENCE;
         while joiners
             .iter()
-            .any(|joiner| !joiner.serves && !joiner.has_ended)
+            .any(|of| !of.standing.serves && !of.standing.has_ended)
         {
             let Ok(Some((number, said))) = tokio::time::timeout_at(by, heard.recv()).await else {
                 break;
@@ -633,7 +682,7 @@ impl Work {
         );
         let memory = self.memory;
         let newcomer = |joiner: Joiner| {
-            if !joiner.serves {
+            if !joiner.standing.serves {
                 tracing::error!(
                     backend = joiner.number,
                     "a new backend has died before it served; it is started again, empty"
@@ -643,7 +692,7 @@ impl Work {
                 number: joiner.number,
                 program: joiner.program,
                 // One that hangs is killed with what is dropped.
-                child: joiner.serves.then_some(joiner.child),
+                child: joiner.standing.serves.then_some(joiner.child),
                 memory,
             }
         };
@@ -664,6 +713,22 @@ impl Work {
     }
 }
 
+/// Whether the cell is what it was when the resize began, but for flushes.
+fn check_base(old: &CellConfig, base: &CellConfig) -> Result<(), String> {
+    if base.life != old.life || base.backends.len() != old.backends.len() {
+        return Err("the cell was changed by somebody else".into());
+    }
+    let mut both = old.backends.iter().zip(&base.backends);
+    // What was copied is another process's than the one that is to freeze.
+    match both.find(|(before, now)| before != now) {
+        Some((before, _)) => Err(format!(
+            "another process was given the place of backend {} meanwhile; the cell is as it was",
+            before.number
+        )),
+        None => Ok(()),
+    }
+}
+
 /// How many processes copy at once: each takes a part of a processor of its own, and as
 /// much of those that it asks.
 fn copiers() -> usize {
@@ -674,32 +739,7 @@ fn copiers() -> usize {
 /// Takes what one has said.
 fn note(joiners: &mut [Joiner], number: u32, said: Option<Said>) -> Result<(), String> {
     let joiner = joiners.iter_mut().find(|joiner| joiner.number == number);
-    let Some(joiner) = joiner else { return Ok(()) };
-    match said {
-        Some(Said::Progress(progress)) => joiner.progress = progress,
-        Some(Said::Near(progress)) => {
-            joiner.progress = progress;
-            joiner.is_near = true;
-        }
-        Some(Said::Done(progress)) => {
-            joiner.progress = progress;
-            joiner.is_done = true;
-        }
-        Some(Said::Serves) => joiner.serves = true,
-        Some(Said::Failed { why }) => {
-            joiner.has_ended = true;
-            return Err(format!(
-                "the process that was to be backend {number} has failed: {why}; the cell is as it was"
-            ));
-        }
-        None => {
-            joiner.has_ended = true;
-            return Err(format!(
-                "the process that was to be backend {number} has ended; its message stands in the log of `cell up`; the cell is as it was"
-            ));
-        }
-    }
-    Ok(())
+    joiner.map_or(Ok(()), |joiner| joiner.standing.hear(number, said))
 }
 
 /// Tells whoever gave the order how far it has come. Nobody waits for them.
@@ -744,7 +784,12 @@ impl Teller {
 
     fn say(&mut self, phase: &str, joiners: &[Joiner]) {
         self.told = Instant::now();
-        let sum = |of: fn(&Progress) -> u64| joiners.iter().map(|j| of(&j.progress)).sum::<u64>();
+        let sum = |of: fn(&Progress) -> u64| {
+            joiners
+                .iter()
+                .map(|j| of(&j.standing.progress))
+                .sum::<u64>()
+        };
         let permille = sum(|progress| progress.permille) / joiners.len().max(1) as u64;
         let took = self.began.elapsed().saturating_sub(self.paused);
         let left = (phase == "copying" && permille > 0)
@@ -759,5 +804,71 @@ impl Teller {
             left_ms: left,
             ..Event::of("progress")
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_cell::{BackendConfig, RpcAddress};
+    use trefoil_layout::{KeyHasher, Version};
+
+    #[test]
+    fn who_resizes_swaps_only_the_cell_that_was_copied() {
+        let address = |name: &str| RpcAddress::Unix(format!("/cell/{name}").into());
+        let backend = |number: u32| BackendConfig {
+            number,
+            addresses: vec![address(&number.to_string())],
+            fabric_socket: None,
+        };
+        let old = CellConfig {
+            life: 7,
+            config_id: 3,
+            cell: "test".to_owned(),
+            mode: Mode::R32,
+            backends: (0..3).map(backend).collect(),
+            hash: KeyHasher::default(),
+            value_len_max: 1 << 20,
+            eviction: "lru".to_owned(),
+            flush_floor: Version::ZERO,
+            corpus: None,
+        };
+        let flushed = old.flushed(Version::new(9, 9, 9)).unwrap();
+        assert_eq!(check_base(&old, &old), Ok(()));
+        assert_eq!(check_base(&old, &flushed), Ok(()));
+        let moved = flushed.with_place(1, &[address("spare")], None).unwrap();
+        let why = check_base(&old, &moved).unwrap_err();
+        assert!(why.contains("place of backend 1"), "{why}");
+        let resized = old.resized((0..4).map(backend).collect()).unwrap();
+        let anew = CellConfig {
+            life: 8,
+            ..old.clone()
+        };
+        for other in [resized, anew] {
+            let why = check_base(&old, &other).unwrap_err();
+            assert!(why.contains("by somebody else"), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_comes_late_of_an_attempt_says_nothing_of_the_next() {
+        let progress = Progress::default();
+        let near = |attempt| Some(Said::Near { attempt, progress });
+        let done = |attempt| Some(Said::Done { attempt, progress });
+        let mut standing = Standing::default();
+        let mut hear = |said| {
+            standing.hear(3, said).unwrap();
+            (standing.is_near(2), standing.is_done(2))
+        };
+        assert_eq!(hear(near(0)), (false, false));
+        // In attempt 2, that of attempt 1 comes.
+        assert_eq!(hear(near(1)), (false, false));
+        assert_eq!(hear(done(1)), (false, false));
+        assert_eq!(hear(near(2)), (true, false));
+        assert_eq!(hear(done(2)), (true, true));
+        assert!(!standing.is_done(3));
+        let ended = standing.hear(3, None).unwrap_err();
+        assert!(ended.contains("backend 3 has ended"), "{ended}");
+        assert!(standing.has_ended);
     }
 }

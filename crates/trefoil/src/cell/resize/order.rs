@@ -77,13 +77,13 @@ fn begin(
     events: mpsc::Sender<Event>,
     ground: &maintenance::Ground<'_>,
 ) -> Result<Resize, String> {
-    let runs = |backend: &Backend| (backend.pid(), backend.program().clone());
+    let programs = ground.backends.iter().map(Backend::program);
     let of = Ground {
         starter: ground.starter,
         address: ground.address,
         mode: ground.mode,
         memory: ground.memory,
-        backends: ground.backends.iter().map(runs).collect(),
+        programs: programs.cloned().collect(),
         backends_max: BACKEND_COUNT_MAX,
     };
     Resize::begin(backends, events, &of)
