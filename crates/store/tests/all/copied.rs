@@ -113,7 +113,7 @@ fn copy_page(source: &Store, copy: &Store, from: u64) -> u64 {
         let is_known = matches!(outcome, Outcome::Superseded { .. });
         assert!(is_known || outcome == Outcome::Applied, "{outcome:?}");
     }
-    next
+    next.unwrap()
 }
 
 /// A copy of the source, while clients go on.
