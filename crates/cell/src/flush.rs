@@ -25,10 +25,7 @@ pub fn flush_floor(at_ms: u64, now_ms: u64, newest: Version) -> Version {
     } else {
         last_ns
     };
-    Version {
-        time_ns,
-        origin: u64::MAX,
-    }
+    Version::of_flush(time_ns)
 }
 
 #[cfg(test)]

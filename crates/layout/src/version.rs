@@ -54,6 +54,19 @@ impl Version {
         (self.origin & ((1 << SEQUENCE_BITS) - 1)) as u32
     }
 
+    /// The floor of a flush: above every version of its time that is ever issued.
+    pub const fn of_flush(time_ns: u64) -> Self {
+        Version {
+            time_ns,
+            origin: u64::MAX,
+        }
+    }
+
+    /// Whether this is the floor of a flush, and no mutation's version.
+    pub const fn is_flush(self) -> bool {
+        self.origin == u64::MAX
+    }
+
     /// Whether this is the version that stands for "nothing known".
     pub const fn is_zero(self) -> bool {
         self.time_ns == 0 && self.origin == 0

@@ -40,6 +40,8 @@ pub enum Mutant {
     RepairAcrossEpochs,
     /// 12: a scan installs at a new version without asking what is there.
     RenewedBlindly,
+    /// A scan stores anew what the third replica knows to be flushed.
+    FlushedRenewed,
     /// 11: a scan evicts, where an erasure has to go to the third replica.
     TombstonesIgnored,
     /// A scan evicts what may be a mutation on its way.
@@ -50,7 +52,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 19] = [
+    pub const ALL: [Mutant; 20] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -67,6 +69,7 @@ impl Mutant {
         Mutant::LoneValueSpread,
         Mutant::RepairAcrossEpochs,
         Mutant::RenewedBlindly,
+        Mutant::FlushedRenewed,
         Mutant::TombstonesIgnored,
         Mutant::YoungEvicted,
         Mutant::OneLook,

@@ -52,7 +52,8 @@ pub enum Verdict {
     Full,
     /// No two hold the same, but what one holds may be a mutation on its way.
     Young,
-    /// Two hold a value in different epochs: that is over in a moment.
+    /// Two hold a value in different epochs, or have not heard of a flush that the third
+    /// knows: that is over in a moment.
     Apart,
 }
 
@@ -99,6 +100,10 @@ fn of_pair(
     if bound < version {
         let (from, to) = (pair[0], third);
         return Verdict::Install { from, to, version };
+    }
+    // At a fresh version the value would outlive the flush.
+    if bound.is_flush() && !mutants::is(Mutant::FlushedRenewed) {
+        return Verdict::Apart;
     }
     // Nothing newer of the very key is known there, so its floor is what is above. That
     // rises with each eviction: a full replica has evicted this value, or would soon.

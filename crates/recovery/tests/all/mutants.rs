@@ -26,6 +26,7 @@ fn each_rule_of_a_verdict_is_in_the_table() {
     for mutant in [
         Mutant::LoneValueSpread,
         Mutant::RepairAcrossEpochs,
+        Mutant::FlushedRenewed,
         Mutant::TombstonesIgnored,
         Mutant::YoungEvicted,
     ] {

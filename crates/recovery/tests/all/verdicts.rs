@@ -16,7 +16,11 @@ fn version(number: &str) -> Version {
 fn state(text: &str) -> KeyState {
     let (known, epoch) = text.split_once('@').unwrap();
     let kind = known.chars().next().unwrap();
-    let bound = version(known.trim_start_matches(['-', 'x']));
+    let bound = version(known.trim_start_matches(['-', 'x', 'f']));
+    let bound = match kind {
+        'f' => Version::of_flush(bound.time_ns),
+        _ => bound,
+    };
     KeyState {
         held: kind.is_ascii_digit().then_some(bound),
         bound,

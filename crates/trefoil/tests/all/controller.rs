@@ -600,12 +600,16 @@ fn spares_and_controllers_refuse_an_old_backup() {
         .iter()
         .for_each(|hint| assert!(said.contains(hint), "{hint}: {said}"));
     stays.says(&[&["the spare waits"][..], &hints].concat());
-    // Somebody is dead, and this controller has not seen what was in force: it replaces
-    // nobody, and says why.
+    // Somebody is dead, and this controller has not seen what was in force. Who decides
+    // replaces nobody and says why, it or the spare's own.
     cell.kill(2);
     let port = free_port();
-    let mut begins = place.controller(&["--metrics", &format!("127.0.0.1:{port}")]);
-    begins.says(&[&["nothing is replaced"][..], &hints].concat());
+    let begins = place.controller(&["--metrics", &format!("127.0.0.1:{port}")]);
+    let refusal = [&["nothing is replaced"][..], &hints].concat();
+    eventually("a controller refuses", || {
+        let logs = [&begins.log, &stays.log];
+        logs.iter().any(|log| log.count(&refusal) > 0).then_some(())
+    });
     assert!(place.held("config").contains("\"config_id\": 1,"));
     drop(begins);
     let mend = [
