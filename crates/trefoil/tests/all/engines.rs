@@ -1,0 +1,588 @@
+//! Lookups by way of an engine: real processes, as two hosts would be but for the wire.
+
+use crate::support::{Cell, Hanging, PROGRAM, free_port, kill, text};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use trefoil_client::{CarrierInUse, Client, Lookup, MissReason, Mutated, Options, SetOptions};
+use trefoil_layout::limits::LAYOUT_VERSION;
+
+/// How long anything may take here.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine that ends with the test.
+struct Engine {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Engine {
+    fn start(cell: &Cell, listen: SocketAddr) -> Engine {
+        let mut child = Command::new(PROGRAM)
+            .args([
+                "engine",
+                "--cell",
+                &cell.address,
+                "--listen",
+                &listen.to_string(),
+            ])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next().expect("a ready line").unwrap();
+        let json = line
+            .strip_prefix("ready ")
+            .expect("the line begins with ready");
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(json["engine"], listen.to_string());
+        Engine {
+            child,
+            address: listen,
+        }
+    }
+
+    fn beside(cell: &Cell) -> Engine {
+        Engine::start(cell, SocketAddr::from(([127, 0, 0, 1], free_port())))
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            engine: Some(self.address),
+            deadline: Duration::from_secs(5),
+            ..Options::default()
+        }
+    }
+
+    fn client(&self, cell: &Cell) -> Client {
+        client(cell, self.options())
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// A client that reaches every backend by way of its engine.
+fn client(cell: &Cell, options: Options) -> Client {
+    let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+    let mut client = connected.client(options);
+    await_engine(&mut client);
+    client
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn up(mode: &str) -> (TempDir, Cell) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = vec!["--memory", "64MiB", "--mode", mode];
+    if mode == "R=1" {
+        args.extend(["--backends", "1"]);
+    }
+    let cell = Cell::up(dir.path(), &args);
+    (dir, cell)
+}
+
+/// Looks keys up until the client reaches all backends so.
+fn await_carriers(client: &mut Client, wanted: impl Fn(CarrierInUse) -> bool) {
+    let begin = Instant::now();
+    while !client.carriers().iter().all(|link| wanted(link.carrier)) {
+        for number in 0..20 {
+            let _ = client.get(format!("nobody's {number}").as_bytes());
+        }
+        assert!(begin.elapsed() < PATIENCE, "{:?}", client.carriers());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn await_engine(client: &mut Client) {
+    await_carriers(client, |carrier| carrier == CarrierInUse::Engine);
+}
+
+fn set(client: &mut Client, key: &str, value: &[u8]) {
+    let stored = client.set(key.as_bytes(), value, SetOptions::default());
+    assert!(
+        matches!(stored, Ok(Mutated::Stored { .. })),
+        "{key}: {stored:?}"
+    );
+}
+
+fn get(client: &mut Client, key: &str) -> Option<Vec<u8>> {
+    match client.get(key.as_bytes()).unwrap() {
+        Lookup::Hit(hit) => Some(hit.value.to_vec()),
+        Lookup::Miss(_) => None,
+    }
+}
+
+fn value(key: &str, round: u64, len: usize) -> Vec<u8> {
+    let mut value = format!("{key} {round} ").into_bytes();
+    let filler = round as u8;
+    value.resize(len.max(value.len()), filler);
+    value
+}
+
+/// Whether the value is one that was stored for this key, and whole; and of which round.
+fn round_of(key: &str, value: &[u8]) -> u64 {
+    let text = value.splitn(3, |byte| *byte == b' ').collect::<Vec<_>>();
+    assert_eq!(text[0], key.as_bytes());
+    let round: u64 = std::str::from_utf8(text[1]).unwrap().parse().unwrap();
+    assert!(
+        text[2].iter().all(|byte| *byte == round as u8),
+        "a torn value"
+    );
+    round
+}
+
+#[test]
+fn items_are_found_by_way_of_an_engine_whatever_their_length() {
+    for mode in ["R=1", "R=3.2"] {
+        let (_dir, cell) = up(mode);
+        let engine = Engine::beside(&cell);
+        let mut client = engine.client(&cell);
+        // Longer than one scan solicits, and than an engine carries: that comes by a call.
+        for len in [0, 1, 100, 5000, 100_000, 300_000, 2_000_000] {
+            let key = format!("of {len}");
+            let value = value("k", 7, len);
+            set(&mut client, &key, &value);
+            assert_eq!(
+                get(&mut client, &key).as_ref(),
+                Some(&value),
+                "{mode} {len}"
+            );
+            assert_eq!(
+                get(&mut client, &key).as_ref(),
+                Some(&value),
+                "{mode} {len}"
+            );
+        }
+        assert_eq!(get(&mut client, "absent"), None);
+        let erased = client.erase(b"of 100");
+        assert!(matches!(erased, Ok(Mutated::Stored { .. })), "{erased:?}");
+        assert_eq!(get(&mut client, "of 100"), None);
+        // One that expires does so for readers by way of an engine, too.
+        let soon = SetOptions {
+            ttl: Some(Duration::from_millis(50)),
+            ..SetOptions::default()
+        };
+        client.set(b"soon", b"over", soon).unwrap();
+        let begin = Instant::now();
+        while get(&mut client, "soon").is_some() {
+            assert!(begin.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Many at once, in any order.
+        let keys: Vec<String> = (0..500).map(|number| format!("key {number}")).collect();
+        for key in &keys {
+            set(&mut client, key, key.as_bytes());
+        }
+        let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        let mut hits = 0;
+        client.get_many(&names, |at, found| {
+            if let Ok(Lookup::Hit(hit)) = found {
+                assert_eq!(hit.value, names[at]);
+                hits += 1;
+            }
+        });
+        assert_eq!(hits, keys.len());
+        assert_eq!(cell.run(&["cell", "flush"]).status.code(), Some(0));
+        let found = client.get(b"of 5000");
+        let is_flushed = matches!(&found, Ok(Lookup::Miss(miss)) if miss.reason == MissReason::Flushed
+            || miss.reason == MissReason::Absent);
+        assert!(is_flushed, "{found:?}");
+        set(&mut client, "after", b"the flush");
+        assert_eq!(
+            get(&mut client, "after").as_deref(),
+            Some(&b"the flush"[..])
+        );
+        await_engine(&mut client);
+    }
+}
+
+#[test]
+fn a_command_reads_by_way_of_an_engine() {
+    let (_dir, cell) = up("R=3.2");
+    let mut engine = Engine::beside(&cell);
+    assert_eq!(cell.run(&["set", "name", "value"]).status.code(), Some(0));
+    let address = engine.address.to_string();
+    let found = cell.run(&["get", "name", "--engine", &address]);
+    assert_eq!(text(&found.stdout), "value", "{}", text(&found.stderr));
+    // Nobody is there: calls bring it.
+    engine.kill();
+    let found = cell.run(&["get", "name", "--engine", &address]);
+    assert_eq!(text(&found.stdout), "value", "{}", text(&found.stderr));
+}
+
+#[test]
+fn beside_writers_nothing_torn_and_nothing_old_is_read() {
+    for mode in ["R=1", "R=3.2"] {
+        let (_dir, cell) = up(mode);
+        let engine = Engine::beside(&cell);
+        let mut reader = engine.client(&cell);
+        const KEYS: usize = 8;
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
+        let rounds: Vec<_> = (0..KEYS)
+            .map(|_| std::sync::atomic::AtomicU64::new(0))
+            .collect();
+        for key in &keys {
+            set(&mut reader, key, &value(key, 0, 3000));
+        }
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+                let mut writer = connected.client(Options::default());
+                for round in 1..400 {
+                    for (key, known) in keys.iter().zip(&rounds) {
+                        let len = 2000 + round as usize % 5 * 1500;
+                        set(&mut writer, key, &value(key, round, len));
+                        known.store(round, Ordering::SeqCst);
+                    }
+                }
+                is_done.store(true, Ordering::SeqCst);
+            });
+            let mut count = 0;
+            while !is_done.load(Ordering::SeqCst) || count < 100 {
+                for (key, known) in keys.iter().zip(&rounds) {
+                    let acknowledged = known.load(Ordering::SeqCst);
+                    match reader.get(key.as_bytes()) {
+                        Ok(Lookup::Hit(hit)) => {
+                            let round = round_of(key, hit.value);
+                            assert!(round >= acknowledged, "{key}: {round} < {acknowledged}");
+                        }
+                        // While three copies differ there may be no quorum.
+                        Ok(Lookup::Miss(miss)) => {
+                            assert_eq!(miss.reason, MissReason::Inquorate);
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                count += 1;
+            }
+        });
+        let used = reader.carriers();
+        assert!(
+            used.iter().all(|link| link.carrier == CarrierInUse::Engine),
+            "{used:?}"
+        );
+    }
+}
+
+/// Reads and writes until told to stop; nothing fails, nothing is old.
+fn under_load(cell: &Cell, options: Options, during: impl FnOnce(&dyn Fn(u64))) {
+    let (is_done, count) = (AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _done = Done(&is_done);
+            let mut client = client(cell, options);
+            let mut round = 0;
+            while !is_done.load(Ordering::SeqCst) {
+                round += 1;
+                for number in 0..4 {
+                    let key = format!("loaded{number}");
+                    set(&mut client, &key, &value(&key, round, 500));
+                    for _ in 0..4 {
+                        let found = get(&mut client, &key).expect("it was stored");
+                        assert_eq!(round_of(&key, &found), round);
+                    }
+                }
+                count.store(round, Ordering::SeqCst);
+            }
+        });
+        let _done = Done(&is_done);
+        // So many rounds more.
+        let goes_on = |rounds: u64| {
+            let (begin, from) = (Instant::now(), count.load(Ordering::SeqCst));
+            while count.load(Ordering::SeqCst) < from + rounds {
+                assert!(!is_done.load(Ordering::SeqCst), "the load has ended");
+                assert!(begin.elapsed() < PATIENCE, "the load stands still");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        goes_on(5);
+        during(&goes_on);
+    });
+}
+
+#[test]
+fn an_engine_that_is_killed_costs_nobody_anything() {
+    for mode in ["R=1", "R=3.2"] {
+        let (_dir, cell) = up(mode);
+        let mut engine = Engine::beside(&cell);
+        under_load(&cell, engine.options(), |goes_on| {
+            for _ in 0..3 {
+                engine.kill();
+                goes_on(10);
+                engine = Engine::start(&cell, engine.address);
+                goes_on(10);
+            }
+        });
+        // It is used again.
+        engine.client(&cell);
+    }
+}
+
+#[test]
+fn an_engine_that_hangs_is_left_and_taken_again() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    let hanging = Hanging::new(engine.child.id());
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    await_carriers(&mut client, |carrier| carrier == CarrierInUse::Rpc);
+    drop(hanging);
+    await_engine(&mut client);
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn the_only_copy_moves_while_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--memory", "64MiB", "--mode", "R=1", "--backends", "2"];
+    let cell = Cell::up(dir.path(), &[&args[..], &["--restart", "always"]].concat());
+    let engine = Engine::beside(&cell);
+    under_load(&cell, engine.options(), |goes_on| {
+        let restarted = cell.run(&["cell", "restart"]);
+        assert!(restarted.status.success(), "{}", text(&restarted.stderr));
+        goes_on(20);
+    });
+    engine.client(&cell);
+}
+
+#[test]
+fn backends_that_move_or_die_are_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB", "--restart", "always"]);
+    let engine = Engine::beside(&cell);
+    under_load(&cell, engine.options(), |goes_on| {
+        let restarted = cell.run(&["cell", "restart"]);
+        assert!(restarted.status.success(), "{}", text(&restarted.stderr));
+        goes_on(20);
+    });
+    let mut client = engine.client(&cell);
+    set(&mut client, "before", b"the kill");
+    let pids = |cell: &Cell| -> Vec<u64> {
+        let status = cell.json(&["cell", "status", "--json"]);
+        let backends = status["backends"].as_array().unwrap();
+        backends
+            .iter()
+            .map(|of| of["pid"].as_u64().unwrap_or(0))
+            .collect()
+    };
+    let before = pids(&cell);
+    kill(before[1] as u32, "KILL");
+    let begin = Instant::now();
+    loop {
+        assert_eq!(
+            get(&mut client, "before").as_deref(),
+            Some(&b"the kill"[..])
+        );
+        let now = pids(&cell);
+        if now[1] != 0 && now[1] != before[1] {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    await_engine(&mut client);
+    assert_eq!(
+        get(&mut client, "before").as_deref(),
+        Some(&b"the kill"[..])
+    );
+}
+
+#[test]
+fn reads_are_reported_to_the_backends() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "used", b"often");
+    let begin = Instant::now();
+    loop {
+        for _ in 0..100 {
+            assert!(get(&mut client, "used").is_some());
+        }
+        client.flush_touches();
+        let status = cell.json(&["cell", "status", "--json"]);
+        let hot = cell.json(&["top", "--once", "--json"]);
+        if hot.to_string().contains("used") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{status:#} {hot:#}");
+    }
+}
+
+/// The first bytes of a session, of any version and token.
+fn hello(version: u16, token: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 8 + 288];
+    bytes[..4].copy_from_slice(&288u32.to_le_bytes());
+    (bytes[4], bytes[6]) = (1, 1);
+    bytes[8..16].copy_from_slice(b"TREFSNIC");
+    bytes[16..18].copy_from_slice(&version.to_le_bytes());
+    bytes[18] = LAYOUT_VERSION;
+    bytes[20..22].copy_from_slice(&(token.len() as u16).to_le_bytes());
+    bytes[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
+    bytes[40..40 + token.len()].copy_from_slice(token);
+    bytes
+}
+
+/// What the engine says to these bytes before it hangs up.
+fn said_to(engine: &Engine, bytes: &[u8]) -> Vec<u8> {
+    let mut socket = TcpStream::connect(engine.address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // It may have hung up already.
+    let _ = socket.write_all(bytes);
+    let mut said = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        match socket.read(&mut piece) {
+            Ok(0) | Err(_) => return said,
+            Ok(count) => said.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+#[test]
+fn strangers_learn_nothing_and_disturb_nobody() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    // Without the token, with a wrong one.
+    for token in [&b""[..], &[b'x'; 64]] {
+        let bytes = hello(1, token);
+        let said = said_to(&engine, &bytes);
+        // REFUSED, for want of the token.
+        assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
+        assert!(said.len() < bytes.len());
+    }
+    // Another version is told which this one is.
+    let said = said_to(&engine, &hello(9, b""));
+    assert_eq!(
+        (said.len(), said[4], said[8 + 8], said[8 + 11]),
+        (24, 3, 1, 1)
+    );
+    // No protocol, and a length that no frame has: nothing at all.
+    assert!(said_to(&engine, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").is_empty());
+    assert!(said_to(&engine, &[0xff; 4096]).is_empty());
+    // Those that say half a greeting are left after a while.
+    assert!(said_to(&engine, &hello(1, b"")[..100]).is_empty());
+    // Many that say nothing: the oldest make room, and whoever knows the way comes in.
+    let silent: Vec<TcpStream> = (0..600)
+        .filter_map(|_| TcpStream::connect(engine.address).ok())
+        .collect();
+    assert!(silent.len() > 300);
+    let mut late = engine.client(&cell);
+    assert_eq!(get(&mut late, "k").as_deref(), Some(&b"v"[..]));
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    let used = client.carriers();
+    assert!(
+        used.iter().all(|link| link.carrier == CarrierInUse::Engine),
+        "{used:?}"
+    );
+}
+
+/// Asks for much and takes nothing: it is given up, and disturbs nobody meanwhile.
+#[test]
+fn a_client_that_does_not_take_its_answers_is_given_up() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    let server = trefoil_cell::RpcAddress::Tcp {
+        host: engine.address.ip().to_string(),
+        port: engine.address.port(),
+    };
+    let token = trefoil_cell::credentials(&server)
+        .token()
+        .expect("it was left here");
+    let mut socket = TcpStream::connect(engine.address).unwrap();
+    socket.write_all(&hello(1, token.as_bytes())).unwrap();
+    let life = client.config().life;
+    let mut open = vec![24, 0, 0, 0, 4, 0, 1, 0];
+    open.extend([&1u64.to_le_bytes()[..], &life.to_le_bytes(), &[0; 8]].concat());
+    socket.write_all(&open).unwrap();
+    let mut said = [0; 48 + 80];
+    socket.read_exact(&mut said).unwrap();
+    assert_eq!((said[4], said[48 + 4], said[48 + 8 + 8]), (2, 5, 0));
+    let handle = &said[48 + 8 + 12..48 + 8 + 16];
+    // 60 reads of 8 KiB of the control region.
+    let mut asks = vec![0x40, 0x0b, 0, 0, 6, 0, 60, 0];
+    for id in 0..60u64 {
+        let mut ask = [0; 48];
+        ask[..8].copy_from_slice(&id.to_le_bytes());
+        ask[8..12].copy_from_slice(handle);
+        ask[12] = 2;
+        ask[20..24].copy_from_slice(&8192u32.to_le_bytes());
+        asks.extend(ask);
+    }
+    socket.set_nonblocking(true).unwrap();
+    let (begin, mut refusals) = (Instant::now(), 0);
+    let mut at = 0;
+    loop {
+        match socket.write(&asks[at..]) {
+            Ok(count) => at = (at + count) % asks.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                refusals += 1;
+                assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // It has hung up.
+            Err(_) => break,
+        }
+        assert!(begin.elapsed() < PATIENCE, "it is kept");
+    }
+    assert!(refusals > 0, "everything was taken");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", engine.child.id())).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib < 200 << 10, "{peak_kib} KiB");
+}
+
+#[test]
+fn an_engine_does_not_leave_the_host_unasked() {
+    let (_dir, cell) = up("R=1");
+    let refused = cell.run(&["engine", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("--token-file"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let refused = cell.run(&["engine", "--listen", "0.0.0.0:0", "--plaintext"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn a_miss_by_way_of_an_engine_can_be_filled() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    let ticket = match client.get(b"filled") {
+        Ok(Lookup::Miss(miss)) => miss.fill,
+        other => panic!("{other:?}"),
+    };
+    let filled = client.fill(ticket, b"filled", b"from below", SetOptions::default());
+    assert!(filled.is_ok(), "{filled:?}");
+    assert_eq!(
+        get(&mut client, "filled").as_deref(),
+        Some(&b"from below"[..])
+    );
+}
