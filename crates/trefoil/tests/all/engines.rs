@@ -1,6 +1,7 @@
 //! Lookups by way of an engine: real processes, as two hosts would be but for the wire.
 
 use crate::support::{Cell, Hanging, PROGRAM, free_port, kill, text};
+use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -29,7 +30,9 @@ impl Engine {
                 "--listen",
                 &listen.to_string(),
             ])
+            .env("RUST_LOG", "info")
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -59,6 +62,21 @@ impl Engine {
 
     fn client(&self, cell: &Cell) -> Client {
         client(cell, self.options())
+    }
+
+    /// Ends it in peace; what it has counted.
+    fn stop(mut self) -> HashMap<String, u64> {
+        kill(self.child.id(), "TERM");
+        let mut log = String::new();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{log}");
+        let count = |line: &str| {
+            let (rest, count) = line.rsplit_once(' ')?;
+            let (_, name) = rest.rsplit_once(' ')?;
+            Some((name.to_owned(), count.parse().ok()?))
+        };
+        log.lines().filter_map(count).collect()
     }
 
     fn kill(&mut self) {
@@ -219,6 +237,38 @@ fn a_command_reads_by_way_of_an_engine() {
     engine.kill();
     let found = cell.run(&["get", "name", "--engine", &address]);
     assert_eq!(text(&found.stdout), "value", "{}", text(&found.stderr));
+}
+
+#[test]
+fn an_engine_counts_what_it_does_and_backends_do_nothing() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    const GETS: u64 = 1000;
+    for _ in 0..GETS {
+        assert!(get(&mut client, "k").is_some());
+    }
+    client.flush_touches();
+    let counters = client.counters();
+    assert_eq!(counters.hits, GETS);
+    drop(client);
+    let counts = engine.stop();
+    // Two replicas each, and some looks before.
+    assert!(counts["scans"] >= 2 * GETS, "{counts:?}");
+    assert!(counts["bytes_in"] >= 48 * counts["scans"], "{counts:?}");
+    assert!(counts["bytes_out"] >= 80 * counts["scans"], "{counts:?}");
+    // A hit is reported to all three.
+    assert_eq!(counts["touches"], 3 * GETS, "{counts:?}");
+    assert_eq!(
+        (counts["malformed"], counts["refused"], counts["stuck"]),
+        (0, 0, 0)
+    );
+    assert_eq!(
+        (counts["mapped_total"], counts["sessions_open"]),
+        (3, 0),
+        "{counts:?}"
+    );
 }
 
 #[test]
