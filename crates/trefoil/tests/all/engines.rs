@@ -9,7 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use trefoil_client::{CarrierInUse, Client, Lookup, MissReason, Mutated, Options, SetOptions};
+use trefoil_client_core::vote::{IndexVote, index_vote};
+use trefoil_layout::bucket::BUCKET_LEN;
+use trefoil_layout::control::{self, CONTROL_LEN};
+use trefoil_layout::data::DataEntry;
 use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_softnic_core::wire::Region;
+use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, ReadRange, Unanswered};
 
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -550,6 +556,189 @@ fn strangers_learn_nothing_and_disturb_nobody() {
     await_engine(&mut client);
 }
 
+/// One session by hand.
+struct Session {
+    socket: TcpStream,
+    initiator: Initiator,
+    handle: u32,
+    sub_count: usize,
+    input: Vec<u8>,
+}
+
+impl Session {
+    fn open(engine: &Engine, life: u64) -> Session {
+        let token = token_of(engine);
+        let options = InitiatorOptions {
+            token: token.as_bytes(),
+            ..InitiatorOptions::default()
+        };
+        let mut session = Session {
+            socket: TcpStream::connect(engine.address).unwrap(),
+            initiator: Initiator::new(options),
+            handle: 0,
+            sub_count: 0,
+            input: Vec::new(),
+        };
+        session.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        session.initiator.open(1, 0, life, 0);
+        let opened = session.await_event(|event| match event {
+            Event::Opened { result, .. } => result.unwrap(),
+            other => panic!("{other:?}"),
+        });
+        (session.handle, session.sub_count) = (opened.handle, opened.sub_count.into());
+        session
+    }
+
+    fn await_event<T>(&mut self, take: impl Fn(Event<'_>) -> T) -> T {
+        loop {
+            self.initiator.flush();
+            self.socket.write_all(self.initiator.output()).unwrap();
+            self.initiator.sent(self.initiator.output().len());
+            let mut found = None;
+            let done = self
+                .initiator
+                .handle(&self.input, 0, |event| found = Some(take(event)));
+            self.input.drain(..done.unwrap());
+            if let Some(found) = found {
+                return found;
+            }
+            let mut piece = [0; 4096];
+            let count = self.socket.read(&mut piece).unwrap();
+            assert!(count > 0, "the engine has hung up");
+            self.input.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    /// The bytes, as words.
+    fn read(&mut self, range: ReadRange) -> Result<Vec<u64>, Unanswered> {
+        assert!(self.initiator.read(2, self.handle, &range, 0));
+        self.await_event(|event| match event {
+            Event::Read { data, .. } => {
+                let words = data.chunks_exact(8);
+                Ok(words
+                    .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+                    .collect())
+            }
+            Event::Unanswered { why, .. } => Err(why),
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+fn token_of(engine: &Engine) -> std::sync::Arc<str> {
+    let server = trefoil_cell::RpcAddress::Tcp {
+        host: engine.address.ip().to_string(),
+        port: engine.address.port(),
+    };
+    trefoil_cell::credentials(&server)
+        .token()
+        .expect("it was left here")
+}
+
+/// What a client does that reads the memory itself: windows, bucket, data.
+#[test]
+fn an_item_is_found_by_reads_alone() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "by hand", b"found");
+    let (hash, life) = (client.config().hash.hash(b"by hand"), client.config().life);
+    let mut session = Session::open(&engine, life);
+    let control = ReadRange {
+        region: Region::Control,
+        partition: 0,
+        window_id: 0,
+        offset: 0,
+        len: CONTROL_LEN as u32,
+    };
+    let words = session.read(control).unwrap();
+    let partition = hash.partition(0, session.sub_count);
+    let window = control::index_window(&words[..], partition).unwrap();
+    let home = hash.bucket(window.bucket_count);
+    let bucket = ReadRange {
+        region: Region::Index,
+        partition: partition as u16,
+        window_id: window.window_id,
+        offset: window.offset + home * BUCKET_LEN as u64,
+        len: 4 * BUCKET_LEN as u32,
+    };
+    let buckets = session.read(bucket).unwrap();
+    let config_id = control::config_id(&words[..]);
+    let vote = index_vote(hash, config_id, window.bucket_count, |number| {
+        &buckets[(number - home) as usize * BUCKET_LEN / 8..][..BUCKET_LEN / 8]
+    });
+    let IndexVote::Present { entry, .. } = vote else {
+        panic!("{vote:?}");
+    };
+    let data = ReadRange {
+        region: Region::Data,
+        partition: 0,
+        window_id: 0,
+        offset: entry.pointer.offset(),
+        len: entry.pointer.len() as u32,
+    };
+    let data_words = session.read(data).unwrap();
+    let bytes: Vec<u8> = data_words
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    let found = DataEntry::validate(&bytes, hash.tag, entry.version, b"by hand").unwrap();
+    assert_eq!(found.value, b"found");
+    // Nothing but what is advertised.
+    let data_window = control::data_window(&words[..]);
+    let index_end = window.offset + control::IndexWindow::bytes(window.bucket_count);
+    for beyond in [
+        ReadRange {
+            offset: CONTROL_LEN as u64 - 8,
+            len: 16,
+            ..control
+        },
+        ReadRange {
+            offset: u64::MAX & !7,
+            ..control
+        },
+        ReadRange {
+            window_id: window.window_id + 2,
+            ..bucket
+        },
+        ReadRange {
+            partition: u16::MAX,
+            ..bucket
+        },
+        ReadRange {
+            offset: bucket.offset + 8,
+            ..bucket
+        },
+        ReadRange {
+            offset: index_end - BUCKET_LEN as u64,
+            ..bucket
+        },
+        ReadRange {
+            offset: u64::MAX & !7,
+            ..bucket
+        },
+        ReadRange {
+            offset: data_window - 8,
+            len: 16,
+            ..data
+        },
+        ReadRange {
+            offset: u64::MAX & !7,
+            ..data
+        },
+    ] {
+        assert_eq!(
+            session.read(beyond),
+            Err(Unanswered::OutOfWindow),
+            "{beyond:?}"
+        );
+    }
+    assert_eq!(
+        session.read(control).map(|words| words.len()),
+        Ok(CONTROL_LEN / 8)
+    );
+}
+
 /// Asks for much and takes nothing: it is given up, and disturbs nobody meanwhile.
 #[test]
 fn a_client_that_does_not_take_its_answers_is_given_up() {
@@ -557,13 +746,7 @@ fn a_client_that_does_not_take_its_answers_is_given_up() {
     let engine = Engine::beside(&cell);
     let mut client = engine.client(&cell);
     set(&mut client, "k", b"v");
-    let server = trefoil_cell::RpcAddress::Tcp {
-        host: engine.address.ip().to_string(),
-        port: engine.address.port(),
-    };
-    let token = trefoil_cell::credentials(&server)
-        .token()
-        .expect("it was left here");
+    let token = token_of(&engine);
     let mut socket = TcpStream::connect(engine.address).unwrap();
     socket.write_all(&hello(1, token.as_bytes())).unwrap();
     let life = client.config().life;
