@@ -418,6 +418,7 @@ impl<H: Host> Driver<H> {
         self.links[number].is_without_near(why, now, &mut self.host);
         self.view_count += 1;
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
+        self.drop_blocked(number, Way::Near);
     }
 
     /// Whether nothing was heard for so long that calls under way would have been

@@ -237,6 +237,10 @@ impl Port for SimPort {
         }
     }
 
+    fn is_indirect(&self) -> bool {
+        self.has_scans()
+    }
+
     fn has_scans(&self) -> bool {
         matches!(self, SimPort::Near(near) if near.engine.is_some())
     }
