@@ -329,6 +329,51 @@ fn beside_writers_nothing_torn_and_nothing_old_is_read() {
     }
 }
 
+/// One copy decides, and whoever has read the new corpus never reads the old one again.
+#[test]
+fn an_immutable_corpus_changes_at_once_for_readers_by_way_of_an_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = |version: &str| {
+        let path = dir.path().join(format!("{version}.csv"));
+        let lines: String = (0..500).map(|n| format!("k{n},{version}\n")).collect();
+        std::fs::write(&path, format!("key,value\n{lines}")).unwrap();
+        path.display().to_string()
+    };
+    let (old, new) = (corpus("old"), corpus("new"));
+    let args = [
+        "--mode",
+        "R=2",
+        "--backends",
+        "2",
+        "--memory",
+        "128MiB",
+        "--load",
+        &old,
+    ];
+    let cell = Cell::up(&dir.path().join("cell"), &args);
+    let engine = Engine::beside(&cell);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = engine.client(&cell);
+            let (begin, mut has_seen_new) = (Instant::now(), false);
+            while !has_seen_new || !is_done.load(Ordering::SeqCst) {
+                for number in 0..500 {
+                    let found = get(&mut client, &format!("k{number}")).expect("in both");
+                    match &found[..] {
+                        b"new" => has_seen_new = true,
+                        old => assert!(!has_seen_new && old == b"old", "k{number}"),
+                    }
+                }
+                assert!(begin.elapsed() < PATIENCE);
+            }
+        });
+        let reload = cell.run(&["cell", "reload", "--load", &new]);
+        is_done.store(true, Ordering::SeqCst);
+        assert!(reload.status.success(), "{}", text(&reload.stderr));
+    });
+}
+
 /// What was stored, and must be found. While a replica is away and the third copy is on
 /// its way to another one there may be no quorum.
 fn stored(client: &mut Client, key: &str) -> Vec<u8> {
