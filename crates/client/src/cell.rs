@@ -123,6 +123,16 @@ impl Cell {
         self.inner.config()
     }
 
+    /// The configuration as the cell says now, which this process knows from now on.
+    pub fn learn(&self) -> Result<Arc<CellConfig>, ConnectError> {
+        self.inner.reload_config()
+    }
+
+    /// Whose shared memory is believed to be the cell's.
+    pub fn servers(&self) -> &UserPolicy {
+        &self.inner.servers
+    }
+
     /// The address that this cell was found at.
     pub fn address(&self) -> &str {
         &self.inner.address

@@ -49,7 +49,7 @@ impl Client {
 
     /// The same without waiting for anybody: the connections are being made.
     pub(crate) fn begin(shared: Arc<Shared>, options: Options, number: usize) -> Self {
-        let host = ClientHost::new(Arc::clone(&shared), options.clock_offset_ms);
+        let host = ClientHost::new(Arc::clone(&shared), &options);
         // Before the topology: what changes in between is taken twice.
         let seen_changes = shared.changes();
         let topology = shared.topology();

@@ -8,21 +8,26 @@ use crate::pulse;
 use crate::rpc::{Bell, Rpc, RpcPort};
 use crate::time;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
-use trefoil_driver::{Clock, Event, Host, NotConnected, SUCCESSOR_NS, Topology};
+use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, Topology};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
 use trefoil_layout::KeyHash;
 use trefoil_rpc::v1;
+use trefoil_softnic::{EngineAddress, EnginePort};
 
 /// Patience with an empty call to a backend that was silent.
 const PING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How often it is looked whether a backend's successor has come.
 const SUCCESSOR_PAUSE: Duration = Duration::from_millis(1);
+
+/// Patience with the greeting of an engine.
+const ENGINE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Patience with the greeting of one that was silent a moment ago.
 const HUSHED_PATIENCE: Duration = Duration::from_millis(100);
@@ -52,6 +57,8 @@ pub(crate) struct ClientHost {
     mailbox: Arc<Mailbox>,
     bell: Arc<Bell>,
     clock_offset_ns: i64,
+    /// Where an engine listens, if one is to be used.
+    engine: Option<SocketAddr>,
     /// Backends that were connected to before: where only calls reach one, the next
     /// time is because it was silent.
     knocked: HashSet<u32>,
@@ -64,13 +71,14 @@ pub(crate) struct ClientHost {
 }
 
 impl ClientHost {
-    pub(crate) fn new(shared: Arc<Shared>, clock_offset_ms: i64) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, options: &Options) -> Self {
         pulse::begin();
         ClientHost {
             shared,
             mailbox: Arc::default(),
             bell: Arc::new(Bell::new()),
-            clock_offset_ns: clock_offset_ms.saturating_mul(1_000_000),
+            clock_offset_ns: options.clock_offset_ms.saturating_mul(1_000_000),
+            engine: options.engine,
             knocked: HashSet::new(),
             seen: HashMap::new(),
             signals: None,
@@ -105,6 +113,78 @@ impl ClientHost {
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.bell.descriptor()
+    }
+}
+
+impl ClientHost {
+    /// By way of an engine. One that is away, or does not read this backend, says nothing
+    /// of the backend: that is asked by a call.
+    fn connect_engine(
+        &self,
+        topology: &Arc<Topology>,
+        backend: u32,
+        engine: SocketAddr,
+        is_first: bool,
+    ) {
+        let (mailbox, bell) = (Arc::clone(&self.mailbox), Arc::clone(&self.bell));
+        let (rpc, reaches) = (
+            Arc::clone(&self.shared.rpc),
+            Arc::clone(&self.shared.reaches),
+        );
+        let thread_topology = Arc::clone(topology);
+        let connect = move || {
+            let life = thread_topology.id().life;
+            let address = engine_address(engine);
+            let port = EnginePort::connect(&address, backend, life, ENGINE_PATIENCE);
+            let result = port.map(|port| ClientPort::Engine(Box::new(port)));
+            let result = result.map_err(|error| match is_first {
+                true => Ok(error),
+                // A backend that does not run is not called, either.
+                false => ask(&rpc, &thread_topology, backend).map(|()| {
+                    reaches.answered(backend);
+                    error
+                }),
+            });
+            let result = result.map_err(|error| match error {
+                Ok(error) => NotConnected {
+                    why: error.to_string(),
+                    is_down: false,
+                    is_final: false,
+                },
+                Err(why) => NotConnected::down(&format!("the backend does not answer: {why}")),
+            });
+            let event = Event::Connected {
+                backend,
+                topology: thread_topology,
+                result,
+            };
+            mailbox.put(event, &bell);
+        };
+        let spawned = std::thread::Builder::new()
+            .name("trefoil-connect".to_owned())
+            .spawn(connect);
+        if let Err(error) = spawned {
+            let why = format!("no thread to connect with: {error}");
+            let event = Event::Connected {
+                backend,
+                topology: Arc::clone(topology),
+                result: Err(NotConnected::down(&why)),
+            };
+            self.mailbox.put(event, &self.bell);
+        }
+    }
+}
+
+/// An engine, and the token that this user has for it.
+fn engine_address(address: SocketAddr) -> EngineAddress {
+    let server = RpcAddress::Tcp {
+        host: address.ip().to_string(),
+        port: address.port(),
+    };
+    let token = trefoil_cell::credentials(&server).token();
+    EngineAddress {
+        address,
+        token: token.map_or_else(|| Arc::from([]), |token| token.as_bytes().into()),
     }
 }
 
@@ -160,6 +240,9 @@ impl Host for ClientHost {
             );
         };
         let is_first = self.knocked.insert(backend);
+        if let Some(engine) = self.engine {
+            return self.connect_engine(topology, backend, engine, is_first);
+        }
         let socket = config.fabric_socket.clone();
         if socket.is_none() && is_first {
             return put(Arc::clone(topology), Err(no_shared_memory()));

@@ -1,24 +1,26 @@
-//! The carriers of this release as one type of port: shared memory in place, calls
-//! beside it.
+//! The carriers of this release as one type of port: shared memory in place, an engine
+//! where that is chosen, calls beside it.
 
 use crate::rpc::RpcPort;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
-use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{
     Closed, Completion, OutOfWindow, Port, Progress, Refreshed, SendError, Token,
 };
 use trefoil_fabric::shm::Connection;
+use trefoil_fabric::{Agreement, RegionView};
 use trefoil_layout::message::Request;
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
+use trefoil_softnic::EnginePort;
 
 /// See the module.
 #[expect(clippy::large_enum_variant, reason = "the usual one is found in place")]
 pub(crate) enum ClientPort {
     Shm(Connection),
+    Engine(Box<EnginePort>),
     Rpc(Box<RpcPort>),
 }
 
@@ -26,6 +28,7 @@ macro_rules! each {
     ($port:expr, $each:ident => $body:expr) => {
         match $port {
             ClientPort::Shm($each) => $body,
+            ClientPort::Engine($each) => $body,
             ClientPort::Rpc($each) => $body,
         }
     };
@@ -36,8 +39,33 @@ impl Port for ClientPort {
     fn view(&self) -> Option<&Arc<RegionView>> {
         match self {
             ClientPort::Shm(connection) => Some(connection.view()),
+            ClientPort::Engine(_) | ClientPort::Rpc(_) => None,
+        }
+    }
+
+    fn agreement(&self) -> Option<&Agreement> {
+        match self {
+            ClientPort::Shm(connection) => Some(connection.agreement()),
+            ClientPort::Engine(port) => port.agreement(),
             ClientPort::Rpc(_) => None,
         }
+    }
+
+    fn config_id(&self) -> Option<u32> {
+        match self {
+            ClientPort::Shm(connection) => Some(connection.config_id()),
+            ClientPort::Engine(port) => port.config_id(),
+            ClientPort::Rpc(_) => None,
+        }
+    }
+
+    fn is_indirect(&self) -> bool {
+        matches!(self, ClientPort::Engine(_))
+    }
+
+    #[inline(always)]
+    fn has_scans(&self) -> bool {
+        matches!(self, ClientPort::Engine(_))
     }
 
     #[inline(always)]
@@ -48,6 +76,7 @@ impl Port for ClientPort {
     fn refresh(&mut self) -> Refreshed {
         match self {
             ClientPort::Shm(connection) => connection.refresh(),
+            ClientPort::Engine(port) => port.refresh(),
             ClientPort::Rpc(_) => Refreshed::Unchanged,
         }
     }
@@ -67,6 +96,10 @@ impl Port for ClientPort {
         each!(self, port => port.submit_data(token, pointer, into))
     }
 
+    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
+        each!(self, port => port.submit_scan(token, place, hash))
+    }
+
     #[inline]
     fn send(
         &mut self,
@@ -79,6 +112,10 @@ impl Port for ClientPort {
 
     fn touch(&mut self, partition: usize, batch: TouchBatch<'_>) {
         each!(self, port => port.touch(partition, batch));
+    }
+
+    fn touch_key(&mut self, place: usize, hash: KeyHash) {
+        each!(self, port => port.touch_key(place, hash));
     }
 
     fn flush_touches(&mut self) {
@@ -101,6 +138,7 @@ impl Port for ClientPort {
     fn poll(&mut self, on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
         match self {
             ClientPort::Shm(connection) => Port::poll(connection, on),
+            ClientPort::Engine(port) => port.poll(on),
             ClientPort::Rpc(port) => port.poll(on),
         }
     }

@@ -197,7 +197,7 @@ impl<H: Host> Driver<H> {
     pub(crate) fn make_links(&mut self) {
         let count = self.topology.config().backends.len() as u32;
         self.links = (0..count)
-            .map(|number| Link::new(number, self.options.touch_sample))
+            .map(|number| Link::new(number, &self.options))
             .collect();
         self.view_count += 1;
     }

@@ -3,7 +3,7 @@
 
 use crate::host::{Host, NotConnected, SUCCESSOR_NS};
 use crate::inline::COARSE_LAG_NS;
-use crate::options::Carrier;
+use crate::options::{Carrier, Options};
 use crate::room::{Room, Waiter, Way};
 use crate::topology::Topology;
 use std::sync::Arc;
@@ -22,6 +22,9 @@ const RETRY_NS_MAX: u64 = 1_000_000_000;
 /// descriptors or memory, another user, a backend that is starting.
 const NEAR_RETRY_NS_MIN: u64 = 200_000_000;
 const NEAR_RETRY_NS_MAX: u64 = 30_000_000_000;
+/// The longest such pause where an engine is the best carrier: it may be started anew at
+/// any time.
+const ENGINE_RETRY_NS_MAX: u64 = 1_000_000_000;
 /// Patience with a greeting where an operation waits for it. A backend that lives
 /// answers within a millisecond, on a starved machine within some hundreds.
 const GREETING_NS: u64 = 1_000_000_000;
@@ -50,6 +53,8 @@ pub enum CarrierInUse {
     Shared,
     /// One-sided reads; the rest by RPC.
     SharedReads,
+    /// Lookups by an engine on the backend's host; the rest by RPC.
+    Engine,
     /// Everything by RPC.
     Rpc,
     /// Nothing reaches it at present.
@@ -62,6 +67,7 @@ impl CarrierInUse {
         match self {
             CarrierInUse::Shared => "shared",
             CarrierInUse::SharedReads => "shared-reads",
+            CarrierInUse::Engine => "engine",
             CarrierInUse::Rpc => "rpc",
             CarrierInUse::Down => "down",
         }
@@ -97,6 +103,7 @@ pub struct Link<P> {
     connecting_since_ns: Option<u64>,
     pause_ns: u64,
     near_pause_ns: u64,
+    near_pause_ns_max: u64,
     /// When message rings are asked for again, if the best carrier has none.
     rings_at_ns: u64,
     why: Option<Arc<str>>,
@@ -104,6 +111,8 @@ pub struct Link<P> {
     pub(crate) bytes: WordBuffer,
     touches: Box<[TouchBuffer]>,
     touch_sample: u32,
+    /// Touches of keys, those included that are left out.
+    touch_count: u32,
     /// Operations' answers that the near port, the far port owe.
     pub(crate) near_owes: u32,
     pub(crate) far_owes: u32,
@@ -126,7 +135,7 @@ pub struct Link<P> {
 }
 
 impl<P: Port> Link<P> {
-    pub(crate) fn new(number: u32, touch_sample: u32) -> Self {
+    pub(crate) fn new(number: u32, options: &Options) -> Self {
         Link {
             number,
             near: None,
@@ -135,11 +144,16 @@ impl<P: Port> Link<P> {
             connecting_since_ns: None,
             pause_ns: RETRY_NS_MIN,
             near_pause_ns: NEAR_RETRY_NS_MIN,
+            near_pause_ns_max: match options.engine {
+                Some(_) => ENGINE_RETRY_NS_MAX,
+                None => NEAR_RETRY_NS_MAX,
+            },
             rings_at_ns: u64::MAX,
             why: None,
             bytes: WordBuffer::default(),
             touches: Box::default(),
-            touch_sample,
+            touch_sample: options.touch_sample,
+            touch_count: 0,
             near_owes: 0,
             far_owes: 0,
             heard_ns: 0,
@@ -292,7 +306,7 @@ impl<P: Port> Link<P> {
 
     fn next_near_pause(&mut self) -> u64 {
         let pause_ns = self.near_pause_ns;
-        self.near_pause_ns = (pause_ns * 2).min(NEAR_RETRY_NS_MAX);
+        self.near_pause_ns = (pause_ns * 2).min(self.near_pause_ns_max);
         pause_ns
     }
 
@@ -307,11 +321,12 @@ impl<P: Port> Link<P> {
         self.is_greeted = false;
         host.reached(self.number);
         self.pause_ns = RETRY_NS_MIN;
-        let has_messages = port.has_messages();
+        // An engine carries no messages, and never will.
+        let is_best = port.has_messages() || port.is_indirect();
         self.near = Some(port);
         self.state = State::Near;
         self.was_lapsed = false;
-        if has_messages {
+        if is_best {
             self.near_pause_ns = NEAR_RETRY_NS_MIN;
             self.rings_at_ns = u64::MAX;
             self.why = None;
@@ -352,6 +367,23 @@ impl<P: Port> Link<P> {
             },
         };
         self.explain(&error.why, host);
+    }
+
+    /// The best carrier is gone, and calls go on: it is tried again in a moment, and
+    /// then ever more seldom.
+    #[cold]
+    pub(crate) fn is_without_near(
+        &mut self,
+        why: &str,
+        now_ns: u64,
+        host: &mut impl Host<Port = P>,
+    ) {
+        self.near = None;
+        self.near_owes = 0;
+        self.state = State::Far {
+            retry_at_ns: now_ns + RETRY_NS_MIN,
+        };
+        self.explain(why, host);
     }
 
     /// Notes that the backend does not answer. What it owes is lost: the driver
@@ -498,6 +530,7 @@ impl<P: Port> Link<P> {
     pub fn status(&self) -> LinkStatus {
         let carrier = match (&self.state, &self.near) {
             (State::Near, Some(near)) if near.has_messages() => CarrierInUse::Shared,
+            (State::Near, Some(near)) if near.view().is_none() => CarrierInUse::Engine,
             (State::Near, _) => CarrierInUse::SharedReads,
             (State::Far { .. }, _) => CarrierInUse::Rpc,
             (State::Down { .. }, _) => CarrierInUse::Down,
@@ -574,6 +607,19 @@ impl<P: Port> Link<P> {
         }
     }
 
+    /// The same where an engine reads: this side knows no windows. `false` if none does.
+    #[inline]
+    pub(crate) fn touch_key(&mut self, place: usize, hash: KeyHash) -> bool {
+        let Some(near) = self.near.as_mut().filter(|near| near.has_scans()) else {
+            return false;
+        };
+        self.touch_count = self.touch_count.wrapping_add(1);
+        if self.touch_count.is_multiple_of(self.touch_sample.max(1)) {
+            near.touch_key(place, hash);
+        }
+        true
+    }
+
     /// Before a mutation goes to this partition: touches that should not wait any
     /// longer.
     #[inline]
@@ -592,6 +638,9 @@ impl<P: Port> Link<P> {
             if let Some(batch) = touches.flush() {
                 report(&mut self.near, &mut self.far, partition, batch);
             }
+        }
+        if let Some(near) = &mut self.near {
+            near.flush_touches();
         }
         if let Some(far) = &mut self.far {
             far.flush_touches();

@@ -1,5 +1,6 @@
 //! How a client behaves; the defaults suit a cache on the same host.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What carries lookups and mutations.
@@ -23,6 +24,10 @@ pub struct Options {
     pub retries_max: u16,
     /// What carries operations.
     pub carrier: Carrier,
+    /// Where an engine (`trefoil engine`) listens that reads the cell's backends on its
+    /// host: lookups go by it instead of shared memory. What it does not read, or while
+    /// it is away, goes by RPC.
+    pub engine: Option<SocketAddr>,
     /// One touch in this many is reported to the backends (1: every one).
     pub touch_sample: u32,
     /// The replica (place in the cohort) that is asked first; `None` rotates
@@ -44,6 +49,7 @@ impl Default for Options {
             deadline: Duration::from_secs(1),
             retries_max: trefoil_client_core::retry::RETRIES_MAX_DEFAULT,
             carrier: Carrier::Auto,
+            engine: None,
             touch_sample: 1,
             preferred: None,
             waiting_len_max: 16 << 20,

@@ -233,7 +233,12 @@ impl Op {
                     get.handle_out_of_window(replica);
                 }
             }
-            Completion::Scan(_, vote, bytes) => {
+            Completion::Scan(_, vote, bytes, flush_floor) => {
+                // What was flushed before the scan began is known.
+                let check = DataCheck {
+                    flush_floor: check.flush_floor.max(flush_floor),
+                    ..check
+                };
                 if let Some(get) = lookup {
                     keep(&mut self.buffers[replica], bytes);
                     get.handle_scan(replica, vote, bytes, &check);

@@ -165,21 +165,7 @@ impl<H: Host> Driver<H> {
         match step {
             GetStep::ReadIndex { replica } => self.read_index(at, op, replica, now),
             GetStep::ReadData { replica, pointer } => self.read_data(at, op, replica, pointer, now),
-            GetStep::Scan { replica } => {
-                let token = self.slab.token(at);
-                let hash = op.hash;
-                let progress = self
-                    .link_of(op, replica)
-                    .and_then(|link| link.near.as_mut())
-                    .map_or(Progress::Refused, |near| {
-                        near.submit_scan(token, replica, hash)
-                    });
-                match progress {
-                    Progress::Pending => self.owe_near(op, replica, token, now),
-                    Progress::Done(()) | Progress::Refused => self.fail(op, replica),
-                }
-                Flow::Again
-            }
+            GetStep::Scan { replica } => self.scan(at, op, replica, now),
             GetStep::Ask { replica, by_rpc } => {
                 self.send(at, op, replica, Message::Lookup, by_rpc, now);
                 Flow::Again
@@ -261,6 +247,36 @@ impl<H: Host> Driver<H> {
         if let Some(link) = self.link_of(op, replica) {
             link.owes_near(now);
         }
+    }
+
+    fn scan(&mut self, at: u32, op: &mut Op, replica: usize, now: u64) -> Flow {
+        let token = self.slab.token(at);
+        let (hash, id) = (op.hash, self.topology.id());
+        let is_immutable = self.topology.mode() == Mode::R2Immutable;
+        let near = self
+            .link_of(op, replica)
+            .and_then(|link| link.near.as_mut());
+        let Some(near) = near else {
+            self.fail(op, replica);
+            return Flow::Again;
+        };
+        // Of an immutable corpus one copy decides: see `read_index`.
+        if is_immutable
+            && let Some(found) = near.config_id()
+            && found != id.config_id
+        {
+            if let Some(get) = op.lookup() {
+                get.handle_index(replica, IndexVote::ConfigChanged { found });
+            }
+            return Flow::Again;
+        }
+        // What is too long for a scan is asked for by a call.
+        op.messages[replica] = Message::Lookup;
+        match near.submit_scan(token, replica, hash) {
+            Progress::Pending => self.owe_near(op, replica, token, now),
+            Progress::Done(()) | Progress::Refused => self.fail(op, replica),
+        }
+        Flow::Again
     }
 
     fn read_index(&mut self, at: u32, op: &mut Op, replica: usize, now: u64) -> Flow {

@@ -381,6 +381,9 @@ impl<H: Host> Driver<H> {
     #[cold]
     pub(crate) fn lose(&mut self, number: usize, why: &str) {
         let now = self.host.monotonic_ns();
+        if self.is_indirect(number) {
+            return self.lose_indirect(number, why, now);
+        }
         let link = &mut self.links[number];
         let has_moved = link.view().is_some_and(|view| view.has_moved());
         link.set_down(why, now, &mut self.host);
@@ -402,6 +405,20 @@ impl<H: Host> Driver<H> {
             }
         }
         self.learn_now_and_then(now);
+    }
+
+    fn is_indirect(&self, number: usize) -> bool {
+        let near = self.links[number].near.as_ref();
+        near.is_some_and(Port::is_indirect)
+    }
+
+    /// What carried to the backend by way of a third process is gone, which says nothing
+    /// of the backend: calls go on.
+    fn lose_indirect(&mut self, number: usize, why: &str, now: u64) {
+        self.links[number].is_without_near(why, now, &mut self.host);
+        self.view_count += 1;
+        self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
+        self.drop_blocked(number, Way::Near);
     }
 
     /// Whether nothing was heard for so long that calls under way would have been
@@ -428,6 +445,11 @@ impl<H: Host> Driver<H> {
     fn lose_calls(&mut self, number: usize, why: &str) {
         self.links[number].is_not_heard();
         self.lose_owed(number, why, |owed| matches!(owed, Owed::Far(_)));
+        // An engine may still read the memory of one that hangs.
+        if self.is_indirect(number) {
+            let now = self.host.monotonic_ns();
+            self.lose_indirect(number, why, now);
+        }
         // Nor will its rings answer, if it has any: its lease has ended, too.
         self.lose(number, why);
     }
@@ -492,7 +514,7 @@ impl<H: Host> Driver<H> {
     /// have been resized, and keys stand elsewhere. Nothing is read there before that is
     /// known.
     fn is_ahead(&self, port: &H::Port) -> bool {
-        let found = port.view().map(|view| view.agreement().topology);
+        let found = port.agreement().map(|agreement| agreement.topology);
         found.is_some_and(|found| self.topology.id().is_followed_by(found))
     }
 
@@ -520,7 +542,7 @@ impl<H: Host> Driver<H> {
         let now = self.host.monotonic_ns();
         let result = result.and_then(|port| {
             let (id, since) = (self.topology.id(), self.placed_since);
-            let found = port.view().map(|view| view.agreement().topology);
+            let found = port.agreement().map(|agreement| agreement.topology);
             match found.is_some_and(|found| found.life == id.life && found.config_id < since) {
                 true => Err(NotConnected::down(
                     "it is of the cell before it was resized",
@@ -533,8 +555,7 @@ impl<H: Host> Driver<H> {
         let is_up = match result {
             Ok(port) => {
                 let expected = |port: &H::Port| {
-                    port.view().is_none_or(|view| {
-                        let agreement = view.agreement();
+                    port.agreement().is_none_or(|agreement| {
                         agreement.topology.life == self.topology.id().life
                             && agreement.hasher == self.topology.hasher()
                     })

@@ -45,6 +45,13 @@ impl<H: Host> Driver<H> {
     pub fn item_read(&mut self, read: ItemRead) {
         let all = read.cohort.as_slice().len() == REPLICAS_MAX;
         for (place, number) in read.cohort.as_slice().iter().enumerate() {
+            if (all || read.slots[place].is_some())
+                && let Some(link) = self.links.get_mut(*number as usize)
+                && link.view().is_none()
+                && link.touch_key(place, read.hash)
+            {
+                continue;
+            }
             match read.slots[place] {
                 Some(slot) => {
                     let link = self.links.get(*number as usize);

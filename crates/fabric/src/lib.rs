@@ -10,7 +10,8 @@
 //!
 //! Every fabric is a module with the same pairs of files, set-up apart from
 //! datapath; [`port::Port`] and [`target::Service`] are what they
-//! share. [`shm`] serves clients on the same host.
+//! share. [`shm`] serves clients on the same host; `trefoil-softnic` has an engine that
+//! maps the same memory and reads it for clients elsewhere.
 
 pub mod agreement;
 pub mod clock;

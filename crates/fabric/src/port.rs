@@ -19,13 +19,14 @@
 //! | `shm` with rings | done at once | rings | yes | the socket |
 //! | `shm` without | done at once | refused (`NoMessages`) | yes | none |
 //! | gRPC (in the client) | refused | calls | no | its client's bell |
-//! | `softnic` (later) | pending: solicited, matched by token; votes are judged from the bucket in the answer, stamped with the epoch | frames | no | its socket |
+//! | `softnic` | scans, and reads of data: pending, matched by token; the engine votes and says in which epoch | refused (frames, later) | no | its socket |
 //! | `verbs` (later) | pending: data lands in registered buffers that the completion lends | sends | no | the completion channel |
 //!
 //! All judge buckets by [`trefoil_client_core::vote::index_vote`]. What knows that
 //! a port has a [`RegionView`] reads through it directly: no token, no buffer but
 //! its own, the backend takes no notice.
 
+use crate::agreement::Agreement;
 use crate::region_view::RegionView;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use trefoil_client_core::outcome::SendFailure;
 use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_layout::message::{Answer, Request};
-use trefoil_layout::{KeyHash, Pointer, TopologyId};
+use trefoil_layout::{KeyHash, Pointer, TopologyId, Version};
 use trefoil_region::WordBuffer;
 
 /// Names what was submitted; chosen by the caller, unique among all that it ever
@@ -112,10 +113,13 @@ pub enum Completion<'a> {
     Index(Token, IndexVote),
     /// Of [`Port::submit_data`].
     Data(Token, Result<&'a [u8], OutOfWindow>),
-    /// Of [`Port::submit_scan`]; the bytes mean something if the vote is `Present`.
-    Scan(Token, IndexVote, &'a [u8]),
+    /// Of [`Port::submit_scan`]; the bytes mean something if the vote is `Present`. The
+    /// version is the backend's flush floor, read after them: what was flushed before
+    /// the scan began is known by it.
+    Scan(Token, IndexVote, &'a [u8], Version),
     /// The key's stamp (`layout::control::stamp`), just before the answer to a lookup
-    /// that was sent: from carriers that do not map the backend's memory.
+    /// that was sent, or to a scan: from carriers that do not map the backend's memory.
+    /// It was read before the bucket.
     Stamp(Token, u64),
     /// Of [`Port::send`].
     Answer(Token, Answer<'a>),
@@ -141,6 +145,22 @@ impl Completion<'_> {
 pub trait Port {
     /// The backend's memory, if it is mapped here.
     fn view(&self) -> Option<&Arc<RegionView>>;
+
+    /// What was agreed when it was made, if this carrier agrees upon anything: a backend
+    /// of another life or hash is not read.
+    fn agreement(&self) -> Option<&Agreement> {
+        self.view().map(|view| view.agreement())
+    }
+
+    /// The config id that reads expect, as of the last refresh, of carriers that read.
+    fn config_id(&self) -> Option<u32> {
+        self.view().map(|view| view.config_id())
+    }
+
+    /// Whether a third process carries: its end says nothing of the backend.
+    fn is_indirect(&self) -> bool {
+        false
+    }
 
     /// Whether a software NIC scans and reads at the far side.
     fn has_scans(&self) -> bool {
@@ -186,6 +206,13 @@ pub trait Port {
     /// [`trefoil_layout::message::TOUCH_COUNT_MAX`]; lost without notice if there is no
     /// room.
     fn touch(&mut self, partition: usize, batch: TouchBatch<'_>);
+
+    /// Reports an item that was read at a backend whose windows this side does not know,
+    /// and that has place `place` in the key's cohort; lost without notice if there is no
+    /// room.
+    fn touch_key(&mut self, place: usize, hash: KeyHash) {
+        let _ = (place, hash);
+    }
 
     /// Sends what was reported and still waits for company.
     fn flush_touches(&mut self) {}

@@ -76,6 +76,12 @@ impl RegionView {
         control::lease_end_ns(&self.control.words()) > now_monotonic_ns
     }
 
+    /// What is left of the lease at that time; 0 if it has ended.
+    #[inline(always)]
+    pub fn lease_left_ns(&self, now_monotonic_ns: u64) -> u64 {
+        control::lease_end_ns(&self.control.words()).saturating_sub(now_monotonic_ns)
+    }
+
     /// Whether the backend has moved to another process: this one takes nothing any more.
     #[inline(always)]
     pub fn has_moved(&self) -> bool {
@@ -277,6 +283,51 @@ impl RegionView {
             return Err(OutOfWindow);
         }
         self.data.words().slice(offset, len).ok_or(OutOfWindow)
+    }
+
+    /// Live words of the control region.
+    pub fn control_range(&self, offset: u64, len: usize) -> Result<SharedWords<'_>, OutOfWindow> {
+        self.control.words().slice(offset, len).ok_or(OutOfWindow)
+    }
+
+    /// Live words of the data region that are advertised.
+    pub fn data_range(&self, offset: u64, len: usize) -> Result<SharedWords<'_>, OutOfWindow> {
+        let end = offset.checked_add(len as u64).ok_or(OutOfWindow)?;
+        match end <= self.data_window {
+            true => self.data.words().slice(offset, len).ok_or(OutOfWindow),
+            false => Err(OutOfWindow),
+        }
+    }
+
+    /// Whole live buckets of a partition's index, if that is still this window. Whether
+    /// it is, [`RegionView::is_window`] says again after they were copied.
+    pub fn index_range(
+        &self,
+        partition: usize,
+        window_id: u64,
+        offset: u64,
+        len: usize,
+    ) -> Result<SharedWords<'_>, OutOfWindow> {
+        let window = self.windows.get(partition).ok_or(OutOfWindow)?;
+        let window_end = window.offset + IndexWindow::bytes(window.bucket_count);
+        let end = offset.checked_add(len as u64).ok_or(OutOfWindow)?;
+        let is_inside = window.bucket_count > 0
+            && window.window_id == window_id
+            && (window.offset..window_end).contains(&offset)
+            && end <= window_end
+            && (offset - window.offset).is_multiple_of(BUCKET_LEN as u64)
+            && len.is_multiple_of(BUCKET_LEN);
+        match is_inside && self.is_window(partition, window_id) {
+            true => self.index.words().slice(offset, len).ok_or(OutOfWindow),
+            false => Err(OutOfWindow),
+        }
+    }
+
+    /// Whether the partition's index is still advertised under this id.
+    pub fn is_window(&self, partition: usize, window_id: u64) -> bool {
+        let words = self.control.words();
+        words.fence_acquire();
+        partition < self.windows.len() && control::window_id(&words, partition) == window_id
     }
 
     /// A bucket below `bucket_count + SPILL_MAX`.

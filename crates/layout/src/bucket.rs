@@ -42,7 +42,8 @@ pub const HEADER_LEN: usize = 32;
 /// Entries of a bucket.
 pub const SLOT_COUNT: usize = (BUCKET_LEN - HEADER_LEN) / ENTRY_LEN;
 
-const HEADER_WORDS: usize = HEADER_LEN / 8;
+/// Words of a bucket's header.
+pub const HEADER_WORDS: usize = HEADER_LEN / 8;
 /// Places (header or entry) in a pair of cache lines.
 const PAIR_PLACES: usize = 2 * 64 / ENTRY_LEN;
 const FLAG_OVERFLOWED: u16 = 1;

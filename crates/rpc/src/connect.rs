@@ -52,6 +52,13 @@ impl Credentials {
     }
 }
 
+impl Credentials {
+    /// The token as of now, if there is one: for what is no call.
+    pub fn token(&self) -> Option<Arc<str>> {
+        self.0.as_ref().and_then(|source| source())
+    }
+}
+
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Credentials(…)")

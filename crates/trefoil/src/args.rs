@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Serve memcached's and Redis's clients from any cell
     Gateway(GatewayArgs),
+    /// Read the backends of this host for clients elsewhere (first part: TCP without TLS)
+    Engine(EngineArgs),
     /// Tell the linked store's servers which rows of a Postgres database changed
     #[cfg(feature = "linked")]
     Relay(RelayArgs),
@@ -312,6 +314,32 @@ pub(crate) struct GatewayArgs {
     /// Settings in TOML, named like the options; options win
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    pub address: CellAddress,
+    /// Where clients connect to; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421")]
+    pub listen: String,
+    /// File with the token that clients show; without it, one is drawn and left where this user's clients find it
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Let other machines reach it, without TLS: needs --token-file
+    #[arg(long)]
+    pub plaintext: bool,
+    /// How long to look for requests before sleeping
+    #[arg(long, value_name = "TIME", default_value = "50us")]
+    pub spin: humantime::Duration,
+}
+
+/// By way of which engine a cell is read.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ByEngine {
+    /// Look up by way of the engine at this address instead of shared memory; RPC where it does not help
+    #[arg(long, value_name = "HOST:PORT")]
+    pub engine: Option<SocketAddr>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -668,6 +696,8 @@ pub(crate) struct GetArgs {
     pub key: String,
     #[command(flatten)]
     pub address: CellAddress,
+    #[command(flatten)]
+    pub by: ByEngine,
     /// Print outcome and version instead of the value
     #[arg(long)]
     pub json: bool,

@@ -91,6 +91,11 @@ fn is_malformed(error: &ConnectError) -> bool {
 /// had to wait for the cell, the cell is being started, and all of its backends are
 /// waited for: what is written before that lacks a copy.
 pub(crate) fn client(address: &CellAddress) -> Result<Client, Failure> {
+    client_with(address, Options::default())
+}
+
+/// The same with options of the caller's choice.
+pub(crate) fn client_with(address: &CellAddress, options: Options) -> Result<Client, Failure> {
     let mut waiting = Waiting::new();
     let cell = wait_for(address, &mut waiting)?;
     loop {
@@ -104,7 +109,7 @@ pub(crate) fn client(address: &CellAddress) -> Result<Client, Failure> {
         let what =
             || format!("{up} of {all} backends answer; waiting for all, {enough} are enough");
         if up >= needed || !waiting.goes_on(what) {
-            return Ok(cell.client(Options::default()));
+            return Ok(cell.client(options));
         }
     }
 }

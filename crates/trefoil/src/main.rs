@@ -13,6 +13,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod door;
+mod engine;
 mod failure;
 mod fixed;
 mod gateway;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(*args),
         Command::Gateway(args) => gateway::run(args),
+        Command::Engine(args) => engine::run(args),
         #[cfg(feature = "linked")]
         Command::Relay(args) => relay::run(args),
         Command::Cell(command) => cell::run(command),

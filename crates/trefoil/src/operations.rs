@@ -1,7 +1,7 @@
 //! `get`, `set`, `erase`, `cas`: one operation each.
 
 use crate::args::{CasArgs, EraseArgs, GetArgs, SetArgs};
-use crate::connect::client;
+use crate::connect::{client, client_with};
 use crate::failure::{Failure, Outcome, print_json};
 use bytesize::ByteSize;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use trefoil_client::{Client, Lookup, Mutated, OpError, SetOptions, Version};
+use trefoil_client::{Client, Lookup, Mutated, OpError, Options, SetOptions, Version};
 use trefoil_layout::op::{Expected, Rejection};
 
 /// How long a command waits for the copy that its answer did not wait for.
@@ -28,7 +28,11 @@ fn text(version: Version) -> Option<String> {
 }
 
 pub(crate) fn get(args: GetArgs) -> Outcome {
-    let mut client = client(&args.address)?;
+    let options = Options {
+        engine: args.by.engine,
+        ..Options::default()
+    };
+    let mut client = client_with(&args.address, options)?;
     match client.get(args.key.as_bytes()) {
         Err(error) => refused(&error, error.to_string(), args.json),
         Ok(found) => tell(found, args.json),

@@ -283,7 +283,7 @@ pub(crate) fn metrics_address(text: &str) -> Result<Option<SocketAddr>, Failure>
 
 /// Where to listen: an address or a name of this host, and a port. Of a name's
 /// addresses one of IPv4, if it has any.
-fn tcp_address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
+pub(crate) fn tcp_address(option: &str, text: &str) -> Result<SocketAddr, Failure> {
     let fail = |reason: &dyn std::fmt::Display| {
         Failure::Usage(format!(
             "{option} {text}: {reason}; give HOST:PORT, for example 127.0.0.1:{}, or off",

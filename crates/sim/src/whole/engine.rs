@@ -16,7 +16,7 @@ use trefoil_fabric::port::Completion;
 use trefoil_layout::bucket::BUCKET_LEN;
 use trefoil_layout::control::{self, IndexWindow};
 use trefoil_layout::words::Words;
-use trefoil_layout::{KeyHash, Pointer};
+use trefoil_layout::{KeyHash, Pointer, Version};
 use trefoil_region::{SharedWords, WordBuffer};
 
 /// What a scan takes one way, usually.
@@ -33,6 +33,10 @@ pub(super) struct Eyes {
 }
 
 impl Eyes {
+    pub(super) fn config_id(&self) -> u32 {
+        self.config_id
+    }
+
     pub(super) fn open(process: &Process) -> Self {
         let control = process.store.regions().control.words();
         let window = |partition| control::index_window(&control, partition).unwrap_or_default();
@@ -45,7 +49,13 @@ impl Eyes {
 }
 
 enum Seen {
-    Vote(IndexVote),
+    Vote {
+        vote: IndexVote,
+        /// Read afterwards.
+        floor: Version,
+        /// Read before.
+        stamp: u64,
+    },
     Lapsed,
 }
 
@@ -85,7 +95,10 @@ impl Scans {
             };
             count += 1;
             match seen {
-                Seen::Vote(vote) => on(Completion::Scan(token, vote, bytes.bytes())),
+                Seen::Vote { vote, floor, stamp } => {
+                    on(Completion::Stamp(token, stamp));
+                    on(Completion::Scan(token, vote, bytes.bytes(), floor));
+                }
                 Seen::Lapsed => on(Completion::NoAnswer(
                     token,
                     SendFailure::Lost,
@@ -108,21 +121,17 @@ impl Scan {
             true => net.rng.below(LOADS),
             false => u64::MAX,
         });
-        let vote = self.vote(net, &loads_left);
-        let mut seen = Seen::Vote(vote);
+        let stamp = self.stamp();
+        let mut vote = self.vote(net, &loads_left);
         if let IndexVote::Present { entry, .. } = vote
             && !self.read(net, entry.pointer, &mut bytes, &loads_left)
         {
             // Outside the window that is known.
-            seen = Seen::Vote(IndexVote::ConfigChanged { found: 0 });
+            vote = IndexVote::ConfigChanged { found: 0 };
         }
         // After the reads: what was flushed before they began is known.
-        if let IndexVote::Present { entry, epoch, .. } = vote {
-            let control = self.process.store.regions().control.words();
-            if entry.version <= control::flush_floor(&control) {
-                seen = Seen::Vote(IndexVote::Absent { epoch });
-            }
-        }
+        let floor = control::flush_floor(&self.process.store.regions().control.words());
+        let mut seen = Seen::Vote { vote, floor, stamp };
         if net.now_ns.get() >= self.process.lease_end_ns.get() {
             seen = Seen::Lapsed;
         }
@@ -150,6 +159,12 @@ impl Scan {
             left => loads_left.set(left - 1),
         };
         Interrupted { words, before_load }
+    }
+
+    fn stamp(&self) -> u64 {
+        let control = self.process.store.regions().control.words();
+        let partition = self.process.partition(self.place, self.hash);
+        control::stamp(&control, partition, self.eyes.windows.len(), self.hash)
     }
 
     fn vote(&self, net: &Net, loads_left: &Cell<u64>) -> IndexVote {

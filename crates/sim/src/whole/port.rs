@@ -14,10 +14,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
-use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{
     Closed, Completion, OutOfWindow, Port, Progress, Refreshed, SendError, Token,
 };
+use trefoil_fabric::{Agreement, RegionView};
 use trefoil_layout::message::{Request, RequestHead, Slots, parse_answer};
 use trefoil_layout::{KeyHash, Pointer, TopologyId};
 use trefoil_region::WordBuffer;
@@ -218,6 +218,27 @@ impl Port for SimPort {
             SimPort::Near(near) if near.engine.is_none() => Some(&near.view),
             SimPort::Near(_) | SimPort::Far(_) => None,
         }
+    }
+
+    fn agreement(&self) -> Option<&Agreement> {
+        match self {
+            SimPort::Near(near) => Some(near.view.agreement()),
+            SimPort::Far(_) => None,
+        }
+    }
+
+    fn config_id(&self) -> Option<u32> {
+        match self {
+            SimPort::Near(near) => Some(match &near.engine {
+                Some(engine) => engine.eyes.config_id(),
+                None => near.view.config_id(),
+            }),
+            SimPort::Far(_) => None,
+        }
+    }
+
+    fn is_indirect(&self) -> bool {
+        self.has_scans()
     }
 
     fn has_scans(&self) -> bool {

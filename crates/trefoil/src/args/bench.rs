@@ -6,7 +6,7 @@ mod linked;
 #[cfg(feature = "linked")]
 pub(crate) use linked::*;
 
-use super::{CellAddress, Eviction};
+use super::{ByEngine, CellAddress, Eviction};
 use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -172,6 +172,8 @@ pub(crate) enum Pages {
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub address: CellAddress,
+    #[command(flatten)]
+    pub by: ByEngine,
     /// Keys in the corpus
     #[arg(long, default_value_t = 100_000)]
     pub keys: u64,

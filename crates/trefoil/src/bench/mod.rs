@@ -60,7 +60,10 @@ fn load(args: &LoadArgs, gets: f64) -> Outcome {
             .map_err(|e| Failure::doing(format!("cannot use core {core}"), e))?;
     }
     let cell = crate::connect::cell(&args.address)?;
-    let mut target = Trefoil::new(cell.client(Options::default()));
+    let mut target = Trefoil::new(cell.client(Options {
+        engine: args.by.engine,
+        ..Options::default()
+    }));
     let popularity = match args.zipf {
         Some(theta) => Popularity::Zipf { theta },
         None => Popularity::Uniform,

@@ -11,6 +11,7 @@ mod controller;
 mod dashboards;
 mod doctor;
 mod doors;
+mod engines;
 mod etcd;
 #[cfg(feature = "bench")]
 mod failures;

@@ -1,0 +1,506 @@
+//! The client's side of one session: requests under way by id, the window of solicited
+//! bytes, and what is asked again.
+//!
+//! # Calling order
+//!
+//! ```text
+//! new(options)                      HELLO is in output()
+//! open(id, …)                       may follow at once
+//! scan, read, touch                 are kept until flush(now): one frame for all of them
+//! output(), sent(count)             what is to be written, and was
+//! handle(input, now, |event| …)     what came; returns the bytes that are done with
+//! is_silent(now)                    the engine owes something and says nothing: give it up
+//! ```
+//!
+//! Reliability is the initiator's: an engine keeps nothing about a request once it is
+//! answered. Over TCP nothing is lost but the whole session; whoever gives a session up
+//! may ask the same of another one, because scans and reads change nothing.
+
+use crate::limits::{ANSWERS_LEN_MAX, ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
+use crate::target::ReadRange;
+use crate::wire::{
+    ANSWER_LEN, ASK_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Kind, Malformed, Open,
+    OpenStatus, Opened, Refusal, Request, Status, Welcome,
+};
+use std::collections::{HashMap, VecDeque};
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::{KeyHash, Version};
+
+/// What a scan solicits at first; then what answers teach.
+const SOLICITED_FIRST: u32 = 4096;
+const SOLICITED_MIN: u32 = 512;
+const SOLICITED_USUAL_MAX: u32 = 64 << 10;
+/// How fast that follows shorter answers: by this part of the difference.
+const SOLICITED_FALL: u32 = 64;
+/// How often a scan whose data turn out longer is asked again.
+const LONGER_COUNT_MAX: u8 = 3;
+/// Touches that wait to be sent; further ones are lost.
+const TOUCH_COUNT_MAX: usize = 4096;
+
+/// How an initiator behaves.
+#[derive(Clone, Copy)]
+pub struct InitiatorOptions<'a> {
+    /// Most solicited bytes under way.
+    pub window: u32,
+    /// How long an engine that owes answers may say nothing, in nanoseconds.
+    pub patience_ns: u64,
+    /// What shows who the client is; may be empty.
+    pub token: &'a [u8],
+}
+
+impl Default for InitiatorOptions<'_> {
+    fn default() -> Self {
+        InitiatorOptions {
+            window: WINDOW_LEN,
+            patience_ns: 500_000_000,
+            token: &[],
+        }
+    }
+}
+
+/// The session has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The engine does not let this client in.
+    #[error("the engine refuses this client: {}", .0.code)]
+    Refused(Refusal),
+    /// The engine does not keep to the protocol.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+/// Why a request has brought nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// The backend is not mapped under this handle any more: open it anew.
+    Gone,
+    /// The backend's lease has ended.
+    Lapsed,
+    /// The data are longer than an engine carries, or grew while they were asked for.
+    TooLong {
+        /// Bytes.
+        len: u32,
+    },
+    /// The range is not advertised.
+    OutOfWindow,
+    /// What was read was being changed.
+    Unstable,
+}
+
+/// What has come. Bytes are lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// Of [`Initiator::open`].
+    Opened {
+        /// Its id.
+        id: u64,
+        /// What came of it.
+        result: Result<Opened, OpenStatus>,
+    },
+    /// Of [`Initiator::scan`].
+    Scanned {
+        /// Its id.
+        id: u64,
+        /// What the index says.
+        vote: IndexVote,
+        /// What it points at, unjudged; empty unless the vote is `Present`.
+        data: &'a [u8],
+        /// Items at or below it are misses.
+        flush_floor: Version,
+        /// That the backend serves.
+        config_id: u32,
+        /// What a fill must find again; read before the bucket.
+        stamp: u64,
+    },
+    /// Of [`Initiator::read`].
+    Read {
+        /// Its id.
+        id: u64,
+        /// The bytes, unjudged.
+        data: &'a [u8],
+    },
+    /// Of either: it was in vain.
+    Unanswered {
+        /// Its id.
+        id: u64,
+        /// Why.
+        why: Unanswered,
+        /// Whether it was a scan.
+        is_scan: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    ask: Ask,
+    /// Times that it was asked again with more room.
+    longer_count: u8,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Initiator {
+    welcome: Option<Welcome>,
+    /// Most solicited bytes under way: ours, then the engine's.
+    window: u32,
+    used: u32,
+    patience_ns: u64,
+    pending: HashMap<u64, Pending>,
+    /// Asked and not sent yet, in order; also in `pending` if they are answered.
+    waiting: VecDeque<Ask>,
+    touch_count: usize,
+    opening_count: usize,
+    /// When the engine was heard last, or began to owe something.
+    heard_ns: u64,
+    solicited: u32,
+    out: Vec<u8>,
+    out_begin: usize,
+}
+
+impl Initiator {
+    /// A session that begins; its first words are in [`Initiator::output`].
+    pub fn new(options: InitiatorOptions<'_>) -> Self {
+        let mut out = Vec::new();
+        let window = options.window.clamp(WINDOW_LEN_MIN, WINDOW_LEN);
+        Hello::new(window, options.token).encode(&mut out);
+        Initiator {
+            welcome: None,
+            window,
+            used: 0,
+            patience_ns: options.patience_ns,
+            pending: HashMap::new(),
+            waiting: VecDeque::new(),
+            touch_count: 0,
+            opening_count: 0,
+            heard_ns: 0,
+            solicited: SOLICITED_FIRST,
+            out,
+            out_begin: 0,
+        }
+    }
+
+    /// The engine's first words, once they have come.
+    pub fn welcome(&self) -> Option<Welcome> {
+        self.welcome
+    }
+
+    /// Asks for a backend's handle.
+    pub fn open(&mut self, id: u64, backend: u32, life: u64, now_ns: u64) {
+        self.begin_to_owe(now_ns);
+        self.opening_count += 1;
+        Open { id, life, backend }.encode(&mut self.out);
+    }
+
+    /// Asks for a key's bucket and what it points at. `id` is nobody else's until the
+    /// answer has come.
+    pub fn scan(
+        &mut self,
+        id: u64,
+        handle: u32,
+        place: u8,
+        hash: KeyHash,
+        config_id: u32,
+        now_ns: u64,
+    ) {
+        let request = Request::Scan {
+            place,
+            hash,
+            config_id,
+            solicited: self.solicited,
+        };
+        self.ask(
+            Ask {
+                id,
+                handle,
+                request,
+            },
+            now_ns,
+        );
+    }
+
+    /// Asks for bytes. `false` if nobody carries so many, or not from there: nothing is
+    /// asked then.
+    pub fn read(&mut self, id: u64, handle: u32, range: &ReadRange, now_ns: u64) -> bool {
+        let is_possible = range.len as usize <= DATA_LEN_MAX
+            && range.len.is_multiple_of(8)
+            && range.offset.is_multiple_of(8);
+        if !is_possible {
+            return false;
+        }
+        let request = Request::Read {
+            region: range.region,
+            partition: range.partition,
+            window_id: range.window_id,
+            offset: range.offset,
+            len: range.len,
+        };
+        self.ask(
+            Ask {
+                id,
+                handle,
+                request,
+            },
+            now_ns,
+        );
+        true
+    }
+
+    /// Says that a hit has read an item; lost if too many wait.
+    pub fn touch(&mut self, handle: u32, place: u8, hash: KeyHash) {
+        if self.touch_count < TOUCH_COUNT_MAX {
+            self.touch_count += 1;
+            self.waiting.push_back(Ask {
+                id: 0,
+                handle,
+                request: Request::Touch { place, hash },
+            });
+        }
+    }
+
+    fn ask(&mut self, ask: Ask, now_ns: u64) {
+        self.begin_to_owe(now_ns);
+        let pending = Pending {
+            ask,
+            longer_count: 0,
+        };
+        self.pending.insert(ask.id, pending);
+        self.waiting.push_back(ask);
+    }
+
+    fn begin_to_owe(&mut self, now_ns: u64) {
+        if !self.owes() {
+            self.heard_ns = now_ns;
+        }
+    }
+
+    /// Whether the engine owes something.
+    pub fn owes(&self) -> bool {
+        self.opening_count > 0 || !self.pending.is_empty()
+    }
+
+    /// Requests that wait to be sent.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Solicited bytes under way.
+    pub fn solicited_under_way(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether the engine owes something and has said nothing for too long. To be asked
+    /// when nothing more can be received: a pause of this process is not its silence.
+    pub fn is_silent(&self, now_ns: u64) -> bool {
+        self.owes() && now_ns.saturating_sub(self.heard_ns) >= self.patience_ns
+    }
+
+    /// When that would be; `u64::MAX` if it owes nothing.
+    pub fn silent_at_ns(&self) -> u64 {
+        match self.owes() {
+            true => self.heard_ns.saturating_add(self.patience_ns),
+            false => u64::MAX,
+        }
+    }
+
+    /// Puts what waits into frames, as far as the window goes. Nothing is put before the
+    /// engine has said how large that is.
+    pub fn flush(&mut self) {
+        while self.welcome.is_some() && !self.waiting.is_empty() {
+            let begin = self.out.len();
+            self.out.resize(begin + HEAD_LEN, 0);
+            let mut count = 0;
+            while count < ASK_COUNT_MAX
+                && let Some(ask) = self.waiting.front()
+            {
+                let cost = cost(ask);
+                // One alone always goes: it fits any window.
+                if self.used > 0 && self.used + cost > self.window {
+                    break;
+                }
+                if !ask.is_answered() {
+                    self.touch_count -= 1;
+                }
+                self.used += cost;
+                self.out.extend_from_slice(&ask.encode());
+                self.waiting.pop_front();
+                count += 1;
+            }
+            if count == 0 {
+                self.out.truncate(begin);
+                return;
+            }
+            let head = Head {
+                len: count * ASK_LEN,
+                kind: Kind::Asks,
+                // At most `ASK_COUNT_MAX`.
+                count: count as u16,
+            };
+            self.out[begin..begin + HEAD_LEN].copy_from_slice(&head.encode());
+        }
+    }
+
+    /// What is to be written.
+    pub fn output(&self) -> &[u8] {
+        &self.out[self.out_begin..]
+    }
+
+    /// So many bytes of it were.
+    pub fn sent(&mut self, count: usize) {
+        self.out_begin += count;
+        assert!(self.out_begin <= self.out.len());
+        if self.out_begin == self.out.len() {
+            self.out.clear();
+            self.out_begin = 0;
+        }
+    }
+
+    /// Whether `input` begins with a whole frame, or with something that is none:
+    /// whether [`Initiator::handle`] would do something.
+    pub fn has_frame(input: &[u8]) -> bool {
+        !matches!(Frame::first(input, ANSWERS_LEN_MAX), Ok(None))
+    }
+
+    /// Takes in the whole frames at the beginning of `input`; returns how many bytes of
+    /// it are done with. After an error the session is given up.
+    pub fn handle(
+        &mut self,
+        input: &[u8],
+        now_ns: u64,
+        mut on: impl FnMut(Event<'_>),
+    ) -> Result<usize, SessionError> {
+        let mut done = 0;
+        while let Some(frame) = Frame::first(&input[done..], ANSWERS_LEN_MAX)? {
+            let Frame { head, body } = frame;
+            self.heard_ns = now_ns;
+            match (head.kind, self.welcome) {
+                (Kind::Refused, None) => {
+                    return Err(SessionError::Refused(Refusal::decode(body)?));
+                }
+                (Kind::Welcome, None) => {
+                    let welcome = Welcome::decode(body)?;
+                    if welcome.window < WINDOW_LEN_MIN {
+                        return Err(Malformed("a window that holds no answer").into());
+                    }
+                    self.window = self.window.min(welcome.window);
+                    self.welcome = Some(welcome);
+                }
+                (Kind::Opened, Some(_)) if self.opening_count > 0 => {
+                    let (id, result) = Opened::decode(body)?;
+                    self.opening_count -= 1;
+                    on(Event::Opened { id, result });
+                }
+                (Kind::Answers, Some(_)) => self.take_answers(head, body, &mut on)?,
+                _ => return Err(Malformed("a frame that nobody has asked for").into()),
+            }
+            done += frame.total_len();
+        }
+        Ok(done)
+    }
+
+    fn take_answers(
+        &mut self,
+        head: Head,
+        body: &[u8],
+        on: &mut impl FnMut(Event<'_>),
+    ) -> Result<(), Malformed> {
+        let mut rest = body;
+        for _ in 0..head.count {
+            let tag_of = |id| match self.pending.get(&id).map(|pending| pending.ask.request) {
+                Some(Request::Scan { hash, .. }) => hash.tag,
+                _ => 0,
+            };
+            let (id, answer, data, len) = Answer::decode(rest, tag_of)?;
+            rest = &rest[len..];
+            self.take_answer(id, &answer, data, on)?;
+        }
+        match rest.is_empty() {
+            true => Ok(()),
+            false => Err(Malformed("bytes behind the last answer")),
+        }
+    }
+
+    fn take_answer(
+        &mut self,
+        id: u64,
+        answer: &Answer,
+        data: &[u8],
+        on: &mut impl FnMut(Event<'_>),
+    ) -> Result<(), Malformed> {
+        let nobody = Malformed("an answer that nobody has asked for");
+        let pending = self.pending.remove(&id).ok_or(nobody)?;
+        let ask = pending.ask;
+        if data.len() > ask.solicited() as usize {
+            return Err(Malformed("an answer that is longer than was solicited"));
+        }
+        // One that was not sent yet cannot have been answered: its cost is not in it.
+        self.used = self.used.checked_sub(cost(&ask)).ok_or(nobody)?;
+        let is_scan = matches!(ask.request, Request::Scan { .. });
+        let unanswered = |why| Event::Unanswered { id, why, is_scan };
+        match (answer.status, answer.vote) {
+            (Status::Done, Some(vote)) if is_scan => {
+                if let IndexVote::Present { .. } = vote {
+                    self.learn_len(data.len());
+                }
+                on(Event::Scanned {
+                    id,
+                    vote,
+                    data,
+                    flush_floor: answer.flush_floor,
+                    config_id: answer.config_id,
+                    stamp: answer.stamp,
+                });
+            }
+            (Status::Done, None) if !is_scan && data.len() == ask.solicited() as usize => {
+                on(Event::Read { id, data });
+            }
+            (Status::TooLong, _) if is_scan => {
+                let len = answer.data_len;
+                if !self.ask_for_longer(pending, len) {
+                    on(unanswered(Unanswered::TooLong { len }));
+                }
+            }
+            (Status::Gone, _) => on(unanswered(Unanswered::Gone)),
+            (Status::Lapsed, _) => on(unanswered(Unanswered::Lapsed)),
+            (Status::OutOfWindow, _) => on(unanswered(Unanswered::OutOfWindow)),
+            (Status::Unstable, _) => on(unanswered(Unanswered::Unstable)),
+            _ => return Err(Malformed("an answer that does not belong to its request")),
+        }
+        Ok(())
+    }
+
+    /// Asks the same with more room; `false` if that is in vain.
+    fn ask_for_longer(&mut self, mut pending: Pending, len: u32) -> bool {
+        let Request::Scan { solicited, .. } = &mut pending.ask.request else {
+            return false;
+        };
+        let is_carried = len as usize <= DATA_LEN_MAX && len.is_multiple_of(8);
+        if !is_carried || len <= *solicited || pending.longer_count >= LONGER_COUNT_MAX {
+            return false;
+        }
+        pending.longer_count += 1;
+        *solicited = len;
+        self.waiting.push_back(pending.ask);
+        self.pending.insert(pending.ask.id, pending);
+        self.learn_len(len as usize);
+        true
+    }
+
+    /// The next scan solicits what items have been long lately.
+    fn learn_len(&mut self, len: usize) {
+        // Bounded by `DATA_LEN_MAX`.
+        let len = (len as u32).clamp(SOLICITED_MIN, SOLICITED_USUAL_MAX);
+        let next = match len > self.solicited {
+            true => len,
+            false => self.solicited - (self.solicited - len) / SOLICITED_FALL,
+        };
+        self.solicited = next.next_multiple_of(8);
+    }
+}
+
+/// What an answer takes of the window.
+fn cost(ask: &Ask) -> u32 {
+    match ask.is_answered() {
+        true => ANSWER_LEN as u32 + ask.solicited(),
+        false => 0,
+    }
+}

@@ -1,0 +1,38 @@
+//! Bounds of the protocol, on one page.
+
+use crate::wire::{ANSWER_LEN, ASK_LEN, HEAD_LEN};
+
+/// Longest data of one answer, in bytes. Longer items are asked for by message.
+pub const DATA_LEN_MAX: usize = 256 << 10;
+
+/// Requests of one frame.
+pub const ASK_COUNT_MAX: usize = 256;
+
+/// Longest frame that an engine takes once it knows its client, in bytes.
+pub const ASKS_LEN_MAX: usize = HEAD_LEN + ASK_COUNT_MAX * ASK_LEN;
+
+/// An engine begins another frame of answers beyond so many bytes.
+pub const ANSWERS_LEN_FULL: usize = 64 << 10;
+
+/// Longest frame that a client takes, in bytes.
+pub const ANSWERS_LEN_MAX: usize = HEAD_LEN + ANSWERS_LEN_FULL + ANSWER_LEN + DATA_LEN_MAX;
+
+/// Bytes that a client may have solicited and not yet received, heads included.
+pub const WINDOW_LEN: u32 = 512 << 10;
+
+/// The least that holds the longest answer.
+pub const WINDOW_LEN_MIN: u32 = (ANSWER_LEN + DATA_LEN_MAX) as u32;
+
+/// Longest token, in bytes.
+pub const TOKEN_LEN_MAX: usize = 256;
+
+/// Backends that one engine can name, and so one more than the highest number.
+pub const BACKEND_COUNT_MAX: u32 = 4096;
+
+const _: () = {
+    assert!(WINDOW_LEN >= WINDOW_LEN_MIN);
+    assert!(DATA_LEN_MAX.is_multiple_of(8));
+    assert!(ASK_COUNT_MAX <= u16::MAX as usize);
+    // However many items there are in a full frame, their count fits.
+    assert!(ANSWERS_LEN_FULL / ANSWER_LEN < u16::MAX as usize);
+};

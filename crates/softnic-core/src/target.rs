@@ -1,0 +1,288 @@
+//! The engine's side of one session: frames in, memory looked at, frames out.
+
+use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN};
+use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
+use crate::wire::{
+    ANSWER_LEN, ASK_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Kind, Malformed, Open,
+    OpenStatus, Opened, PROTOCOL_VERSION, Refusal, RefusalCode, Region, Request, Welcome,
+};
+use trefoil_layout::KeyHash;
+use trefoil_layout::limits::LAYOUT_VERSION;
+
+/// What a session reads: the backends of a host, and who may.
+pub trait Memory {
+    /// Whether a client with this token comes in, besides all that are in already.
+    fn admit(&mut self, token: &[u8]) -> Result<Welcome, RefusalCode>;
+
+    /// A backend under a handle.
+    fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus>;
+
+    /// Reads the key's stamp, then scans the bucket of a key in whose cohort the backend has place `place`, under
+    /// the configuration that the client expects, and appends what it points at to
+    /// `data`: `solicited` bytes at most. The lease is looked at after the last read.
+    fn scan(
+        &mut self,
+        handle: u32,
+        place: u8,
+        hash: KeyHash,
+        config_id: u32,
+        solicited: u32,
+        data: &mut Vec<u8>,
+    ) -> Answer;
+
+    /// Appends the `len` bytes at `offset` of a region to `data`; of the index, if that
+    /// is still the window of that partition. The lease is looked at after the last
+    /// read.
+    fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer;
+
+    /// A hit has read this item.
+    fn touch(&mut self, handle: u32, place: u8, hash: KeyHash);
+}
+
+/// What a read copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRange {
+    /// Out of this region.
+    pub region: Region,
+    /// Of the index: whose window.
+    pub partition: u16,
+    /// Of the index: which window.
+    pub window_id: u64,
+    /// A multiple of 8.
+    pub offset: u64,
+    /// A multiple of 8.
+    pub len: u32,
+}
+
+/// The session ends, once what was written has gone out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// The client was told.
+    #[error("refused: {0}")]
+    Refused(RefusalCode),
+    /// The client does not keep to the protocol; nothing was written for this.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+/// The session's state. Bytes are its owner's: it is handed what has come and not been
+/// used, and says how much of it it has used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target {
+    /// Solicited bytes that the client may have under way; `None` before it is let in.
+    window: Option<u32>,
+}
+
+impl Target {
+    /// A session of which nothing has come.
+    pub fn new() -> Self {
+        Target::default()
+    }
+
+    /// Whether its client was let in.
+    pub fn is_admitted(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Longest input that it needs to see at once, in bytes.
+    pub fn input_len_max(&self) -> usize {
+        match self.window {
+            None => ANY_HELLO_LEN_MAX,
+            Some(_) => ASKS_LEN_MAX,
+        }
+    }
+
+    /// Carries out the whole frames at the beginning of `input` and appends the answers
+    /// to `out`; returns how many bytes of `input` are done with. It stops before the
+    /// next frame as soon as `out` holds a window: at most one window more is in it then.
+    pub fn handle(
+        &mut self,
+        input: &[u8],
+        memory: &mut impl Memory,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, TargetError> {
+        let mut done = 0;
+        loop {
+            let rest = &input[done..];
+            let Some(window) = self.window else {
+                match self.greet(rest, memory, out)? {
+                    0 => return Ok(done),
+                    used => done += used,
+                }
+                continue;
+            };
+            if out.len() >= window as usize {
+                return Ok(done);
+            }
+            let Some(frame) = Frame::first(rest, ASKS_LEN_MAX)? else {
+                return Ok(done);
+            };
+            let Frame { head, body } = frame;
+            match head.kind {
+                Kind::Open if head.count == 1 => {
+                    let open = Open::decode(body)?;
+                    Opened::encode(open.id, &memory.open(&open), out);
+                }
+                Kind::Asks => carry_out(head, body, window, memory, out)?,
+                _ => return Err(Malformed("a frame that clients do not send").into()),
+            }
+            done += frame.total_len();
+        }
+    }
+
+    /// The bytes of the HELLO, once it is whole and its client let in.
+    fn greet(
+        &mut self,
+        input: &[u8],
+        memory: &mut impl Memory,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, TargetError> {
+        let mut refuse = |code| {
+            Refusal::new(code).encode(out);
+            Err(TargetError::Refused(code))
+        };
+        match Hello::version(input)? {
+            None => return Ok(0),
+            // Another version's HELLO may be of another length: it is not waited for.
+            // But for as many bytes as it is told.
+            Some(version) if version != PROTOCOL_VERSION => {
+                return match input.len() > HEAD_LEN + REFUSED_LEN {
+                    true => refuse(RefusalCode::Protocol),
+                    false => Ok(0),
+                };
+            }
+            Some(_) => {}
+        }
+        let Some(frame) = Frame::first(input, ANY_HELLO_LEN_MAX)? else {
+            return Ok(0);
+        };
+        let hello = Hello::decode(frame.body)?;
+        if hello.layout != LAYOUT_VERSION {
+            return refuse(RefusalCode::Layout);
+        }
+        let welcome = match memory.admit(hello.token) {
+            Ok(welcome) => welcome,
+            Err(code) => return refuse(code),
+        };
+        let window = hello.window.min(welcome.window).min(WINDOW_LEN);
+        Welcome { window, ..welcome }.encode(out);
+        self.window = Some(window);
+        Ok(frame.total_len())
+    }
+}
+
+fn carry_out(
+    head: Head,
+    body: &[u8],
+    window: u32,
+    memory: &mut impl Memory,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let (items, rest) = body.as_chunks::<ASK_LEN>();
+    let count = usize::from(head.count);
+    if !rest.is_empty() || items.len() != count || !(1..=ASK_COUNT_MAX).contains(&count) {
+        return Err(Malformed("a frame whose length and count differ"));
+    }
+    // Before any of it is carried out.
+    let mut solicited = 0;
+    for item in items {
+        let ask = Ask::decode(item)?;
+        if ask.is_answered() {
+            solicited += ANSWER_LEN + ask.solicited() as usize;
+        }
+    }
+    if solicited > window as usize {
+        return Err(Malformed("more is solicited at once than the window holds"));
+    }
+    let mut frame = AnswersFrame::default();
+    for item in items {
+        let ask = Ask::decode(item)?;
+        let Ask {
+            id,
+            handle,
+            request,
+        } = ask;
+        if let Request::Touch { place, hash } = request {
+            memory.touch(handle, place, hash);
+            continue;
+        }
+        let at = frame.begin_item(out);
+        let answer = match request {
+            Request::Scan {
+                place,
+                hash,
+                config_id,
+                solicited,
+            } => memory.scan(handle, place, hash, config_id, solicited, out),
+            Request::Read {
+                region,
+                partition,
+                window_id,
+                offset,
+                len,
+            } => {
+                let range = ReadRange {
+                    region,
+                    partition,
+                    window_id,
+                    offset,
+                    len,
+                };
+                memory.read(handle, &range, out)
+            }
+            Request::Touch { .. } => continue,
+        };
+        let data_len = out.len() - at - ANSWER_LEN;
+        assert!(
+            data_len == answer.data_follows() && data_len <= ask.solicited() as usize,
+            "the memory has appended what it was not asked for"
+        );
+        out[at..at + ANSWER_LEN].copy_from_slice(&answer.encode(id));
+        frame.end_item(out);
+    }
+    frame.end(out);
+    Ok(())
+}
+
+/// The frame of answers that is being written at the end of a buffer.
+#[derive(Default)]
+struct AnswersFrame {
+    begin: Option<usize>,
+    count: u16,
+}
+
+impl AnswersFrame {
+    /// Leaves room for an item, which begins at the offset returned; its data follow.
+    fn begin_item(&mut self, out: &mut Vec<u8>) -> usize {
+        if self.begin.is_none() {
+            self.begin = Some(out.len());
+            self.count = 0;
+            out.resize(out.len() + HEAD_LEN, 0);
+        }
+        let at = out.len();
+        out.resize(at + ANSWER_LEN, 0);
+        at
+    }
+
+    fn end_item(&mut self, out: &mut [u8]) {
+        self.count += 1;
+        if self
+            .begin
+            .is_some_and(|begin| out.len() - begin >= ANSWERS_LEN_FULL)
+        {
+            self.end(out);
+        }
+    }
+
+    fn end(&mut self, out: &mut [u8]) {
+        let Some(begin) = self.begin.take() else {
+            return;
+        };
+        let head = Head {
+            len: out.len() - begin - HEAD_LEN,
+            kind: Kind::Answers,
+            count: self.count,
+        };
+        out[begin..begin + HEAD_LEN].copy_from_slice(&head.encode());
+    }
+}

@@ -1,0 +1,225 @@
+//! What an engine has found: items of an ANSWERS frame.
+//!
+//! | offset | bytes | answer (80, then its data) | why |
+//! |---|---|---|---|
+//! | 0 | 8 | id | the request's |
+//! | 8 | 1 | status | see [`Status`] |
+//! | 9 | 1 | vote | of a scan: 1 present, 2 absent, 3 ask by message, 4 unstable, 5 config changed, 6 recovering; 0 otherwise |
+//! | 10 | 2 | reserved, zero | |
+//! | 12 | 4 | data length | bytes behind this item, a multiple of 8; of status *too long* what there is instead |
+//! | 16 | 4 | epoch | the shard's, at the moment of the entry |
+//! | 20 | 4 | slot number | |
+//! | 24 | 4 | config id | that the backend serves; of vote 5 what the bucket says |
+//! | 28 | 4 | lease left | microseconds until the backend's lease ends, as of this answer |
+//! | 32 | 16 | version | of the entry: time, then origin |
+//! | 48 | 8 | pointer | of the entry |
+//! | 56 | 16 | flush floor | read after the data: what was flushed before the request is known |
+//! | 72 | 8 | stamp | of a scan that was carried out: the key's, read before the bucket; for fills (`trefoil_client_core::fill`) |
+//!
+//! A scan's data are there if its vote is *present*, and are whatever the pointer led
+//! to: the client judges them. The tag is the one that was asked for.
+
+use super::{Malformed, is_zero, put, u32_at, u64_at};
+use crate::limits::DATA_LEN_MAX;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::{IndexEntry, Pointer, Version};
+
+const AT_STATUS: usize = 8;
+const AT_VOTE: usize = 9;
+const AT_GAP: usize = 10;
+const AT_DATA_LEN: usize = 12;
+const AT_EPOCH: usize = 16;
+const AT_SLOT: usize = 20;
+const AT_CONFIG_ID: usize = 24;
+const AT_LEASE: usize = 28;
+const AT_VERSION: usize = 32;
+const AT_POINTER: usize = 48;
+const AT_FLOOR: usize = 56;
+const AT_STAMP: usize = 72;
+
+/// Bytes of an answer without its data.
+pub const ANSWER_LEN: usize = 80;
+
+const _: () = {
+    assert!(AT_STATUS == 8 && AT_VOTE == AT_STATUS + 1 && AT_GAP == AT_VOTE + 1);
+    assert!(AT_DATA_LEN == AT_GAP + 2 && AT_EPOCH == AT_DATA_LEN + 4 && AT_SLOT == AT_EPOCH + 4);
+    assert!(AT_CONFIG_ID == AT_SLOT + 4 && AT_LEASE == AT_CONFIG_ID + 4);
+    assert!(AT_VERSION == AT_LEASE + 4 && AT_POINTER == AT_VERSION + 16);
+    assert!(AT_FLOOR == AT_POINTER + 8 && AT_STAMP == AT_FLOOR + 16);
+    assert!(AT_STAMP + 8 == ANSWER_LEN);
+};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It was carried out.
+    Done = 0,
+    /// The handle names no backend that is mapped now: open it anew.
+    Gone = 1,
+    /// The backend's lease had ended after the last read: nothing is believed.
+    Lapsed = 2,
+    /// The data are longer than was solicited; so long they are.
+    TooLong = 3,
+    /// The range does not lie inside the window that was named, or inside the one that
+    /// is advertised now.
+    OutOfWindow = 4,
+    /// A bucket's header moved while it was copied: read again.
+    Unstable = 5,
+}
+
+impl Status {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Status::Done,
+            1 => Status::Gone,
+            2 => Status::Lapsed,
+            3 => Status::TooLong,
+            4 => Status::OutOfWindow,
+            5 => Status::Unstable,
+            _ => return None,
+        })
+    }
+}
+
+/// One answer; its data stand beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What became of the request.
+    pub status: Status,
+    /// Of a scan that was carried out. Its entry's tag is the one that was asked for.
+    pub vote: Option<IndexVote>,
+    /// Bytes of data, or with [`Status::TooLong`] what there would be.
+    pub data_len: u32,
+    /// That the backend serves.
+    pub config_id: u32,
+    /// As of the answer; saturates.
+    pub lease_left_us: u32,
+    /// Items at or below it are misses.
+    pub flush_floor: Version,
+    /// Of a scan that was carried out: what a fill must find again.
+    pub stamp: u64,
+}
+
+impl Answer {
+    /// An answer that says nothing but this.
+    pub const fn bare(status: Status) -> Self {
+        Answer {
+            status,
+            vote: None,
+            data_len: 0,
+            config_id: 0,
+            lease_left_us: 0,
+            flush_floor: Version::ZERO,
+            stamp: 0,
+        }
+    }
+
+    /// Bytes of data that follow it.
+    pub fn data_follows(&self) -> usize {
+        match self.status {
+            Status::TooLong => 0,
+            _ => self.data_len as usize,
+        }
+    }
+
+    /// The bytes to send, before its data.
+    pub fn encode(&self, id: u64) -> [u8; ANSWER_LEN] {
+        let mut out = [0; ANSWER_LEN];
+        put(&mut out, 0, id.to_le_bytes());
+        out[AT_STATUS] = self.status as u8;
+        put(&mut out, AT_DATA_LEN, self.data_len.to_le_bytes());
+        put(&mut out, AT_CONFIG_ID, self.config_id.to_le_bytes());
+        put(&mut out, AT_LEASE, self.lease_left_us.to_le_bytes());
+        put_version(&mut out, AT_FLOOR, self.flush_floor);
+        put(&mut out, AT_STAMP, self.stamp.to_le_bytes());
+        let epoch_of = |out: &mut [u8; ANSWER_LEN], vote, epoch: u32| {
+            out[AT_VOTE] = vote;
+            put(out, AT_EPOCH, epoch.to_le_bytes());
+        };
+        match self.vote {
+            None => {}
+            Some(IndexVote::Present {
+                slot_number,
+                entry,
+                epoch,
+            }) => {
+                epoch_of(&mut out, 1, epoch);
+                put(&mut out, AT_SLOT, slot_number.to_le_bytes());
+                put_version(&mut out, AT_VERSION, entry.version);
+                put(&mut out, AT_POINTER, entry.pointer.0.to_le_bytes());
+            }
+            Some(IndexVote::Absent { epoch }) => epoch_of(&mut out, 2, epoch),
+            Some(IndexVote::AskByMessage { epoch }) => epoch_of(&mut out, 3, epoch),
+            Some(IndexVote::Unstable) => out[AT_VOTE] = 4,
+            Some(IndexVote::ConfigChanged { found }) => {
+                out[AT_VOTE] = 5;
+                put(&mut out, AT_CONFIG_ID, found.to_le_bytes());
+            }
+            Some(IndexVote::Recovering) => out[AT_VOTE] = 6,
+        }
+        out
+    }
+
+    /// Judges the item at the beginning of `bytes`: the request's id and the answer,
+    /// the data, and how many bytes they take together. `tag_of` says which tag the
+    /// scan with this id has asked for.
+    pub fn decode(
+        bytes: &[u8],
+        tag_of: impl FnOnce(u64) -> u64,
+    ) -> Result<(u64, Answer, &[u8], usize), Malformed> {
+        let wrong = Malformed("not an answer");
+        let (item, rest) = bytes.split_first_chunk::<ANSWER_LEN>().ok_or(wrong)?;
+        let status = Status::from_number(item[AT_STATUS]).ok_or(wrong)?;
+        if !is_zero(&item[AT_GAP..AT_DATA_LEN]) {
+            return Err(wrong);
+        }
+        let (id, epoch) = (u64_at(item, 0), u32_at(item, AT_EPOCH));
+        let config_id = u32_at(item, AT_CONFIG_ID);
+        let vote = match item[AT_VOTE] {
+            0 => None,
+            1 => Some(IndexVote::Present {
+                slot_number: u32_at(item, AT_SLOT),
+                entry: IndexEntry {
+                    tag: tag_of(id),
+                    version: version_at(item, AT_VERSION),
+                    pointer: Pointer(u64_at(item, AT_POINTER)),
+                },
+                epoch,
+            }),
+            2 => Some(IndexVote::Absent { epoch }),
+            3 => Some(IndexVote::AskByMessage { epoch }),
+            4 => Some(IndexVote::Unstable),
+            5 => Some(IndexVote::ConfigChanged { found: config_id }),
+            6 => Some(IndexVote::Recovering),
+            _ => return Err(wrong),
+        };
+        let answer = Answer {
+            status,
+            vote,
+            data_len: u32_at(item, AT_DATA_LEN),
+            config_id,
+            lease_left_us: u32_at(item, AT_LEASE),
+            flush_floor: version_at(item, AT_FLOOR),
+            stamp: u64_at(item, AT_STAMP),
+        };
+        let len = answer.data_follows();
+        if !len.is_multiple_of(8) || len > DATA_LEN_MAX || (len > 0 && status != Status::Done) {
+            return Err(wrong);
+        }
+        let data = rest.get(..len).ok_or(wrong)?;
+        Ok((id, answer, data, ANSWER_LEN + len))
+    }
+}
+
+fn put_version(out: &mut [u8], at: usize, version: Version) {
+    put(out, at, version.time_ns.to_le_bytes());
+    put(out, at + 8, version.origin.to_le_bytes());
+}
+
+fn version_at(bytes: &[u8], at: usize) -> Version {
+    Version {
+        time_ns: u64_at(bytes, at),
+        origin: u64_at(bytes, at + 8),
+    }
+}

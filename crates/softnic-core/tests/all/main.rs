@@ -1,0 +1,7 @@
+//! Tests of the software NIC's protocol, without sockets.
+
+mod allocations;
+mod frames;
+mod hostile;
+mod pair;
+mod world;

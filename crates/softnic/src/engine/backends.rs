@@ -1,0 +1,355 @@
+//! The mapped backends, as sessions read them: what an engine does for a request.
+//!
+//! Every answer ends the same way ([`finish`]): flush floor and lease are read after
+//! everything else, on the host's own clock. A copy whose lease has ended meanwhile is
+//! thrown away, so nothing of a dead process' memory leaves the host.
+
+use super::counters::add;
+use super::{Admits, Adoption, Shared};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use trefoil_client_core::touch::TouchBuffer;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_fabric::RegionView;
+use trefoil_fabric::clock::monotonic_ns;
+use trefoil_fabric::port::Refreshed;
+use trefoil_fabric::shm::Connection;
+use trefoil_layout::KeyHash;
+use trefoil_layout::bucket::{BUCKET_LEN, BUCKET_WORDS, HEADER_WORDS};
+use trefoil_layout::words::Words as _;
+use trefoil_softnic_core::limits::{BACKEND_COUNT_MAX, WINDOW_LEN};
+use trefoil_softnic_core::wire::{
+    Answer, Open, OpenStatus, Opened, RefusalCode, Region, Status, Welcome,
+};
+use trefoil_softnic_core::{Memory, ReadRange};
+
+/// Bits of a handle that say which backend; the others, which mapping of it.
+const NUMBER_BITS: u32 = BACKEND_COUNT_MAX.trailing_zeros();
+const _: () = assert!(BACKEND_COUNT_MAX.is_power_of_two());
+
+/// A backend that is mapped, or was.
+struct Slot {
+    handle: u32,
+    connection: Connection,
+    touches: Box<[TouchBuffer]>,
+}
+
+/// See the module.
+pub(super) struct Backends {
+    shared: Arc<Shared>,
+    slots: Vec<Option<Slot>>,
+    admits: Admits,
+    engine: u64,
+    sessions_max: usize,
+    /// Clients that are in now; told by the event loop.
+    pub(super) admitted: usize,
+    has_touches: bool,
+}
+
+impl Backends {
+    pub(super) fn new(shared: Arc<Shared>, admits: Admits, sessions_max: usize) -> Self {
+        Backends {
+            shared,
+            slots: Vec::new(),
+            admits,
+            engine: monotonic_ns() ^ u64::from(std::process::id()) << 40,
+            sessions_max,
+            admitted: 0,
+            has_touches: false,
+        }
+    }
+
+    /// Takes what the mapper has brought. Handles of earlier mappings are good no more.
+    pub(super) fn adopt(&mut self) {
+        if !self.shared.has_adoptions.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let adoptions = std::mem::take(&mut *self.shared.adoptions());
+        for Adoption {
+            number,
+            generation,
+            connection,
+        } in adoptions
+        {
+            let at = number as usize;
+            if self.slots.len() <= at {
+                self.slots.resize_with(at + 1, || None);
+            }
+            let count = connection.view().partition_count();
+            self.slots[at] = Some(Slot {
+                handle: generation << NUMBER_BITS | number,
+                connection,
+                touches: (0..count).map(|_| TouchBuffer::new(1)).collect(),
+            });
+        }
+    }
+
+    /// Reports the touches that are still being collected.
+    pub(super) fn flush_touches(&mut self) {
+        if !std::mem::take(&mut self.has_touches) {
+            return;
+        }
+        for slot in self.slots.iter_mut().flatten() {
+            for (partition, touches) in slot.touches.iter_mut().enumerate() {
+                if let Some(batch) = touches.flush() {
+                    slot.connection.touch(partition, batch);
+                }
+            }
+        }
+    }
+
+    fn slot(&mut self, handle: u32) -> Option<&mut Slot> {
+        let at = (handle & (BACKEND_COUNT_MAX - 1)) as usize;
+        let slot = self.slots.get_mut(at)?.as_mut();
+        slot.filter(|slot| slot.handle == handle)
+    }
+
+    fn gone(&self) -> Answer {
+        add(&self.shared.counters.gone, 1);
+        Answer::bare(Status::Gone)
+    }
+
+    /// Counts what has lapsed, and has its backend looked for.
+    fn concluded(&self, answer: Answer) -> Answer {
+        if answer.status == Status::Lapsed {
+            add(&self.shared.counters.lapsed, 1);
+            self.shared.nudge();
+        }
+        answer
+    }
+}
+
+/// What one look has found.
+enum Look {
+    Found(IndexVote),
+    TooLong(u32),
+    /// What is known of the windows may be out of date; what to say if it is not.
+    Stale(IndexVote),
+}
+
+impl Memory for Backends {
+    fn admit(&mut self, token: &[u8]) -> Result<Welcome, RefusalCode> {
+        if !(self.admits)(token) {
+            return Err(RefusalCode::Token);
+        }
+        if self.admitted >= self.sessions_max {
+            return Err(RefusalCode::Full);
+        }
+        self.admitted += 1;
+        add(&self.shared.counters.sessions_total, 1);
+        Ok(Welcome {
+            window: WINDOW_LEN,
+            engine: self.engine,
+            session: self.shared.counters.sessions_total.load(Ordering::Relaxed),
+        })
+    }
+
+    fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus> {
+        // One that has come back may be waiting to be adopted.
+        self.adopt();
+        let slot = self
+            .slots
+            .get(open.backend as usize)
+            .and_then(Option::as_ref);
+        let Some(slot) = slot else {
+            self.shared.nudge();
+            return Err(OpenStatus::NotMapped);
+        };
+        let view = slot.connection.view();
+        let agreement = view.agreement();
+        if agreement.topology.life != open.life {
+            self.shared.nudge();
+            return Err(OpenStatus::OtherLife);
+        }
+        if !view.lease_alive(monotonic_ns()) {
+            self.shared.nudge();
+            return Err(OpenStatus::NotMapped);
+        }
+        let mut topology = agreement.topology;
+        topology.config_id = view.config_id();
+        Ok(Opened {
+            handle: slot.handle,
+            backend: agreement.backend,
+            layout: agreement.layout_version,
+            hasher: agreement.hasher,
+            // At most `PARTITION_COUNT_MAX`.
+            partition_count: agreement.partition_count as u16,
+            sub_count: agreement.sub_count as u16,
+            incarnation: agreement.incarnation,
+            topology,
+        })
+    }
+
+    fn scan(
+        &mut self,
+        handle: u32,
+        place: u8,
+        hash: KeyHash,
+        config_id: u32,
+        solicited: u32,
+        data: &mut Vec<u8>,
+    ) -> Answer {
+        add(&self.shared.counters.scans, 1);
+        let Some(slot) = self.slot(handle) else {
+            return self.gone();
+        };
+        let begin = data.len();
+        let ask = |view: &RegionView, data: &mut Vec<u8>| {
+            // Before the bucket: what comes later changes it.
+            let stamp = view.stamp(place.into(), hash);
+            let found = look(view, place, hash, config_id, solicited, data);
+            (stamp, found)
+        };
+        let (mut stamp, mut found) = ask(slot.connection.view(), data);
+        if let Look::Stale(_) = found
+            && slot.connection.refresh() == Refreshed::Changed
+        {
+            data.truncate(begin);
+            (stamp, found) = ask(slot.connection.view(), data);
+        }
+        let view = slot.connection.view();
+        let answer = match found {
+            Look::Found(vote) => Answer {
+                vote: Some(vote),
+                data_len: (data.len() - begin) as u32,
+                stamp,
+                ..Answer::bare(Status::Done)
+            },
+            Look::TooLong(len) => Answer {
+                data_len: len,
+                ..Answer::bare(Status::TooLong)
+            },
+            // What the backend serves, not what one of its buckets says, which may be on
+            // its way from one to the other: the client expects that next.
+            Look::Stale(IndexVote::ConfigChanged { .. }) => Answer {
+                vote: Some(IndexVote::ConfigChanged {
+                    found: view.config_id(),
+                }),
+                ..Answer::bare(Status::Done)
+            },
+            Look::Stale(vote) => Answer {
+                vote: Some(vote),
+                ..Answer::bare(Status::Done)
+            },
+        };
+        let answer = finish(view, answer, data, begin);
+        self.concluded(answer)
+    }
+
+    fn read(&mut self, handle: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
+        add(&self.shared.counters.reads, 1);
+        let Some(slot) = self.slot(handle) else {
+            return self.gone();
+        };
+        let begin = data.len();
+        let mut status = copy(slot.connection.view(), range, data);
+        if status == Status::OutOfWindow && slot.connection.refresh() == Refreshed::Changed {
+            status = copy(slot.connection.view(), range, data);
+        }
+        let answer = Answer {
+            data_len: (data.len() - begin) as u32,
+            ..Answer::bare(status)
+        };
+        let answer = finish(slot.connection.view(), answer, data, begin);
+        self.concluded(answer)
+    }
+
+    fn touch(&mut self, handle: u32, place: u8, hash: KeyHash) {
+        add(&self.shared.counters.touches, 1);
+        let Some(slot) = self.slot(handle) else {
+            return;
+        };
+        let view = slot.connection.view();
+        let partition = view.partition(place.into(), hash);
+        let (window_id, name) = (view.window_id(partition), view.name(partition, hash));
+        if let Some(batch) = slot.touches[partition].touch_by_name(window_id, name) {
+            slot.connection.touch(partition, batch);
+        }
+        self.has_touches = true;
+    }
+}
+
+/// Scans, and copies what is pointed at.
+fn look(
+    view: &RegionView,
+    place: u8,
+    hash: KeyHash,
+    config_id: u32,
+    solicited: u32,
+    data: &mut Vec<u8>,
+) -> Look {
+    if view.config_id() != config_id {
+        return Look::Stale(IndexVote::ConfigChanged {
+            found: view.config_id(),
+        });
+    }
+    let vote = view.index_vote(place.into(), hash);
+    let entry = match vote {
+        IndexVote::Present { entry, .. } => entry,
+        IndexVote::ConfigChanged { .. } => return Look::Stale(vote),
+        vote => return Look::Found(vote),
+    };
+    // Torn, or the window has grown.
+    let Ok(words) = view.entry(entry.pointer) else {
+        return Look::Stale(IndexVote::Unstable);
+    };
+    let len = entry.pointer.len();
+    if len > solicited as usize {
+        // A pointer's length has fewer than 32 bits.
+        return Look::TooLong(len as u32);
+    }
+    words.append_to(0, len, data);
+    Look::Found(vote)
+}
+
+/// Copies a range of a region, or nothing.
+fn copy(view: &RegionView, range: &ReadRange, data: &mut Vec<u8>) -> Status {
+    let (offset, len) = (range.offset, range.len as usize);
+    let partition = usize::from(range.partition);
+    let words = match range.region {
+        Region::Control => view.control_range(offset, len),
+        Region::Data => view.data_range(offset, len),
+        Region::Index => view.index_range(partition, range.window_id, offset, len),
+    };
+    let Ok(words) = words else {
+        return Status::OutOfWindow;
+    };
+    let begin = data.len();
+    words.append_to(0, len, data);
+    if range.region != Region::Index {
+        return Status::Done;
+    }
+    // An entry counts in the epoch of its bucket's header: both are of one moment.
+    words.fence_acquire();
+    let copied = |word: usize| {
+        let at = begin + word * 8;
+        data[at..at + 8] == words.load(word).to_le_bytes()
+    };
+    let is_stable = (0..len / BUCKET_LEN)
+        .all(|bucket| (0..HEADER_WORDS).all(|word| copied(bucket * BUCKET_WORDS + word)));
+    let is_window = view.is_window(partition, range.window_id);
+    if is_stable && is_window {
+        return Status::Done;
+    }
+    data.truncate(begin);
+    match is_window {
+        true => Status::Unstable,
+        false => Status::OutOfWindow,
+    }
+}
+
+/// What is read last: the flush floor, and then the lease.
+fn finish(view: &RegionView, answer: Answer, data: &mut Vec<u8>, begin: usize) -> Answer {
+    let flush_floor = view.flush_floor();
+    let lease_left_us = view.lease_left_ns(monotonic_ns()) / 1000;
+    if lease_left_us == 0 {
+        data.truncate(begin);
+        return Answer::bare(Status::Lapsed);
+    }
+    Answer {
+        config_id: view.config_id(),
+        lease_left_us: u32::try_from(lease_left_us).unwrap_or(u32::MAX),
+        flush_floor,
+        ..answer
+    }
+}

@@ -1,0 +1,463 @@
+//! One backend by way of an engine: a carrier of scans and reads. Messages go another
+//! way.
+//!
+//! # What a client may believe
+//! The engine looks at the backend's lease after its last read, on the clock of its own
+//! host, which is the backend's. So what an answer says was so at some moment after the
+//! request was sent and before the answer came: that is all that a GET needs, and no
+//! clock of this host takes part. An answer belongs to the request whose id it repeats,
+//! and ids are never used twice in a session.
+//!
+//! # Thread safety
+//! A port belongs to one client. [`Port::is_ready`] takes `&self` and has to receive,
+//! so what changes stands behind a lock that nobody else ever holds.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use trefoil_client_core::outcome::SendFailure;
+use trefoil_client_core::touch::TouchBatch;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_fabric::clock::monotonic_ns;
+use trefoil_fabric::port::{
+    Closed, Completion, OutOfWindow, Port, Progress, Refreshed, SendError, Token,
+};
+use trefoil_fabric::{Agreement, RegionView};
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_layout::message::{Answer, ErrorCode, Request};
+use trefoil_layout::{KeyHash, Pointer, TopologyId};
+use trefoil_region::WordBuffer;
+use trefoil_softnic_core::wire::{OpenStatus, Opened, Region};
+use trefoil_softnic_core::{
+    Event, Initiator, InitiatorOptions, ReadRange, SessionError, Unanswered,
+};
+
+/// Bytes received at a time.
+const RECEIVE_LEN: usize = 64 << 10;
+/// Requests that are put into a frame at the latest; they go sooner when their client
+/// looks for answers.
+const BATCH_COUNT: usize = 64;
+/// The id of the only OPEN of a session.
+const OPENING: u64 = 0;
+
+/// How an engine is reached.
+#[derive(Clone)]
+pub struct EngineAddress {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What is shown to it; empty if there is none.
+    pub token: Arc<[u8]>,
+}
+
+impl std::fmt::Debug for EngineAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EngineAddress({})", self.address)
+    }
+}
+
+/// Why a backend cannot be read by way of an engine.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody is there, or too slow.
+    #[error("cannot reach the engine at {address}: {source}")]
+    Unreachable {
+        /// Where.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// It closed the connection.
+    #[error("the engine at {address} closed the connection during the greeting")]
+    HungUp {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// It refuses this client, or is something else.
+    #[error("{address}: {source}")]
+    Session {
+        /// Where.
+        address: SocketAddr,
+        /// What was wrong.
+        source: SessionError,
+    },
+    /// It has no such backend now.
+    #[error("the engine at {address} does not read backend {backend}: {status}")]
+    NotOpened {
+        /// Where.
+        address: SocketAddr,
+        /// Which was asked for.
+        backend: u32,
+        /// Why.
+        status: OpenStatus,
+    },
+    /// Its backend's memory is not understood here, or is another's.
+    #[error("the engine at {address} has opened something else than backend {backend}")]
+    Inconsistent {
+        /// Where.
+        address: SocketAddr,
+        /// Which was asked for.
+        backend: u32,
+    },
+}
+
+/// What changes.
+struct Core {
+    initiator: Initiator,
+    /// What has come and was not taken in.
+    input: Vec<u8>,
+    received: Box<[u8]>,
+    /// That the backend served when it was heard last.
+    served: u32,
+    is_closed: bool,
+}
+
+/// See the module.
+pub struct EnginePort {
+    socket: TcpStream,
+    agreement: Agreement,
+    handle: u32,
+    /// That buckets are expected to carry, as of the last refresh.
+    config_id: u32,
+    core: Mutex<Core>,
+}
+
+impl EnginePort {
+    /// Connects to backend number `backend` of the cell's life `life`. Waits, for at
+    /// most `timeout`.
+    pub fn connect(
+        engine: &EngineAddress,
+        backend: u32,
+        life: u64,
+        timeout: Duration,
+    ) -> Result<Self, ConnectError> {
+        let address = engine.address;
+        let unreachable = |source| ConnectError::Unreachable { address, source };
+        let deadline = Instant::now() + timeout;
+        let mut socket = TcpStream::connect_timeout(&address, timeout).map_err(unreachable)?;
+        socket.set_nodelay(true).map_err(unreachable)?;
+        socket
+            .set_write_timeout(Some(timeout))
+            .map_err(unreachable)?;
+        let mut initiator = Initiator::new(InitiatorOptions {
+            token: &engine.token,
+            ..InitiatorOptions::default()
+        });
+        initiator.open(OPENING, backend, life, monotonic_ns());
+        socket.write_all(initiator.output()).map_err(unreachable)?;
+        initiator.sent(initiator.output().len());
+        let mut input = Vec::new();
+        let mut received = vec![0; RECEIVE_LEN].into_boxed_slice();
+        let opened = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(unreachable(io::ErrorKind::TimedOut.into()));
+            }
+            socket.set_read_timeout(Some(left)).map_err(unreachable)?;
+            let count = match socket.read(&mut received) {
+                Ok(0) => return Err(ConnectError::HungUp { address }),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(unreachable(error)),
+            };
+            input.extend_from_slice(&received[..count]);
+            let mut opened = None;
+            let done = initiator
+                .handle(&input, monotonic_ns(), |event| {
+                    if let Event::Opened { result, .. } = event {
+                        opened = Some(result);
+                    }
+                })
+                .map_err(|source| ConnectError::Session { address, source })?;
+            input.drain(..done);
+            if let Some(opened) = opened {
+                break opened.map_err(|status| ConnectError::NotOpened {
+                    address,
+                    backend,
+                    status,
+                })?;
+            }
+        };
+        let is_ours = opened.backend == backend
+            && opened.topology.life == life
+            && opened.layout == LAYOUT_VERSION;
+        if !is_ours {
+            return Err(ConnectError::Inconsistent { address, backend });
+        }
+        socket.set_nonblocking(true).map_err(unreachable)?;
+        Ok(EnginePort {
+            socket,
+            agreement: agreement(&opened),
+            handle: opened.handle,
+            config_id: opened.topology.config_id,
+            core: Mutex::new(Core {
+                initiator,
+                input,
+                received,
+                served: opened.topology.config_id,
+                is_closed: false,
+            }),
+        })
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn agreement(opened: &Opened) -> Agreement {
+    Agreement {
+        backend: opened.backend,
+        incarnation: opened.incarnation,
+        hasher: opened.hasher,
+        partition_count: opened.partition_count.into(),
+        sub_count: opened.sub_count.into(),
+        layout_version: opened.layout,
+        topology: opened.topology,
+    }
+}
+
+impl Core {
+    fn submitted(&mut self, socket: &TcpStream) {
+        if self.initiator.waiting_count() >= BATCH_COUNT {
+            self.send(socket);
+        }
+    }
+
+    /// Sends what the window has room for.
+    fn send(&mut self, socket: &TcpStream) {
+        self.initiator.flush();
+        while !self.is_closed && !self.initiator.output().is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(socket, self.initiator.output(), flags) {
+                Ok(count) => self.initiator.sent(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.is_closed = true,
+            }
+        }
+    }
+
+    /// Receives, unless something is there already. Whether there is something to take
+    /// in, or nothing will come any more.
+    fn look(&mut self, socket: &TcpStream) -> bool {
+        self.send(socket);
+        if self.is_closed || Initiator::has_frame(&self.input) {
+            return true;
+        }
+        match recv(socket, &mut self.received[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => self.is_closed = true,
+            Ok((count, _)) => self.input.extend_from_slice(&self.received[..count]),
+            Err(Errno::INTR) => {}
+            // What has come meanwhile would have been received: this process' pauses are
+            // not the engine's silence.
+            Err(Errno::AGAIN) => self.is_closed = self.initiator.is_silent(monotonic_ns()),
+            Err(_) => self.is_closed = true,
+        }
+        self.is_closed || Initiator::has_frame(&self.input)
+    }
+}
+
+/// How an event is told to the driver; `None` where it ends the port as well.
+fn completion<'a>(event: &Event<'a>) -> Option<Completion<'a>> {
+    match *event {
+        Event::Opened { .. } => None,
+        Event::Scanned {
+            id,
+            vote,
+            data,
+            flush_floor,
+            ..
+        } => Some(Completion::Scan(Token(id), vote, data, flush_floor)),
+        Event::Read { id, data } => Some(Completion::Data(Token(id), Ok(data))),
+        Event::Unanswered { id, why, is_scan } => {
+            let token = Token(id);
+            let lost = |why| Some(Completion::NoAnswer(token, SendFailure::Lost, why));
+            match why {
+                Unanswered::Gone => lost("the engine reads another process by now"),
+                Unanswered::Lapsed => lost("its lease has ended"),
+                // A call brings it.
+                Unanswered::TooLong { .. } => Some(Completion::Answer(
+                    token,
+                    Answer::Error(ErrorCode::TooLarge),
+                )),
+                Unanswered::OutOfWindow if !is_scan => {
+                    Some(Completion::Data(token, Err(OutOfWindow)))
+                }
+                Unanswered::OutOfWindow | Unanswered::Unstable => {
+                    lost("what was read was being changed")
+                }
+            }
+        }
+    }
+}
+
+impl Port for EnginePort {
+    fn view(&self) -> Option<&Arc<RegionView>> {
+        None
+    }
+
+    fn agreement(&self) -> Option<&Agreement> {
+        Some(&self.agreement)
+    }
+
+    fn config_id(&self) -> Option<u32> {
+        Some(self.config_id)
+    }
+
+    fn is_indirect(&self) -> bool {
+        true
+    }
+
+    fn has_scans(&self) -> bool {
+        true
+    }
+
+    fn has_messages(&self) -> bool {
+        false
+    }
+
+    /// What the engine has said the backend serves.
+    fn refresh(&mut self) -> Refreshed {
+        let served = self.core().served;
+        match std::mem::replace(&mut self.config_id, served) == served {
+            true => Refreshed::Unchanged,
+            false => Refreshed::Changed,
+        }
+    }
+
+    fn submit_index(&mut self, _: Token, _: usize, _: KeyHash) -> Progress<IndexVote> {
+        Progress::Refused
+    }
+
+    fn submit_data(
+        &mut self,
+        token: Token,
+        pointer: Pointer,
+        _: &mut WordBuffer,
+    ) -> Progress<Result<(), OutOfWindow>> {
+        let range = ReadRange {
+            region: Region::Data,
+            partition: 0,
+            window_id: 0,
+            offset: pointer.offset(),
+            // Its length has fewer than 32 bits.
+            len: pointer.len() as u32,
+        };
+        let mut core = self.core();
+        if !core
+            .initiator
+            .read(token.0, self.handle, &range, monotonic_ns())
+        {
+            return Progress::Refused;
+        }
+        core.submitted(&self.socket);
+        Progress::Pending
+    }
+
+    fn submit_scan(&mut self, token: Token, place: usize, hash: KeyHash) -> Progress<()> {
+        let Ok(place) = u8::try_from(place) else {
+            return Progress::Refused;
+        };
+        let (handle, config_id) = (self.handle, self.config_id);
+        let mut core = self.core();
+        let now_ns = monotonic_ns();
+        core.initiator
+            .scan(token.0, handle, place, hash, config_id, now_ns);
+        core.submitted(&self.socket);
+        Progress::Pending
+    }
+
+    fn send(&mut self, _: Token, _: TopologyId, _: &Request<'_>) -> Result<(), SendError> {
+        Err(SendError::NoMessages)
+    }
+
+    /// Slots are of windows that this side does not know: see [`Port::touch_key`].
+    fn touch(&mut self, _: usize, _: TouchBatch<'_>) {}
+
+    fn touch_key(&mut self, place: usize, hash: KeyHash) {
+        if let Ok(place) = u8::try_from(place) {
+            let handle = self.handle;
+            let mut core = self.core();
+            core.initiator.touch(handle, place, hash);
+            core.submitted(&self.socket);
+        }
+    }
+
+    fn flush_touches(&mut self) {
+        self.core().send(&self.socket);
+    }
+
+    /// Its room is its own.
+    fn others_have_moved(&mut self) -> bool {
+        false
+    }
+
+    fn len_under_way(&self) -> u64 {
+        0
+    }
+
+    fn give_up(&mut self) {}
+
+    fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        let socket = &self.socket;
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let core = &mut *core;
+        core.look(socket);
+        let (mut count, mut is_over) = (0, false);
+        let served = &mut core.served;
+        let taken = core.initiator.handle(&core.input, monotonic_ns(), |event| {
+            match event {
+                Event::Scanned {
+                    vote: IndexVote::ConfigChanged { found },
+                    ..
+                } => *served = found,
+                Event::Scanned { config_id, .. } => *served = config_id,
+                // The handle is good for nothing more.
+                Event::Unanswered {
+                    why: Unanswered::Gone | Unanswered::Lapsed,
+                    ..
+                } => is_over = true,
+                _ => {}
+            }
+            if let Event::Scanned { id, stamp, .. } = event {
+                on(Completion::Stamp(Token(id), stamp));
+            }
+            if let Some(completion) = completion(&event) {
+                count += 1;
+                on(completion);
+            }
+        });
+        match taken {
+            Ok(done) => {
+                core.input.drain(..done);
+            }
+            Err(_) => is_over = true,
+        }
+        // What was asked for again, or waited for room in the window.
+        core.send(socket);
+        core.is_closed |= is_over;
+        match core.is_closed {
+            true => Err(Closed),
+            false => Ok(count),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.core().look(&self.socket)
+    }
+
+    /// Its socket is readable whenever something has come.
+    fn arm(&self) {
+        self.core().send(&self.socket);
+    }
+
+    fn disarm(&self) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}

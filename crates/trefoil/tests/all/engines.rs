@@ -1,0 +1,867 @@
+//! Lookups by way of an engine: real processes, as two hosts would be but for the wire.
+
+use crate::support::{Cell, Hanging, PROGRAM, free_port, kill, text};
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use trefoil_client::{CarrierInUse, Client, Lookup, MissReason, Mutated, Options, SetOptions};
+use trefoil_client_core::vote::{IndexVote, index_vote};
+use trefoil_layout::bucket::BUCKET_LEN;
+use trefoil_layout::control::{self, CONTROL_LEN};
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::limits::LAYOUT_VERSION;
+use trefoil_softnic_core::wire::Region;
+use trefoil_softnic_core::{Event, Initiator, InitiatorOptions, ReadRange, Unanswered};
+
+/// How long anything may take here.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine that ends with the test.
+struct Engine {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Engine {
+    fn start(cell: &Cell, listen: SocketAddr) -> Engine {
+        let mut child = Command::new(PROGRAM)
+            .args([
+                "engine",
+                "--cell",
+                &cell.address,
+                "--listen",
+                &listen.to_string(),
+            ])
+            .env("RUST_LOG", "info")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next().expect("a ready line").unwrap();
+        let json = line
+            .strip_prefix("ready ")
+            .expect("the line begins with ready");
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(json["engine"], listen.to_string());
+        Engine {
+            child,
+            address: listen,
+        }
+    }
+
+    fn beside(cell: &Cell) -> Engine {
+        Engine::start(cell, SocketAddr::from(([127, 0, 0, 1], free_port())))
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            engine: Some(self.address),
+            deadline: Duration::from_secs(5),
+            ..Options::default()
+        }
+    }
+
+    fn client(&self, cell: &Cell) -> Client {
+        client(cell, self.options())
+    }
+
+    /// Ends it in peace; what it has counted.
+    fn stop(mut self) -> HashMap<String, u64> {
+        kill(self.child.id(), "TERM");
+        let mut log = String::new();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut log).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{log}");
+        let count = |line: &str| {
+            let (rest, count) = line.rsplit_once(' ')?;
+            let (_, name) = rest.rsplit_once(' ')?;
+            Some((name.to_owned(), count.parse().ok()?))
+        };
+        log.lines().filter_map(count).collect()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// A client that reaches every backend by way of its engine.
+fn client(cell: &Cell, options: Options) -> Client {
+    let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+    let mut client = connected.client(options);
+    await_engine(&mut client);
+    client
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn up(mode: &str) -> (TempDir, Cell) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = vec!["--memory", "64MiB", "--mode", mode];
+    if mode == "R=1" {
+        args.extend(["--backends", "1"]);
+    }
+    let cell = Cell::up(dir.path(), &args);
+    (dir, cell)
+}
+
+/// Looks keys up until the client reaches all backends so.
+fn await_carriers(client: &mut Client, wanted: impl Fn(CarrierInUse) -> bool) {
+    let begin = Instant::now();
+    while !client.carriers().iter().all(|link| wanted(link.carrier)) {
+        for number in 0..20 {
+            let _ = client.get(format!("nobody's {number}").as_bytes());
+        }
+        assert!(begin.elapsed() < PATIENCE, "{:?}", client.carriers());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn await_engine(client: &mut Client) {
+    await_carriers(client, |carrier| carrier == CarrierInUse::Engine);
+}
+
+fn set(client: &mut Client, key: &str, value: &[u8]) {
+    let stored = client.set(key.as_bytes(), value, SetOptions::default());
+    assert!(
+        matches!(stored, Ok(Mutated::Stored { .. })),
+        "{key}: {stored:?}"
+    );
+}
+
+fn get(client: &mut Client, key: &str) -> Option<Vec<u8>> {
+    match client.get(key.as_bytes()).unwrap() {
+        Lookup::Hit(hit) => Some(hit.value.to_vec()),
+        Lookup::Miss(_) => None,
+    }
+}
+
+fn value(key: &str, round: u64, len: usize) -> Vec<u8> {
+    let mut value = format!("{key} {round} ").into_bytes();
+    let filler = round as u8;
+    value.resize(len.max(value.len()), filler);
+    value
+}
+
+/// Whether the value is one that was stored for this key, and whole; and of which round.
+fn round_of(key: &str, value: &[u8]) -> u64 {
+    let text = value.splitn(3, |byte| *byte == b' ').collect::<Vec<_>>();
+    assert_eq!(text[0], key.as_bytes());
+    let round: u64 = std::str::from_utf8(text[1]).unwrap().parse().unwrap();
+    assert!(
+        text[2].iter().all(|byte| *byte == round as u8),
+        "a torn value"
+    );
+    round
+}
+
+#[test]
+fn items_are_found_by_way_of_an_engine_whatever_their_length() {
+    for mode in ["R=1", "R=3.2"] {
+        let (_dir, cell) = up(mode);
+        let engine = Engine::beside(&cell);
+        let mut client = engine.client(&cell);
+        // Longer than one scan solicits, and than an engine carries: that comes by a call.
+        for len in [0, 1, 100, 5000, 100_000, 300_000, 2_000_000] {
+            let key = format!("of {len}");
+            let value = value("k", 7, len);
+            set(&mut client, &key, &value);
+            assert_eq!(
+                get(&mut client, &key).as_ref(),
+                Some(&value),
+                "{mode} {len}"
+            );
+            assert_eq!(
+                get(&mut client, &key).as_ref(),
+                Some(&value),
+                "{mode} {len}"
+            );
+        }
+        assert_eq!(get(&mut client, "absent"), None);
+        let erased = client.erase(b"of 100");
+        assert!(matches!(erased, Ok(Mutated::Stored { .. })), "{erased:?}");
+        assert_eq!(get(&mut client, "of 100"), None);
+        // One that expires does so for readers by way of an engine, too.
+        let soon = SetOptions {
+            ttl: Some(Duration::from_millis(50)),
+            ..SetOptions::default()
+        };
+        client.set(b"soon", b"over", soon).unwrap();
+        let begin = Instant::now();
+        while get(&mut client, "soon").is_some() {
+            assert!(begin.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Many at once, in any order.
+        let keys: Vec<String> = (0..500).map(|number| format!("key {number}")).collect();
+        for key in &keys {
+            set(&mut client, key, key.as_bytes());
+        }
+        let names: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        let mut hits = 0;
+        client.get_many(&names, |at, found| {
+            if let Ok(Lookup::Hit(hit)) = found {
+                assert_eq!(hit.value, names[at]);
+                hits += 1;
+            }
+        });
+        assert_eq!(hits, keys.len());
+        assert_eq!(cell.run(&["cell", "flush"]).status.code(), Some(0));
+        let found = client.get(b"of 5000");
+        let is_flushed = matches!(&found, Ok(Lookup::Miss(miss)) if miss.reason == MissReason::Flushed
+            || miss.reason == MissReason::Absent);
+        assert!(is_flushed, "{found:?}");
+        set(&mut client, "after", b"the flush");
+        assert_eq!(
+            get(&mut client, "after").as_deref(),
+            Some(&b"the flush"[..])
+        );
+        await_engine(&mut client);
+    }
+}
+
+#[test]
+fn a_command_reads_by_way_of_an_engine() {
+    let (_dir, cell) = up("R=3.2");
+    let dir = tempfile::tempdir().unwrap();
+    // Reached by TCP alone, as from another host.
+    let served = Cell::serve(dir.path(), &["--memory", "64MiB"]);
+    for cell in [cell, served] {
+        let mut engine = Engine::beside(&cell);
+        assert_eq!(cell.run(&["set", "name", "value"]).status.code(), Some(0));
+        let address = engine.address.to_string();
+        let found = cell.run(&["get", "name", "--engine", &address]);
+        assert_eq!(text(&found.stdout), "value", "{}", text(&found.stderr));
+        engine.client(&cell);
+        // Nobody is there: calls bring it.
+        engine.kill();
+        let found = cell.run(&["get", "name", "--engine", &address]);
+        assert_eq!(text(&found.stdout), "value", "{}", text(&found.stderr));
+    }
+}
+
+#[test]
+fn an_engine_counts_what_it_does_and_backends_do_nothing() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    const GETS: u64 = 1000;
+    for _ in 0..GETS {
+        assert!(get(&mut client, "k").is_some());
+    }
+    client.flush_touches();
+    let counters = client.counters();
+    assert_eq!(counters.hits, GETS);
+    drop(client);
+    let counts = engine.stop();
+    // Two replicas each; some may have gone by calls, where this machine stood still.
+    assert!(counts["scans"] > GETS, "{counts:?}");
+    assert!(counts["bytes_in"] >= 48 * counts["scans"], "{counts:?}");
+    assert!(counts["bytes_out"] >= 80 * counts["scans"], "{counts:?}");
+    // A hit is reported to all three.
+    let touches = counts["touches"];
+    assert!((GETS..=3 * GETS).contains(&touches), "{counts:?}");
+    let faults = (counts["malformed"], counts["refused"], counts["stuck"]);
+    assert_eq!(faults, (0, 0, 0));
+    assert_eq!(counts["mapped_total"], 3, "{counts:?}");
+}
+
+#[test]
+fn beside_writers_nothing_torn_and_nothing_old_is_read() {
+    for mode in ["R=1", "R=3.2"] {
+        let (_dir, cell) = up(mode);
+        let engine = Engine::beside(&cell);
+        let mut reader = engine.client(&cell);
+        const KEYS: usize = 8;
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
+        let rounds: Vec<_> = (0..KEYS)
+            .map(|_| std::sync::atomic::AtomicU64::new(0))
+            .collect();
+        for key in &keys {
+            set(&mut reader, key, &value(key, 0, 3000));
+        }
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+                let mut writer = connected.client(Options::default());
+                for round in 1..400 {
+                    for (key, known) in keys.iter().zip(&rounds) {
+                        let len = 2000 + round as usize % 5 * 1500;
+                        set(&mut writer, key, &value(key, round, len));
+                        known.store(round, Ordering::SeqCst);
+                    }
+                }
+                is_done.store(true, Ordering::SeqCst);
+            });
+            let mut count = 0;
+            while !is_done.load(Ordering::SeqCst) || count < 100 {
+                for (key, known) in keys.iter().zip(&rounds) {
+                    let acknowledged = known.load(Ordering::SeqCst);
+                    match reader.get(key.as_bytes()) {
+                        Ok(Lookup::Hit(hit)) => {
+                            let round = round_of(key, hit.value);
+                            assert!(round >= acknowledged, "{key}: {round} < {acknowledged}");
+                        }
+                        // While three copies differ there may be no quorum.
+                        Ok(Lookup::Miss(miss)) => {
+                            assert_eq!(miss.reason, MissReason::Inquorate);
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                count += 1;
+            }
+        });
+        await_engine(&mut reader);
+    }
+}
+
+/// One copy decides, and whoever has read the new corpus never reads the old one again.
+#[test]
+fn an_immutable_corpus_changes_at_once_for_readers_by_way_of_an_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = |version: &str| {
+        let path = dir.path().join(format!("{version}.csv"));
+        let lines: String = (0..500).map(|n| format!("k{n},{version}\n")).collect();
+        std::fs::write(&path, format!("key,value\n{lines}")).unwrap();
+        path.display().to_string()
+    };
+    let (old, new) = (corpus("old"), corpus("new"));
+    let args = [
+        "--mode",
+        "R=2",
+        "--backends",
+        "2",
+        "--memory",
+        "128MiB",
+        "--load",
+        &old,
+    ];
+    let cell = Cell::up(&dir.path().join("cell"), &args);
+    let engine = Engine::beside(&cell);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = engine.client(&cell);
+            let (begin, mut has_seen_new) = (Instant::now(), false);
+            while !has_seen_new || !is_done.load(Ordering::SeqCst) {
+                for number in 0..500 {
+                    let found = get(&mut client, &format!("k{number}")).expect("in both");
+                    match &found[..] {
+                        b"new" => has_seen_new = true,
+                        old => assert!(!has_seen_new && old == b"old", "k{number}"),
+                    }
+                }
+                assert!(begin.elapsed() < PATIENCE);
+            }
+        });
+        let reload = cell.run(&["cell", "reload", "--load", &new]);
+        is_done.store(true, Ordering::SeqCst);
+        assert!(reload.status.success(), "{}", text(&reload.stderr));
+    });
+}
+
+/// What was stored, and must be found. While a replica is away and the third copy is on
+/// its way to another one there may be no quorum.
+fn stored(client: &mut Client, key: &str) -> Vec<u8> {
+    let begin = Instant::now();
+    loop {
+        match client.get(key.as_bytes()) {
+            Ok(Lookup::Hit(hit)) => return hit.value.to_vec(),
+            Ok(Lookup::Miss(miss)) => assert_eq!(miss.reason, MissReason::Inquorate, "{key}"),
+            Err(error) => panic!("{key}: {error}"),
+        }
+        assert!(begin.elapsed() < PATIENCE, "{key} has no quorum");
+    }
+}
+
+/// Reads and writes until told to stop; nothing fails, nothing is old.
+fn under_load(cell: &Cell, options: Options, during: impl FnOnce(&dyn Fn(u64))) {
+    let (is_done, count) = (AtomicBool::new(false), std::sync::atomic::AtomicU64::new(0));
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _done = Done(&is_done);
+            let mut client = client(cell, options);
+            let mut round = 0;
+            while !is_done.load(Ordering::SeqCst) {
+                round += 1;
+                for number in 0..4 {
+                    let key = format!("loaded{number}");
+                    set(&mut client, &key, &value(&key, round, 500));
+                    for _ in 0..4 {
+                        let found = stored(&mut client, &key);
+                        assert_eq!(round_of(&key, &found), round);
+                    }
+                }
+                count.store(round, Ordering::SeqCst);
+            }
+        });
+        let _done = Done(&is_done);
+        // So many rounds more.
+        let goes_on = |rounds: u64| {
+            let (begin, from) = (Instant::now(), count.load(Ordering::SeqCst));
+            while count.load(Ordering::SeqCst) < from + rounds {
+                assert!(!is_done.load(Ordering::SeqCst), "the load has ended");
+                assert!(begin.elapsed() < PATIENCE, "the load stands still");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        };
+        goes_on(5);
+        during(&goes_on);
+    });
+}
+
+#[test]
+fn an_engine_that_is_killed_costs_nobody_anything() {
+    for mode in ["R=1", "R=3.2"] {
+        let (_dir, cell) = up(mode);
+        let mut engine = Engine::beside(&cell);
+        under_load(&cell, engine.options(), |goes_on| {
+            for _ in 0..3 {
+                engine.kill();
+                goes_on(10);
+                engine = Engine::start(&cell, engine.address);
+                goes_on(10);
+            }
+        });
+        // It is used again.
+        engine.client(&cell);
+    }
+}
+
+#[test]
+fn an_engine_that_hangs_is_left_and_taken_again() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    let hanging = Hanging::new(engine.child.id());
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    await_carriers(&mut client, |carrier| carrier == CarrierInUse::Rpc);
+    drop(hanging);
+    await_engine(&mut client);
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
+fn the_only_copy_moves_while_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--memory", "64MiB", "--mode", "R=1", "--backends", "2"];
+    let cell = Cell::up(dir.path(), &[&args[..], &["--restart", "always"]].concat());
+    let engine = Engine::beside(&cell);
+    under_load(&cell, engine.options(), |goes_on| {
+        let restarted = cell.run(&["cell", "restart"]);
+        assert!(restarted.status.success(), "{}", text(&restarted.stderr));
+        goes_on(20);
+    });
+    engine.client(&cell);
+}
+
+#[test]
+fn backends_that_move_or_die_are_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB", "--restart", "always"]);
+    let engine = Engine::beside(&cell);
+    under_load(&cell, engine.options(), |goes_on| {
+        let restarted = cell.run(&["cell", "restart"]);
+        assert!(restarted.status.success(), "{}", text(&restarted.stderr));
+        goes_on(20);
+    });
+    let mut client = engine.client(&cell);
+    set(&mut client, "before", b"the kill");
+    let pids = |cell: &Cell| -> Vec<u64> {
+        let status = cell.json(&["cell", "status", "--json"]);
+        let backends = status["backends"].as_array().unwrap();
+        backends
+            .iter()
+            .map(|of| of["pid"].as_u64().unwrap_or(0))
+            .collect()
+    };
+    let before = pids(&cell);
+    kill(before[1] as u32, "KILL");
+    let begin = Instant::now();
+    loop {
+        assert_eq!(stored(&mut client, "before"), b"the kill");
+        let now = pids(&cell);
+        if now[1] != 0 && now[1] != before[1] {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    await_engine(&mut client);
+    assert_eq!(
+        get(&mut client, "before").as_deref(),
+        Some(&b"the kill"[..])
+    );
+}
+
+#[test]
+fn reads_are_reported_to_the_backends() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "used", b"often");
+    let begin = Instant::now();
+    loop {
+        for _ in 0..100 {
+            assert!(get(&mut client, "used").is_some());
+        }
+        client.flush_touches();
+        let status = cell.json(&["cell", "status", "--json"]);
+        let hot = cell.json(&["top", "--once", "--json"]);
+        if hot.to_string().contains("used") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{status:#} {hot:#}");
+    }
+}
+
+/// The first bytes of a session, of any version and token.
+fn hello(version: u16, token: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 8 + 288];
+    bytes[..4].copy_from_slice(&288u32.to_le_bytes());
+    (bytes[4], bytes[6]) = (1, 1);
+    bytes[8..16].copy_from_slice(b"TREFSNIC");
+    bytes[16..18].copy_from_slice(&version.to_le_bytes());
+    bytes[18] = LAYOUT_VERSION;
+    bytes[20..22].copy_from_slice(&(token.len() as u16).to_le_bytes());
+    bytes[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
+    bytes[40..40 + token.len()].copy_from_slice(token);
+    bytes
+}
+
+/// What the engine says to these bytes before it hangs up.
+fn said_to(engine: &Engine, bytes: &[u8]) -> Vec<u8> {
+    let mut socket = TcpStream::connect(engine.address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // It may have hung up already.
+    let _ = socket.write_all(bytes);
+    let mut said = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        match socket.read(&mut piece) {
+            Ok(0) | Err(_) => return said,
+            Ok(count) => said.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+#[test]
+fn strangers_learn_nothing_and_disturb_nobody() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    // Without the token, with a wrong one.
+    for token in [&b""[..], &[b'x'; 64]] {
+        let bytes = hello(1, token);
+        let said = said_to(&engine, &bytes);
+        // REFUSED, for want of the token.
+        assert_eq!((said.len(), said[4], said[8 + 11]), (24, 3, 3));
+        assert!(said.len() < bytes.len());
+    }
+    // Another version is told which this one is.
+    let said = said_to(&engine, &hello(9, b""));
+    assert_eq!(
+        (said.len(), said[4], said[8 + 8], said[8 + 11]),
+        (24, 3, 1, 1)
+    );
+    // No protocol, and a length that no frame has: nothing at all.
+    assert!(said_to(&engine, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").is_empty());
+    assert!(said_to(&engine, &[0xff; 4096]).is_empty());
+    // Those that say half a greeting are left after a while.
+    assert!(said_to(&engine, &hello(1, b"")[..100]).is_empty());
+    // Many that say nothing: the oldest make room, and whoever knows the way comes in.
+    let silent: Vec<TcpStream> = (0..600)
+        .filter_map(|_| TcpStream::connect(engine.address).ok())
+        .collect();
+    assert!(silent.len() > 300);
+    let mut late = engine.client(&cell);
+    assert_eq!(get(&mut late, "k").as_deref(), Some(&b"v"[..]));
+    assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+    await_engine(&mut client);
+}
+
+/// One session by hand.
+struct Session {
+    socket: TcpStream,
+    initiator: Initiator,
+    handle: u32,
+    sub_count: usize,
+    input: Vec<u8>,
+}
+
+impl Session {
+    fn open(engine: &Engine, life: u64) -> Session {
+        let token = token_of(engine);
+        let options = InitiatorOptions {
+            token: token.as_bytes(),
+            ..InitiatorOptions::default()
+        };
+        let mut session = Session {
+            socket: TcpStream::connect(engine.address).unwrap(),
+            initiator: Initiator::new(options),
+            handle: 0,
+            sub_count: 0,
+            input: Vec::new(),
+        };
+        session.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        session.initiator.open(1, 0, life, 0);
+        let opened = session.await_event(|event| match event {
+            Event::Opened { result, .. } => result.unwrap(),
+            other => panic!("{other:?}"),
+        });
+        (session.handle, session.sub_count) = (opened.handle, opened.sub_count.into());
+        session
+    }
+
+    fn await_event<T>(&mut self, take: impl Fn(Event<'_>) -> T) -> T {
+        loop {
+            self.initiator.flush();
+            self.socket.write_all(self.initiator.output()).unwrap();
+            self.initiator.sent(self.initiator.output().len());
+            let mut found = None;
+            let done = self
+                .initiator
+                .handle(&self.input, 0, |event| found = Some(take(event)));
+            self.input.drain(..done.unwrap());
+            if let Some(found) = found {
+                return found;
+            }
+            let mut piece = [0; 4096];
+            let count = self.socket.read(&mut piece).unwrap();
+            assert!(count > 0, "the engine has hung up");
+            self.input.extend_from_slice(&piece[..count]);
+        }
+    }
+
+    /// The bytes, as words.
+    fn read(&mut self, range: ReadRange) -> Result<Vec<u64>, Unanswered> {
+        assert!(self.initiator.read(2, self.handle, &range, 0));
+        self.await_event(|event| match event {
+            Event::Read { data, .. } => {
+                let words = data.chunks_exact(8);
+                Ok(words
+                    .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+                    .collect())
+            }
+            Event::Unanswered { why, .. } => Err(why),
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+fn token_of(engine: &Engine) -> std::sync::Arc<str> {
+    let server = trefoil_cell::RpcAddress::Tcp {
+        host: engine.address.ip().to_string(),
+        port: engine.address.port(),
+    };
+    trefoil_cell::credentials(&server)
+        .token()
+        .expect("it was left here")
+}
+
+/// What a client does that reads the memory itself: windows, bucket, data.
+#[test]
+fn an_item_is_found_by_reads_alone() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "by hand", b"found");
+    let (hash, life) = (client.config().hash.hash(b"by hand"), client.config().life);
+    let mut session = Session::open(&engine, life);
+    let control = ReadRange {
+        region: Region::Control,
+        partition: 0,
+        window_id: 0,
+        offset: 0,
+        len: CONTROL_LEN as u32,
+    };
+    let words = session.read(control).unwrap();
+    let partition = hash.partition(0, session.sub_count);
+    let window = control::index_window(&words[..], partition).unwrap();
+    let home = hash.bucket(window.bucket_count);
+    let bucket = ReadRange {
+        region: Region::Index,
+        partition: partition as u16,
+        window_id: window.window_id,
+        offset: window.offset + home * BUCKET_LEN as u64,
+        len: 4 * BUCKET_LEN as u32,
+    };
+    let buckets = session.read(bucket).unwrap();
+    let config_id = control::config_id(&words[..]);
+    let vote = index_vote(hash, config_id, window.bucket_count, |number| {
+        &buckets[(number - home) as usize * BUCKET_LEN / 8..][..BUCKET_LEN / 8]
+    });
+    let IndexVote::Present { entry, .. } = vote else {
+        panic!("{vote:?}");
+    };
+    let data = ReadRange {
+        region: Region::Data,
+        partition: 0,
+        window_id: 0,
+        offset: entry.pointer.offset(),
+        len: entry.pointer.len() as u32,
+    };
+    let data_words = session.read(data).unwrap();
+    let bytes: Vec<u8> = data_words
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    let found = DataEntry::validate(&bytes, hash.tag, entry.version, b"by hand").unwrap();
+    assert_eq!(found.value, b"found");
+    // Nothing but what is advertised.
+    let data_window = control::data_window(&words[..]);
+    let index_end = window.offset + control::IndexWindow::bytes(window.bucket_count);
+    for beyond in [
+        ReadRange {
+            offset: CONTROL_LEN as u64 - 8,
+            len: 16,
+            ..control
+        },
+        ReadRange {
+            offset: !7,
+            ..control
+        },
+        ReadRange {
+            window_id: window.window_id + 2,
+            ..bucket
+        },
+        ReadRange {
+            partition: u16::MAX,
+            ..bucket
+        },
+        ReadRange {
+            offset: bucket.offset + 8,
+            ..bucket
+        },
+        ReadRange {
+            offset: index_end - BUCKET_LEN as u64,
+            ..bucket
+        },
+        ReadRange {
+            offset: !7,
+            ..bucket
+        },
+        ReadRange {
+            offset: data_window - 8,
+            len: 16,
+            ..data
+        },
+        ReadRange { offset: !7, ..data },
+    ] {
+        assert_eq!(
+            session.read(beyond),
+            Err(Unanswered::OutOfWindow),
+            "{beyond:?}"
+        );
+    }
+    assert_eq!(
+        session.read(control).map(|words| words.len()),
+        Ok(CONTROL_LEN / 8)
+    );
+}
+
+/// Asks for much and takes nothing: it is given up, and disturbs nobody meanwhile.
+#[test]
+fn a_client_that_does_not_take_its_answers_is_given_up() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "k", b"v");
+    let token = token_of(&engine);
+    let mut socket = TcpStream::connect(engine.address).unwrap();
+    socket.write_all(&hello(1, token.as_bytes())).unwrap();
+    let life = client.config().life;
+    let mut open = vec![24, 0, 0, 0, 4, 0, 1, 0];
+    open.extend([&1u64.to_le_bytes()[..], &life.to_le_bytes(), &[0; 8]].concat());
+    socket.write_all(&open).unwrap();
+    let mut said = [0; 48 + 80];
+    socket.read_exact(&mut said).unwrap();
+    assert_eq!((said[4], said[48 + 4], said[48 + 8 + 8]), (2, 5, 0));
+    let handle = &said[48 + 8 + 12..48 + 8 + 16];
+    // 60 reads of 8 KiB of the control region.
+    let mut asks = vec![0x40, 0x0b, 0, 0, 6, 0, 60, 0];
+    for id in 0..60u64 {
+        let mut ask = [0; 48];
+        ask[..8].copy_from_slice(&id.to_le_bytes());
+        ask[8..12].copy_from_slice(handle);
+        ask[12] = 2;
+        ask[20..24].copy_from_slice(&8192u32.to_le_bytes());
+        asks.extend(ask);
+    }
+    socket.set_nonblocking(true).unwrap();
+    let (begin, mut refusals) = (Instant::now(), 0);
+    let mut at = 0;
+    loop {
+        match socket.write(&asks[at..]) {
+            Ok(count) => at = (at + count) % asks.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                refusals += 1;
+                assert_eq!(get(&mut client, "k").as_deref(), Some(&b"v"[..]));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // It has hung up.
+            Err(_) => break,
+        }
+        assert!(begin.elapsed() < PATIENCE, "it is kept");
+    }
+    assert!(refusals > 0, "everything was taken");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", engine.child.id())).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib < 200 << 10, "{peak_kib} KiB");
+}
+
+#[test]
+fn an_engine_does_not_leave_the_host_unasked() {
+    let (_dir, cell) = up("R=1");
+    let refused = cell.run(&["engine", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("--token-file"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let refused = cell.run(&["engine", "--listen", "0.0.0.0:0", "--plaintext"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn a_miss_by_way_of_an_engine_can_be_filled() {
+    let (_dir, cell) = up("R=3.2");
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    let ticket = match client.get(b"filled") {
+        Ok(Lookup::Miss(miss)) => miss.fill,
+        other => panic!("{other:?}"),
+    };
+    let filled = client.fill(ticket, b"filled", b"from below", SetOptions::default());
+    assert!(filled.is_ok(), "{filled:?}");
+    assert_eq!(
+        get(&mut client, "filled").as_deref(),
+        Some(&b"from below"[..])
+    );
+}

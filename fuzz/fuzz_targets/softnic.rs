@@ -1,0 +1,69 @@
+//! Any bytes to an engine and to its client: neither panics, a stranger gets less than
+//! it has sent, and what is kept for either is bounded.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trefoil_client_core::vote::IndexVote;
+use trefoil_layout::{HashKind, KeyHash, KeyHasher, TopologyId};
+use trefoil_softnic_core::limits::WINDOW_LEN;
+use trefoil_softnic_core::wire::{Answer, Open, OpenStatus, Opened, RefusalCode, Status, Welcome};
+use trefoil_softnic_core::{Initiator, InitiatorOptions, Memory, ReadRange, Target};
+
+struct Zeros;
+
+impl Memory for Zeros {
+    fn admit(&mut self, token: &[u8]) -> Result<Welcome, RefusalCode> {
+        match token.is_empty() {
+            true => Ok(Welcome { window: WINDOW_LEN, engine: 1, session: 2 }),
+            false => Err(RefusalCode::Token),
+        }
+    }
+
+    fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus> {
+        Ok(Opened {
+            handle: 1,
+            backend: open.backend,
+            layout: 3,
+            hasher: KeyHasher { kind: HashKind::Xxh3, seed: [0; 2] },
+            partition_count: 4,
+            sub_count: 4,
+            incarnation: 1,
+            topology: TopologyId { life: open.life, config_id: 1 },
+        })
+    }
+
+    fn scan(&mut self, _: u32, _: u8, hash: KeyHash, _: u32, solicited: u32, data: &mut Vec<u8>) -> Answer {
+        let len = solicited.min(hash.tag as u32) & !7;
+        data.resize(data.len() + len as usize, 0);
+        Answer { data_len: len, vote: Some(IndexVote::Unstable), ..Answer::bare(Status::Done) }
+    }
+
+    fn read(&mut self, _: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
+        data.resize(data.len() + range.len as usize, 0);
+        Answer { data_len: range.len, ..Answer::bare(Status::Done) }
+    }
+
+    fn touch(&mut self, _: u32, _: u8, _: KeyHash) {}
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let (mut target, mut out) = (Target::new(), Vec::new());
+    let mut rest = bytes;
+    while let Ok(done) = target.handle(rest, &mut Zeros, &mut out) {
+        assert!(out.len() <= 2 * WINDOW_LEN as usize);
+        if done == 0 {
+            break;
+        }
+        rest = &rest[done..];
+        if target.is_admitted() {
+            out.clear();
+        }
+    }
+    assert!(target.is_admitted() || out.len() <= bytes.len());
+
+    let mut client = Initiator::new(InitiatorOptions::default());
+    client.open(1, 0, 1, 0);
+    client.scan(2, 1, 0, KeyHash { place: 1, tag: 8 }, 1, 0);
+    let _ = client.handle(bytes, 1, |_| {});
+    client.flush();
+});
