@@ -273,8 +273,11 @@ impl<P: Port> Link<P> {
     /// When operations that wait for the connection are told that it takes too
     /// long; it goes on being made.
     pub(crate) fn greeting_ends_ns(&self) -> u64 {
-        self.connecting_since_ns
-            .map_or(u64::MAX, |since| since.saturating_add(GREETING_NS))
+        self.connecting_since_ns.map_or(u64::MAX, |since| {
+            // A successor that is late is no backend that is away.
+            let patience_ends_ns = since.saturating_add(GREETING_NS);
+            patience_ends_ns.max(self.successor_by_ns)
+        })
     }
 
     /// They have been told.

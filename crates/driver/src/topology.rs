@@ -86,9 +86,13 @@ impl Topology {
     }
 
     /// Whether each replica of a key is the same one in both, in whatever process: a cell
-    /// that is resized moves them place by place.
+    /// that is resized moves them place by place. Where a place was given away, its new
+    /// holder knows nothing of what the former one said.
     pub fn moves_to(&self, other: &Topology) -> bool {
-        self.id.life == other.id.life && self.hasher == other.hasher && self.mode == other.mode
+        self.id.life == other.id.life
+            && self.hasher == other.hasher
+            && self.mode == other.mode
+            && self.placement.backend_count() != other.placement.backend_count()
     }
 
     /// Whether keys stand at the same backends, under the same hash, in both.

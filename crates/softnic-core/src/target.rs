@@ -1,6 +1,6 @@
 //! The engine's side of one session: frames in, memory looked at, frames out.
 
-use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN};
+use crate::limits::{ANSWERS_LEN_FULL, ASK_COUNT_MAX, ASKS_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use crate::wire::greeting::{ANY_HELLO_LEN_MAX, REFUSED_LEN};
 use crate::wire::{
     ANSWER_LEN, ASK_LEN, Answer, Ask, Frame, HEAD_LEN, Head, Hello, Kind, Malformed, Open,
@@ -157,6 +157,10 @@ impl Target {
             return Ok(0);
         };
         let hello = Hello::decode(frame.body)?;
+        // In a smaller window no answer would have room, and no request be looked at.
+        if hello.window < WINDOW_LEN_MIN {
+            return Err(Malformed("a window in which no answer has room").into());
+        }
         if hello.layout != LAYOUT_VERSION {
             return refuse(RefusalCode::Layout);
         }

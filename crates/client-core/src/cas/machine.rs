@@ -155,7 +155,12 @@ impl Cas {
         for state in &mut self.states {
             *state = match *state {
                 CasState::Open => CasState::Lost,
-                CasState::Down | CasState::PutOff | CasState::Rejected(_) => CasState::Unsent,
+                // What an outcome rests on stays.
+                CasState::Down | CasState::PutOff | CasState::Rejected(_)
+                    if self.outcome.is_none() =>
+                {
+                    CasState::Unsent
+                }
                 state => state,
             };
         }
@@ -169,8 +174,7 @@ impl Cas {
         }
         self.is_late = false;
         self.installed = 0;
-        let waits_for_a_look = matches!(self.look, Look::Paused | Look::Due);
-        if !waits_for_a_look && self.anew == Anew::No {
+        if self.is_asking() {
             self.next = None;
             self.advance();
         }
@@ -246,7 +250,8 @@ impl Cas {
                 *eviction = Eviction::Due(version);
             }
         }
-        if self.outcome.is_none() {
+        // An attempt that is over, or gives way to the next one, sends nothing any more.
+        if self.outcome.is_none() && self.is_asking() {
             for state in &mut self.states {
                 if *state == CasState::PutOff {
                     *state = CasState::Unsent;
@@ -254,6 +259,11 @@ impl Cas {
             }
             self.advance();
         }
+    }
+
+    /// Whether this attempt goes on without a look or another version.
+    fn is_asking(&self) -> bool {
+        self.anew == Anew::No && matches!(self.look, Look::Ahead | Look::Past)
     }
 
     /// What the look has found out.
@@ -326,6 +336,7 @@ impl Cas {
         if version <= self.bound.max(self.version) {
             return;
         }
+        debug_assert!(self.outcome.is_none(), "an outcome is another attempt's");
         self.anew = Anew::No;
         self.look = look;
         self.version = version;

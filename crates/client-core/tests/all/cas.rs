@@ -648,3 +648,34 @@ fn it_follows_its_replicas_to_other_processes() {
     cas.evicts(0, 5);
     cas.ends_beside(Some(4));
 }
+
+/// An eviction that was put off does not bring the attempt back that it was for.
+#[test]
+fn an_attempt_that_gives_way_to_the_next_one_sends_nothing_while_an_eviction_is_late() {
+    let mut cas = Script::over_nothing();
+    cas.refused_by(0, 5, Some(2));
+    cas.pauses();
+    cas.looks(disagree([Some(2), None, Some(3)]));
+    cas.begins_to_evict(0, 2);
+    cas.begins_to_evict(2, 3);
+    cas.answer(0, 2, Outcome::Rejected(Rejection::UnknownConfig));
+    cas.answer(2, 3, Outcome::Applied);
+    cas.step(CasStep::Later);
+    cas.evicts(0, 2);
+    cas.nominates(5, 8);
+    cas.applied_by(0, 8);
+    cas.applied_by(1, 8);
+    cas.installs(2, 8);
+    cas.ends_stored(8);
+}
+
+#[test]
+fn what_was_refused_beside_one_that_put_it_off_stays_so_in_other_processes() {
+    let mut cas = Script::over_3();
+    cas.rejected_by(0, Rejection::UnknownConfig);
+    cas.refused_by(1, 5, Some(4));
+    cas.0.follow();
+    cas.looks(Looked::Unknown);
+    cas.ends_beside(None);
+    assert!(cas.0.was_put_off());
+}

@@ -3,7 +3,7 @@
 
 use crate::world::{CONFIG, Fake, LIFE, TOKEN, hash, random};
 use rand::RngExt as _;
-use trefoil_softnic_core::limits::{ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN};
+use trefoil_softnic_core::limits::{ASK_COUNT_MAX, DATA_LEN_MAX, WINDOW_LEN, WINDOW_LEN_MIN};
 use trefoil_softnic_core::wire::{
     ASK_LEN, Ask, Frame, Head, Hello, Kind, Open, PROTOCOL_VERSION, Refusal, RefusalCode, Request,
 };
@@ -246,5 +246,17 @@ fn an_engine_that_lies_is_left() {
         if round == 0 {
             assert!(result.is_ok());
         }
+    }
+}
+
+/// In it no request would ever be looked at, and what comes be kept for ever.
+#[test]
+fn a_window_without_room_for_an_answer_is_refused() {
+    for window in [0, 1, WINDOW_LEN_MIN - 1] {
+        let mut bytes = Vec::new();
+        Hello::new(window, TOKEN).encode(&mut bytes);
+        let (error, said, is_admitted) = converse(&bytes, |len| len);
+        assert!(matches!(error, Some(TargetError::Malformed(_))), "{window}");
+        assert!(said.is_empty() && !is_admitted, "{window}");
     }
 }

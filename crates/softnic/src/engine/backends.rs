@@ -147,14 +147,14 @@ impl Memory for Backends {
     fn open(&mut self, open: &Open) -> Result<Opened, OpenStatus> {
         // One that has come back may be waiting to be adopted.
         self.adopt();
-        let slot = self
-            .slots
-            .get(open.backend as usize)
-            .and_then(Option::as_ref);
-        let Some(slot) = slot else {
+        let slot = self.slots.get_mut(open.backend as usize);
+        let Some(slot) = slot.and_then(Option::as_mut) else {
             self.shared.nudge();
             return Err(OpenStatus::NotMapped);
         };
+        // What it serves now: a client that is told of an older configuration takes the
+        // backend for one that has not followed yet, and does not use it.
+        slot.connection.refresh();
         let view = slot.connection.view();
         let agreement = view.agreement();
         if agreement.topology.life != open.life {

@@ -31,8 +31,11 @@ const GUESTS_MAX: usize = 128;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Between two looks for sessions that take too long, while there may be some.
 const SWEEP: Duration = Duration::from_millis(100);
-/// A client whose host has vanished is found out by the system after so long.
+/// A client that says nothing for so long is asked by the system whether it is there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How often, and how long between, it is asked then before it is given up.
+const KEEPALIVE_COUNT: u32 = 3;
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Names in epoll events; sessions are numbered upwards from the last of them.
 const BELL: u64 = 0;
@@ -318,5 +321,7 @@ impl EventLoop {
 fn prepare(socket: &OwnedFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE)
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_PAUSE)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT)
 }

@@ -606,6 +606,7 @@ struct Session {
     socket: TcpStream,
     initiator: Initiator,
     handle: u32,
+    config_id: u32,
     sub_count: usize,
     input: Vec<u8>,
 }
@@ -621,6 +622,7 @@ impl Session {
             socket: TcpStream::connect(engine.address).unwrap(),
             initiator: Initiator::new(options),
             handle: 0,
+            config_id: 0,
             sub_count: 0,
             input: Vec::new(),
         };
@@ -631,6 +633,7 @@ impl Session {
             other => panic!("{other:?}"),
         });
         (session.handle, session.sub_count) = (opened.handle, opened.sub_count.into());
+        session.config_id = opened.topology.config_id;
         session
     }
 
@@ -864,4 +867,16 @@ fn a_miss_by_way_of_an_engine_can_be_filled() {
         get(&mut client, "filled").as_deref(),
         Some(&b"from below"[..])
     );
+}
+
+/// Nobody has read through the engine meanwhile, which would have made it look.
+#[test]
+fn who_opens_a_backend_is_told_of_the_configuration_that_it_serves_now() {
+    let (_dir, cell) = up("R=1");
+    let engine = Engine::beside(&cell);
+    let client = engine.client(&cell);
+    let life = client.config().life;
+    let before = Session::open(&engine, life).config_id;
+    cell.json(&["cell", "flush", "--json"]);
+    assert_eq!(Session::open(&engine, life).config_id, before + 1);
 }
