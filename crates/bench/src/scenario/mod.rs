@@ -120,6 +120,14 @@ impl ScenarioOptions {
             pin_current_thread(core).map_err(|source| LoadError::Pin { core, source })
         })
     }
+
+    /// Keeps the calling thread, and what it will spawn, on the servers' core: an
+    /// operator's command, or whoever looks on, takes nothing of the load's.
+    fn pin_aside(&self) -> Result<(), LoadError> {
+        self.server_core.map_or(Ok(()), |core| {
+            pin_current_thread(core).map_err(|source| LoadError::Pin { core, source })
+        })
+    }
 }
 
 /// Told now and then what is being done.

@@ -162,7 +162,10 @@ pub(super) fn figures(
 
     progress(&format!("{name}, {mode}: the change"));
     let (during, moved) = std::thread::scope(|scope| {
-        let moves = scope.spawn(|| change(&server.address));
+        let moves = scope.spawn(|| {
+            options.pin_aside().map_err(|error| error.to_string())?;
+            change(&server.address)
+        });
         let during = load.run(&mut || moves.is_finished());
         let moved = moves.join();
         (

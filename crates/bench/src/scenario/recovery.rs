@@ -94,7 +94,10 @@ pub fn recovery(
     let killed = Instant::now();
     server.kill(VICTIM);
     let watched = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| watch(&cell, server.pids[VICTIM]));
+        let watch = scope.spawn(|| {
+            options.pin_aside().ok()?;
+            watch(&cell, server.pids[VICTIM])
+        });
         let during = load.run(&mut || watch.is_finished());
         let recovered = watch.join().unwrap_or(None);
         (during, recovered)
