@@ -11,32 +11,47 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Shorter ones end at once: less than a thread costs.
 const LEN_MIN: usize = 1 << 20;
 /// What is unmapped by one call: 50 microseconds if all of it is there, in small pages.
 const PIECE_LEN: usize = 512 << 10;
-/// So many times as long as a piece took, the thread sleeps after it.
+/// How long the thread works before it sleeps.
+const TURN: Duration = Duration::from_micros(40);
+/// So many times as long as it worked, it sleeps.
 const PAUSE_FACTOR: u32 = 3;
 /// And so long at most: somebody else may have had the core meanwhile.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// Comes after everybody.
 const NICE: i32 = 19;
 
+/// What is to be unmapped. One thread does it all: several would take their turns one
+/// after another on a core that somebody else needs.
+static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
+    ranges: Vec::new(),
+    has_thread: false,
+});
+
+struct Waiting {
+    ranges: Vec<Range>,
+    /// Whether a thread will look here again.
+    has_thread: bool,
+}
+
 /// A range that nobody uses any more.
 struct Range {
     base: NonNull<c_void>,
     len: usize,
-    /// Whether a thread of its own ends it, for which nobody waits.
-    is_aside: bool,
 }
 
 // SAFETY: an address range that its holder alone knows.
 unsafe impl Send for Range {}
 
-impl Drop for Range {
-    fn drop(&mut self) {
+impl Range {
+    /// Unmaps the range; `between` is called after each piece.
+    fn unmap(self, mut between: impl FnMut()) {
         let mut done = 0;
         while done < self.len {
             let len = PIECE_LEN.min(self.len - done);
@@ -44,12 +59,9 @@ impl Drop for Range {
             // was unmapped before is not touched again.
             // Refused only where the process has as many mappings as it may: the part
             // then stays mapped, which harms nobody.
-            let begin = Instant::now();
             let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), len) };
             done += len;
-            if self.is_aside {
-                std::thread::sleep((begin.elapsed() * PAUSE_FACTOR).min(PAUSE_MAX));
-            }
+            between();
         }
     }
 }
@@ -60,21 +72,48 @@ impl Drop for Range {
 ///
 /// They are one mapping, or several, of this process, and nothing refers to them.
 pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize) {
-    let mut range = Range {
-        base,
-        len,
-        is_aside: false,
-    };
+    let range = Range { base, len };
     if len < LEN_MIN {
+        return range.unmap(|| {});
+    }
+    let mut waiting = lock();
+    waiting.ranges.push(range);
+    if waiting.has_thread {
         return;
     }
-    // Without a thread it is done here: the closure is dropped.
-    let _ = std::thread::Builder::new()
-        .name("trefoil-unmap".to_owned())
-        .spawn(move || {
-            // On Linux this is about the thread, not its process. Refused, it works on.
-            let _ = rustix::process::setpriority_process(None, NICE);
-            range.is_aside = true;
-            drop(range);
+    let thread = std::thread::Builder::new().name("trefoil-unmap".to_owned());
+    waiting.has_thread = thread.spawn(unmap_aside).is_ok();
+    if !waiting.has_thread {
+        let ranges = std::mem::take(&mut waiting.ranges);
+        drop(waiting);
+        ranges.into_iter().for_each(|range| range.unmap(|| {}));
+    }
+}
+
+/// The thread that unmaps what waits.
+fn unmap_aside() {
+    // On Linux this is about the thread, not its process. Refused, it works on.
+    let _ = rustix::process::setpriority_process(None, NICE);
+    let mut begin = Instant::now();
+    while let Some(range) = next() {
+        range.unmap(|| {
+            let worked = begin.elapsed();
+            if worked >= TURN {
+                std::thread::sleep((worked * PAUSE_FACTOR).min(PAUSE_MAX));
+                begin = Instant::now();
+            }
         });
+    }
+}
+
+/// The next range, or the end of the thread.
+fn next() -> Option<Range> {
+    let mut waiting = lock();
+    let range = waiting.ranges.pop();
+    waiting.has_thread = range.is_some();
+    range
+}
+
+fn lock() -> MutexGuard<'static, Waiting> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
