@@ -4,6 +4,7 @@
 use crate::error::{CoordinationError, Refusal};
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE};
 use crate::link::{CallError, KeepAlive};
+use crate::log::StatusLog;
 use crate::session::{Inner, SessionEnd, Status};
 use crate::view::ServerInfo;
 use crate::wire::MemberRecord;
@@ -15,6 +16,7 @@ pub(crate) struct Keeper {
     inner: Arc<Inner>,
     record: MemberRecord,
     lease: Duration,
+    log: StatusLog,
 }
 
 /// What one exchange with the assigner came to.
@@ -42,9 +44,12 @@ impl Keeper {
             inner,
             record,
             lease: Duration::ZERO,
+            log: StatusLog::default(),
         };
         let until = Instant::now() + patience;
         let mut backoff = BACKOFF_MIN;
+        // Assigners in a row that have no such corpus.
+        let mut without = 0;
         loop {
             let error = match keeper.register_once(false).await {
                 Ok(lease) => {
@@ -53,19 +58,29 @@ impl Keeper {
                 }
                 Err(error) => error,
             };
+            let late = Instant::now() + backoff >= until;
+            without = match &error {
+                CallError::Refused(Refusal::UnknownCorpus { .. }) => without + 1,
+                _ => 0,
+            };
             match error {
-                CallError::Refused(refusal) if is_final(&refusal) => {
+                CallError::Refused(refusal)
+                    if (late && tells_why(&refusal))
+                        || is_final_for_newcomers(&refusal)
+                        || without >= keeper.inner.link.assigners() =>
+                {
                     return Err(CoordinationError::Refused {
                         corpus: keeper.inner.corpus.clone(),
                         refusal,
                     });
                 }
-                error if Instant::now() + backoff >= until => {
+                error if late => {
                     return Err(CoordinationError::Unreachable {
                         addresses: keeper.inner.link.to_string(),
                         reason: error.to_string(),
                     });
                 }
+                _ if without > 0 => {}
                 _ => {
                     sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -141,8 +156,8 @@ impl Keeper {
         Ok(lease)
     }
 
-    async fn keep_alive(&self) -> Outcome {
-        let inner = &self.inner;
+    async fn keep_alive(&mut self) -> Outcome {
+        let inner = Arc::clone(&self.inner);
         let call = KeepAlive {
             id: inner.id,
             life: inner.life,
@@ -157,7 +172,7 @@ impl Keeper {
         self.outcome(result)
     }
 
-    fn outcome(&self, result: Result<Duration, CallError>) -> Outcome {
+    fn outcome(&mut self, result: Result<Duration, CallError>) -> Outcome {
         match result {
             Ok(lease) => {
                 self.tell(Status::Connected);
@@ -168,23 +183,18 @@ impl Keeper {
             Err(CallError::Refused(Refusal::Superseded { by })) => {
                 Outcome::Over(SessionEnd::Superseded { by })
             }
-            Err(CallError::Refused(Refusal::Behind { store, seen })) => {
-                self.tell(Status::Behind { store, seen });
-                Outcome::Again
-            }
-            Err(CallError::Refused(refusal)) if is_final(&refusal) => {
+            Err(CallError::Refused(refusal @ Refusal::IdInUse { .. })) => {
                 Outcome::Over(SessionEnd::Refused(refusal))
             }
             Err(error) => {
-                self.tell(Status::Unreachable {
-                    reason: error.to_string(),
-                });
+                self.tell(status_of(error));
                 Outcome::Again
             }
         }
     }
 
-    fn tell(&self, now: Status) {
+    fn tell(&mut self, now: Status) {
+        self.log.note(&self.inner.corpus, &now);
         self.inner.status.send_if_modified(|was| {
             // The end is the end.
             let changed = *was != now && !matches!(was, Status::Ended(_));
@@ -193,6 +203,19 @@ impl Keeper {
             }
             changed
         });
+    }
+}
+
+/// What an answer of no use says of the assigners.
+pub(crate) fn status_of(error: CallError) -> Status {
+    match error {
+        CallError::Refused(Refusal::Behind { store, seen }) => Status::Behind { store, seen },
+        CallError::Refused(
+            refusal @ (Refusal::UnknownCorpus { .. } | Refusal::Invalid(_)),
+        ) => Status::Refused(refusal),
+        error => Status::Unreachable {
+            reason: error.to_string(),
+        },
     }
 }
 
@@ -210,17 +233,28 @@ pub(crate) async fn send_reports(inner: Arc<Inner>) {
     }
 }
 
-/// Asking again would not help.
-fn is_final(refusal: &Refusal) -> bool {
+/// Asking again would not help somebody who holds nothing yet. A member goes
+/// by [`Keeper::outcome`]: it has something to lose, and an assigner that was
+/// started with the wrong flags is no reason to.
+fn is_final_for_newcomers(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::Expired
         | Refusal::Superseded { .. }
         | Refusal::IdInUse { .. }
-        | Refusal::UnknownCorpus { .. }
         | Refusal::Invalid(_) => true,
-        Refusal::NotLeading { .. }
+        // Another assigner may have it.
+        Refusal::UnknownCorpus { .. }
+        | Refusal::NotLeading { .. }
         | Refusal::Unknown
         | Refusal::Behind { .. }
         | Refusal::Store(_) => false,
     }
+}
+
+/// It says more than that nobody answers.
+fn tells_why(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::UnknownCorpus { .. } | Refusal::Behind { .. }
+    )
 }

@@ -34,6 +34,10 @@ pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(4);
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// It doubles up to this.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// What goes on being wrong is said again in the log after so long.
+pub const TOLD_AGAIN: Duration = Duration::from_secs(30);
+/// Names of corpora that are not served and were asked for, kept for people.
+pub const TURNED_AWAY_MAX: usize = 64;
 /// How long joining or opening may take before it fails.
 pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 

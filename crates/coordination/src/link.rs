@@ -147,10 +147,19 @@ impl Link {
         }
     }
 
-    /// The next watch goes to another assigner.
-    pub(crate) fn turn_watch(&self) {
+    /// The next watch goes to another assigner: to this one, if somebody was
+    /// named.
+    pub(crate) fn turn_watch(&self, said: Option<String>) {
         if let Link::Remote(remote) = self {
-            remote.turn_watch();
+            remote.turn_watch(said);
+        }
+    }
+
+    /// How many assigners there are to ask.
+    pub(crate) fn assigners(&self) -> usize {
+        match self {
+            Link::Remote(remote) => remote.assigners(),
+            Link::Local(_) => 1,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
@@ -36,6 +36,12 @@ pub(crate) struct Remote {
     clients: Mutex<BTreeMap<String, Client>>,
     leader: Mutex<Leader>,
     watched: AtomicUsize,
+    /// Where to watch next, if somebody was named.
+    watch_at: Mutex<Option<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whom to ask.
@@ -57,6 +63,7 @@ impl Remote {
             }),
             // Watches of many processes spread over the assigners.
             watched: AtomicUsize::new(rand::random::<u16>().into()),
+            watch_at: Mutex::new(None),
         };
         for host in address.hosts() {
             remote
@@ -137,8 +144,10 @@ impl Remote {
         corpus: &str,
         after: Option<AssignmentVersion>,
     ) -> Result<RemoteFeed, CallError> {
+        let said = lock(&self.watch_at).take();
         let hosts = self.address.hosts();
-        let host = &hosts[self.watched.load(Ordering::Relaxed) % hosts.len()];
+        let turn = &hosts[self.watched.load(Ordering::Relaxed) % hosts.len()];
+        let host = said.as_ref().unwrap_or(turn);
         let mut client = self.client(host).map_err(CallError::Unreachable)?;
         let request = v1::WatchRequest {
             corpus: corpus.to_owned(),
@@ -154,8 +163,13 @@ impl Remote {
         })
     }
 
-    pub(crate) fn turn_watch(&self) {
+    pub(crate) fn turn_watch(&self, said: Option<String>) {
         self.watched.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.watch_at) = said;
+    }
+
+    pub(crate) fn assigners(&self) -> usize {
+        self.address.hosts().len()
     }
 
     /// Asks whoever is thought to lead; remembers who else to ask next.
@@ -164,7 +178,7 @@ impl Remote {
         call: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
     ) -> Result<T, CallError> {
         let host = {
-            let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+            let leader = lock(&self.leader);
             let hosts = self.address.hosts();
             leader
                 .said
@@ -178,22 +192,24 @@ impl Remote {
             Err(CallError::Refused(Refusal::NotLeading {
                 address: Some(other),
             })) if *other != host => self.ask_next(Some(other.clone())),
-            Err(CallError::Refused(Refusal::NotLeading { .. }) | CallError::Unreachable(_)) => {
-                self.ask_next(None);
-            }
+            // Another one may have been started with other flags.
+            Err(
+                CallError::Refused(Refusal::NotLeading { .. } | Refusal::UnknownCorpus { .. })
+                | CallError::Unreachable(_),
+            ) => self.ask_next(None),
             Err(CallError::Refused(_)) => {}
         }
         result
     }
 
     fn ask_next(&self, said: Option<String>) {
-        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leader = lock(&self.leader);
         leader.turn = leader.turn.wrapping_add(1);
         leader.said = said;
     }
 
     fn client(&self, host: &str) -> Result<Client, String> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         if let Some(client) = clients.get(host) {
             return Ok(client.clone());
         }

@@ -7,8 +7,8 @@
 //!             └── follower: Watch, resumed by version ──► any assigner
 //! ```
 //!
-//! While no assigner answers, the map stays as it is and traffic goes on by
-//! it; only [`Session::lease_end`] passes, which strong replication goes by.
+//! While no assigner answers, or one refuses because of how it was started,
+//! the map stays as it is and traffic goes on by it; only [`Session::lease_end`] passes, which strong replication goes by.
 
 use crate::address::AssignerAddress;
 use crate::error::{CoordinationError, Refusal};
@@ -65,6 +65,10 @@ pub enum Status {
         /// What is known here.
         seen: AssignmentVersion,
     },
+    /// An assigner answers, and will not have this corpus or server: it was
+    /// started with other flags than the one before it, or is full. The map
+    /// stays as it is, nothing is dropped, and it is asked again.
+    Refused(Refusal),
     /// It is over.
     Ended(SessionEnd),
 }
@@ -82,7 +86,9 @@ pub enum SessionEnd {
         /// That one.
         by: ServerId,
     },
-    /// The assigner refuses it for another reason.
+    /// The membership cannot be: its id belongs to another process
+    /// ([`Refusal::IdInUse`]); or, for a watcher that was being opened, there is
+    /// no such corpus.
     Refused(Refusal),
 }
 

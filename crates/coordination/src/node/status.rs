@@ -15,8 +15,20 @@ pub struct NodeStatus {
     pub store: String,
     /// The length of servers' leases.
     pub lease_ms: u64,
+    /// Corpora that are asked for, and that neither this assigner was started
+    /// with nor anybody else leads: most likely a flag is wrong.
+    pub turned_away: Vec<TurnedAway>,
     /// By name.
     pub corpora: Vec<CorpusStatus>,
+}
+
+/// A corpus that is asked for in vain.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TurnedAway {
+    /// Its name.
+    pub corpus: String,
+    /// Requests that were refused since this assigner began.
+    pub requests: u64,
 }
 
 /// One corpus.

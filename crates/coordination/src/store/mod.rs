@@ -12,7 +12,7 @@ mod file;
 mod state;
 
 pub use address::StoreAddress;
-pub(crate) use state::{CorpusState, News};
+pub(crate) use state::{CorpusState, LeaderRecord, News};
 
 use crate::error::CoordinationError;
 use crate::wire::MemberRecord;
@@ -80,6 +80,15 @@ impl Store {
         match self {
             Store::Embedded(file) => Ok(file.corpora()),
             Store::Etcd(store) => store.corpora().await,
+        }
+    }
+
+    /// Who leads a corpus, as the store has it now.
+    pub(crate) async fn leader(&self, corpus: &str) -> Result<Option<LeaderRecord>, StoreError> {
+        match self {
+            // One process has it, and it knows what it leads.
+            Store::Embedded(_) => Ok(None),
+            Store::Etcd(store) => store.leader(corpus).await,
         }
     }
 

@@ -21,7 +21,9 @@ mod tests;
 
 pub(crate) use corpus::EtcdCorpus;
 
+use super::LeaderRecord;
 use client::EtcdClient;
+use corpus::decode_leader;
 use keys::Keys;
 use std::sync::Arc;
 use trefoil_sharder::coordination::StoreError;
@@ -40,6 +42,13 @@ impl EtcdStore {
             client: Arc::new(EtcdClient::new(hosts)?),
             prefix: prefix.to_owned(),
         })
+    }
+
+    /// Who leads a corpus.
+    pub(crate) async fn leader(&self, corpus: &str) -> Result<Option<LeaderRecord>, StoreError> {
+        let keys = Keys::of(&self.prefix, corpus);
+        let found = self.client.get(&keys.leader).await?;
+        found.map(|kv| decode_leader(&kv.value)).transpose()
     }
 
     /// The corpora that have had a leader.
