@@ -2,8 +2,9 @@
 //! out when it is over.
 
 use crate::error::{CoordinationError, Refusal};
-use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE};
-use crate::link::{CallError, KeepAlive};
+use crate::clock::BootInstant;
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE, MAP_AGAIN};
+use crate::link::{CallError, Grant, KeepAlive, Registration};
 use crate::log::StatusLog;
 use crate::session::{Inner, SessionEnd, Status};
 use crate::view::ServerInfo;
@@ -16,6 +17,11 @@ pub(crate) struct Keeper {
     inner: Arc<Inner>,
     record: MemberRecord,
     lease: Duration,
+    /// The last lease, told to an assigner that may have forgotten it.
+    granted: Option<Grant>,
+    /// When the whole map is to be told with a registration: an assigner whose
+    /// store has nothing goes on from it.
+    tell_map_at: Option<Instant>,
     log: StatusLog,
 }
 
@@ -44,6 +50,8 @@ impl Keeper {
             inner,
             record,
             lease: Duration::ZERO,
+            granted: None,
+            tell_map_at: None,
             log: StatusLog::default(),
         };
         let until = Instant::now() + patience;
@@ -145,14 +153,38 @@ impl Keeper {
     }
 
     async fn register_once(&mut self, again: bool) -> Result<Duration, CallError> {
-        let inner = &self.inner;
+        let inner = Arc::clone(&self.inner);
         self.record.info.state = *inner.state.borrow();
-        let sent = Instant::now();
-        let lease = inner
-            .link
-            .register(&inner.corpus, &self.record, inner.cell.version(), again)
-            .await?;
-        inner.lease.extend(sent, lease);
+        let now = Instant::now();
+        let map = self.tell_map_at.filter(|&at| at <= now).map(|_| {
+            self.tell_map_at = Some(now + MAP_AGAIN);
+            inner.cell.subscribe().borrow().assignment.clone()
+        });
+        let registration = Registration {
+            record: self.record.clone(),
+            known: inner.cell.version(),
+            again,
+            granted: self.granted.clone(),
+            map,
+        };
+        let sent = BootInstant::now();
+        let result = inner.link.register(&inner.corpus, registration).await;
+        self.granted(sent, result)
+    }
+
+    fn granted(
+        &mut self,
+        sent: BootInstant,
+        result: Result<Grant, CallError>,
+    ) -> Result<Duration, CallError> {
+        if let Err(CallError::Refused(Refusal::Behind { store: None, .. })) = &result {
+            self.tell_map_at.get_or_insert_with(Instant::now);
+        }
+        let grant = result?;
+        self.tell_map_at = None;
+        self.inner.lease.extend(sent, grant.lease);
+        let lease = grant.lease;
+        self.granted = Some(grant);
         Ok(lease)
     }
 
@@ -164,11 +196,9 @@ impl Keeper {
             state: *inner.state.borrow(),
             known: inner.cell.version(),
         };
-        let sent = Instant::now();
+        let sent = BootInstant::now();
         let result = inner.link.keep_alive(&inner.corpus, call).await;
-        if let Ok(lease) = result {
-            inner.lease.extend(sent, lease);
-        }
+        let result = self.granted(sent, result);
         self.outcome(result)
     }
 
@@ -179,6 +209,12 @@ impl Keeper {
                 Outcome::Granted(lease)
             }
             Err(CallError::Refused(Refusal::Unknown)) => Outcome::Unknown,
+            // It may have forgotten the map, too, and goes on from what members
+            // tell when they register.
+            Err(error @ CallError::Refused(Refusal::Behind { store: None, .. })) => {
+                self.tell(status_of(error));
+                Outcome::Unknown
+            }
             Err(CallError::Refused(Refusal::Expired)) => Outcome::Over(SessionEnd::Expired),
             Err(CallError::Refused(Refusal::Superseded { by })) => {
                 Outcome::Over(SessionEnd::Superseded { by })

@@ -20,6 +20,7 @@
 //!    because its lease has, or another life of the server has come.
 
 mod address;
+mod clock;
 mod error;
 mod generated;
 mod keeper;
@@ -39,6 +40,7 @@ mod watcher;
 mod wire;
 
 pub use address::AssignerAddress;
+pub use clock::BootInstant;
 pub use error::{CoordinationError, Refusal};
 pub use local::LocalCoordinator;
 pub use node::{

@@ -6,11 +6,11 @@ use crate::error::{CoordinationError, Refusal};
 use crate::generated::v1;
 use crate::generated::v1::coordination_client::CoordinationClient;
 use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_SILENCE_MAX};
-use crate::link::{CallError, FeedEvent, KeepAlive};
+use crate::link::{CallError, FeedEvent, Grant, KeepAlive, Registration};
 use crate::viewcell::Servers;
 use crate::wire::{
-    MemberRecord, assignment_from, diff_from, member_from, member_to, refusal_from, report_to,
-    state_to, version_to,
+    assignment_from, assignment_to, diff_from, lease_to, member_from, member_to, refusal_from,
+    report_to, state_to, version_to,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,26 +80,30 @@ impl Remote {
     pub(crate) async fn register(
         &self,
         corpus: &str,
-        record: &MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
-    ) -> Result<Duration, CallError> {
+        registration: Registration,
+    ) -> Result<Grant, CallError> {
+        let (granted_ms, granted_by) = registration
+            .granted
+            .map_or((0, String::new()), |grant| (lease_to(grant.lease), grant.by));
         let request = v1::RegisterRequest {
             corpus: corpus.to_owned(),
-            server: Some(member_to(record)),
-            known: known.map(version_to),
-            again,
+            server: Some(member_to(&registration.record)),
+            known: registration.known.map(version_to),
+            again: registration.again,
+            granted_ms,
+            granted_by,
+            map: registration.map.as_ref().map(assignment_to),
         };
         self.call(async |mut client| client.register(request).await)
             .await
-            .map(|answer| Duration::from_millis(answer.lease_ms))
+            .map(grant_from)
     }
 
     pub(crate) async fn keep_alive(
         &self,
         corpus: &str,
         call: KeepAlive,
-    ) -> Result<Duration, CallError> {
+    ) -> Result<Grant, CallError> {
         let request = v1::KeepAliveRequest {
             corpus: corpus.to_owned(),
             id: call.id.0,
@@ -109,7 +113,7 @@ impl Remote {
         };
         self.call(async |mut client| client.keep_alive(request).await)
             .await
-            .map(|answer| Duration::from_millis(answer.lease_ms))
+            .map(grant_from)
     }
 
     pub(crate) async fn leave(
@@ -228,6 +232,13 @@ impl Remote {
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
+    }
+}
+
+fn grant_from(answer: v1::LeaseResponse) -> Grant {
+    Grant {
+        lease: Duration::from_millis(answer.lease_ms),
+        by: answer.by,
     }
 }
 

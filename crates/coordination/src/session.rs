@@ -11,6 +11,7 @@
 //! the map stays as it is and traffic goes on by it; only [`Session::lease_end`] passes, which strong replication goes by.
 
 use crate::address::AssignerAddress;
+use crate::clock::BootInstant;
 use crate::error::{CoordinationError, Refusal};
 use crate::keeper::{Keeper, send_reports};
 use crate::lease::Lease;
@@ -20,7 +21,7 @@ use crate::view::{ServerInfo, View};
 use crate::viewcell::ViewCell;
 use crate::watcher::follow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use trefoil_sharder::{
@@ -209,15 +210,15 @@ impl Session {
     }
 
     /// Until when nobody else is given this server's slices because it seems
-    /// dead: a safe bound on this machine's monotonic clock. In the past once
-    /// the session has ended.
-    pub fn lease_end(&self) -> Instant {
+    /// dead: a safe bound on this machine's clock. In the past once the session
+    /// has ended.
+    pub fn lease_end(&self) -> BootInstant {
         self.inner.lease.end()
     }
 
     /// Whether the lease still holds.
     pub fn holds_lease(&self) -> bool {
-        Instant::now() < self.lease_end()
+        BootInstant::now() < self.lease_end()
     }
 
     /// Says what the server is willing to do; the assigner hears it with a

@@ -15,6 +15,11 @@ pub struct ServerInfo {
     pub capacity: Capacity,
     /// What it is willing to do.
     pub state: MemberState,
+    /// Servers that are to have each of its keys, itself counted. The assigner
+    /// gives every slice of a corpus as many replicas as the member that asks
+    /// for most, whatever its own thresholds say; at most
+    /// [`COPIES_MIN_MAX`](crate::limits::COPIES_MIN_MAX).
+    pub copies_min: usize,
 }
 
 impl ServerInfo {
@@ -24,6 +29,7 @@ impl ServerInfo {
             address: address.into(),
             capacity,
             state: MemberState::Serving,
+            copies_min: 1,
         }
     }
 

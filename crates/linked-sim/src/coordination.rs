@@ -6,9 +6,7 @@ use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_sharder::coordination::{
-    AssignmentStore, CandidateId, EmbeddedStore, Reply, Request, StoreError,
-};
+use trefoil_sharder::coordination::{CandidateId, EmbeddedStore, Reply, Request, StoreError};
 use trefoil_sharder::{
     AssignedSlice, Assigner, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
     Capacity, Freeze, KeyPoint, Load, Member, MemberState, ServerId, ServerReport, Slice,
@@ -169,14 +167,7 @@ impl Coordination {
     }
 
     fn ask(&mut self, now: Duration, request: Request) -> Option<Result<Reply, StoreError>> {
-        let ticket = self.store.submit(now, request);
-        let mut answer = None;
-        while let Some(done) = self.store.poll(now) {
-            if done.ticket == ticket {
-                answer = Some(done.result);
-            }
-        }
-        answer
+        Some(self.store.request(now, request))
     }
 
     fn refresh(&mut self, now: Duration) {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
+use trefoil_coordination::BootInstant;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Extent, Replication};
 use trefoil_sharder::KeyPoint;
@@ -47,7 +48,7 @@ pub(crate) struct Store<V> {
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) errand: Notify,
     errands: Mutex<Errands>,
-    origin: Instant,
+    origin: BootInstant,
 }
 
 /// What a store is made of.
@@ -62,7 +63,6 @@ pub(crate) struct StoreOptions<V> {
 
 impl<V: 'static> Store<V> {
     pub(crate) fn new(options: StoreOptions<V>) -> Self {
-        let origin = Instant::now();
         Store {
             table: Table::new(options.memory),
             hasher: options.hasher,
@@ -72,23 +72,24 @@ impl<V: 'static> Store<V> {
             fresh: Fresh::default(),
             progress: Notify::new(),
             flights: Flights::default(),
-            meters: Meters::new(origin),
+            meters: Meters::new(Instant::now()),
             counters: Counters::default(),
             events: options.events,
             errand: Notify::new(),
             errands: Mutex::default(),
-            origin,
+            origin: BootInstant::now(),
         }
     }
 
-    /// The clock that the protocol goes by.
+    /// The clock that the protocol goes by: that of the lease, which does not
+    /// stand still while the machine is suspended.
     #[inline]
     pub(crate) fn clock(&self) -> Duration {
         self.origin.elapsed()
     }
 
     /// A moment on that clock.
-    pub(crate) fn at(&self, instant: Instant) -> Duration {
+    pub(crate) fn at(&self, instant: BootInstant) -> Duration {
         instant.saturating_duration_since(self.origin)
     }
 

@@ -10,10 +10,9 @@ pub use status::{ChangeStatus, CorpusStatus, MemberStatus, NodeStatus, Totals, T
 
 use crate::error::{CoordinationError, Refusal};
 use crate::limits::{CORPORA_MAX, TURNED_AWAY_MAX};
-use crate::link::KeepAlive;
+use crate::link::{Grant, KeepAlive, Registration};
 use crate::session::Tasks;
 use crate::store::{CorpusState, Store, Writer};
-use crate::wire::MemberRecord;
 use corpus::{Command, Driver, Reply};
 use options::check_name;
 use std::collections::BTreeMap;
@@ -23,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use trefoil_sharder::coordination::CandidateId;
-use trefoil_sharder::{AssignmentVersion, Freeze, ServerId, ServerReport};
+use trefoil_sharder::{Freeze, ServerId, ServerReport};
 
 /// Commands that wait at one corpus; beyond it, askers wait.
 const COMMANDS_MAX: usize = 1_024;
@@ -95,26 +94,37 @@ impl Node {
     pub(crate) async fn register(
         &self,
         corpus: &str,
-        record: MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
-    ) -> Result<Duration, Refusal> {
-        self.ask(corpus, |reply| Command::Register {
-            record,
-            known,
-            again,
+        registration: Registration,
+    ) -> Result<Grant, Refusal> {
+        let granted_here = registration
+            .granted
+            .as_ref()
+            .is_some_and(|grant| grant.by == self.options.address);
+        let register = |reply| Command::Register {
+            registration,
+            granted_here,
             reply,
-        })
-        .await
+        };
+        let lease = self.ask(corpus, register).await?;
+        Ok(self.grant(lease))
+    }
+
+    fn grant(&self, lease: Duration) -> Grant {
+        Grant {
+            lease,
+            by: self.options.address.clone(),
+        }
     }
 
     pub(crate) async fn keep_alive(
         &self,
         corpus: &str,
         call: KeepAlive,
-    ) -> Result<Duration, Refusal> {
-        self.ask(corpus, |reply| Command::KeepAlive { call, reply })
-            .await
+    ) -> Result<Grant, Refusal> {
+        let lease = self
+            .ask(corpus, |reply| Command::KeepAlive { call, reply })
+            .await?;
+        Ok(self.grant(lease))
     }
 
     pub(crate) async fn leave(&self, corpus: &str, id: ServerId, life: u64) -> Result<(), Refusal> {

@@ -116,6 +116,9 @@ pub struct Totals {
     pub expired: u64,
     /// Requests to the store that failed.
     pub store_errors: u64,
+    /// Times that the map was taken over from servers because the store had
+    /// forgotten it.
+    pub recoveries: u64,
 }
 
 /// The last changes.

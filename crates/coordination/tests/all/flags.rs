@@ -2,11 +2,13 @@
 //! assigner's mistake is never a reason to drop what a server holds.
 
 use crate::support::etcd::Etcd;
-use crate::support::{PATIENCE, assigned_to, eventually, fast, server, until};
+use crate::support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
-    AssignerClient, AssignerServer, NodeOptions, Refusal, Session, Status, StoreAddress, Watcher,
+    AssignerClient, AssignerServer, BootInstant, NodeOptions, Refusal, ServerInfo, Session, Status,
+    StoreAddress, View, Watcher,
 };
 
 fn any() -> SocketAddr {
@@ -123,4 +125,187 @@ async fn a_standby_without_the_corpus_sends_askers_to_the_one_that_leads() {
         .await
         .unwrap();
     assert!(third.holds_lease());
+}
+
+/// The one before had granted longer leases: whoever cannot reach the new one
+/// may still serve by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_longer_lease_of_the_assigner_before_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = StoreAddress::File(folder.path().join("state"));
+    let long = NodeOptions {
+        lease: Duration::from_secs(5),
+        ..fast()
+    };
+    let short = NodeOptions {
+        lease: Duration::from_millis(300),
+        ..fast()
+    };
+    let assigner = AssignerServer::start(any(), &store, long).await.unwrap();
+    let former = Session::join(&assigner.address().to_string(), "mail", server(1))
+        .await
+        .unwrap();
+    let id = former.server_id();
+    assigned_to(former.view(), &[id]).await;
+    drop(assigner);
+    // At another address, of which the former server knows nothing.
+    let heir = again(any(), &store, short.clone()).await;
+    let newcomer = Session::join(&heir.address().to_string(), "mail", server(2))
+        .await
+        .unwrap();
+    assigned_to(newcomer.view(), &[newcomer.server_id()]).await;
+    assert!(
+        BootInstant::now() > former.lease_end(),
+        "its slices went to another one while it held its lease"
+    );
+    // Once that is over the store says so: the next one waits no longer.
+    eventually("the store says how long leases are", || {
+        let state = std::fs::read(folder.path().join("state")).unwrap();
+        // Field 6 of the corpus: 300.
+        state.windows(3).any(|bytes| bytes == [0x30, 0xac, 0x02])
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_assigner_that_has_forgotten_everything_goes_on_from_what_servers_know() {
+    let memory = StoreAddress::Memory;
+    let assigner = AssignerServer::start(any(), &memory, fast()).await.unwrap();
+    let address = assigner.address();
+    let text = address.to_string();
+    let one = Session::join(&text, "mail", server(1)).await.unwrap();
+    let two = Session::join(&text, "mail", server(2)).await.unwrap();
+    let ids = [one.server_id(), two.server_id()];
+    let watcher = Watcher::open(&text, "mail").await.unwrap();
+    let before = assigned_to(watcher.view(), &ids).await;
+    let lease_end = [&one, &two].map(Session::lease_end);
+    drop(assigner);
+    // With shorter leases than those that may be in force.
+    let shorter = NodeOptions {
+        lease: Duration::from_millis(500),
+        gather: Duration::ZERO,
+        ..fast()
+    };
+    let assigner = again(address, &memory, shorter).await;
+    // Who remembers nothing may well be the first to come.
+    let three = Session::join(&text, "mail", server(3)).await.unwrap();
+    let after = until(three.view(), "a map", |view| view.is_assigned()).await;
+    assert!(lease_end.iter().all(|&end| BootInstant::now() > end));
+    assert_eq!(after.assignment.version().incarnation, 2);
+    assert_eq!(
+        after.assignment.slices(),
+        before.assignment.slices(),
+        "nothing moves because of it"
+    );
+    for session in [&one, &two, &three] {
+        until(session.status(), "all is well again", |status| {
+            *status == Status::Connected
+        })
+        .await;
+        eventually("it holds a lease", || session.holds_lease()).await;
+    }
+    until(watcher.view(), "callers are told", |view| {
+        view.assignment.version().incarnation == 2
+    })
+    .await;
+    drop(assigner);
+}
+
+/// A second assigner with a memory of its own is no heir of the first, which
+/// may be alive.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_assigner_elsewhere_that_knows_nothing_waits_for_a_persons_word() {
+    let memory = StoreAddress::Memory;
+    let first = AssignerServer::start(any(), &memory, fast()).await.unwrap();
+    let second = AssignerServer::start(any(), &memory, fast()).await.unwrap();
+    let both = format!("{},{}", first.address(), second.address());
+    let session = Session::join(&both, "mail", server(1)).await.unwrap();
+    // The session's watch may have gone to the second one, which knows nothing.
+    let watcher = Watcher::open(&first.address().to_string(), "mail")
+        .await
+        .unwrap();
+    let before = assigned_to(watcher.view(), &[session.server_id()]).await;
+    session.learn(before.assignment.clone());
+    drop(first);
+    until(session.status(), "it is told", |status| {
+        matches!(status, Status::Behind { store: None, .. })
+    })
+    .await;
+    tokio::time::sleep(fast().lease * 3).await;
+    assert_eq!(session.view().borrow().assignment, before.assignment);
+    assert!(!session.holds_lease());
+    let client = AssignerClient::new(second.address().to_string().parse().unwrap());
+    let (_, document) = client.status().await.pop().unwrap();
+    let document: serde_json::Value = serde_json::from_str(&document.unwrap()).unwrap();
+    let because = document["corpora"][0]["frozen_because"].as_str().unwrap();
+    assert!(
+        because.contains("trefoil assigner begin-incarnation"),
+        "{document}"
+    );
+    client.begin_incarnation("mail").await.unwrap();
+    until(session.view(), "a second incarnation", |view| {
+        view.assignment.version().incarnation == 2
+    })
+    .await;
+    eventually("a lease again", || session.holds_lease()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_have_as_many_replicas_as_servers_ask_for() {
+    let assigner = AssignerServer::start(any(), &StoreAddress::Memory, only(&["mail"]))
+        .await
+        .unwrap();
+    let address = assigner.address().to_string();
+    let asking = |port| ServerInfo {
+        copies_min: 2,
+        ..server(port)
+    };
+    let mut sessions = Vec::new();
+    for port in 1..=3 {
+        sessions.push(Session::join(&address, "mail", asking(port)).await.unwrap());
+    }
+    let view = sessions[0].view();
+    let copied = |view: &Arc<View>| {
+        let slices = view.assignment.slices();
+        view.is_assigned() && slices.iter().all(|slice| slice.servers.len() == 2)
+    };
+    until(view.clone(), "two replicas of each", copied).await;
+    // After a death, too, without anybody's doing.
+    let dead = sessions.pop().unwrap();
+    let gone = dead.server_id();
+    drop(dead);
+    let mut sequence = 0;
+    let since = Instant::now();
+    while !copied(&view.borrow()) || !view.borrow().is_gone(gone) {
+        assert!(since.elapsed() < PATIENCE, "{:?}", view.borrow());
+        sequence += 1;
+        for session in &sessions {
+            session.report(report(session, &view.borrow(), sequence));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Nothing in the store may mean that it has forgotten a server that holds a
+/// lease, and does not find the new assigner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_deal_waits_for_leases_that_may_exist() {
+    let long = NodeOptions {
+        lease: Duration::from_secs(3),
+        gather: Duration::ZERO,
+        ..fast()
+    };
+    let memory = StoreAddress::Memory;
+    let assigner = AssignerServer::start(any(), &memory, long.clone()).await.unwrap();
+    let former = Session::join(&assigner.address().to_string(), "mail", server(1))
+        .await
+        .unwrap();
+    assigned_to(former.view(), &[former.server_id()]).await;
+    drop(assigner);
+    let heir = AssignerServer::start(any(), &memory, long).await.unwrap();
+    let newcomer = Session::join(&heir.address().to_string(), "mail", server(2))
+        .await
+        .unwrap();
+    assigned_to(newcomer.view(), &[newcomer.server_id()]).await;
+    assert!(BootInstant::now() > former.lease_end());
 }

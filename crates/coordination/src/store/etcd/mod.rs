@@ -7,6 +7,7 @@
 //! | `assignment` | the assignment in force | the writer is `leader`, and it is still the one that was read |
 //! | `members/ID` | a member | the writer is `leader` |
 //! | `freeze` | the switch for deployments | the writer is `leader` |
+//! | `lease` | the length that no member's lease in force exceeds | the writer is `leader` |
 //!
 //! Each condition is a comparison in the transaction that writes, so no clock
 //! but etcd's own decides who leads, and a former leader writes nothing. The
