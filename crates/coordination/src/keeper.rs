@@ -156,16 +156,16 @@ impl Keeper {
         let inner = Arc::clone(&self.inner);
         self.record.info.state = *inner.state.borrow();
         let now = Instant::now();
-        let map = self.tell_map_at.filter(|&at| at <= now).map(|_| {
+        let told = self.tell_map_at.filter(|&at| at <= now).and_then(|_| {
             self.tell_map_at = Some(now + MAP_AGAIN);
-            inner.cell.subscribe().borrow().assignment.clone()
+            inner.cell.subscribe().borrow().told()
         });
         let registration = Registration {
             record: self.record.clone(),
             known: inner.cell.version(),
             again,
             granted: self.granted.clone(),
-            map,
+            told,
         };
         let sent = BootInstant::now();
         let result = inner.link.register(&inner.corpus, registration).await;

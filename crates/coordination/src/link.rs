@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{
     Assignment, AssignmentDiff, AssignmentVersion, MemberState, ServerId, ServerReport,
 };
@@ -64,7 +65,7 @@ pub(crate) struct Registration {
     /// Its last lease.
     pub(crate) granted: Option<Grant>,
     /// What it knows, whole, if it was told that the store has nothing.
-    pub(crate) map: Option<Assignment>,
+    pub(crate) told: Option<Told>,
 }
 
 impl Link {

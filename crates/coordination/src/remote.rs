@@ -92,7 +92,13 @@ impl Remote {
             again: registration.again,
             granted_ms,
             granted_by,
-            map: registration.map.as_ref().map(assignment_to),
+            map: registration.told.as_ref().map(|told| assignment_to(&told.map)),
+            members: registration
+                .told
+                .iter()
+                .flat_map(|told| &told.members)
+                .map(|id| id.0)
+                .collect(),
         };
         self.call(async |mut client| client.register(request).await)
             .await

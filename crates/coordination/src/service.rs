@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
+use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
 /// Events that wait for a slow watcher, which then gets several at once.
@@ -261,16 +262,14 @@ impl Coordination for Service {
             lease: Duration::from_millis(request.granted_ms),
             by: request.granted_by,
         });
+        let members = request.members.into_iter().map(ServerId).collect();
+        let map = request.map.map(assignment_from).transpose();
         let registration = Registration {
             record: member_from(server).map_err(invalid)?,
             known: request.known.map(version_from),
             again: request.again,
             granted,
-            map: request
-                .map
-                .map(assignment_from)
-                .transpose()
-                .map_err(invalid)?,
+            told: map.map_err(invalid)?.map(|map| Told { map, members }),
         };
         self.node
             .register(&request.corpus, registration)

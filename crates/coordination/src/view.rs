@@ -1,6 +1,7 @@
 //! What a server or a caller knows: the map, and where its servers are.
 
 use std::collections::BTreeMap;
+use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{
     AssignedSlice, Assignment, AssignmentVersion, Capacity, KeyPoint, Member, MemberState,
     ServerId, Slice,
@@ -75,6 +76,16 @@ impl View {
     /// asked for anything. `false` while that is not known for certain.
     pub fn is_gone(&self, former_owner: ServerId) -> bool {
         self.servers_as_of >= self.assignment.version() && !self.servers.contains_key(&former_owner)
+    }
+
+    /// All of it, for an assigner that has forgotten it; `None` if the members
+    /// are not known that belong to the assignment.
+    pub(crate) fn told(&self) -> Option<Told> {
+        let whole = self.is_assigned() && self.servers_as_of >= self.assignment.version();
+        whole.then(|| Told {
+            map: self.assignment.clone(),
+            members: self.servers.keys().copied().collect(),
+        })
     }
 
     /// Whether there is an assignment.

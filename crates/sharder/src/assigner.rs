@@ -220,8 +220,8 @@ impl Assigner {
 
     /// Likewise where the store has nothing: from this map, which servers have
     /// told, so that nothing moves.
-    pub fn recover(&mut self, map: Option<Assignment>) {
-        self.recovered = map;
+    pub fn recover(&mut self, map: Assignment) {
+        self.recovered = Some(map);
         self.begin_incarnation();
     }
 

@@ -299,14 +299,19 @@ impl Driver {
         else {
             return;
         };
-        if *recovering {
+        // Who is being written down is judged with the others.
+        if *recovering || !self.writing.is_empty() {
             return;
         }
-        if let Recovery::GoOn(map) = forgotten.recovery(now, &table.leases) {
+        if let Recovery::GoOn { map, struck_off } = forgotten.recovery(now, &table.leases) {
             *recovering = true;
+            for &id in &struck_off {
+                table.drop_member(id);
+            }
             tracing::warn!(
                 corpus = self.corpus,
-                map = map.is_some(),
+                last = %map.version(),
+                struck_off = struck_off.len(),
                 "the store has forgotten everything; every lease that it may have granted has \
                  ended: the map goes on under a new incarnation"
             );
@@ -797,7 +802,7 @@ impl Driver {
             known,
             again,
             granted,
-            map,
+            told,
         } = registration;
         let lease = self.options.lease;
         // A store that is behind, or has nothing at all, may have forgotten a
@@ -824,7 +829,7 @@ impl Driver {
             if let Some(grant) = granted {
                 table.leases.heard_of(grant.lease);
             }
-            forgotten.hear(known, map, granted_here);
+            forgotten.hear(record.id, known, told, granted_here);
         }
         let admission = table.admit(now, &record, again, trusted);
         match admission {

@@ -186,6 +186,13 @@ impl MemberTable {
             .collect()
     }
 
+    /// It was struck off by somebody before: it is so again.
+    pub(crate) fn drop_member(&mut self, id: ServerId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.dropped = true;
+        }
+    }
+
     /// Struck off.
     pub(crate) fn remove(&mut self, id: ServerId) {
         self.entries.remove(&id);

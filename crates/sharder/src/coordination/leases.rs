@@ -14,7 +14,9 @@
 //! Time is an argument; nothing waits.
 
 use crate::assignment::Assignment;
+use crate::server::ServerId;
 use crate::version::AssignmentVersion;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The leases of members in one term of a leader.
@@ -92,11 +94,25 @@ impl LeaseTerms {
 /// It may go on by itself if the store belongs to one process at one address,
 /// and everybody who remembers something had his last lease from that address:
 /// then whoever granted it is dead, for two processes cannot listen there.
+///
+/// It goes on from the newest map that anybody knows, and only with the list of
+/// who was a member then: whoever remembers something and is not on that list
+/// was struck off, and must not come back with what it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forgotten {
     seen: Option<AssignmentVersion>,
-    map: Option<Assignment>,
+    told: Option<Told>,
     elsewhere: bool,
+    remembering: BTreeSet<ServerId>,
+}
+
+/// What a server knows, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The newest assignment that it was told.
+    pub map: Assignment,
+    /// Who was a member when that came into force, or later.
+    pub members: BTreeSet<ServerId>,
 }
 
 /// What to do about a store that has nothing.
@@ -106,38 +122,58 @@ pub enum Recovery {
     Nothing,
     /// Leases may be in force, and servers may still come.
     Wait,
-    /// Go on from this map, or from a new deal if nobody has sent one, under a
-    /// new incarnation.
-    GoOn(Option<Assignment>),
+    /// Go on from this map under a new incarnation.
+    GoOn {
+        /// The newest.
+        map: Assignment,
+        /// Servers that come back, and were struck off before.
+        struck_off: BTreeSet<ServerId>,
+    },
     /// Somebody has his lease from elsewhere, where another leader may be
-    /// alive: a person has to say that it is not.
+    /// alive; or nobody has sent the newest map. A person has to decide.
     ByHand,
 }
 
 impl Forgotten {
-    /// A server goes by this version, and has sent the map if it was asked to.
-    /// `granted_here`: its last lease was granted at this address.
+    /// This server goes by this version, and has sent what it knows if it was
+    /// asked to. `granted_here`: its last lease was granted at this address.
     pub fn hear(
         &mut self,
+        server: ServerId,
         known: AssignmentVersion,
-        map: Option<Assignment>,
+        told: Option<Told>,
         granted_here: bool,
     ) {
+        self.remembering.insert(server);
         self.seen = self.seen.max(Some(known));
         self.elsewhere |= !granted_here;
-        let had = self.map.as_ref().map(Assignment::version);
-        if let Some(map) = map.filter(|map| Some(map.version()) > had) {
-            self.map = Some(map);
+        let version = |told: &Told| told.map.version();
+        let had = self.told.as_ref().map(version);
+        if let Some(told) = told.filter(|told| Some(version(told)) > had) {
+            self.seen = self.seen.max(Some(version(&told)));
+            self.told = Some(told);
         }
     }
 
     /// What to do now.
     pub fn recovery(&self, now: Duration, leases: &LeaseTerms) -> Recovery {
-        match self.seen {
-            _ if !leases.settled(now) => Recovery::Wait,
-            None => Recovery::Nothing,
-            Some(_) if self.elsewhere => Recovery::ByHand,
-            Some(_) => Recovery::GoOn(self.map.clone()),
+        if !leases.settled(now) {
+            return Recovery::Wait;
+        }
+        let Some(seen) = self.seen else {
+            return Recovery::Nothing;
+        };
+        let newest = self.told.as_ref();
+        match newest.filter(|told| told.map.version() == seen && !self.elsewhere) {
+            None => Recovery::ByHand,
+            Some(told) => Recovery::GoOn {
+                map: told.map.clone(),
+                struck_off: self
+                    .remembering
+                    .difference(&told.members)
+                    .copied()
+                    .collect(),
+            },
         }
     }
 }
@@ -145,7 +181,6 @@ impl Forgotten {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::ServerId;
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -189,6 +224,13 @@ mod tests {
         Assignment::even(version, &[ServerId(1)], 2, 1)
     }
 
+    fn told(generation: u64) -> Option<Told> {
+        Some(Told {
+            map: map(generation),
+            members: [ServerId(1), ServerId(2)].into(),
+        })
+    }
+
     #[test]
     fn a_store_that_has_forgotten_goes_on_by_the_newest_map_after_all_leases() {
         let mut leases = LeaseTerms::new(s(1), s(0), None);
@@ -196,16 +238,23 @@ mod tests {
         assert_eq!(forgotten.recovery(s(0), &leases), Recovery::Wait);
         assert_eq!(forgotten.recovery(s(1), &leases), Recovery::Nothing);
         leases.heard_of(s(5));
-        forgotten.hear(map(7).version(), Some(map(7)), true);
-        forgotten.hear(map(9).version(), None, true);
-        forgotten.hear(map(8).version(), Some(map(8)), true);
-        forgotten.hear(map(7).version(), Some(map(7)), true);
+        forgotten.hear(ServerId(1), map(7).version(), told(7), true);
+        forgotten.hear(ServerId(2), map(9).version(), None, true);
         assert_eq!(forgotten.recovery(s(4), &leases), Recovery::Wait);
         assert_eq!(
             forgotten.recovery(s(5), &leases),
-            Recovery::GoOn(Some(map(8)))
+            Recovery::ByHand,
+            "nobody has sent the newest"
         );
-        forgotten.hear(map(9).version(), Some(map(9)), false);
+        forgotten.hear(ServerId(2), map(9).version(), told(9), true);
+        // It knows nothing of its having been struck off.
+        forgotten.hear(ServerId(3), map(8).version(), told(8), true);
+        let goes_on = Recovery::GoOn {
+            map: map(9),
+            struck_off: [ServerId(3)].into(),
+        };
+        assert_eq!(forgotten.recovery(s(5), &leases), goes_on);
+        forgotten.hear(ServerId(1), map(9).version(), told(9), false);
         assert_eq!(forgotten.recovery(s(5), &leases), Recovery::ByHand);
     }
 }

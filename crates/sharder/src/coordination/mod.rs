@@ -22,7 +22,7 @@ mod embedded;
 mod leases;
 
 pub use embedded::EmbeddedStore;
-pub use leases::{Forgotten, LeaseTerms, Recovery};
+pub use leases::{Forgotten, LeaseTerms, Recovery, Told};
 
 use crate::assignment::Assignment;
 use crate::version::AssignmentVersion;

@@ -277,7 +277,7 @@ fn a_map_that_servers_remember_is_gone_on_from() {
     assigner.heard_of(known.version());
     let events = converse(&mut assigner, &mut store, at(0), &members(&[1, 2]));
     assert_eq!(published(&events), [], "it waits");
-    assigner.recover(Some(known.clone()));
+    assigner.recover(known.clone());
     let events = converse(&mut assigner, &mut store, at(2_000), &members(&[1, 2]));
     assert_eq!(published(&events), [version(2, 1)]);
     let found = store.current().expect("published");
