@@ -30,6 +30,8 @@ pub(crate) struct Profile {
     pub(crate) servers: usize,
     /// Servers of a slice.
     pub(crate) replicas: usize,
+    /// Of them, those that have a strong commit when it is acknowledged.
+    pub(crate) copies_min: usize,
     pub(crate) keys: usize,
     pub(crate) callers: usize,
     /// Of 16 requests, those that are content with a copy; at most 8.
@@ -91,6 +93,7 @@ impl Profile {
             pauses_only: false,
             bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
             chunk_entries: rng.pick(&[1, 2, 100]),
+            copies_min: rng.pick(&[1, 2, 2, 2]),
         }
     }
 

@@ -161,6 +161,7 @@ impl Server {
     pub(crate) fn new(id: ServerId, profile: &Profile, drift_ppm: i64, offset: Duration) -> Self {
         let config = Config {
             lease_required: profile.lease_required,
+            copies_min: profile.copies_min,
             chunk_entries: profile.chunk_entries,
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),

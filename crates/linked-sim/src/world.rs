@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket};
+use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket, Uncertain};
 use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 
 /// The keys' names; static, since nothing is copied more often.
@@ -328,7 +328,12 @@ impl World<'_> {
                             self.settled(at, ticket, commit.token)?;
                             Outcome::Done
                         }
-                        Err(_) => Outcome::Unknown,
+                        Err(why) => {
+                            if matches!(why, Uncertain::TooFewCopies { .. }) {
+                                self.settled_thin(at, ticket);
+                            }
+                            Outcome::Unknown
+                        }
                     };
                     self.reply(ticket.0 as usize, outcome);
                 }

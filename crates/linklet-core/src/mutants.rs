@@ -18,6 +18,8 @@ pub enum Mutant {
     LeaseIgnored,
     /// A strong commit is acknowledged before the copies have confirmed.
     AcknowledgedEarly,
+    /// A strong commit is acknowledged though too few servers have it.
+    ThinAcknowledged,
     /// A copy is read though it was changed by a commit not settled yet.
     DirtyCopyRead,
     /// Lost ranges are not reported.
@@ -38,12 +40,13 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 13] = [
+    pub const ALL: [Mutant; 14] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
         Mutant::LeaseIgnored,
         Mutant::AcknowledgedEarly,
+        Mutant::ThinAcknowledged,
         Mutant::DirtyCopyRead,
         Mutant::LossUnreported,
         Mutant::ForgottenWhenSent,

@@ -51,6 +51,7 @@ each! {
     what_was_sent_is_not_served: ServedInTransit => OneOwner | Fresh | Reported;
     a_lease_is_needed: LeaseIgnored => OneOwner | Fresh;
     copies_confirm_first: AcknowledgedEarly => Undone | Reported | Fresh;
+    enough_copies_confirm: ThinAcknowledged => Undone | Reported;
     a_dirty_copy_is_not_read: DirtyCopyRead => Fresh;
     losses_are_reported: LossUnreported => Reported;
     values_are_kept_until_taken: ForgottenWhenSent => Reported | Fresh | Moved;

@@ -12,13 +12,14 @@ fn clean(runs: Runs, first: u64, count: u64) -> Stats {
 
 #[test]
 fn everything_goes_wrong() {
-    let stats = clean(Runs::Any, 1_000_000, 1_500);
+    let stats = clean(Runs::Any, 1_000_000, 1_600);
     // A simulation in which nothing happens would prove nothing.
     assert!(stats.moves > 20_000, "{stats:?}");
     assert!(stats.commits > 50_000, "{stats:?}");
     assert!(stats.crashes > 1_000 && stats.replaced > 500, "{stats:?}");
     assert!(stats.redirects > 500 && stats.waits > 500, "{stats:?}");
     assert!(stats.copy_reads > 1_000 && stats.drains > 100, "{stats:?}");
+    assert!(stats.thin > 10, "{stats:?}");
     assert!(stats.keys_lost > 100 && stats.void > 10, "{stats:?}");
 }
 
