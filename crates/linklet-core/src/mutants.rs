@@ -36,11 +36,17 @@ pub enum Mutant {
     ExcludedEarly,
     /// A new owner does not hear who has copies.
     HoldersForgotten,
+    /// An assigner knows nothing of the longer leases of the one before it.
+    LeaseLengthForgotten,
+    /// An assigner whose store has forgotten everything deals it out at once.
+    DealtAtOnce,
+    /// It takes back who was struck off before.
+    StruckOffReturns,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 17] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -55,6 +61,9 @@ impl Mutant {
         Mutant::UnsettledServed,
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
+        Mutant::LeaseLengthForgotten,
+        Mutant::DealtAtOnce,
+        Mutant::StruckOffReturns,
     ];
 }
 
@@ -71,7 +80,7 @@ pub fn set(mutant: Option<Mutant>) {
 
 /// Whether the calling thread breaks this rule.
 #[inline(always)]
-pub(crate) fn is(mutant: Mutant) -> bool {
+pub fn is(mutant: Mutant) -> bool {
     #[cfg(feature = "mutants")]
     return ACTIVE.get() == Some(mutant);
     #[cfg(not(feature = "mutants"))]

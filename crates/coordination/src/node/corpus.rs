@@ -119,6 +119,9 @@ pub(crate) struct Driver {
     /// The switch, and the replicas that members ask for, as the assigner has
     /// them.
     applied: (Freeze, usize),
+    /// The store had nothing, nobody remembered anything, and this assigner has
+    /// made the first assignment.
+    dealt_anew: bool,
     /// Writes and removals of members that are under way.
     writing: BTreeMap<ServerId, usize>,
     gathering_since: Option<Duration>,
@@ -171,6 +174,7 @@ impl Driver {
             last_tick: Duration::ZERO,
             term: None,
             elections: 0,
+            dealt_anew: false,
             writing: BTreeMap::new(),
             gathering_since: None,
             resigned: false,
@@ -507,6 +511,8 @@ impl Driver {
     fn published(&mut self, now: Duration, version: AssignmentVersion) {
         self.totals.assignments += 1;
         self.error = None;
+        let first = version == AssignmentVersion::first_of(1);
+        self.dealt_anew |= first && self.store.is_sole();
         let name = shown(version);
         let changes = match &self.plan {
             Some(plan) if plan.next.as_ref().map(|next| next.version()) == Some(version) => {
@@ -805,6 +811,9 @@ impl Driver {
             told,
         } = registration;
         let lease = self.options.lease;
+        if self.was_dealt_to_others(now, &record, known, granted_here) {
+            return drop(reply.send(Err(Refusal::Expired)));
+        }
         // A store that is behind, or has nothing at all, may have forgotten a
         // member; one that is not, has not.
         let have = self.version();
@@ -855,6 +864,21 @@ impl Driver {
                 });
             }
         }
+    }
+
+    /// A server comes back that knows a map from before this store forgot
+    /// everything. It was away for longer than its lease, and everything was
+    /// dealt anew meanwhile: what it holds is somebody else's.
+    fn was_dealt_to_others(
+        &mut self,
+        now: Duration,
+        record: &MemberRecord,
+        known: Option<AssignmentVersion>,
+        granted_here: bool,
+    ) -> bool {
+        let remembers = self.dealt_anew && granted_here && known > self.version();
+        let leading = self.leading(now);
+        remembers && leading.is_ok_and(|(_, _, table)| !table.ids().contains(&record.id))
     }
 
     fn keep_alive(&mut self, now: Duration, call: KeepAlive, reply: Reply<Duration>) {

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
-    AssignerClient, AssignerServer, BootInstant, NodeOptions, Refusal, ServerInfo, Session, Status,
-    StoreAddress, View, Watcher,
+    AssignerClient, AssignerServer, BootInstant, NodeOptions, Refusal, ServerInfo, Session,
+    SessionEnd, Status, StoreAddress, View, Watcher,
 };
 
 fn any() -> SocketAddr {
@@ -308,4 +308,62 @@ async fn a_first_deal_waits_for_leases_that_may_exist() {
         .unwrap();
     assigned_to(newcomer.view(), &[newcomer.server_id()]).await;
     assert!(BootInstant::now() > former.lease_end());
+}
+
+/// It was away for longer than its lease when everything was dealt anew: it
+/// must not come back with what it holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_back_after_a_new_deal_joins_anew() {
+    let memory = StoreAddress::Memory;
+    let assigner = AssignerServer::start(any(), &memory, fast()).await.unwrap();
+    let address = assigner.address();
+    let former = Session::join(&address.to_string(), "mail", server(1))
+        .await
+        .unwrap();
+    let watcher = Watcher::open(&address.to_string(), "mail").await.unwrap();
+    let view = assigned_to(watcher.view(), &[former.server_id()]).await;
+    // It has heard of later ones, too.
+    let later = trefoil_sharder::AssignmentVersion {
+        incarnation: 1,
+        generation: 1_000,
+    };
+    former.learn(view.assignment.clone().renumbered(later));
+    drop(assigner);
+    // At another port at first, where the former one does not find it, under
+    // the address that it knows.
+    let moved = NodeOptions {
+        address: address.to_string(),
+        ..fast()
+    };
+    let heir = AssignerServer::start(any(), &memory, moved).await.unwrap();
+    let newcomer = Session::join(&heir.address().to_string(), "mail", server(2))
+        .await
+        .unwrap();
+    assigned_to(newcomer.view(), &[newcomer.server_id()]).await;
+    assert!(BootInstant::now() > former.lease_end());
+    forward(address, heir.address()).await;
+    let end = tokio::time::timeout(PATIENCE, former.ended()).await;
+    assert_eq!(end.expect("it is told"), SessionEnd::Expired);
+    assert!(newcomer.holds_lease());
+}
+
+/// Connections to one address go on to another one.
+async fn forward(from: SocketAddr, to: SocketAddr) {
+    let since = Instant::now();
+    let listener = loop {
+        match tokio::net::TcpListener::bind(from).await {
+            Ok(listener) => break listener,
+            Err(error) => assert!(since.elapsed() < PATIENCE, "{from}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    tokio::spawn(async move {
+        while let Ok((mut inside, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if let Ok(mut outside) = tokio::net::TcpStream::connect(to).await {
+                    let _ = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+                }
+            });
+        }
+    });
 }
