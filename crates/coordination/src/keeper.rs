@@ -1,8 +1,8 @@
 //! Keeps one membership: registers, sends keep-alives and reports, and finds
 //! out when it is over.
 
-use crate::error::{CoordinationError, Refusal};
 use crate::clock::BootInstant;
+use crate::error::{CoordinationError, Refusal};
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE, MAP_AGAIN};
 use crate::link::{CallError, Grant, KeepAlive, Registration};
 use crate::log::StatusLog;
@@ -246,9 +246,9 @@ impl Keeper {
 pub(crate) fn status_of(error: CallError) -> Status {
     match error {
         CallError::Refused(Refusal::Behind { store, seen }) => Status::Behind { store, seen },
-        CallError::Refused(
-            refusal @ (Refusal::UnknownCorpus { .. } | Refusal::Invalid(_)),
-        ) => Status::Refused(refusal),
+        CallError::Refused(refusal @ (Refusal::UnknownCorpus { .. } | Refusal::Invalid(_))) => {
+            Status::Refused(refusal)
+        }
         error => Status::Unreachable {
             reason: error.to_string(),
         },

@@ -26,7 +26,11 @@ impl StatusLog {
                 return;
             }
             Status::Unreachable { reason } => {
-                tracing::warn!(corpus, reason, "no assigner answers: the map stays as it is");
+                tracing::warn!(
+                    corpus,
+                    reason,
+                    "no assigner answers: the map stays as it is"
+                );
             }
             Status::Behind { store, seen } => tracing::error!(
                 corpus,

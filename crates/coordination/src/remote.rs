@@ -82,9 +82,9 @@ impl Remote {
         corpus: &str,
         registration: Registration,
     ) -> Result<Grant, CallError> {
-        let (granted_ms, granted_by) = registration
-            .granted
-            .map_or((0, String::new()), |grant| (lease_to(grant.lease), grant.by));
+        let (granted_ms, granted_by) = registration.granted.map_or((0, String::new()), |grant| {
+            (lease_to(grant.lease), grant.by)
+        });
         let request = v1::RegisterRequest {
             corpus: corpus.to_owned(),
             server: Some(member_to(&registration.record)),
@@ -92,7 +92,10 @@ impl Remote {
             again: registration.again,
             granted_ms,
             granted_by,
-            map: registration.told.as_ref().map(|told| assignment_to(&told.map)),
+            map: registration
+                .told
+                .as_ref()
+                .map(|told| assignment_to(&told.map)),
             members: registration
                 .told
                 .iter()

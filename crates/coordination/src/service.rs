@@ -12,8 +12,8 @@ use crate::store::{CorpusState, News, Store, StoreAddress};
 use crate::view::ServerInfo;
 use crate::viewcell::Servers;
 use crate::wire::{
-    MemberRecord, WireError, assignment_from, assignment_to, diff_to, freeze_from, freeze_to, member_from,
-    member_to, refusal_from, report_from, state_from, status_of, version_from,
+    MemberRecord, WireError, assignment_from, assignment_to, diff_to, freeze_from, freeze_to,
+    member_from, member_to, refusal_from, report_from, state_from, status_of, version_from,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;

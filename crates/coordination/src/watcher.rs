@@ -3,8 +3,8 @@
 
 use crate::address::AssignerAddress;
 use crate::error::{CoordinationError, Refusal};
-use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, JOIN_TIMEOUT, WATCH_SILENCE_MAX};
 use crate::keeper::status_of;
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, JOIN_TIMEOUT, WATCH_SILENCE_MAX};
 use crate::link::{CallError, Feed, Link};
 use crate::log::StatusLog;
 use crate::session::{SessionEnd, Status, Tasks};
@@ -56,9 +56,8 @@ impl Watcher {
             status,
             _tasks: Arc::new(Tasks(vec![task.abort_handle()])),
         };
-        let settled = |status: &Status| {
-            !matches!(status, Status::Unreachable { .. } | Status::Refused(_))
-        };
+        let settled =
+            |status: &Status| !matches!(status, Status::Unreachable { .. } | Status::Refused(_));
         // The sender lives in `watcher`, so that the wait ends by its value or
         // in time.
         let _ = timeout(patience, first.wait_for(settled)).await;

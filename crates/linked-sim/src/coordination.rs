@@ -214,9 +214,8 @@ impl Coordination {
             self.leads = 1 - self.leads;
         }
         let own = self.lengths[self.leads];
-        let recorded = Some(self.leases.recorded()).filter(|_| {
-            !mutants::is(Mutant::LeaseLengthForgotten)
-        });
+        let recorded =
+            Some(self.leases.recorded()).filter(|_| !mutants::is(Mutant::LeaseLengthForgotten));
         if self.forgetful && rng.chance(700) {
             self.store = EmbeddedStore::new();
             self.assigner = new_assigner(self.replicas);

@@ -1,6 +1,5 @@
 //! Strong commits: proposed, confirmed by every copy, settled.
 
-use crate::{Replication, TooFew};
 use crate::core::Core;
 use crate::effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 use crate::follow::{Follower, Order};
@@ -8,6 +7,7 @@ use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::RangeSet;
 use crate::values::Values;
+use crate::{Replication, TooFew};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -206,9 +206,10 @@ impl Core {
         };
         let listed = self.map.current().map(|map| &map.slice_of(point).servers);
         let next = listed.filter(|servers| servers.first() == Some(&self.me));
-        let next = next.into_iter().flatten().filter(|&server| {
-            *server != self.me && self.alive.contains(server) && !holds(server)
-        });
+        let next = next
+            .into_iter()
+            .flatten()
+            .filter(|&server| *server != self.me && self.alive.contains(server) && !holds(server));
         let holders = self.followers.keys().filter(|&server| keeps(server));
         let (have, need) = (1 + holders.count() + next.count(), self.copies_needed());
         (have < need).then_some(Refused::TooFewCopies { have, need })

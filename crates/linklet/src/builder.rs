@@ -2,7 +2,7 @@
 
 use crate::driver::{self, Join};
 use crate::error::StartError;
-use crate::event::{Listener, tell};
+use crate::event::{Listener, events, tell};
 use crate::life::Life;
 use crate::linklet::{Inner, Linklet};
 use crate::loader::Loader;
@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use trefoil_coordination::{LocalCoordinator, ServerInfo, Session};
@@ -210,7 +209,7 @@ impl<V: Send + Sync + 'static> Builder<V> {
         let join = joiner(assigner.into(), self.corpus.clone());
         self.config.validate()?;
         let session = join(info.clone()).await?;
-        let (events, heard) = mpsc::unbounded_channel();
+        let (events, heard) = events();
         let store = Arc::new(Store::new(StoreOptions {
             memory: self.memory,
             hasher: self.hasher,

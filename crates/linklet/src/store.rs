@@ -1,6 +1,6 @@
 //! What the operations, the protocol's driver and the freshness hooks share.
 
-use crate::event::{Event, StateLoss, StateLossReason};
+use crate::event::{Event, Events, StateLoss, StateLossReason};
 use crate::flight::Flights;
 use crate::fresh::Fresh;
 use crate::linklet::Landed;
@@ -11,7 +11,7 @@ use crate::table::{Entry, Key, NoRoom, Room, Table};
 use bytes::Bytes;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use trefoil_coordination::BootInstant;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Extent, Replication};
@@ -45,7 +45,7 @@ pub(crate) struct Store<V> {
     pub(crate) flights: Flights<Landed<V>>,
     pub(crate) meters: Meters,
     pub(crate) counters: Counters,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) events: Events,
     pub(crate) errand: Notify,
     errands: Mutex<Errands>,
     origin: BootInstant,
@@ -58,7 +58,7 @@ pub(crate) struct StoreOptions<V> {
     pub(crate) replication: Replication,
     pub(crate) marshaller: Box<dyn Marshal<V>>,
     pub(crate) has_loader: bool,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) events: Events,
 }
 
 impl<V: 'static> Store<V> {
@@ -167,8 +167,7 @@ impl<V: 'static> Store<V> {
     }
 
     pub(crate) fn tell(&self, event: Event) {
-        // Nobody listens once the linklet is being dropped.
-        let _ = self.events.send(event);
+        self.events.tell(event);
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -950,6 +950,7 @@ impl Driver {
             })
             .collect();
         let frozen_because = match (&self.error, &state.behind) {
+            _ if state.unreadable.is_some() => state.unreadable.as_ref().map(ToString::to_string),
             (Some(error), _) | (None, Some(error)) => Some(error.to_string()),
             (None, None) if self.is_resuming(now) => {
                 Some("this assigner has just been elected: servers are coming back".to_owned())

@@ -116,11 +116,7 @@ impl Node {
         }
     }
 
-    pub(crate) async fn keep_alive(
-        &self,
-        corpus: &str,
-        call: KeepAlive,
-    ) -> Result<Grant, Refusal> {
+    pub(crate) async fn keep_alive(&self, corpus: &str, call: KeepAlive) -> Result<Grant, Refusal> {
         let lease = self
             .ask(corpus, |reply| Command::KeepAlive { call, reply })
             .await?;

@@ -296,7 +296,9 @@ async fn a_first_deal_waits_for_leases_that_may_exist() {
         ..fast()
     };
     let memory = StoreAddress::Memory;
-    let assigner = AssignerServer::start(any(), &memory, long.clone()).await.unwrap();
+    let assigner = AssignerServer::start(any(), &memory, long.clone())
+        .await
+        .unwrap();
     let former = Session::join(&assigner.address().to_string(), "mail", server(1))
         .await
         .unwrap();
@@ -366,4 +368,34 @@ async fn forward(from: SocketAddr, to: SocketAddr) {
             });
         }
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_in_etcd_is_told_until_it_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let etcd = Etcd::start(folder.path());
+    let store: StoreAddress = etcd.address().parse().unwrap();
+    let assigner = AssignerServer::start(any(), &store, fast()).await.unwrap();
+    let text = assigner.address().to_string();
+    let one = Session::join(&text, "mail", server(1)).await.unwrap();
+    assigned_to(one.view(), &[one.server_id()]).await;
+    let nonsense = "trefoil/mail/members/00000000000000ff";
+    etcd.put(nonsense, "no member");
+    let because = async || {
+        let client = AssignerClient::new(text.parse().unwrap());
+        let (_, document) = client.status().await.pop().unwrap();
+        let document: serde_json::Value = serde_json::from_str(&document.unwrap()).unwrap();
+        let because = document["corpora"][0]["frozen_because"].as_str();
+        because.unwrap_or_default().to_owned()
+    };
+    let since = Instant::now();
+    while !because().await.contains("a member that is none") {
+        assert!(since.elapsed() < PATIENCE, "{}", because().await);
+    }
+    assert!(one.holds_lease() && one.view().borrow().is_assigned());
+    etcd.delete(nonsense);
+    let since = Instant::now();
+    while because().await.contains("a member that is none") {
+        assert!(since.elapsed() < PATIENCE, "{}", because().await);
+    }
 }

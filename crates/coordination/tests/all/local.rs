@@ -3,8 +3,8 @@
 use crate::support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
-    BootInstant,    CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session, SessionEnd,
-    Status,
+    BootInstant, CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session,
+    SessionEnd, Status,
 };
 use trefoil_sharder::{Freeze, MemberState, ServerId};
 

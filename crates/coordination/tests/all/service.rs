@@ -4,8 +4,8 @@ use crate::support::{PATIENCE, assigned_to, eventually, fast, server, until};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
-    BootInstant,    AssignerClient, AssignerServer, CoordinationError, NodeOptions, Refusal, Session, Status,
-    StoreAddress, Watcher,
+    AssignerClient, AssignerServer, BootInstant, CoordinationError, NodeOptions, Refusal, Session,
+    Status, StoreAddress, Watcher,
 };
 use trefoil_sharder::Freeze;
 

@@ -97,7 +97,9 @@ async fn publications_that_change_while_they_are_followed() {
     };
     let followed = async |change: &str, expected: &str| {
         let notes = Notes::default();
-        let mut relay = Relay::start(options(), notes.clone()).await.expect("a relay");
+        let mut relay = Relay::start(options(), notes.clone())
+            .await
+            .expect("a relay");
         notes.caught_up(&fixture).await;
         assert_eq!(notes.told()[0], "!slot-new");
         fixture.run(change).await;
@@ -110,14 +112,19 @@ async fn publications_that_change_while_they_are_followed() {
         "ALTER PUBLICATION changes ADD TABLE public.item",
     )
     .await;
-    fixture.run("ALTER PUBLICATION changes ADD TABLE item").await;
+    fixture
+        .run("ALTER PUBLICATION changes ADD TABLE item")
+        .await;
     followed(
         "ALTER PUBLICATION changes SET TABLE item WHERE (id > 5)",
         "publishes only some rows of public.item",
     )
     .await;
     let error = refused(options()).await;
-    assert!(matches!(error, DatabaseError::TableFiltered { .. }), "{error}");
+    assert!(
+        matches!(error, DatabaseError::TableFiltered { .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]

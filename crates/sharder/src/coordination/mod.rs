@@ -134,6 +134,10 @@ pub enum StoreError {
         /// What was seen.
         seen: AssignmentVersion,
     },
+    /// The store holds something that another release, or somebody else, has
+    /// written.
+    #[error("the coordination store holds {0}")]
+    Unreadable(String),
     /// The store cannot be reached.
     #[error("the coordination store cannot be reached: {0}")]
     Unavailable(String),

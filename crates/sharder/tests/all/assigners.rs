@@ -2,9 +2,7 @@
 //! forgotten.
 
 use std::time::Duration;
-use trefoil_sharder::coordination::{
-    CandidateId, EmbeddedStore, Reply, Request, StoreError,
-};
+use trefoil_sharder::coordination::{CandidateId, EmbeddedStore, Reply, Request, StoreError};
 use trefoil_sharder::{
     Assigner, AssignerEvent, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
     Capacity, Member, ServerId, ServerReport,

@@ -328,7 +328,7 @@ impl EtcdCorpus {
 }
 
 fn unreadable(what: &str, reason: impl std::fmt::Display) -> StoreError {
-    StoreError::Unavailable(format!("etcd holds a {what} that is none: {reason}"))
+    StoreError::Unreadable(format!("a {what} that is none: {reason}"))
 }
 
 pub(super) fn decode_assignment(value: &[u8]) -> Result<Assignment, StoreError> {

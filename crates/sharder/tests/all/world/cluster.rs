@@ -12,9 +12,7 @@ use super::server::{Server, report_all};
 use super::track::Tracker;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use trefoil_sharder::coordination::{
-    CandidateId, EmbeddedStore, Reply, Request, StoreError,
-};
+use trefoil_sharder::coordination::{CandidateId, EmbeddedStore, Reply, Request, StoreError};
 use trefoil_sharder::{
     Assigner, AssignerEvent, AssignerOptions, Assignment, AssignmentDiff, AssignmentVersion,
     BalanceConfig, Capacity, KnownAssignment, Learned, Member, MemberState, ServerId, ServerReport,
