@@ -272,7 +272,10 @@ impl<'a> Following<'a> {
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut acknowledge = tokio::time::interval(ACKNOWLEDGE_EVERY);
         acknowledge.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut check = tokio::time::interval(self.follower.options.check_every);
+        // The session has just been checked.
+        let check_every = self.follower.options.check_every;
+        let first = tokio::time::Instant::now() + check_every;
+        let mut check = tokio::time::interval_at(first, check_every);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut checked: Option<Beat> = None;
         let mut look: Option<Look> = None;
