@@ -87,13 +87,11 @@ impl EmbeddedStore {
             return Err(StoreError::Conflict { expected, found });
         }
         let version = next.version();
-        if let Some(current) = &self.current {
-            if version <= current.version() {
-                return Err(StoreError::NotNewer {
-                    current: current.version(),
-                    next: version,
-                });
-            }
+        if let Some(current) = found.filter(|&current| version <= current) {
+            return Err(StoreError::NotNewer {
+                current,
+                next: version,
+            });
         }
         self.current = Some(next);
         Ok(Reply::Swapped(version))
