@@ -54,6 +54,11 @@ pub(crate) enum Order {
 }
 
 impl Follower {
+    /// Whether what is committed now will be in its copy.
+    pub(crate) fn keeps(&self, point: KeyPoint) -> bool {
+        self.held.has(point) && !self.excluding.has(point)
+    }
+
     /// Keys of a range that it may not have been told of.
     pub(crate) fn unconfirmed(&self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
         let keys = self.orders.iter().filter_map(|(_, order)| match order {
@@ -411,6 +416,8 @@ impl Core {
                         follower.excluding.add(slice);
                     }
                 }
+                // From now on nobody counts on what it has confirmed.
+                self.proposals.dropped(server, &set);
                 let order = CopyOrder::Exclude { ranges };
                 self.order(now, server, token, order, Order::Exclude(set));
             }
@@ -505,9 +512,13 @@ impl Core {
                     self.table_stale = true;
                 }
                 Order::Apply {
+                    point,
                     proposal: Some(number),
                     ..
-                } => self.proposals.confirm(number, from),
+                } => {
+                    let kept = follower.keeps(point);
+                    self.proposals.confirm(number, from, kept);
+                }
                 Order::Attach(_) | Order::Apply { .. } => {}
             }
         }

@@ -18,6 +18,8 @@ pub enum Mutant {
     LeaseIgnored,
     /// A strong commit is acknowledged before the copies have confirmed.
     AcknowledgedEarly,
+    /// A strong commit is acknowledged though too few servers have it.
+    ThinAcknowledged,
     /// A copy is read though it was changed by a commit not settled yet.
     DirtyCopyRead,
     /// Lost ranges are not reported.
@@ -34,16 +36,23 @@ pub enum Mutant {
     ExcludedEarly,
     /// A new owner does not hear who has copies.
     HoldersForgotten,
+    /// An assigner knows nothing of the longer leases of the one before it.
+    LeaseLengthForgotten,
+    /// An assigner whose store has forgotten everything deals it out at once.
+    DealtAtOnce,
+    /// It takes back who was struck off before.
+    StruckOffReturns,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 13] = [
+    pub const ALL: [Mutant; 17] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
         Mutant::LeaseIgnored,
         Mutant::AcknowledgedEarly,
+        Mutant::ThinAcknowledged,
         Mutant::DirtyCopyRead,
         Mutant::LossUnreported,
         Mutant::ForgottenWhenSent,
@@ -52,6 +61,9 @@ impl Mutant {
         Mutant::UnsettledServed,
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
+        Mutant::LeaseLengthForgotten,
+        Mutant::DealtAtOnce,
+        Mutant::StruckOffReturns,
     ];
 }
 
@@ -68,7 +80,7 @@ pub fn set(mutant: Option<Mutant>) {
 
 /// Whether the calling thread breaks this rule.
 #[inline(always)]
-pub(crate) fn is(mutant: Mutant) -> bool {
+pub fn is(mutant: Mutant) -> bool {
     #[cfg(feature = "mutants")]
     return ACTIVE.get() == Some(mutant);
     #[cfg(not(feature = "mutants"))]

@@ -51,8 +51,25 @@ pub enum Error {
         waited: Duration,
     },
     /// This server's lease has run out and the coordination does not renew it.
-    #[error("the lease of this server has run out: the coordination cannot be reached")]
+    #[error(
+        "the lease of this server has run out, and the coordination does not renew it: \
+         `trefoil assigner status` and the log say why"
+    )]
     NoLease,
+    /// A strong commit needs more servers than the key has now: one has died,
+    /// or too few have joined. The assigner gives the key to another one as soon
+    /// as there is one; [`Builder::too_few`](crate::Builder::too_few) is the
+    /// other choice.
+    #[error(
+        "{have} servers have the key, and a strong commit needs {need}: \
+         try again when more have joined"
+    )]
+    TooFewCopies {
+        /// Servers that have it, or are to have it; this one counted.
+        have: usize,
+        /// [`Builder::copies`](crate::Builder::copies).
+        need: usize,
+    },
     /// This server was taken for dead and replaced, or has left.
     #[error("this server is no member (any more): ask for the newest assignment")]
     NotMember,
@@ -71,9 +88,13 @@ pub enum Error {
     /// The key has been changed since the value was handed out.
     #[error("the key has been changed since its value was handed out")]
     Conflict,
-    /// The lease was lost before every replica had confirmed: it is not known
-    /// whether the commit will be seen.
-    #[error("the lease was lost before every replica had confirmed: the commit may be seen or not")]
+    /// The lease, or too many replicas, were lost before every replica had
+    /// confirmed: it is not known whether the commit will be seen, and for how
+    /// long.
+    #[error(
+        "the lease or a replica was lost before every replica had confirmed: \
+         the commit may be seen or not"
+    )]
     Uncertain,
     /// The loader failed.
     #[error("loading failed: {0}")]
@@ -97,7 +118,10 @@ impl From<Error> for Status {
                 }
                 .status();
             }
-            Error::Moving { .. } | Error::NoLease | Error::NotMember => Code::Unavailable,
+            Error::Moving { .. }
+            | Error::NoLease
+            | Error::TooFewCopies { .. }
+            | Error::NotMember => Code::Unavailable,
             Error::NoRoom { .. } => Code::ResourceExhausted,
             Error::Conflict => Code::FailedPrecondition,
             Error::Uncertain => Code::Unknown,

@@ -94,4 +94,4 @@ pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
 pub use ops::{Committed, Held};
 pub use service::PeerService;
 pub use stats::Stats;
-pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication};
+pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};

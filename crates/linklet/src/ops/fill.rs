@@ -171,7 +171,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             let weight = store.weight(key, &value);
             let offered = Arc::clone(&value);
             let written = self
-                .write(key, Some(weight), |entry| match entry {
+                .write_as(Access::Refresh, key, Some(weight), |entry| match entry {
                     _ if lead.overtaken(position) => (Plan::Keep, None),
                     // Somebody has put one in meanwhile: his is newer.
                     Some(entry) if entry.position >= at_least => {

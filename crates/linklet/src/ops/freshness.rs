@@ -161,7 +161,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub(crate) async fn withdraw(&self, key: &[u8], position: u64) {
         let at = self.inner().store.key(key);
         let withdrawn = self
-            .propose(at, |entry| match entry {
+            .propose_as(Access::Refresh, at, |entry| match entry {
                 Some(entry) if entry.position >= position => (Plan::Keep, ()),
                 _ => (Plan::Remove, ()),
             })

@@ -6,13 +6,14 @@ use crate::error::Error;
 use crate::life::{Life, Settlement};
 use crate::linklet::Linklet;
 use crate::marshal::marshal;
+use crate::stats::Counters;
 use crate::table::{Entry, Key};
 use crate::values::Staged;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use trefoil_linklet_core::{Access, Operation};
+use trefoil_linklet_core::{Access, Commit, Operation};
 use trefoil_sharder::AssignmentVersion;
 
 /// How far an attempt came.
@@ -36,6 +37,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         key: Key<'_>,
         plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
+        self.propose_as(Access::Commit, key, plan).await
+    }
+
+    /// Likewise; [`Access::Refresh`] for what can be had again.
+    pub(crate) async fn propose_as<R>(
+        &self,
+        access: Access,
+        key: Key<'_>,
+        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
         let inner = self.inner();
         let _turn = inner.turns[key.hash.tag as usize % inner.turns.len()]
             .lock()
@@ -43,12 +54,17 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let mut wait = Wait::new(self.call().patience);
         let mut plan = Some(plan);
         loop {
-            match self.look_and_propose(key, &mut plan)? {
+            match self.look_and_propose(access, key, &mut plan)? {
                 Step::Done(token, result) => return Ok((token, result)),
                 Step::Wait(pause) => wait.until(pause).await?,
                 Step::Proposed(settled, result) => {
                     return match settled.await {
-                        Ok(Ok(commit)) => Ok((commit.token, result)),
+                        Ok(Ok(commit)) => {
+                            if access == Access::Commit {
+                                self.note_copies(&commit);
+                            }
+                            Ok((commit.token, result))
+                        }
                         Ok(Err(_)) | Err(_) => Err(Error::Uncertain),
                     };
                 }
@@ -56,8 +72,26 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         }
     }
 
+    /// Says that a commit has fewer copies than it should have: somebody chose
+    /// that it counts all the same.
+    fn note_copies(&self, commit: &Commit) {
+        let inner = self.inner();
+        let need = inner.config.copies_min;
+        if commit.copies < need
+            && let Some(count) = Counters::one_told(&inner.store.counters.commits_thin)
+        {
+            tracing::warn!(
+                copies = commit.copies,
+                need,
+                count,
+                "strong commits have too few copies: the next death may take them"
+            );
+        }
+    }
+
     fn look_and_propose<R, P>(
         &self,
+        access: Access,
         key: Key<'_>,
         plan: &mut Option<P>,
     ) -> Result<Step<'_, V, R>, Error>
@@ -67,7 +101,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let inner = self.inner();
         let mut guard = inner.life();
         let life = guard.as_mut().ok_or(Error::NotMember)?;
-        let request = self.request(life, key, Access::Commit);
+        let request = self.request(life, key, access);
         let decision = life.drive(|core, now, values| core.request(now, values, &request));
         let token = match self.decided(life, decision) {
             Ok(Some(Gate::Owned { token, .. })) => token,
@@ -93,7 +127,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 (operation, Some((value, position)))
             }
         };
-        let settled = self.put_forward(life, key, operation, value)?;
+        let settled = self.put_forward(life, access, key, operation, value)?;
         Ok(Step::Proposed(settled, result))
     }
 
@@ -101,11 +135,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     fn put_forward(
         &self,
         life: &mut Life<V>,
+        access: Access,
         key: Key<'_>,
         operation: Operation,
         value: Option<(Arc<V>, u64)>,
     ) -> Result<oneshot::Receiver<Settlement>, Error> {
-        let request = self.request(life, key, Access::Commit);
+        let request = self.request(life, key, access);
         let ticket = request.ticket;
         let bytes = Bytes::copy_from_slice(key.bytes);
         let settled = life.expect(ticket);

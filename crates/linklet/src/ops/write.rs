@@ -163,6 +163,17 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         weight: Option<u64>,
         plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
+        self.write_as(Access::Commit, key, weight, plan).await
+    }
+
+    /// Likewise; [`Access::Refresh`] for what can be had again.
+    pub(crate) async fn write_as<R>(
+        &self,
+        access: Access,
+        key: &[u8],
+        weight: Option<u64>,
+        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
         let at = store.key(key);
         let probe = store.meters.probe();
@@ -173,7 +184,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     bound: store.table.bound(),
                 });
             }
-            self.propose(at, plan).await?
+            self.propose_as(access, at, plan).await?
         } else {
             // Made before the visit, so that it fits when it comes in.
             let mut room = weight.map(|weight| store.reserve(weight)).transpose()?;

@@ -1,5 +1,6 @@
 //! The tests of `trefoil-linklet` from outside, as one program: a module for each subject.
 
 mod cluster;
+mod copies;
 mod moves;
 mod objects;
