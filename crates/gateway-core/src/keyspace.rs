@@ -50,7 +50,7 @@ impl ValueSource for [u8] {
 }
 
 /// When an item was last asked for, where that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// It has been read since it was written.
     pub hit_before: bool,
@@ -417,6 +417,19 @@ pub trait Keyspace {
     fn work(&self) -> u64 {
         0
     }
+
+    /// Whether [`Keyspace::isolate`] keeps others out. Operations of such a keyspace
+    /// are never pending.
+    fn isolates(&self) -> bool {
+        false
+    }
+
+    /// Until [`Keyspace::end_isolation`], no event loop of this front door but the
+    /// caller's executes anything. Called within a turn, between two operations.
+    fn isolate(&mut self) {}
+
+    /// The others go on.
+    fn end_isolation(&mut self) {}
 
     // What follows is for keyspaces whose operations may be pending.
 

@@ -31,6 +31,18 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// Event loops, for reports.
     pub thread_count: usize,
+    /// What becomes of transactions that cannot be atomic here.
+    pub transactions: Isolation,
+}
+
+/// What becomes of a transaction whose keys cannot be changed as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Its commands are executed one after another; others may act in between.
+    #[default]
+    Relaxed,
+    /// It is refused before anything of it is applied.
+    Strict,
 }
 
 /// What a connection may do. Each role may do what those before it may.

@@ -13,7 +13,7 @@ const DEFAULT_USER: &[u8] = b"default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// What a connection has said of itself.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Identity {
     pub(super) is_resp3: bool,
     /// Of the user, once authenticated.

@@ -135,7 +135,7 @@ impl RespSession {
     ) -> Result<Step, Pending> {
         let gathering = self.gathering.take();
         let arguments = gathering.arguments(input);
-        let step = self.call(arguments, len, out, world);
+        let step = self.call(arguments, &input[..len], out, world);
         self.gathering = match step {
             Ok(_) => gathering.done(),
             // The same command is executed again.
@@ -147,10 +147,11 @@ impl RespSession {
     fn call<K: Keyspace>(
         &mut self,
         arguments: Arguments<'_>,
-        len: usize,
+        bytes: &[u8],
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Result<Step, Pending> {
+        let len = bytes.len();
         let name = arguments.name();
         let mut reply = self.reply(out);
         let Some(spec) = lookup(name) else {
@@ -158,19 +159,50 @@ impl RespSession {
                 return Ok(Step::Close);
             }
             put_unknown(&arguments, &mut reply);
+            self.spoil();
             return Ok(Step::Done(len));
         };
         if !spec.takes(arguments.len()) {
-            reply.wrong_arity(spec.name);
+            if spec.id == Id::Exec {
+                self.exec_wrong_arity(&mut reply);
+            } else {
+                reply.wrong_arity(spec.name);
+                self.spoil();
+            }
             return Ok(Step::Done(len));
         }
         if !spec.is_before_auth() && !self.identity.is_known(world.settings) {
             reply.error("NOAUTH Authentication required.");
+            self.spoil();
             return Ok(Step::Done(len));
         }
         let role = self.identity.role(world.settings);
         if role < spec.role() {
             reply.no_permission(spec.name);
+            self.spoil();
+            return Ok(Step::Done(len));
+        }
+        match spec.id {
+            Id::Multi | Id::Discard => {
+                match spec.id {
+                    Id::Multi => self.multi(&mut reply),
+                    _ => self.discard(&mut reply),
+                }
+                return Ok(Step::Done(len));
+            }
+            Id::Exec => return self.exec(len, out, world),
+            Id::Quit | Id::Reset => {
+                self.transaction = None;
+                self.watched.clear();
+            }
+            _ => {}
+        }
+        if let Some(open) = &mut self.transaction {
+            open.queue(bytes, &mut reply);
+            return Ok(Step::Done(len));
+        }
+        if spec.id == Id::Unwatch {
+            self.unwatch(&mut reply);
             return Ok(Step::Done(len));
         }
         let mut call = Call {
@@ -225,7 +257,18 @@ impl RespSession {
             Id::Time => server::time(&mut call),
             Id::Command => describe::command(&mut call),
             // Gathering hands these over unless their arguments are no pairs.
-            Id::MGet | Id::MSet | Id::Del | Id::Unlink | Id::Exists | Id::Touch => {
+            Id::MGet
+            | Id::MSet
+            | Id::Del
+            | Id::Unlink
+            | Id::Exists
+            | Id::Touch
+            | Id::Watch
+            // Done with above.
+            | Id::Multi
+            | Id::Exec
+            | Id::Discard
+            | Id::Unwatch => {
                 call.reply.wrong_arity(spec.name);
             }
         }

@@ -1,4 +1,4 @@
-//! Commands of many keys: MGET, MSET, DEL, UNLINK, EXISTS, TOUCH.
+//! Commands of many keys: MGET, MSET, DEL, UNLINK, EXISTS, TOUCH, WATCH.
 //!
 //! Each key (or pair) is executed and done with as it comes, so that a command
 //! of a million keys takes no more memory than one of two, and a long answer
@@ -11,6 +11,7 @@ use super::table::{Id, Spec};
 use super::{Skip, Step};
 use crate::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::world::{Command, Done, Ending, World};
+use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
 
@@ -27,6 +28,10 @@ pub(super) struct Many {
     tally: i64,
     /// The first fault, which is what will be answered.
     fault: Option<Fault>,
+    /// Keys to be watched, and their versions.
+    seen: Vec<(Vec<u8>, Option<Version>)>,
+    /// There are too many of those.
+    is_refused: bool,
 }
 
 /// An argument at some place of the input.
@@ -74,6 +79,8 @@ impl Many {
             left: count,
             tally: 0,
             fault: None,
+            seen: Vec::new(),
+            is_refused: false,
         }
     }
 
@@ -87,9 +94,20 @@ impl Many {
         match (self.id, &self.fault) {
             (Id::MGet, _) => {}
             (_, Some(fault)) => reply.fault(fault),
-            (Id::MSet, None) => reply.simple("OK"),
+            (Id::Watch, None) if self.is_refused => reply.error("ERR too many watched keys"),
+            (Id::MSet | Id::Watch, None) => reply.simple("OK"),
             (_, None) => reply.integer(self.tally),
         }
+    }
+
+    /// Keys to be watched that have been looked at.
+    pub(super) fn take_seen(&mut self) -> Vec<(Vec<u8>, Option<Version>)> {
+        std::mem::take(&mut self.seen)
+    }
+
+    /// There are too many keys to be watched.
+    pub(super) fn refuse_watch(&mut self) {
+        self.is_refused = true;
     }
 
     fn note(&mut self, fault: Fault) {
@@ -154,7 +172,7 @@ impl Many {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> (usize, Result<(), Pending>) {
-        let access = if self.id == Id::Exists {
+        let access = if matches!(self.id, Id::Exists | Id::Watch) {
             Access::Peek
         } else {
             Access::Use
@@ -169,12 +187,21 @@ impl Many {
                 Ok(None) => (Ending::Miss, 0),
                 Err(_) => (Ending::ServerError, 0),
             };
-            observer.done(&Done {
-                command: Command::Get,
-                ending,
-                key: keys[index],
-                value_len,
-            });
+            if self.id == Id::Watch {
+                // Nobody has such a version: what could not be read has changed.
+                let version = match &read {
+                    Ok(item) => item.map(|item| item.version),
+                    Err(_) => Some(Version::default()),
+                };
+                self.seen.push((keys[index].to_vec(), version));
+            } else {
+                observer.done(&Done {
+                    command: Command::Get,
+                    ending,
+                    key: keys[index],
+                    value_len,
+                });
+            }
             match read {
                 Ok(item) if self.id == Id::MGet => reply.value_or_null(item),
                 Ok(item) => self.tally += i64::from(item.is_some()),

@@ -8,6 +8,7 @@
 //! | keys | any length | 1 to 65,536 bytes; a longer one is never found, storing one is an error |
 //! | many keys (MGET, MSET, DEL, UNLINK, EXISTS, TOUCH) | one step | key after key, as they come; memory does not grow with their number, other clients may act in between |
 //! | a key of MGET that cannot be read for now | – | an error in its place, never null |
+//! | MULTI, EXEC | all commands as one | one key as one; several where the store is in this process; see `transaction` |
 //! | databases | 16 | 1 |
 //! | expiry | any 64-bit time | no later than in the year 10889; later ones become that |
 //! | a new expiry (EXPIRE, PERSIST, GETEX) | changes the expiry | stores the item again, value included, at every replica |
@@ -34,6 +35,7 @@
 //! | `many` | commands of many keys, executed as they come |
 //! | `read`, `write`, `count`, `expire` | commands of one key |
 //! | `scan`, `glob` | SCAN and patterns |
+//! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
 //! | `connection`, `server`, `describe`, `slow_log` | commands about the rest |
 
 mod connection;
@@ -51,6 +53,7 @@ mod scan;
 mod server;
 mod slow_log;
 mod table;
+mod transaction;
 mod write;
 
 use crate::keyspace::{Keyspace, Pending};
@@ -61,6 +64,8 @@ use gather::{Gathered, Gathering};
 use many::Many;
 use parse::{LINE_LEN_MAX, Part, ProtocolError};
 use reply::Reply;
+use table::Id;
+use transaction::{Replay, Transaction, Watched};
 
 /// One connection that speaks RESP.
 #[derive(Debug, Default)]
@@ -76,6 +81,12 @@ pub struct RespSession {
     /// is done with.
     inline: Vec<u8>,
     inline_at: usize,
+    /// Commands that are queued since MULTI.
+    transaction: Option<Box<Transaction>>,
+    /// Keys that are watched.
+    watched: Vec<Watched>,
+    /// Commands of a transaction that is being executed.
+    replay: Option<Replay>,
 }
 
 /// What is left of a command that has been answered.
@@ -111,6 +122,14 @@ impl RespSession {
         Reply {
             out,
             is_resp3: self.identity.is_resp3,
+        }
+    }
+
+    /// A command was refused: the transaction that it was to be part of will not be
+    /// executed.
+    fn spoil(&mut self) {
+        if let Some(open) = &mut self.transaction {
+            open.spoil();
         }
     }
 
@@ -174,17 +193,32 @@ impl RespSession {
         if self.skip.bytes > 0 || self.skip.arguments > 0 {
             return self.step_over(input, is_known);
         }
-        if let Some(many) = &mut self.many {
+        if let Some(mut many) = self.many.take() {
             let mut reply = Reply {
                 out,
                 is_resp3: self.identity.is_resp3,
             };
             let step = many.step(input, &mut reply, out_len_max, &mut self.skip, world);
+            for (key, version) in many.take_seen() {
+                if !self.watch(&key, version) {
+                    many.refuse_watch();
+                }
+            }
             if many.is_done() {
-                many.finish(&mut reply);
-                self.many = None;
+                many.finish(&mut self.reply(out));
+            } else {
+                self.many = Some(many);
             }
             return step;
+        }
+        if let Some(open) = &mut self.transaction
+            && open.is_taking()
+        {
+            let mut reply = Reply {
+                out,
+                is_resp3: self.identity.is_resp3,
+            };
+            return open.step(input, &mut reply);
         }
         if !self.gathering.is_begun() && input[0] != b'*' {
             return self.step_inline(input);
@@ -198,7 +232,17 @@ impl RespSession {
                 let mut reply = self.reply(out);
                 if !is_allowed {
                     reply.no_permission(spec.name);
+                    self.spoil();
                     self.skip.arguments = count;
+                    return Step::Done(len);
+                }
+                if let Some(open) = &mut self.transaction {
+                    if spec.id == Id::Watch {
+                        reply.error("ERR WATCH inside MULTI is not allowed");
+                        self.skip.arguments = count;
+                    } else {
+                        open.begin_many(&input[..len], count);
+                    }
                     return Step::Done(len);
                 }
                 let many = Many::begin(spec, count, &mut reply);
@@ -206,6 +250,7 @@ impl RespSession {
                 Step::Done(len)
             }
             Gathered::Refused { len, skip, refusal } => {
+                self.spoil();
                 self.refuse(input, refusal, out, world);
                 self.skip = skip;
                 Step::Done(len)
@@ -234,7 +279,7 @@ impl Session for RespSession {
         let began = world.keyspace.work();
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
-            if !is_inline && consumed == input.len() {
+            if self.replay.is_none() && !is_inline && consumed == input.len() {
                 break Wants::Input(0);
             }
             if out.len() >= out_len_max {
@@ -243,7 +288,10 @@ impl Session for RespSession {
             if is_work_done(world.keyspace, began) {
                 break Wants::Turn;
             }
-            let step = if is_inline {
+            let mut replay = self.replay.take();
+            let step = if let Some(replay) = &replay {
+                self.step(&replay.bytes[replay.at..], out, out_len_max, world)
+            } else if is_inline {
                 let inline = std::mem::take(&mut self.inline);
                 let step = self.step(&inline[self.inline_at..], out, out_len_max, world);
                 self.inline = inline;
@@ -254,15 +302,23 @@ impl Session for RespSession {
                 self.inline_at = 0;
                 self.step(&input[consumed..], out, out_len_max, world)
             };
+            if let (Some(replay), Step::Done(len) | Step::Pending(len)) = (&mut replay, &step) {
+                replay.at += len;
+            }
+            let is_replay = replay.is_some();
+            if let Some(replay) = replay.filter(|replay| replay.at < replay.bytes.len()) {
+                self.replay = Some(replay);
+            }
             let is_pending = matches!(step, Step::Pending(_));
             if !is_pending {
                 world.conclude();
             }
             match step {
                 Step::Done(len) | Step::Pending(len) => {
-                    match is_inline {
-                        true => self.inline_at += len,
-                        false => consumed += len,
+                    match (is_replay, is_inline) {
+                        (true, _) => {}
+                        (false, true) => self.inline_at += len,
+                        (false, false) => consumed += len,
                     }
                     if is_pending {
                         break Wants::Operation;
@@ -293,6 +349,6 @@ impl Session for RespSession {
     }
 
     fn kept(&self) -> usize {
-        self.inline.capacity() + self.gathering.kept()
+        self.inline.capacity() + self.gathering.kept() + self.transaction_kept()
     }
 }

@@ -14,7 +14,9 @@ pub(super) enum Id {
     Decr,
     DecrBy,
     Del,
+    Discard,
     Echo,
+    Exec,
     Exists,
     Expire,
     ExpireAt,
@@ -32,6 +34,7 @@ pub(super) enum Id {
     Info,
     MGet,
     MSet,
+    Multi,
     Persist,
     PExpire,
     PExpireAt,
@@ -55,6 +58,8 @@ pub(super) enum Id {
     Ttl,
     Type,
     Unlink,
+    Unwatch,
+    Watch,
 }
 
 /// What is said of a command.
@@ -77,6 +82,7 @@ const WRITE: &[&str] = &["write", "denyoom", "fast"];
 const REMOVE: &[&str] = &["write", "fast"];
 const CONNECTION: &[&str] = &["loading", "stale", "fast"];
 const BEFORE_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
+const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
 const ADMIN: &[&str] = &["loading", "stale"];
 
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
@@ -116,7 +122,9 @@ pub(super) const SPECS: &[Spec] = &[
     spec("decr", Id::Decr, 2, WRITE, ONE_KEY, "string", "Counts down by one"),
     spec("decrby", Id::DecrBy, 3, WRITE, ONE_KEY, "string", "Counts down"),
     spec("del", Id::Del, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
+    spec("discard", Id::Discard, 1, TRANSACTION, NO_KEY, "transactions", "Forgets the commands that are queued"),
     spec("echo", Id::Echo, 2, CONNECTION, NO_KEY, "connection", "Answers its argument"),
+    spec("exec", Id::Exec, 1, TRANSACTION, NO_KEY, "transactions", "Executes the commands that are queued"),
     spec("exists", Id::Exists, -2, READ, ALL_KEYS, "generic", "Counts the keys that exist"),
     spec("expire", Id::Expire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in seconds"),
     spec("expireat", Id::ExpireAt, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry as a Unix time"),
@@ -134,6 +142,7 @@ pub(super) const SPECS: &[Spec] = &[
     spec("info", Id::Info, -1, ADMIN, NO_KEY, "server", "Information about the server"),
     spec("mget", Id::MGet, -2, READ, ALL_KEYS, "string", "Reads many values"),
     spec("mset", Id::MSet, -3, WRITE, PAIRS, "string", "Stores many values"),
+    spec("multi", Id::Multi, 1, TRANSACTION, NO_KEY, "transactions", "Begins to queue commands"),
     spec("persist", Id::Persist, 2, REMOVE, ONE_KEY, "generic", "Removes the expiry"),
     spec("pexpire", Id::PExpire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in milliseconds"),
     spec("pexpireat", Id::PExpireAt, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry as a Unix time in milliseconds"),
@@ -157,10 +166,12 @@ pub(super) const SPECS: &[Spec] = &[
     spec("ttl", Id::Ttl, 2, READ, ONE_KEY, "generic", "Time to live in seconds"),
     spec("type", Id::Type, 2, READ, ONE_KEY, "generic", "Type of a value: string or none"),
     spec("unlink", Id::Unlink, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
+    spec("unwatch", Id::Unwatch, 1, TRANSACTION, NO_KEY, "transactions", "Watches no keys any more"),
+    spec("watch", Id::Watch, -2, TRANSACTION, ALL_KEYS, "transactions", "Has EXEC do nothing if these keys change"),
 ];
 
 /// Where GET stands among them.
-const GET: usize = 16;
+const GET: usize = 18;
 const _: () = assert!(matches!(SPECS[GET].id, Id::Get));
 
 /// The longest name.

@@ -318,6 +318,7 @@ impl<S: Session> Connection<S> {
             connections_max: 10,
             idle_timeout: None,
             thread_count: 1,
+            transactions: trefoil_gateway_core::world::Isolation::Relaxed,
         };
         keyspace.enter(self.number, now.monotonic_ns);
         let mut world = World {
@@ -444,6 +445,13 @@ const INLINE: &[&str] = &[
     "GETEX @a EX 100\r\n",
     "GETEX @b EX 0\r\n",
     "GETDEL @b\r\n",
+    "MULTI\r\nINCR @a\r\nEXPIRE @a 100\r\nGET @a\r\nEXEC\r\n",
+    "MULTI\r\nINCR @a\r\nMSET @b 1 @c 2\r\nMGET @a @down @b\r\nDEL @b\r\nEXEC\r\n",
+    "MULTI\r\nSET @full x\r\nSET @a 1\r\nEXEC\r\n",
+    "MULTI\r\nINCR @down\r\nEXEC\r\n",
+    "WATCH @a @b\r\n",
+    "WATCH @a\r\nMULTI\r\nGETSET @a 7\r\nDEL @a\r\nEXEC\r\n",
+    "MULTI\r\nSET @a 1\r\nDISCARD\r\n",
     "SCAN 0 COUNT 3\r\n",
     "SCAN 0 COUNT 300\r\n",
     "DBSIZE\r\n",

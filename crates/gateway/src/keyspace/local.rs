@@ -2,6 +2,7 @@
 //! partition's lock, with the value copied once, into the answer; a write is
 //! one mutation.
 
+use super::gates::{Gate, Gates};
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::keyspace::{
@@ -30,6 +31,7 @@ const LISTED_KEY_LEN: usize = 256;
 pub struct LocalKeyspace {
     local: LocalStore,
     versions: Nominator,
+    gate: Gate,
     scratch: Vec<u8>,
     keeps_last_use: bool,
     /// See [`Keyspace::work`].
@@ -37,9 +39,15 @@ pub struct LocalKeyspace {
 }
 
 impl LocalKeyspace {
-    /// A keyspace over the store of this process.
+    /// A keyspace over the store of this process, for its only event loop.
     pub fn new(local: LocalStore) -> Self {
+        LocalKeyspace::beside(local, &Gates::default())
+    }
+
+    /// The same for one of several, which have these gates.
+    pub fn beside(local: LocalStore, gates: &Gates) -> Self {
         LocalKeyspace {
+            gate: gates.gate(),
             local,
             versions: Nominator::new(),
             scratch: Vec::new(),
@@ -317,6 +325,28 @@ impl Keyspace for LocalKeyspace {
     #[inline]
     fn work(&self) -> u64 {
         self.work
+    }
+
+    fn isolates(&self) -> bool {
+        true
+    }
+
+    fn isolate(&mut self) {
+        self.gate.isolate();
+    }
+
+    fn end_isolation(&mut self) {
+        self.gate.end_isolation();
+    }
+
+    #[inline]
+    fn enter(&mut self, _connection: u64, _now_ns: u64) {
+        self.gate.enter();
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.gate.leave();
     }
 
     fn keep_last_use(&mut self) {

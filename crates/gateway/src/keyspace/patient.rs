@@ -124,6 +124,18 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         self.keyspace.value_len_max()
     }
 
+    fn isolates(&self) -> bool {
+        self.keyspace.isolates()
+    }
+
+    fn isolate(&mut self) {
+        self.keyspace.isolate();
+    }
+
+    fn end_isolation(&mut self) {
+        self.keyspace.end_isolation();
+    }
+
     fn keep_last_use(&mut self) {
         self.keyspace.keep_last_use();
     }

@@ -135,6 +135,18 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.value_len_max()
     }
 
+    fn isolates(&self) -> bool {
+        self.keyspace.isolates()
+    }
+
+    fn isolate(&mut self) {
+        self.keyspace.isolate();
+    }
+
+    fn end_isolation(&mut self) {
+        self.keyspace.end_isolation();
+    }
+
     fn eviction(&self) -> &str {
         self.keyspace.eviction()
     }

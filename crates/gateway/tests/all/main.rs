@@ -7,3 +7,4 @@ mod serving;
 mod statistics;
 mod support;
 mod tls;
+mod transactions;
