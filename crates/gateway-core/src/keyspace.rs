@@ -304,6 +304,9 @@ pub struct Totals {
 /// counts as: see [`Keyspace::work`].
 pub const HOME_WORK: u64 = 64;
 
+/// See [`Keyspace::page_len`]: so many are looked at in one piece of work.
+pub const PAGE_LEN: usize = 64;
+
 /// The cell behind a listener. One belongs to each event loop.
 pub trait Keyspace {
     /// Reads one item; `with` is called exactly once if there is a result.
@@ -375,6 +378,12 @@ pub trait Keyspace {
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
     ) -> Result<u64, Halt>;
+
+    /// How many items a listing had best ask for at a time: many where each time is a
+    /// call to somebody else.
+    fn page_len(&self) -> usize {
+        PAGE_LEN
+    }
 
     /// Totals for reports, with what this keyspace has stored counted at all its
     /// copies.

@@ -174,6 +174,8 @@ class Operations:
         self.client.mset({key: "x" for key in keys})
         self.client.set(fresh("other"), "x")
         self.assertEqual(set(self.client.scan_iter(match="scan-*", count=50)), keys)
+        self.assertEqual(set(self.client.keys("scan-*")), keys)
+        self.assertEqual(self.client.keys("none-*"), [])
         self.assertEqual(self.client.dbsize(), 301)
         self.assertIs(self.client.flushall(), True)
         self.assertEqual(self.client.dbsize(), 0)

@@ -34,8 +34,8 @@ mod update;
 pub use operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedListed, OwnedNewItem};
 
 use crate::keyspace::{
-    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals, Updated,
-    Wake,
+    Access, Decide, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem, PAGE_LEN, Pending,
+    Totals, Updated, Wake,
 };
 use request::{Entry, Request};
 use std::cmp::Reverse;
@@ -130,6 +130,11 @@ pub trait Executor {
     /// See [`Keyspace::eviction`].
     fn eviction(&self) -> &str {
         "lru"
+    }
+
+    /// See [`Keyspace::page_len`].
+    fn page_len(&self) -> usize {
+        PAGE_LEN
     }
 
     /// See [`Keyspace::tend`].
@@ -365,6 +370,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             Entry::Outcome(Outcome::Listed(listed)) => {
                 let (items, next) = listed.as_ref().map_err(Fault::clone)?;
                 items.iter().for_each(|item| each(&item.item()));
+                self.work += items.len() as u64 * HOME_WORK;
                 Ok(*next)
             }
             _ => Err(out_of_step()),
@@ -392,6 +398,10 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
 
     fn eviction(&self) -> &str {
         self.executor.eviction()
+    }
+
+    fn page_len(&self) -> usize {
+        self.executor.page_len()
     }
 
     fn tend(&mut self) {

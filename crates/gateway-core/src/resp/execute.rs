@@ -5,7 +5,8 @@ use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
 use super::{
-    RespSession, Step, connection, count, describe, expire, read, scan, server, slow_log, write,
+    RespSession, Step, connection, count, describe, expire, keys, read, scan, server, slow_log,
+    write,
 };
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::world::{Command, Done, Ending, Role, World};
@@ -238,6 +239,7 @@ impl RespSession {
             Id::Persist => expire::persist(&mut call)?,
             Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call)?,
             Id::Scan => scan::scan(&mut call)?,
+            Id::Keys => self.keys = keys::keys(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
             Id::Client => connection::client(&mut call, identity),

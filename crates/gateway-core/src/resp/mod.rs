@@ -19,7 +19,9 @@
 //! | SLOWLOG | arguments of slow commands | kind of command and key; no HELP |
 //! | CLIENT SETINFO, NO-TOUCH | of Redis 7.2 | taken, because clients send it |
 //! | more than 1,024 arguments to a command that does not take many keys | taken | refused with an error |
-//! | SCAN's MATCH over 1,024 bytes | taken | refused with an error |
+//! | MATCH of SCAN, pattern of KEYS, over 1,024 bytes | taken | refused with an error |
+//! | SCAN's COUNT | keys that are looked at | the same; before a cell, 512 to 1,024: each is a call to backends |
+//! | KEYS | one step | in slices; items that come or go meanwhile may be listed or not; at most 64 MiB |
 //!
 //! Faults of the cell: `-TRYAGAIN` if no quorum agrees or too many write the
 //! same key, so that trying again may help; `-OOM` if memory is full; `-ERR`
@@ -34,7 +36,7 @@
 //! | `execute` | from the command to its function |
 //! | `many` | commands of many keys, executed as they come |
 //! | `read`, `write`, `count`, `expire` | commands of one key |
-//! | `scan`, `glob` | SCAN and patterns |
+//! | `scan`, `keys`, `glob` | SCAN, KEYS and patterns |
 //! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
 //! | `connection`, `server`, `describe`, `slow_log` | commands about the rest |
 
@@ -45,6 +47,7 @@ mod execute;
 mod expire;
 mod gather;
 mod glob;
+mod keys;
 mod many;
 mod parse;
 mod read;
@@ -61,6 +64,7 @@ use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
 use gather::{Gathered, Gathering};
+use keys::Keys;
 use many::Many;
 use parse::{LINE_LEN_MAX, Part, ProtocolError};
 use reply::Reply;
@@ -75,6 +79,8 @@ pub struct RespSession {
     gathering: Gathering,
     /// The command of many keys that is being executed.
     many: Option<Many>,
+    /// The list of keys that is being collected.
+    keys: Option<Keys>,
     /// What is left of a command that has been answered.
     skip: Skip,
     /// A command that came in one line, in the other form, and how much of it
@@ -181,7 +187,8 @@ impl RespSession {
         Step::Done(end + 1)
     }
 
-    /// Does what can be done next with this input, which is not empty.
+    /// Does what can be done next with this input, which is not empty unless a command
+    /// goes on by itself.
     fn step<K: Keyspace>(
         &mut self,
         input: &[u8],
@@ -189,6 +196,9 @@ impl RespSession {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> Step {
+        if let Some(keys) = self.keys.take() {
+            return self.step_keys(keys, out, world);
+        }
         let is_known = self.identity.is_known(world.settings);
         if self.skip.bytes > 0 || self.skip.arguments > 0 {
             return self.step_over(input, is_known);
@@ -279,7 +289,8 @@ impl Session for RespSession {
         let began = world.keyspace.work();
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
-            if self.replay.is_none() && !is_inline && consumed == input.len() {
+            let goes_on = self.replay.is_some() || self.keys.is_some();
+            if !goes_on && !is_inline && consumed == input.len() {
                 break Wants::Input(0);
             }
             if out.len() >= out_len_max {
@@ -349,6 +360,9 @@ impl Session for RespSession {
     }
 
     fn kept(&self) -> usize {
-        self.inline.capacity() + self.gathering.kept() + self.transaction_kept()
+        self.inline.capacity()
+            + self.gathering.kept()
+            + self.transaction_kept()
+            + self.keys.as_ref().map_or(0, Keys::kept)
     }
 }

@@ -454,6 +454,9 @@ const INLINE: &[&str] = &[
     "MULTI\r\nSET @a 1\r\nDISCARD\r\n",
     "SCAN 0 COUNT 3\r\n",
     "SCAN 0 COUNT 300\r\n",
+    "KEYS *\r\n",
+    "KEYS ?[a-c]\r\n",
+    "MULTI\r\nKEYS *\r\nDBSIZE\r\nEXEC\r\n",
     "DBSIZE\r\n",
     "INFO\r\n",
     "CONFIG GET max*\r\n",
@@ -653,7 +656,7 @@ fn redis_commands_are_answered_the_same_in_any_order() {
         shuffled(RespSession::new, seed, |random, letter| {
             let pieces = match letter {
                 b'l' => INLINE,
-                _ => &INLINE[..INLINE.len() - 9],
+                _ => &INLINE[..INLINE.len() - 12],
             };
             script(random, pieces, letter)
         });

@@ -568,6 +568,36 @@ fn random_transactions_are_answered_as_redis_answers() {
     }
 }
 
+/// KEYS lists what SCAN lists, in no order.
+#[test]
+fn keys_are_those_of_redis() {
+    let mut pair = Pair::new();
+    let mut random = Random::new(8);
+    let names: Vec<String> = (0..300)
+        .map(|number| format!("{:03}k{number}", number * 7))
+        .collect();
+    for name in &names {
+        pair.same(&command(&["SET", name, "x"]), &mut random, name);
+    }
+    for pattern in ["*", "0*", "*k1?", "[01]??k*", "none", "*k[^1]", "", "007k1"] {
+        let sent = [command(&["KEYS", pattern]), command(&["ECHO", "end"])].concat();
+        let (real, _) = pair.real.ask(&sent, b"$3\r\nend\r\n");
+        pair.ours.out_len_max = 1;
+        let mut ours = pair.ours.feed(&sent);
+        ours.truncate(ours.len() - b"$3\r\nend\r\n".len());
+        let sorted = |answer: &[u8]| {
+            let mut lines: Vec<_> = answer
+                .split(|byte| *byte == b'\n')
+                .map(<[u8]>::to_vec)
+                .collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&real), sorted(&ours), "{pattern}");
+    }
+    pair.same(&command(&["KEYS"]), &mut random, "KEYS");
+}
+
 #[test]
 fn nonsense_is_answered_as_redis_answers() {
     let scenes: Vec<Vec<u8>> = vec![

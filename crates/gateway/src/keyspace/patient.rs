@@ -124,6 +124,10 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         self.keyspace.value_len_max()
     }
 
+    fn page_len(&self) -> usize {
+        self.keyspace.page_len()
+    }
+
     fn isolates(&self) -> bool {
         self.keyspace.isolates()
     }

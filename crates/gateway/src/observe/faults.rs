@@ -135,6 +135,10 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.keyspace.value_len_max()
     }
 
+    fn page_len(&self) -> usize {
+        self.keyspace.page_len()
+    }
+
     fn isolates(&self) -> bool {
         self.keyspace.isolates()
     }
