@@ -21,6 +21,9 @@ const ATTEMPTS_MAX: usize = 1000;
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 
+/// What a mutation counts as: see [`Keyspace::work`].
+const MUTATION_WORK: u64 = 256;
+
 /// Places that a page of the store's listing looks at most, and length from which
 /// its keys count as several: see `Store::list`.
 const LISTED_HOMES_MAX: u64 = 4096;
@@ -105,6 +108,7 @@ impl LocalKeyspace {
             work,
             ..
         } = self;
+        *work += MUTATION_WORK;
         let _turn = local.turn(key);
         for _ in 0..ATTEMPTS_MAX {
             scratch.clear();
@@ -199,6 +203,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
+        self.work += MUTATION_WORK;
         for _ in 0..ATTEMPTS_MAX {
             let now = self.local.now();
             let (version, outcome) =

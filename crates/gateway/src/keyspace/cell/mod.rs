@@ -261,6 +261,18 @@ impl Executor for CellExecutor {
         }
     }
 
+    fn submit_beside(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        match operation {
+            Operation::Set { .. } | Operation::Change { .. } | Operation::Get { .. } => {
+                if self.tells_uses {
+                    self.flights.client.flush_touches();
+                }
+                self.flights.submit_beside(ticket, operation)
+            }
+            other => self.submit(ticket, other),
+        }
+    }
+
     fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
         if self.flights.is_busy() || !self.settling.is_empty() {
             self.go_on();
