@@ -7,15 +7,20 @@ use trefoil_layout::data::EXPIRY_MS_MAX;
 /// Unix epoch.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 
+/// libmemcached sends numbers below 0 in 32 bits without a sign. As dates they would be
+/// in the last thirty days before 2106-02-07.
+const UNSIGNED_RELATIVE_S_MIN: i64 = u32::MAX as i64 + 1 - RELATIVE_S_MAX;
+const UNSIGNED_RELATIVE_S_MAX: i64 = u32::MAX as i64;
+
 /// An expiry that has passed whenever it is looked at.
 const PAST_MS: u64 = 1;
 
 /// The expiry, in milliseconds since the Unix epoch, of an expiration time in
-/// seconds. 0 is never, below 0 is at once.
+/// seconds. 0 is never, below 0 is at once, in 32 bits without a sign, too.
 pub(super) fn expiry_ms(seconds: i64, now: Now) -> u64 {
     match seconds {
         0 => 0,
-        ..0 => PAST_MS,
+        ..0 | UNSIGNED_RELATIVE_S_MIN..=UNSIGNED_RELATIVE_S_MAX => PAST_MS,
         1..=RELATIVE_S_MAX => now.unix_ms + seconds as u64 * 1000,
         _ => (seconds as u64).saturating_mul(1000).min(EXPIRY_MS_MAX),
     }
@@ -46,6 +51,10 @@ mod tests {
             (2_592_000, 1_702_592_000_500),
             (2_592_001, 2_592_001_000),
             (4_102_444_800, 4_102_444_800_000),
+            (4_294_967_295, PAST_MS),
+            (4_294_967_296 - 2_592_000, PAST_MS),
+            (4_294_967_295 - 2_592_000, (4_294_967_295 - 2_592_000) * 1000),
+            (4_294_967_296, 4_294_967_296_000),
             (i64::MAX, EXPIRY_MS_MAX),
         ];
         for (seconds, expected) in cases {
