@@ -1,6 +1,7 @@
 //! What a protocol is lent for the duration of one call.
 
 use crate::keyspace::{Keyspace, Seen, Totals};
+use crate::resp::Scripts;
 use std::time::Duration;
 
 /// The time, as the event loop knows it.
@@ -192,6 +193,11 @@ pub trait Observer {
 
     /// Executes what concerns the whole server: see [`ServerRequest`].
     fn request(&mut self, request: ServerRequest);
+
+    /// Where scripts are kept and executed, if they are.
+    fn scripts(&mut self) -> Option<&mut dyn Scripts> {
+        None
+    }
 
     /// The role of the user with this name and password, if there is one.
     fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role>;

@@ -168,6 +168,33 @@ class Operations:
                 pipeline.execute()
         self.assertEqual(self.client.get(counter), b"6")
 
+    def test_locks_and_scripts(self):
+        name, key = fresh(), fresh()
+        lock = self.client.lock(name, timeout=100)
+        self.assertTrue(lock.acquire(blocking=False))
+        other = self.client.lock(name, timeout=100)
+        self.assertFalse(other.acquire(blocking=False))
+        self.assertTrue(lock.extend(100))
+        self.assertTrue(lock.reacquire())
+        lock.release()
+        self.assertTrue(other.acquire(blocking=False))
+        with self.assertRaises(redis.exceptions.LockError):
+            self.client.lock(name, thread_local=False).release()
+        other.release()
+        self.assertIsNone(self.client.get(name))
+        self.client.script_flush()
+        script = self.client.register_script(
+            "local n = redis.call('incrby', KEYS[1], ARGV[1]) "
+            "redis.call('pexpire', KEYS[1], 100000) "
+            "return {n, redis.call('pttl', KEYS[1])}"
+        )
+        self.assertEqual(script([key], [5])[0], 5)
+        number, ttl = script([key], [2])
+        self.assertEqual(number, 7)
+        self.assertTrue(90_000 < ttl <= 100_000)
+        with self.assertRaisesRegex(redis.ResponseError, "nonexistent global"):
+            self.client.eval("return nosuch", 0)
+
     def test_scan_and_flush(self):
         self.client.flushall()
         keys = {fresh("scan").encode() for _ in range(300)}

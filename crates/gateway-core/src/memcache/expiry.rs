@@ -16,13 +16,21 @@ const UNSIGNED_RELATIVE_S_MAX: i64 = u32::MAX as i64;
 const PAST_MS: u64 = 1;
 
 /// The expiry, in milliseconds since the Unix epoch, of an expiration time in
-/// seconds. 0 is never, below 0 is at once, in 32 bits without a sign, too.
+/// seconds. 0 is never, below 0 is at once.
 pub(super) fn expiry_ms(seconds: i64, now: Now) -> u64 {
     match seconds {
         0 => 0,
-        ..0 | UNSIGNED_RELATIVE_S_MIN..=UNSIGNED_RELATIVE_S_MAX => PAST_MS,
+        ..0 => PAST_MS,
         1..=RELATIVE_S_MAX => now.unix_ms + seconds as u64 * 1000,
         _ => (seconds as u64).saturating_mul(1000).min(EXPIRY_MS_MAX),
+    }
+}
+
+/// The same of a number in text, where memcached takes 32 bits for signed.
+pub(super) fn text_expiry_ms(seconds: i64, now: Now) -> u64 {
+    match seconds {
+        UNSIGNED_RELATIVE_S_MIN..=UNSIGNED_RELATIVE_S_MAX => PAST_MS,
+        seconds => expiry_ms(seconds, now),
     }
 }
 
@@ -51,14 +59,27 @@ mod tests {
             (2_592_000, 1_702_592_000_500),
             (2_592_001, 2_592_001_000),
             (4_102_444_800, 4_102_444_800_000),
-            (4_294_967_295, PAST_MS),
-            (4_294_967_296 - 2_592_000, PAST_MS),
-            (4_294_967_295 - 2_592_000, (4_294_967_295 - 2_592_000) * 1000),
-            (4_294_967_296, 4_294_967_296_000),
+            (4_294_967_295, 4_294_967_295_000),
             (i64::MAX, EXPIRY_MS_MAX),
         ];
         for (seconds, expected) in cases {
             assert_eq!(expiry_ms(seconds, NOW), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_number_below_zero_without_its_sign_has_passed() {
+        let before = 4_294_967_295 - 2_592_000;
+        let cases = [
+            (-1, PAST_MS),
+            (4_294_967_295, PAST_MS),
+            (before + 1, PAST_MS),
+            (before, before as u64 * 1000),
+            (4_294_967_296, 4_294_967_296_000),
+            (10, 1_700_000_010_500),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(text_expiry_ms(seconds, NOW), expected, "{seconds}");
         }
     }
 

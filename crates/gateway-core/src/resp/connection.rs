@@ -31,6 +31,14 @@ impl Identity {
         self.user.is_some()
     }
 
+    /// The same client, whose answers are those of the second version.
+    pub(super) fn for_scripts(&self) -> Self {
+        Identity {
+            is_resp3: false,
+            ..self.clone()
+        }
+    }
+
     /// What it may do.
     pub(super) fn role(&self, settings: &Settings) -> Role {
         settings.role(self.user)

@@ -5,8 +5,8 @@ use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
 use super::{
-    RespSession, Step, connection, count, describe, expire, keys, read, scan, server, slow_log,
-    write,
+    RespSession, Step, absent, connection, count, describe, eval, expire, keys, read, scan, server,
+    slow_log, write,
 };
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::world::{Command, Done, Ending, Role, World};
@@ -67,6 +67,9 @@ impl<'a, K: Keyspace> Call<'a, '_, '_, K> {
 /// Redis's words for a command that it does not know, with the beginning of
 /// its arguments.
 fn put_unknown(arguments: &Arguments<'_>, reply: &mut Reply<'_>) {
+    if let Some(kind) = absent::kind_of(arguments.name()) {
+        return reply.error(absent::words(arguments.name(), kind));
+    }
     const SHOWN_LEN: usize = 128;
     // What it shows of a word ends with a zero byte.
     let shown = |word: &[u8], len_max: usize| {
@@ -199,7 +202,7 @@ impl RespSession {
             _ => {}
         }
         if let Some(open) = &mut self.transaction {
-            open.queue(bytes, &mut reply);
+            open.queue(bytes, spec, &mut reply);
             return Ok(Step::Done(len));
         }
         if spec.id == Id::Unwatch {
@@ -240,6 +243,8 @@ impl RespSession {
             Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call)?,
             Id::Scan => scan::scan(&mut call)?,
             Id::Keys => self.keys = keys::keys(&mut call),
+            Id::Eval | Id::EvalSha => self.script = eval::eval(&mut call),
+            Id::Script => eval::script(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
             Id::Client => connection::client(&mut call, identity),

@@ -16,6 +16,8 @@ pub(super) enum Id {
     Del,
     Discard,
     Echo,
+    Eval,
+    EvalSha,
     Exec,
     Exists,
     Expire,
@@ -46,6 +48,7 @@ pub(super) enum Id {
     Quit,
     Reset,
     Scan,
+    Script,
     Select,
     Set,
     SetEx,
@@ -84,6 +87,7 @@ const REMOVE: &[&str] = &["write", "fast"];
 const CONNECTION: &[&str] = &["loading", "stale", "fast"];
 const BEFORE_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
 const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
+const SCRIPT: &[&str] = &["noscript", "movablekeys"];
 const ADMIN: &[&str] = &["loading", "stale"];
 
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
@@ -125,6 +129,8 @@ pub(super) const SPECS: &[Spec] = &[
     spec("del", Id::Del, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
     spec("discard", Id::Discard, 1, TRANSACTION, NO_KEY, "transactions", "Forgets the commands that are queued"),
     spec("echo", Id::Echo, 2, CONNECTION, NO_KEY, "connection", "Answers its argument"),
+    spec("eval", Id::Eval, -3, SCRIPT, NO_KEY, "scripting", "Executes a script over one key"),
+    spec("evalsha", Id::EvalSha, -3, SCRIPT, NO_KEY, "scripting", "Executes a script that is kept"),
     spec("exec", Id::Exec, 1, TRANSACTION, NO_KEY, "transactions", "Executes the commands that are queued"),
     spec("exists", Id::Exists, -2, READ, ALL_KEYS, "generic", "Counts the keys that exist"),
     spec("expire", Id::Expire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in seconds"),
@@ -155,6 +161,7 @@ pub(super) const SPECS: &[Spec] = &[
     spec("quit", Id::Quit, -1, BEFORE_AUTH, NO_KEY, "connection", "Ends the connection"),
     spec("reset", Id::Reset, 1, BEFORE_AUTH, NO_KEY, "connection", "Makes the connection like a new one"),
     spec("scan", Id::Scan, -2, &["readonly"], NO_KEY, "generic", "Lists keys, a part at a time"),
+    spec("script", Id::Script, -2, SCRIPT, NO_KEY, "scripting", "Keeps and forgets scripts"),
     spec("select", Id::Select, 2, CONNECTION, NO_KEY, "connection", "Chooses a database; there is one"),
     spec("set", Id::Set, -3, WRITE, ONE_KEY, "string", "Stores a value"),
     spec("setex", Id::SetEx, 4, WRITE, ONE_KEY, "string", "Stores a value with an expiry in seconds"),
@@ -173,7 +180,7 @@ pub(super) const SPECS: &[Spec] = &[
 ];
 
 /// Where GET stands among them.
-const GET: usize = 18;
+const GET: usize = 20;
 const _: () = assert!(matches!(SPECS[GET].id, Id::Get));
 
 /// The longest name.
@@ -210,6 +217,8 @@ impl Spec {
     pub(super) fn role(&self) -> Role {
         match self.id {
             Id::FlushAll | Id::FlushDb => Role::Admin,
+            // A script may write.
+            Id::Eval | Id::EvalSha | Id::Script => Role::Write,
             _ if self.flags.contains(&"write") => Role::Write,
             _ => Role::Read,
         }

@@ -41,6 +41,8 @@ pub(super) struct Transaction {
     commands: usize,
     /// Commands, and keys of those that have many.
     operations: usize,
+    /// Some are scripts: those are executed elsewhere, and not at a stretch.
+    has_scripts: bool,
     /// A command was refused when it was queued: nothing will be executed.
     is_spoilt: bool,
     /// Arguments of a command of many keys that are still to come, and bytes of the
@@ -110,7 +112,8 @@ impl Transaction {
     }
 
     /// Queues a whole command, and answers.
-    pub(super) fn queue(&mut self, bytes: &[u8], reply: &mut Reply<'_>) {
+    pub(super) fn queue(&mut self, bytes: &[u8], spec: &Spec, reply: &mut Reply<'_>) {
+        self.has_scripts |= matches!(spec.id, Id::Eval | Id::EvalSha);
         self.commands += 1;
         self.operations += 1;
         let was_spoilt = self.is_spoilt;
@@ -313,6 +316,7 @@ impl RespSession {
         }
         let is_strict = world.settings.transactions == Isolation::Strict;
         let is_long = open.operations > STRETCH_OPERATIONS_MAX;
+        let isolates = world.keyspace.isolates() && !open.has_scripts;
         match touched {
             // Nothing to wait for, nothing to be seen.
             Touched::None if is_plain => self.begin_replay(*open, out),
@@ -323,7 +327,7 @@ impl RespSession {
                     return Err(Pending);
                 }
             }
-            _ if world.keyspace.isolates() && !(is_long && is_strict) => {
+            _ if isolates && !(is_long && is_strict) => {
                 world.keyspace.isolate();
                 if self.is_unchanged(world) {
                     self.begin_replay(*open, out);
@@ -335,17 +339,17 @@ impl RespSession {
                 }
                 world.keyspace.end_isolation();
             }
-            _ if world.keyspace.isolates() => self.reply(out).error(format!(
+            _ if isolates => self.reply(out).error(format!(
                 "{REFUSED} more than {STRETCH_OPERATIONS_MAX} keys or commands cannot be \
                  executed at a stretch, and --transactions is strict"
             )),
             _ if !self.watched.is_empty() => self.reply(out).error(format!(
-                "{REFUSED} before a replicated cell a transaction under WATCH is about one \
-                 key, the watched one"
+                "{REFUSED} before a replicated cell, or with scripts, a transaction under WATCH \
+                 is about one key, the watched one"
             )),
             _ if is_strict => self.reply(out).error(format!(
-                "{REFUSED} before a replicated cell a transaction is atomic for one key only, \
-                 and --transactions is strict"
+                "{REFUSED} before a replicated cell, or with scripts, a transaction is atomic \
+                 for one key only, and --transactions is strict"
             )),
             _ => self.begin_replay(*open, out),
         }
@@ -504,7 +508,9 @@ mod tests {
                 out: &mut out,
                 is_resp3: false,
             };
-            open.queue(bytes.as_bytes(), &mut reply);
+            let name = line.split(' ').next().unwrap_or_default();
+            let spec = lookup(name.as_bytes()).expect("a command");
+            open.queue(bytes.as_bytes(), spec, &mut reply);
             assert_eq!(out, b"+QUEUED\r\n");
         }
         open
