@@ -6,7 +6,7 @@
 //!
 //! Where both have one core, that thread must not keep it either: nobody is hurried by
 //! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
-//! way to all others, and sleeps after each short piece. While one is under way nobody
+//! way to others, and sleeps after each short piece. While one is under way nobody
 //! else in the process can map anything.
 
 use std::ffi::c_void;
@@ -18,14 +18,19 @@ use std::time::{Duration, Instant};
 const LEN_MIN: usize = 1 << 20;
 /// What is unmapped by one call: 50 microseconds if all of it is there, in small pages.
 const PIECE_LEN: usize = 512 << 10;
+/// The same where little was there: most of a region is empty.
+const EMPTY_PIECE_LEN: usize = 2 << 20;
+/// A piece that took less than this was about empty.
+const EMPTY: Duration = Duration::from_micros(10);
 /// How long the thread works before it sleeps.
 const TURN: Duration = Duration::from_micros(40);
 /// So many times as long as it worked, it sleeps.
 const PAUSE_FACTOR: u32 = 3;
 /// And so long at most: somebody else may have had the core meanwhile.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// Comes after everybody.
-const NICE: i32 = 19;
+/// Comes after others, but not after the last of them: while many share a core, memory of
+/// a process that is gone would be kept for minutes.
+const NICE: i32 = 10;
 
 /// What is to be unmapped. One thread does it all: several would take their turns one
 /// after another on a core that somebody else needs.
@@ -52,15 +57,20 @@ unsafe impl Send for Range {}
 impl Range {
     /// Unmaps the range; `between` is called after each piece.
     fn unmap(self, mut between: impl FnMut()) {
-        let mut done = 0;
+        let (mut done, mut piece) = (0, PIECE_LEN);
         while done < self.len {
-            let len = PIECE_LEN.min(self.len - done);
+            let begin = Instant::now();
+            let len = piece.min(self.len - done);
             // SAFETY: a part of the range, which nothing refers to (see `unmap`); what
             // was unmapped before is not touched again.
             // Refused only where the process has as many mappings as it may: the part
             // then stays mapped, which harms nobody.
             let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), len) };
             done += len;
+            piece = match begin.elapsed() < EMPTY {
+                true => EMPTY_PIECE_LEN,
+                false => PIECE_LEN,
+            };
             between();
         }
     }
