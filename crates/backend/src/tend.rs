@@ -25,7 +25,8 @@ const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
 /// Huge pages are gathered when nothing waits and nothing has grown for so long. To
 /// gather one takes milliseconds of this thread, many more where it shares its core,
 /// and accesses to what is gathered wait: not while somebody fills the store. A store
-/// that nobody reads yet has its huge pages before anybody does.
+/// that nobody reads yet has its huge pages before anybody does; but for one that
+/// recovers: it has peers that serve, and is to be whole soon.
 const GATHER_AFTER: Duration = Duration::from_secs(1);
 
 /// After a huge page was gathered: the copying is not to keep others from working.
