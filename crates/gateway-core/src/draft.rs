@@ -13,6 +13,9 @@ use crate::keyspace::{
 use crate::world::{Command, Done, Ending, Observer, Role, ServerRequest};
 use trefoil_layout::Version;
 
+/// What an operation on a draft counts as, beside the bytes that it reads and stores.
+const OPERATION_WORK: u64 = 128;
+
 /// An item that a draft has, in its own memory.
 #[derive(Clone, Debug, Default)]
 struct Drafted {
@@ -47,6 +50,7 @@ pub struct DraftKeyspace {
     key: Vec<u8>,
     item: Option<Drafted>,
     has_changed: bool,
+    is_used: bool,
     changes: u64,
     now_ms: u64,
     value_len_max: usize,
@@ -75,6 +79,7 @@ impl DraftKeyspace {
             key: key.to_vec(),
             item,
             has_changed: false,
+            is_used: false,
             changes: 0,
             now_ms,
             value_len_max,
@@ -86,6 +91,12 @@ impl DraftKeyspace {
     /// Whether anything was changed.
     pub fn has_changed(&self) -> bool {
         self.has_changed
+    }
+
+    /// Whether the item was read, so that it counts as used even if nothing was
+    /// changed.
+    pub fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// What is left to be stored, if anything: after a change.
@@ -136,6 +147,7 @@ impl DraftKeyspace {
         let own = self.item.as_ref().filter(|item| item.is_new);
         let own_unique = own.map(|item| cas_unique_of(item.version));
         self.changes += 1;
+        self.work += new.value.len() as u64;
         let version = Version::new(self.changes, 0, 0);
         self.item = Some(Drafted {
             value: new.value.to_vec(),
@@ -156,18 +168,21 @@ impl Keyspace for DraftKeyspace {
     fn get(
         &mut self,
         key: &[u8],
-        _access: Access,
+        access: Access,
         with: &mut dyn FnMut(Option<&Item<'_>>),
     ) -> Result<(), Halt> {
         let item = self.live(key)?.map(Drafted::item);
         let len = item.as_ref().map_or(0, |item| item.value.len() as u64);
+        let is_used = item.is_some() && access == Access::Use;
         with(item.as_ref());
-        self.work += len;
+        self.is_used |= is_used;
+        self.work += OPERATION_WORK + len;
         Ok(())
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
         self.live(key)?;
+        self.work += OPERATION_WORK;
         Ok(self.put(item))
     }
 
@@ -186,7 +201,7 @@ impl Keyspace for DraftKeyspace {
                 Updated::Erased
             }
         };
-        self.work += len;
+        self.work += OPERATION_WORK + len;
         self.scratch = scratch;
         Ok(updated)
     }
@@ -223,19 +238,33 @@ impl Keyspace for DraftKeyspace {
 
 /// What commands over a draft did, to be told once the draft is stored.
 #[derive(Debug, Default)]
-pub struct DraftNotes(Vec<(Command, Ending, Vec<u8>, usize)>);
+pub struct DraftNotes(Vec<Note>);
+
+#[derive(Debug)]
+struct Note {
+    command: Command,
+    ending: Ending,
+    /// It is about the draft's key, and not about none.
+    has_key: bool,
+    value_len: usize,
+}
 
 impl DraftNotes {
-    /// Tells it, and forgets it.
-    pub fn tell(&mut self, observer: &mut dyn Observer) {
-        for (command, ending, key, value_len) in self.0.drain(..) {
+    /// Tells it of the draft's key, and forgets it.
+    pub fn tell(&mut self, key: &[u8], observer: &mut dyn Observer) {
+        for note in self.0.drain(..) {
             observer.done(&Done {
-                command,
-                ending,
-                key: &key,
-                value_len,
+                command: note.command,
+                ending: note.ending,
+                key: if note.has_key { key } else { b"" },
+                value_len: note.value_len,
             });
         }
+    }
+
+    /// Bytes that it keeps.
+    pub fn kept(&self) -> usize {
+        self.0.capacity() * size_of::<Note>()
     }
 
     /// Forgets it: the draft begins anew.
@@ -246,9 +275,12 @@ impl DraftNotes {
 
 impl Observer for DraftNotes {
     fn done(&mut self, done: &Done<'_>) {
-        let key = done.key.to_vec();
-        self.0
-            .push((done.command, done.ending, key, done.value_len));
+        self.0.push(Note {
+            command: done.command,
+            ending: done.ending,
+            has_key: !done.key.is_empty(),
+            value_len: done.value_len,
+        });
     }
 
     fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {

@@ -469,6 +469,15 @@ pub trait Keyspace {
         0
     }
 
+    /// Counts work that was done for it elsewhere: see [`Keyspace::work`].
+    fn charge(&mut self, _work: u64) {}
+
+    /// [`Keyspace::update`] for a decision that takes long: nobody is kept from the
+    /// item meanwhile.
+    fn update_apart(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        self.update(key, decide)
+    }
+
     /// Whether [`Keyspace::isolate`] keeps others out. Operations of such a keyspace
     /// are never pending.
     fn isolates(&self) -> bool {

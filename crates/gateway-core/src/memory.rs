@@ -200,6 +200,10 @@ impl Keyspace for MemoryKeyspace {
         self.work
     }
 
+    fn charge(&mut self, work: u64) {
+        self.work += work;
+    }
+
     fn isolates(&self) -> bool {
         // It has one owner.
         true

@@ -32,6 +32,9 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// Event loops, for reports.
     pub thread_count: usize,
+    /// Longest answer that is collected before it is sent, in bytes: what one
+    /// connection may keep of those that all have.
+    pub answer_len_max: usize,
     /// What becomes of transactions that cannot be atomic here.
     pub transactions: Isolation,
 }

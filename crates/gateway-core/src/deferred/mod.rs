@@ -500,6 +500,10 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         self.work
     }
 
+    fn charge(&mut self, work: u64) {
+        self.work += work;
+    }
+
     #[inline]
     fn enter(&mut self, connection: u64, now_ns: u64) {
         self.connection = connection;

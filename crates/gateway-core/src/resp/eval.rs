@@ -19,7 +19,7 @@ use super::table::{Id, lookup};
 use super::{RespSession, Step};
 use crate::deferred::OwnedItem;
 use crate::draft::{DraftKeyspace, DraftNotes};
-use crate::keyspace::{Access, Decision, Fault, Keyspace, Ready as _};
+use crate::keyspace::{Access, Decision, Fault, Keyspace, Pending, Ready as _};
 use crate::world::{Now, Progress, Settings, World};
 use std::sync::Arc;
 use trefoil_layout::Version;
@@ -27,6 +27,8 @@ use trefoil_layout::limits::KEY_LEN_MAX;
 
 /// Longest script, in bytes.
 const SOURCE_LEN_MAX: usize = 256 << 10;
+/// Bytes that a script may have, and as many for what it has executed and answers.
+pub const SCRIPT_MEMORY_MAX: usize = 32 << 20;
 /// How long a script is tried again while others change its item, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -120,7 +122,13 @@ pub struct ScriptContext {
 }
 
 impl ScriptContext {
-    /// Executes one command.
+    /// Bytes that are left for the words of a command, its answer, or that of the
+    /// script: they are not in the script's own memory.
+    pub fn room(&self) -> usize {
+        SCRIPT_MEMORY_MAX.saturating_sub(self.notes.kept())
+    }
+
+    /// Executes one command, whose words fit in [`ScriptContext::room`].
     pub fn call(&mut self, words: &[Vec<u8>]) -> ScriptValue {
         let error = |words: &str| ScriptValue::Error(words.as_bytes().to_vec());
         let Some(name) = words.first() else {
@@ -157,6 +165,7 @@ impl ScriptContext {
                 );
             }
         }
+        let len_max = self.room();
         let mut bytes = Vec::new();
         let mut request = Reply {
             out: &mut bytes,
@@ -174,7 +183,12 @@ impl ScriptContext {
             connection: self.connection,
         };
         let mut out = Vec::new();
-        self.session.execute_all(&bytes, &mut out, &mut world);
+        let executed = self
+            .session
+            .execute_all(&bytes, &mut out, len_max, &mut world);
+        if executed.is_err() {
+            return error("ERR the answer is too long for a script");
+        }
         let answer = ScriptValue::parse(&out);
         answer.map_or_else(|| error("ERR no answer"), |(answer, _)| answer)
     }
@@ -227,6 +241,8 @@ pub(super) struct Run {
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     stage: Stage,
+    /// Bytes of the job, once it is on its way.
+    job_len: usize,
     /// The version that the item had when it was read.
     version: Option<Version>,
     began_ns: u64,
@@ -244,7 +260,7 @@ impl Run {
     pub(super) fn kept(&self) -> usize {
         let words = self.keys.iter().chain(&self.arguments);
         let words: usize = words.map(|word| word.len() + size_of::<Vec<u8>>()).sum();
-        words + self.source.len()
+        words + self.source.len() + self.job_len
     }
 }
 
@@ -309,6 +325,7 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
         keys,
         arguments: arguments.from(rest).map(<[u8]>::to_vec).collect(),
         stage: Stage::Read,
+        job_len: 0,
         version: None,
         began_ns: call.world.now.monotonic_ns,
     }))
@@ -412,6 +429,9 @@ impl RespSession {
             }
             world.conclude();
         }
+        run.job_len = 0;
+        let item_len = item.as_ref().map_or(0, OwnedItem::value_len);
+        run.job_len = item_len + run.kept();
         let item = item.as_ref().map(OwnedItem::item);
         run.version = item.map(|item| item.version);
         let key = run.keys.first().map_or(b"".as_slice(), Vec::as_slice);
@@ -467,7 +487,7 @@ impl RespSession {
                 }
             });
             match stored.ready() {
-                Err(_) => {
+                Err(Pending) => {
                     run.stage = Stage::Commit(job);
                     self.script = Some(run);
                     return Step::Pending(0);
@@ -477,6 +497,16 @@ impl RespSession {
                     return Step::Done(0);
                 }
                 Ok(Ok(_)) => {}
+            }
+        }
+        let is_read = matches!(job.answer, Some(Ok(_))) && job.context.draft.is_used();
+        if let Some(key) = run.keys.first().filter(|_| is_read && !has_changed) {
+            // It counts as used; what was answered stands, whatever comes of this.
+            let used = world.keyspace.get(key, Access::Use, &mut |_| {});
+            if let Err(Pending) = used.ready() {
+                run.stage = Stage::Commit(job);
+                self.script = Some(run);
+                return Step::Pending(0);
             }
         }
         let waited_ns = world.next_now.monotonic_ns.saturating_sub(run.began_ns);
@@ -492,7 +522,8 @@ impl RespSession {
                 Some(Err(error)) => reply.error(error),
                 None => reply.error("ERR the script was not executed"),
             }
-            job.context.notes.tell(world.observer);
+            let key = run.keys.first().map_or(b"".as_slice(), Vec::as_slice);
+            job.context.notes.tell(key, world.observer);
         }
         Step::Done(0)
     }

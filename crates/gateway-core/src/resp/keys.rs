@@ -10,7 +10,7 @@ use crate::keyspace::{Keyspace, Ready as _};
 use crate::world::World;
 
 /// Longest answer, in bytes: it is kept until it is whole.
-const ANSWER_LEN_MAX: usize = 64 << 20;
+pub(super) const ANSWER_LEN_MAX: usize = 64 << 20;
 
 /// An answer that is being collected.
 #[derive(Debug)]
@@ -83,10 +83,11 @@ impl RespSession {
             self.keys = Some(keys);
             return Step::Pending(0);
         };
+        let len_max = ANSWER_LEN_MAX.min(world.settings.answer_len_max);
         match listed {
             Err(fault) => self.reply(out).fault(&fault),
-            Ok(_) if keys.found.len() > ANSWER_LEN_MAX => self.reply(out).error(format!(
-                "ERR the answer is longer than {ANSWER_LEN_MAX} bytes; use SCAN"
+            Ok(_) if keys.found.len() > len_max => self.reply(out).error(format!(
+                "ERR the answer is longer than {len_max} bytes; use SCAN"
             )),
             Ok(0) => {
                 self.reply(out).array(keys.count);

@@ -23,7 +23,7 @@
 //! | more than 1,024 arguments to a command that does not take many keys | taken | refused with an error |
 //! | MATCH of SCAN, pattern of KEYS, over 1,024 bytes | taken | refused with an error |
 //! | SCAN's COUNT | keys that are looked at | the same; before a cell, 512 to 1,024: each is a call to backends |
-//! | KEYS | one step | in slices; items that come or go meanwhile may be listed or not; at most 64 MiB |
+//! | KEYS | one step | in slices; items that come or go meanwhile may be listed or not; at most 64 MiB, and a quarter of `--buffers` |
 //!
 //! Faults of the cell: `-TRYAGAIN` if no quorum agrees or too many write the
 //! same key, so that trying again may help; `-OOM` if memory is full; `-ERR`
@@ -70,7 +70,7 @@ use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
 use eval::Run;
-pub use eval::{ScriptContext, ScriptHash, ScriptJob, ScriptValue, Scripts};
+pub use eval::{SCRIPT_MEMORY_MAX, ScriptContext, ScriptHash, ScriptJob, ScriptValue, Scripts};
 use gather::{Gathered, Gathering};
 use keys::Keys;
 use many::Many;

@@ -12,14 +12,16 @@
 //! A watch is the version that a key had. A version never comes back, so an equal one
 //! means that nothing was stored since.
 
-use super::parse::{Part, bulk_len, count};
+use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
 use super::table::{Id, Spec, lookup};
 use super::{RespSession, Step};
 use crate::draft::{DraftKeyspace, DraftNotes};
-use crate::keyspace::{Access, Keyspace, Pending, Ready as _};
-use crate::world::{Command, Ending, Isolation, Progress, World};
+use crate::keyspace::{Access, Decision, Keyspace, Pending, Ready as _, Updated};
+use crate::world::{Command, Ending, Isolation, Progress, Role, World};
+use std::collections::HashMap;
 use trefoil_layout::Version;
+use trefoil_layout::limits::KEY_LEN_MAX;
 
 /// Most bytes of queued commands of one connection.
 const QUEUE_LEN_MAX: usize = 32 << 20;
@@ -31,6 +33,9 @@ const WATCHED_MAX: usize = 1024;
 pub(super) const STRETCH_OPERATIONS_MAX: usize = 4096;
 /// Bytes of answers, and work of the keyspace, after which a stretch ends.
 const STRETCH_LEN_MAX: usize = 16 << 20;
+/// The same where a stretch must not end early, by an estimate from above; and of
+/// commands of one key that are executed at once.
+pub(super) const AT_ONCE_LEN_MAX: usize = 64 << 20;
 
 const REFUSED: &str = "EXECABORT Transaction refused, nothing was applied:";
 
@@ -45,11 +50,19 @@ pub(super) struct Transaction {
     has_scripts: bool,
     /// A command was refused when it was queued: nothing will be executed.
     is_spoilt: bool,
+    /// It was refused for its length, which is yet to be said.
+    owes_refusal: bool,
+    /// That was said in the place of the answer to the command that is coming.
+    is_answered: bool,
     /// Arguments of a command of many keys that are still to come, and bytes of the
     /// one that is coming.
     left: usize,
     bytes: usize,
 }
+
+/// Commands that are executed at once have come to more than they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMuch;
 
 /// A key whose version was taken.
 #[derive(Debug)]
@@ -106,6 +119,7 @@ impl Transaction {
         }
         if self.queue.len() + bytes.len() > QUEUE_LEN_MAX || self.commands > COMMANDS_MAX {
             self.spoil();
+            self.owes_refusal = true;
             return;
         }
         self.queue.extend_from_slice(bytes);
@@ -116,13 +130,12 @@ impl Transaction {
         self.has_scripts |= matches!(spec.id, Id::Eval | Id::EvalSha);
         self.commands += 1;
         self.operations += 1;
-        let was_spoilt = self.is_spoilt;
         self.push(bytes);
-        self.answer(was_spoilt, reply);
+        self.answer(reply);
     }
 
-    fn answer(&self, was_spoilt: bool, reply: &mut Reply<'_>) {
-        match self.is_spoilt && !was_spoilt {
+    fn answer(&mut self, reply: &mut Reply<'_>) {
+        match std::mem::take(&mut self.owes_refusal) {
             true => reply.error(format!(
                 "ERR a transaction has at most {COMMANDS_MAX} commands and {QUEUE_LEN_MAX} bytes"
             )),
@@ -140,7 +153,6 @@ impl Transaction {
 
     /// Goes on with that: see [`RespSession::step`].
     pub(super) fn step(&mut self, input: &[u8], reply: &mut Reply<'_>) -> Step {
-        let was_spoilt = self.is_spoilt;
         let len = if self.bytes > 0 {
             let len = self.bytes.min(input.len());
             self.bytes -= len;
@@ -157,17 +169,66 @@ impl Transaction {
             }
         };
         self.push(&input[..len]);
-        if self.is_spoilt && !was_spoilt {
+        if self.owes_refusal {
             // Said once, in the place of the command's answer.
-            self.answer(was_spoilt, reply);
-            self.commands = usize::MAX;
-        } else if !self.is_taking() && self.commands != usize::MAX {
-            self.answer(was_spoilt, reply);
+            self.answer(reply);
+            self.is_answered = true;
         }
-        if !self.is_taking() && self.commands == usize::MAX {
-            self.commands = COMMANDS_MAX;
+        if !self.is_taking() && !std::mem::take(&mut self.is_answered) {
+            self.answer(reply);
         }
         Step::Done(len)
+    }
+
+    /// What its answers, and the bytes that it reads and stores, come to at most, if
+    /// the values under keys have these lengths now.
+    fn estimate(&self, len_of: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+        let mut lens: HashMap<&[u8], usize> = HashMap::new();
+        let (mut sum, mut at) = (0_usize, 0);
+        while let Some((words, end)) = arguments(&self.queue, at) {
+            sum = sum.saturating_add(end - at);
+            at = end;
+            let Some(spec) = words.first().and_then(|name| lookup(name)) else {
+                continue;
+            };
+            if spec.id == Id::Keys {
+                sum = sum.saturating_add(super::keys::ANSWER_LEN_MAX);
+            }
+            let (first, last, step) = spec.keys;
+            if first == 0 {
+                continue;
+            }
+            let (first, step) = (first as usize, step as usize);
+            let last = match last {
+                -1 => words.len() - 1,
+                last => last as usize,
+            };
+            for index in (first..words.len().min(last + 1)).step_by(step) {
+                let key = words[index];
+                let len = lens.entry(key).or_insert_with(|| len_of(key));
+                sum = sum.saturating_add(*len);
+                if spec.role() > Role::Read {
+                    let given = match step {
+                        1 => &words[index + 1..],
+                        // One of several pairs.
+                        _ => &words[index + 1..words.len().min(index + step)],
+                    };
+                    let given = match spec.id {
+                        Id::Del | Id::Unlink => 0,
+                        // Room for a number.
+                        _ => given.iter().map(|word| word.len()).sum::<usize>() + 32,
+                    };
+                    let reach = match spec.id {
+                        Id::SetRange => words.get(2).and_then(|word| number(word)),
+                        _ => None,
+                    };
+                    let reach = reach.and_then(|reach| usize::try_from(reach).ok());
+                    *len = (*len).max(reach.unwrap_or(0)).saturating_add(given);
+                    sum = sum.saturating_add(*len);
+                }
+            }
+        }
+        sum
     }
 
     /// The keys that it touches; `false`: it also has commands that are about more
@@ -208,6 +269,18 @@ fn is_plain_in_draft(spec: &Spec) -> bool {
             spec.id,
             Id::Ping | Id::Echo | Id::Select | Id::Time | Id::Unwatch
         )
+}
+
+/// See [`Transaction::estimate`].
+fn estimate<K: Keyspace>(open: &Transaction, world: &mut World<'_, K>) -> usize {
+    open.estimate(&mut |key| {
+        let mut len = 0;
+        // What cannot be read is not answered either.
+        let _ = world.keyspace.get(key, Access::Peek, &mut |item| {
+            len = item.map_or(0, |item| item.value.len());
+        });
+        len
+    })
 }
 
 /// The arguments of the whole command at this place, and where the next one begins.
@@ -316,10 +389,19 @@ impl RespSession {
         }
         let is_strict = world.settings.transactions == Isolation::Strict;
         let is_long = open.operations > STRETCH_OPERATIONS_MAX;
+        // Nothing may come in between, or nothing is executed at all.
+        let is_held = is_strict || !self.watched.is_empty();
         let isolates = world.keyspace.isolates() && !open.has_scripts;
         match touched {
             // Nothing to wait for, nothing to be seen.
             Touched::None if is_plain => self.begin_replay(*open, out),
+            // There is no item of such a key, and there never was: commands say so.
+            Touched::One(key) if is_plain && !(1..=KEY_LEN_MAX).contains(&key.len()) => {
+                match self.watched.iter().all(|watched| watched.version.is_none()) {
+                    true => self.begin_replay(*open, out),
+                    false => self.reply(out).null_array(),
+                }
+            }
             Touched::One(key) if is_plain => {
                 let key = key.to_vec();
                 if let Err(Pending) = self.exec_one_key(&key, &open, out, world) {
@@ -327,21 +409,26 @@ impl RespSession {
                     return Err(Pending);
                 }
             }
-            _ if isolates && !(is_long && is_strict) => {
+            _ if isolates && !(is_long && is_held) => {
                 world.keyspace.isolate();
-                if self.is_unchanged(world) {
+                if !self.is_unchanged(world) {
+                    self.reply(out).null_array();
+                } else if is_held && estimate(&open, world) > AT_ONCE_LEN_MAX {
+                    self.reply(out).error(format!(
+                        "{REFUSED} with more than {AT_ONCE_LEN_MAX} bytes of values it cannot be \
+                         executed at a stretch, under WATCH or with --transactions strict"
+                    ));
+                } else {
                     self.begin_replay(*open, out);
                     if !is_long {
-                        self.stretch(out, world);
+                        self.stretch(is_held, out, world);
                     }
-                } else {
-                    self.reply(out).null_array();
                 }
                 world.keyspace.end_isolation();
             }
             _ if isolates => self.reply(out).error(format!(
                 "{REFUSED} more than {STRETCH_OPERATIONS_MAX} keys or commands cannot be \
-                 executed at a stretch, and --transactions is strict"
+                 executed at a stretch, under WATCH or with --transactions strict"
             )),
             _ if !self.watched.is_empty() => self.reply(out).error(format!(
                 "{REFUSED} before a replicated cell, or with scripts, a transaction under WATCH \
@@ -368,17 +455,21 @@ impl RespSession {
         }
     }
 
-    /// Executes the commands that are being replayed, at a stretch, as far as that
-    /// may take.
-    fn stretch<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+    /// Executes the commands that are being replayed, at a stretch: all of them if
+    /// nothing may come in between, else as far as that may take.
+    fn stretch<K: Keyspace>(&mut self, is_held: bool, out: &mut Vec<u8>, world: &mut World<'_, K>) {
         let (began, start) = (world.keyspace.work(), out.len());
+        let out_len_max = match is_held {
+            true => usize::MAX,
+            false => start + STRETCH_LEN_MAX,
+        };
         while let Some(mut replay) = self.replay.take() {
-            let step = self.step(&replay.bytes[replay.at..], out, usize::MAX, world);
+            let step = self.step(&replay.bytes[replay.at..], out, out_len_max, world);
             let is_done = match step {
                 Step::Done(len) => {
                     world.conclude();
                     replay.at += len;
-                    replay.at >= replay.bytes.len()
+                    replay.at >= replay.bytes.len() && self.keys.is_none()
                 }
                 Step::Pending(len) => {
                     // A keyspace that isolates is always ready.
@@ -395,7 +486,8 @@ impl RespSession {
             }
             self.replay = Some(replay);
             let work = world.keyspace.work().wrapping_sub(began);
-            if out.len() - start > STRETCH_LEN_MAX || work > STRETCH_LEN_MAX as u64 {
+            let is_over = out.len() >= out_len_max || work > STRETCH_LEN_MAX as u64;
+            if is_over && !is_held {
                 return;
             }
         }
@@ -425,9 +517,10 @@ impl RespSession {
         let (settings, now, connection) = (world.settings, world.now, world.connection);
         let mut answers = Vec::new();
         let mut notes = DraftNotes::default();
-        let mut is_stale = false;
+        let (mut is_stale, mut is_used) = (false, false);
+        let (mut executed, mut work) = (Ok(()), 0);
         let identity = &self.identity;
-        let updated = world.keyspace.update(key, &mut |item, scratch| {
+        let updated = world.keyspace.update_apart(key, &mut |item, scratch| {
             answers.clear();
             notes.clear();
             is_stale = watched.is_some_and(|version| version != item.map(|item| item.version));
@@ -447,15 +540,30 @@ impl RespSession {
                     progress: Progress::Begun,
                     connection,
                 };
-                session.execute_all(&open.queue, &mut answers, &mut world);
+                let len_max = AT_ONCE_LEN_MAX;
+                executed = session.execute_all(&open.queue, &mut answers, len_max, &mut world);
             }
-            draft.decision(scratch)
+            work += draft.work();
+            is_used = draft.is_used();
+            match executed {
+                Ok(()) => draft.decision(scratch),
+                Err(TooMuch) => Decision::Keep,
+            }
         });
+        world.keyspace.charge(work);
         match updated.ready()? {
             Ok(_) if is_stale => self.reply(out).null_array(),
-            Ok(_) => {
+            Ok(_) if executed.is_err() => self.reply(out).error(format!(
+                "{REFUSED} more than {AT_ONCE_LEN_MAX} bytes of answers, or of values that are \
+                 read and stored"
+            )),
+            Ok(updated) => {
+                if updated == Updated::Kept && is_used {
+                    // What it answered stands, whatever comes of this.
+                    let _ = world.keyspace.get(key, Access::Use, &mut |_| {}).ready()?;
+                }
                 out.extend_from_slice(&answers);
-                notes.tell(world.observer);
+                notes.tell(key, world.observer);
             }
             Err(fault) => {
                 self.reply(out).fault(&fault);
@@ -470,24 +578,33 @@ impl RespSession {
         Ok(())
     }
 
-    /// Executes whole commands over a keyspace that is always ready.
+    /// Executes whole commands over a keyspace that is always ready, whose work and
+    /// answers may come to `len_max` bytes each: one value beyond that is noticed,
+    /// two are not kept.
     pub(super) fn execute_all<K: Keyspace>(
         &mut self,
         commands: &[u8],
         out: &mut Vec<u8>,
+        len_max: usize,
         world: &mut World<'_, K>,
-    ) {
-        let mut at = 0;
+    ) -> Result<(), TooMuch> {
+        let (mut at, began, start) = (0, world.keyspace.work(), out.len());
+        let out_len_max = start.saturating_add(len_max);
         while at < commands.len() {
-            match self.step(&commands[at..], out, usize::MAX, world) {
+            match self.step(&commands[at..], out, out_len_max, world) {
                 Step::Done(len) => at += len,
                 _ => {
                     debug_assert!(false, "what is executed at once is whole and ready");
-                    return;
+                    return Ok(());
                 }
             }
             world.conclude();
+            let work = world.keyspace.work().wrapping_sub(began);
+            if out.len() > out_len_max || work > len_max as u64 {
+                return Err(TooMuch);
+            }
         }
+        Ok(())
     }
 }
 

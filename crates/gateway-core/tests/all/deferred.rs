@@ -318,6 +318,7 @@ impl<S: Session> Connection<S> {
             connections_max: 10,
             idle_timeout: None,
             thread_count: 1,
+            answer_len_max: 64 << 20,
             transactions: trefoil_gateway_core::world::Isolation::Relaxed,
         };
         keyspace.enter(self.number, now.monotonic_ns);

@@ -3,7 +3,7 @@
 
 use crate::rig::Rig;
 use std::collections::BTreeSet;
-use trefoil_gateway_core::keyspace::Fault;
+use trefoil_gateway_core::keyspace::{Access, Fault, Keyspace as _};
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::{Session as _, Wants};
 use trefoil_gateway_core::world::{Command, Ending, Isolation};
@@ -600,4 +600,144 @@ fn a_watch_that_failed_stops_the_transaction() {
     assert!(ask(&mut rig, "EXEC").starts_with("-TRYAGAIN"));
     rig.keyspace.fault = None;
     assert_eq!(ask(&mut rig, "EXEC"), "-ERR EXEC without MULTI\r\n");
+}
+
+fn exec(rig: &mut Rig<RespSession>, lines: &[&str]) -> String {
+    for line in lines {
+        ask(rig, line);
+    }
+    ask(rig, "EXEC")
+}
+
+/// Commands of one key are executed at once, and so come to an end soon.
+#[test]
+fn a_transaction_of_one_key_is_bounded() {
+    let mut rig = rig();
+    rig.keyspace.is_alone = false;
+    let store = format!("SET k {}", "v".repeat(1 << 20));
+    let read = format!("MGET{}", " k".repeat(200));
+    let refused = exec(&mut rig, &["MULTI", "SET k x", &store, &read]);
+    assert!(refused.starts_with(EXECABORT), "{refused:.80}");
+    assert_eq!(ask(&mut rig, "EXISTS k"), ":0\r\n");
+    // No long answer, but long values.
+    let writes = ["SETRANGE k 16777215 x"; 20];
+    let refused = exec(&mut rig, &[&["MULTI"], &writes[..]].concat());
+    assert!(refused.starts_with(EXECABORT), "{refused:.80}");
+    assert_eq!(ask(&mut rig, "EXISTS k"), ":0\r\n");
+    // What is within the bounds is executed.
+    let whole = exec(&mut rig, &["MULTI", &store, "GET k", "STRLEN k"]);
+    assert!(whole.ends_with(":1048576\r\n"));
+}
+
+/// Under WATCH or strictness all of a transaction is executed at a stretch, or none.
+#[test]
+fn a_transaction_that_is_held_is_never_cut() {
+    let mut rig = rig();
+    let value = "v".repeat(1 << 20);
+    ask(&mut rig, &format!("MSET a {value} b 1"));
+    let reads = format!("MGET{}", " a".repeat(20));
+    // One that goes on after the stretch sees what others do then.
+    rig.out_len_max = 1;
+    for is_strict in [false, true] {
+        let watch = if is_strict { "PING" } else { "WATCH a" };
+        if is_strict {
+            rig.settings.transactions = Isolation::Strict;
+        }
+        for line in [watch, "MULTI", &reads, "SET b 2"] {
+            ask(&mut rig, line);
+        }
+        let whole = ask(&mut rig, "EXEC");
+        assert!(whole.starts_with("*2\r\n*20\r\n"), "{whole:.80}");
+        assert_eq!(rig.drives, 1, "at a stretch");
+        let reads = [reads.as_str(); 4];
+        let lines = [&[watch, "MULTI"], &reads[..], &["SET b 3"]].concat();
+        let refused = exec(&mut rig, &lines);
+        assert!(refused.starts_with(EXECABORT), "{refused:.80}");
+        assert_eq!(ask(&mut rig, "GET b"), "$1\r\n2\r\n");
+    }
+    // Too many operations under WATCH.
+    rig.settings.transactions = Isolation::Relaxed;
+    let many = format!("EXISTS{}", " a".repeat(5000));
+    let refused = exec(&mut rig, &["WATCH a", "MULTI", "SET b 3", &many]);
+    assert!(refused.starts_with(EXECABORT), "{refused:.80}");
+    assert_eq!(ask(&mut rig, "GET b"), "$1\r\n2\r\n");
+}
+
+/// A stretch ends within a command of many keys, too.
+#[test]
+fn a_stretch_ends_within_a_long_answer() {
+    let mut rig = rig();
+    rig.out_len_max = 1;
+    ask(&mut rig, &format!("MSET a {} b 1", "v".repeat(4 << 20)));
+    let reads = format!("MGET{}", " a".repeat(20));
+    let whole = exec(&mut rig, &["MULTI", &reads, "GET b"]);
+    assert!(whole.len() > 80 << 20 && whole.ends_with("$1\r\n1\r\n"));
+    assert!(rig.drives > 10, "{} drives", rig.drives);
+}
+
+#[test]
+fn a_list_of_keys_is_part_of_its_stretch() {
+    let mut rig = rig();
+    ask(&mut rig, "MSET a 1 b 2");
+    rig.out_len_max = 1;
+    let listed = exec(&mut rig, &["MULTI", "GET a", "GET b", "KEYS *"]);
+    assert!(listed.ends_with("*2\r\n$1\r\na\r\n$1\r\nb\r\n"), "{listed}");
+    assert_eq!(rig.drives, 1);
+}
+
+#[test]
+fn what_a_transaction_reads_is_used() {
+    let mut rig = rig();
+    let seen = |rig: &mut Rig<RespSession>| {
+        let mut hit_before = false;
+        let keyspace = &mut rig.keyspace;
+        keyspace
+            .get(b"a", Access::Peek, &mut |item| {
+                hit_before = item.is_some_and(|item| item.seen.hit_before);
+            })
+            .unwrap();
+        hit_before
+    };
+    ask(&mut rig, "SET a 1");
+    exec(&mut rig, &["MULTI", "EXISTS a"]);
+    assert!(!seen(&mut rig));
+    assert_eq!(exec(&mut rig, &["MULTI", "GET a"]), "*1\r\n$1\r\n1\r\n");
+    assert!(seen(&mut rig));
+}
+
+#[test]
+fn a_key_that_does_not_fit_is_no_fault_of_its_transaction() {
+    let mut rig = rig();
+    let answers = exec(&mut rig, &["MULTI", "GET ", "STRLEN "]);
+    assert_eq!(answers, "*2\r\n$-1\r\n:0\r\n");
+    let long = format!("GET {}", "k".repeat(70_000));
+    assert_eq!(exec(&mut rig, &["MULTI", &long]), "*1\r\n$-1\r\n");
+}
+
+/// The limit is said in the place of a command of many keys, too.
+#[test]
+fn the_last_command_of_many_keys_is_refused_in_its_place() {
+    let mut rig = rig();
+    ask(&mut rig, "MULTI");
+    let ping = command(&["PING"]);
+    for _ in 0..1 << 16 {
+        assert_eq!(rig.feed(&ping), b"+QUEUED\r\n");
+    }
+    let refused = ask(&mut rig, "MGET a b");
+    assert!(refused.starts_with("-ERR a transaction has"), "{refused}");
+    assert_eq!(refused.lines().count(), 1);
+}
+
+#[test]
+fn a_list_of_keys_that_does_not_fit_is_an_error() {
+    let mut rig = rig();
+    rig.settings.answer_len_max = 20;
+    ask(&mut rig, "MSET a 1 b 2");
+    assert_eq!(ask(&mut rig, "KEYS *"), "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    ask(&mut rig, "SET c 3");
+    let refused = ask(&mut rig, "KEYS *");
+    assert!(
+        refused.starts_with("-ERR the answer is longer than 20 bytes"),
+        "{refused}"
+    );
 }

@@ -5,6 +5,7 @@
 use super::gates::{Gate, Gates};
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
+use trefoil_gateway_core::deferred::OwnedItem;
 use trefoil_gateway_core::keyspace::{
     Access, Decide, Decision, Evicted, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, NewItem,
     Pending, Seen, Totals, Updated, ValueSource,
@@ -101,6 +102,7 @@ impl LocalKeyspace {
         key: &[u8],
         decide: &mut Decide<'_>,
         scratch: &mut Vec<u8>,
+        is_apart: bool,
     ) -> Result<Updated, Fault> {
         let LocalKeyspace {
             local,
@@ -113,6 +115,7 @@ impl LocalKeyspace {
         for _ in 0..ATTEMPTS_MAX {
             scratch.clear();
             let now = local.now();
+            let mut copy = None;
             let read = local
                 .store()
                 .read(now, key, trefoil_store::Access::Peek, |stored| {
@@ -121,9 +124,18 @@ impl LocalKeyspace {
                     let value = stored.map(StoredValue);
                     *work += value.as_ref().map_or(0, StoredValue::work);
                     let item = value.as_ref().map(|value| value.item(now));
-                    (expected, decide(item.as_ref(), &mut *scratch))
+                    // The partition's lock is held here.
+                    if is_apart {
+                        copy = item.as_ref().map(OwnedItem::of);
+                        return (expected, None);
+                    }
+                    (expected, Some(decide(item.as_ref(), &mut *scratch)))
                 });
             let (expected, decision) = read.map_err(fault)?;
+            let decision = match decision {
+                Some(decision) => decision,
+                None => decide(copy.as_ref().map(OwnedItem::item).as_ref(), &mut *scratch),
+            };
             // It may be newer than `now`, which was told before the lock was waited for.
             if let Expected::Version(version) = expected {
                 versions.observe(version);
@@ -218,7 +230,7 @@ impl Keyspace for LocalKeyspace {
 
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let updated = self.update_with(key, decide, &mut scratch);
+        let updated = self.update_with(key, decide, &mut scratch, false);
         if scratch.capacity() <= SCRATCH_LEN_MAX {
             self.scratch = scratch;
         }
@@ -330,6 +342,15 @@ impl Keyspace for LocalKeyspace {
     #[inline]
     fn work(&self) -> u64 {
         self.work
+    }
+
+    fn charge(&mut self, work: u64) {
+        self.work += work;
+    }
+
+    fn update_apart(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        let mut scratch = Vec::new();
+        Ok(self.update_with(key, decide, &mut scratch, true)?)
     }
 
     fn isolates(&self) -> bool {

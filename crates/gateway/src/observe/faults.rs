@@ -106,6 +106,15 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.note(result)
     }
 
+    fn update_apart(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt> {
+        let result = self.keyspace.update_apart(key, decide);
+        self.note(result)
+    }
+
+    fn charge(&mut self, work: u64) {
+        self.keyspace.charge(work);
+    }
+
     fn set_many(
         &mut self,
         items: &[(&[u8], NewItem<'_>)],

@@ -192,6 +192,8 @@ impl GatewayOptions {
             connections_max: self.limits.connections_max,
             idle_timeout: self.limits.idle_timeout,
             thread_count: self.thread_count.max(1),
+            // A buffer that grows has twice the room.
+            answer_len_max: self.limits.buffer_bytes_max / 4,
             transactions: self.transactions,
         }
     }

@@ -279,6 +279,34 @@ fn scripts_are_kept_within_bounds() {
             "local at = string.find(string.rep('a', 30000), string.rep('a-', 60) .. 'b') return at",
             "-ERR user_script:1: the pattern has too many",
         ),
+        // Memory that is not Lua's own.
+        (
+            "local s = string.rep('x', 8388608) local t = {} for i = 1, 100 do t[i] = s end return t",
+            "-ERR the script needs more than",
+        ),
+        (
+            "redis.call('set', KEYS[1], string.rep('x', 1048576)) local t = {} \
+             for i = 1, 100 do t[i] = KEYS[1] end return redis.call('mget', unpack(t))",
+            "-ERR the answer is too long for a script",
+        ),
+        (
+            "local s = string.rep('x', 8388608) local t = {} for i = 1, 100 do t[i] = s end \
+             return redis.call('del', unpack(t))",
+            "-ERR the script needs more than",
+        ),
+        // Work that Lua does without looking at the time.
+        (
+            "local at = string.find(string.rep('a', 1000000), string.rep('a', 500000) .. 'b', 1, true)",
+            "-ERR user_script:1: the string that is looked for is too long",
+        ),
+        (
+            "local at = string.find('[x' .. string.rep('a', 3000), '%b[x' .. string.rep('a*', 100) .. ']')",
+            "-ERR user_script:1: the pattern has too many",
+        ),
+        (
+            "for i = 1, 900 do redis.sha1hex(string.rep('a', 1000000)) end",
+            "-ERR the script ran for too long",
+        ),
         (
             "return os",
             "-ERR user_script:1: Script attempted to access nonexistent global variable 'os'",

@@ -190,6 +190,8 @@ pub(crate) struct Rig<S> {
     pub(crate) settings: Settings,
     /// Output at which the session has to stop.
     pub(crate) out_len_max: usize,
+    /// How often the session was driven with the last input.
+    pub(crate) drives: usize,
     /// What the last call asked for.
     pub(crate) wants: Wants,
     /// The most input that the session ever asked for.
@@ -217,9 +219,11 @@ impl<S: Session> Rig<S> {
                 connections_max: 1024,
                 idle_timeout: None,
                 thread_count: 1,
+                answer_len_max: 64 << 20,
                 transactions: Isolation::Relaxed,
             },
             out_len_max: 1 << 16,
+            drives: 0,
             wants: Wants::Input(0),
             asked_max: 0,
             pending: Vec::new(),
@@ -251,7 +255,9 @@ impl<S: Session> Rig<S> {
         }
         self.pending.extend_from_slice(bytes);
         let clock_ms = self.keyspace.inner.now_ms;
+        self.drives = 0;
         loop {
+            self.drives += 1;
             let now = Now {
                 unix_ms: clock_ms,
                 monotonic_ns: clock_ms * 1_000_000,

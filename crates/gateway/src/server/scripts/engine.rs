@@ -8,14 +8,14 @@ use mlua::{
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use trefoil_gateway_core::resp::{ScriptJob, ScriptValue, sha1_hex};
+use trefoil_gateway_core::resp::{
+    SCRIPT_MEMORY_MAX as MEMORY_MAX, ScriptJob, ScriptValue, sha1_hex,
+};
 
 /// Processor time of one script, in nanoseconds.
 const TIME_NS_MAX: u64 = 250_000_000;
 /// Instructions between two looks at that.
 const INSTRUCTIONS: u32 = 1000;
-/// Memory of one script, in bytes.
-const MEMORY_MAX: usize = 32 << 20;
 /// Values within values that an answer may have, and values in all.
 const DEPTH_MAX: usize = 32;
 const VALUES_MAX: usize = 1 << 17;
@@ -70,16 +70,56 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The script's time. Whatever may take long looks at it.
+struct Clock {
+    began_ns: u64,
+    is_over: Cell<bool>,
+}
+
+impl Clock {
+    /// An error once the time is over.
+    fn look(&self) -> mlua::Result<()> {
+        if cpu_ns() - self.began_ns > TIME_NS_MAX {
+            self.is_over.set(true);
+        }
+        match self.is_over.get() {
+            true => Err(Error::runtime("the script ran for too long")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What a script's answer may still come to.
+struct Room {
+    values: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// The bytes of a string of Lua's, which the answer has once for each place.
+    fn copy(&mut self, text: &mlua::String) -> Result<Vec<u8>, Vec<u8>> {
+        let bytes = text.as_bytes();
+        self.bytes = self
+            .bytes
+            .checked_sub(bytes.len())
+            .ok_or_else(out_of_memory)?;
+        Ok(bytes.to_vec())
+    }
+}
+
 type Lent = Rc<RefCell<Option<Box<ScriptJob>>>>;
 
 fn run(job: &Lent) -> Result<ScriptValue, Vec<u8>> {
-    let is_over = Rc::new(Cell::new(false));
+    let clock = Rc::new(Clock {
+        began_ns: cpu_ns(),
+        is_over: Cell::new(false),
+    });
     let lua = Lua::new_with(
         StdLib::TABLE | StdLib::STRING | StdLib::MATH,
         LuaOptions::default(),
     );
     let lua = lua.map_err(|error| words(&error))?;
-    let called = prepare(&lua, job, &is_over).map_err(|error| words(&error))?;
+    let called = prepare(&lua, job, &clock).map_err(|error| words(&error))?;
     let source = job.borrow().as_ref().map(|job| job.source.clone());
     let source = source.ok_or(b"ERR the script was not executed")?;
     let chunk = lua
@@ -91,32 +131,36 @@ fn run(job: &Lent) -> Result<ScriptValue, Vec<u8>> {
         let words = String::from_utf8_lossy(&words(&error)).into_owned();
         format!("{NOT_COMPILED}: {words}").into_bytes()
     })?;
-    let began = cpu_ns();
-    let over = Rc::clone(&is_over);
     let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
     let hooked = lua.set_hook(triggers, move |_, _| {
-        if cpu_ns() - began > TIME_NS_MAX {
-            over.set(true);
-        }
-        match over.get() {
-            true => Err(Error::runtime("the script ran for too long")),
-            false => Ok(VmState::Continue),
-        }
+        clock.look()?;
+        Ok(VmState::Continue)
     });
     hooked.map_err(|error| words(&error))?;
     let (is_done, answer): (bool, Value) = called.call(chunk).map_err(|error| words(&error))?;
     if !is_done {
         return Err(error_words(&answer));
     }
-    let mut left = VALUES_MAX;
-    value_of(answer, 0, &mut left)
+    let mut room = Room {
+        values: VALUES_MAX,
+        bytes: job.borrow().as_ref().map_or(0, |job| job.context.room()),
+    };
+    value_of(answer, 0, &mut room)
 }
 
 /// Makes what scripts find; the function that calls one.
-fn prepare(lua: &Lua, job: &Lent, is_over: &Rc<Cell<bool>>) -> mlua::Result<Function> {
+fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
     lua.set_memory_limit(MEMORY_MAX)?;
     let own = Rc::clone(job);
+    let time = Rc::clone(clock);
     let call = lua.create_function(move |lua, words: MultiValue| {
+        time.look()?;
+        // Each is copied, and a string may be given many times.
+        let len: usize = words.iter().map(word_len).sum();
+        let room = own.borrow().as_ref().map_or(0, |job| job.context.room());
+        if len > room {
+            return Err(Error::runtime(String::from_utf8_lossy(&out_of_memory())));
+        }
         let words: Option<Vec<Vec<u8>>> = words.iter().map(word_of).collect();
         let answer = match (words, own.borrow_mut().as_mut()) {
             (Some(words), Some(job)) => job.context.call(&words),
@@ -127,9 +171,13 @@ fn prepare(lua: &Lua, job: &Lent, is_over: &Rc<Cell<bool>>) -> mlua::Result<Func
         };
         to_lua(lua, answer)
     })?;
-    let over = Rc::clone(is_over);
-    let is_over = lua.create_function(move |_, ()| Ok(over.get()))?;
-    let sha1hex = lua.create_function(|_, bytes: mlua::String| Ok(sha1_hex(&bytes.as_bytes())))?;
+    let time = Rc::clone(clock);
+    let is_over = lua.create_function(move |_, ()| Ok(time.is_over.get()))?;
+    let time = Rc::clone(clock);
+    let sha1hex = lua.create_function(move |_, bytes: mlua::String| {
+        time.look()?;
+        Ok(sha1_hex(&bytes.as_bytes()))
+    })?;
     let lent = job.borrow();
     let strings = |words: &[Vec<u8>]| -> mlua::Result<Table> {
         let words = words.iter().map(|word| lua.create_string(word));
@@ -141,6 +189,15 @@ fn prepare(lua: &Lua, job: &Lent, is_over: &Rc<Cell<bool>>) -> mlua::Result<Func
     };
     let prelude = lua.load(PRELUDE).set_name("@prelude");
     prelude.call((call, is_over, sha1hex, keys, arguments))
+}
+
+/// What an argument of a command takes, about.
+fn word_len(value: &Value) -> usize {
+    let len = match value {
+        Value::String(text) => text.as_bytes().len(),
+        _ => 0,
+    };
+    len + size_of::<Vec<u8>>()
 }
 
 /// An argument of a command.
@@ -181,32 +238,29 @@ fn to_lua(lua: &Lua, value: ScriptValue) -> mlua::Result<Value> {
 }
 
 /// What a script has answered.
-fn value_of(value: Value, depth: usize, left: &mut usize) -> Result<ScriptValue, Vec<u8>> {
-    *left = left
+fn value_of(value: Value, depth: usize, room: &mut Room) -> Result<ScriptValue, Vec<u8>> {
+    room.values = room
+        .values
         .checked_sub(1)
         .filter(|_| depth <= DEPTH_MAX)
         .ok_or_else(|| b"ERR the script's answer has too many values".to_vec())?;
     Ok(match value {
-        Value::String(text) => ScriptValue::Bulk(text.as_bytes().to_vec()),
+        Value::String(text) => ScriptValue::Bulk(room.copy(&text)?),
         Value::Integer(number) => ScriptValue::Integer(number),
         Value::Number(number) => ScriptValue::Integer(number as i64),
         Value::Boolean(true) => ScriptValue::Integer(1),
         Value::Table(table) => {
-            let string = |name: &str| match table.raw_get(name) {
-                Ok(Value::String(text)) => Some(text.as_bytes().to_vec()),
-                _ => None,
-            };
-            if let Some(words) = string("err") {
-                return Ok(ScriptValue::Error(words));
+            if let Ok(Value::String(words)) = table.raw_get("err") {
+                return Ok(ScriptValue::Error(room.copy(&words)?));
             }
-            if let Some(words) = string("ok") {
-                return Ok(ScriptValue::Status(words));
+            if let Ok(Value::String(words)) = table.raw_get("ok") {
+                return Ok(ScriptValue::Status(room.copy(&words)?));
             }
             let mut values = Vec::new();
             for index in 1.. {
                 match table.raw_get(index) {
                     Ok(Value::Nil) | Err(_) => break,
-                    Ok(value) => values.push(value_of(value, depth + 1, left)?),
+                    Ok(value) => values.push(value_of(value, depth + 1, room)?),
                 }
             }
             ScriptValue::Array(values)

@@ -163,6 +163,8 @@ impl Executor {
     /// The connection has ended.
     pub(super) fn forget(&mut self, connection: u64) {
         self.done.remove(&connection);
+        let mut state = self.shared.lock();
+        state.waiting.retain(|(waiting, _)| *waiting != connection);
     }
 }
 

@@ -3,7 +3,7 @@
 local call, is_over, sha1hex, KEYS_, ARGV_ = ...
 local raw_pcall, raw_xpcall, raw_error = pcall, xpcall, error
 local gsub, type, tostring, rawget = string.gsub, type, tostring, rawget
-local setmetatable = setmetatable
+local setmetatable, floor = setmetatable, math.floor
 
 local ABSENT = {
   "dofile", "loadfile", "load", "loadstring", "collectgarbage", "gcinfo", "getfenv",
@@ -31,10 +31,11 @@ local WORK_MAX, PATTERN_LEN_MAX = 1e7, 256
 local function check(subject, pattern)
   subject, pattern = tostring(subject), tostring(pattern)
   if #pattern > PATTERN_LEN_MAX then raw_error("the pattern is too long", 3) end
-  local plain = gsub(gsub(pattern, "%%.", "a"), "%[.-%]", "a")
-  local _, repetitions = gsub(plain, "[%*%+%-%?]", "")
+  -- Those in sets and behind escapes, too: what is a set is for the matcher to say.
+  local _, repetitions = gsub(pattern, "[%*%+%-%?]", "")
   local _, balanced = gsub(pattern, "%%b", "")
-  if (#subject + 1) ^ (repetitions + balanced + 1) > WORK_MAX and repetitions + balanced > 0 then
+  local work = (#subject + 1) ^ (repetitions + balanced + 1) * (1 + floor(#pattern / 16))
+  if work > WORK_MAX then
     raw_error("the pattern has too many repetitions for a string so long", 3)
   end
 end
@@ -46,9 +47,19 @@ for _, name in ipairs({ "match", "gmatch", "gsub" }) do
   end
 end
 string.gfind = nil
+local raw_rep = string.rep
+string.rep = function(text, ...)
+  -- It takes its time over nothing, too.
+  if text == "" then return "" end
+  return raw_rep(text, ...)
+end
 local raw_find = string.find
 string.find = function(subject, pattern, init, plain)
-  if not plain then check(subject, pattern) end
+  if not plain then
+    check(subject, pattern)
+  elseif #tostring(subject) * (1 + floor(#tostring(pattern) / 16)) > WORK_MAX then
+    raw_error("the string that is looked for is too long for a string so long", 2)
+  end
   return raw_find(subject, pattern, init, plain)
 end
 
