@@ -155,6 +155,16 @@ impl Core {
         decision
     }
 
+    /// Who has not confirmed the commits of a key that are under way.
+    pub fn awaited(&self, point: KeyPoint, key: &Bytes) -> Vec<ServerId> {
+        let proposals = &self.proposals;
+        let numbers = proposals.by_key.get(&(point, key.clone()));
+        let pending = numbers.into_iter().flatten();
+        let waits = pending.filter_map(|number| Some(&proposals.pending.get(number)?.waits));
+        let servers: BTreeSet<ServerId> = waits.flatten().copied().collect();
+        servers.into_iter().collect()
+    }
+
     #[expect(clippy::too_many_arguments, reason = "one call in each of two places")]
     fn start(
         &mut self,

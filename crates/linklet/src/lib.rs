@@ -63,12 +63,13 @@
 //! | `peers`, `service` | frames out and in, over gRPC |
 //! | `load` | CPU time, bytes, hot keys, for the assigner |
 //! | `flight`, `loader`, `fresh` | single flights; races with changes of the database |
-//! | `event`, `stats`, `error` | what the application is told |
+//! | `event`, `facts`, `stats`, `error` | what the application is told |
 
 mod builder;
 mod driver;
 mod error;
 mod event;
+mod facts;
 mod flight;
 mod fresh;
 mod generated;
@@ -86,7 +87,7 @@ mod table;
 mod values;
 
 pub use builder::{Assigner, Builder};
-pub use error::{CommitError, Error, Redirect, StartError};
+pub use error::{CommitError, Error, Indeterminate, Redirect, StartError};
 pub use event::{Listener, StateLoss, StateLossReason};
 pub use linklet::{Drained, Linklet};
 pub use loader::{LoadFuture, Loaded, Loader, LoaderError};

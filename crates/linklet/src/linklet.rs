@@ -4,6 +4,7 @@ use crate::driver;
 use crate::error::{Error, Redirect};
 use crate::life::Life;
 use crate::loader::Loader;
+use crate::ops::Turns;
 use crate::service::PeerService;
 use crate::stats::Stats;
 use crate::store::Store;
@@ -65,9 +66,8 @@ pub(crate) struct Inner<V> {
     pub(crate) store: Arc<Store<V>>,
     pub(crate) config: Config,
     pub(crate) loader: Option<Arc<dyn Loader<V>>>,
-    /// One change at a time of a key whose replicas confirm, so that the next
-    /// one sees what this one did.
-    pub(crate) turns: Box<[tokio::sync::Mutex<()>]>,
+    /// One change at a time of a key whose replicas confirm.
+    pub(crate) turns: Arc<Turns>,
     life: Mutex<Option<Life<V>>>,
     pub(crate) progress: watch::Sender<Progress>,
 }
@@ -81,9 +81,6 @@ pub(crate) struct Progress {
     /// Nothing that is assigned to the server is still elsewhere.
     pub(crate) settled: bool,
 }
-
-/// Places of [`Inner::turns`].
-const TURN_COUNT: usize = 256;
 
 /// Ends the tasks with the last handle.
 #[derive(Debug, Default)]
@@ -108,9 +105,7 @@ impl<V: Send + Sync + 'static> Inner<V> {
             store,
             config,
             loader,
-            turns: (0..TURN_COUNT)
-                .map(|_| tokio::sync::Mutex::default())
-                .collect(),
+            turns: Arc::default(),
             life: Mutex::new(Some(life)),
             progress: watch::Sender::new(Progress::default()),
         }
@@ -238,10 +233,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// Under which id the server is a member now; another one after it was
     /// taken for dead and has joined anew.
     pub fn server_id(&self) -> Option<ServerId> {
-        self.inner
-            .life()
-            .as_ref()
-            .map(|life| life.session.server_id())
+        self.inner.store.facts.server()
     }
 
     /// Where a key lies in the hashed key space.
@@ -251,21 +243,18 @@ impl<V: Send + Sync + 'static> Linklet<V> {
 
     /// The assignment that the server goes by.
     pub fn version(&self) -> Option<AssignmentVersion> {
-        self.inner.life().as_ref().and_then(Life::version)
+        self.inner.store.facts.version()
     }
 
     /// The map and the members, as the assigner tells them; `None` while the
     /// server is no member.
     pub fn view(&self) -> Option<watch::Receiver<Arc<View>>> {
-        self.inner.life().as_ref().map(|life| life.session.view())
+        self.inner.store.facts.view()
     }
 
     /// What the server owns and serves, ascending.
     pub fn owned(&self) -> Vec<Slice> {
-        self.inner
-            .life()
-            .as_ref()
-            .map_or_else(Vec::new, |life| life.core().owned())
+        self.inner.store.facts.owned()
     }
 
     /// Counters, and what is in memory.

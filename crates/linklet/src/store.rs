@@ -1,6 +1,7 @@
 //! What the operations, the protocol's driver and the freshness hooks share.
 
 use crate::event::{Event, StateLoss, StateLossReason};
+use crate::facts::Facts;
 use crate::flight::Flights;
 use crate::fresh::Fresh;
 use crate::linklet::Landed;
@@ -46,6 +47,7 @@ pub(crate) struct Store<V> {
     pub(crate) counters: Counters,
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) errand: Notify,
+    pub(crate) facts: Facts,
     errands: Mutex<Errands>,
     origin: Instant,
 }
@@ -76,6 +78,7 @@ impl<V: 'static> Store<V> {
             counters: Counters::default(),
             events: options.events,
             errand: Notify::new(),
+            facts: Facts::default(),
             errands: Mutex::default(),
             origin,
         }

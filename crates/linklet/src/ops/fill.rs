@@ -175,7 +175,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     _ if lead.overtaken(position) => (Plan::Keep, None),
                     // Somebody has put one in meanwhile: his is newer.
                     Some(entry) if entry.position >= at_least => {
-                        (Plan::Keep, Some((Arc::clone(&entry.value), entry.position)))
+                        (Plan::Keep, Some((Arc::clone(entry.value), entry.position)))
                     }
                     _ => {
                         let kept = Arc::clone(&offered);

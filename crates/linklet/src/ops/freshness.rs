@@ -6,7 +6,9 @@
 //! Every server of a corpus is told everything: which keys it has is its own
 //! matter, and what it has not yet may be on its way.
 
+use super::propose::Shown;
 use super::write::Plan;
+use crate::error::Error;
 use crate::linklet::Linklet;
 use crate::stats::Counters;
 use bytes::Bytes;
@@ -161,14 +163,22 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub(crate) async fn withdraw(&self, key: &[u8], position: u64) {
         let at = self.inner().store.key(key);
         let withdrawn = self
-            .propose(at, |entry| match entry {
+            .propose(at, Shown::Fresh, |entry| match entry {
                 Some(entry) if entry.position >= position => (Plan::Keep, ()),
                 _ => (Plan::Remove, ()),
             })
             .await;
-        if let Err(error) = withdrawn {
+        match withdrawn {
+            // It goes on, until the replicas have confirmed.
+            Ok(_) | Err(Error::Indeterminate(_)) => {}
+            // A commit was before it, or came between.
+            Err(Error::Unsettled { .. } | Error::Conflict) => {
+                self.inner()
+                    .store
+                    .leave(|errands| errands.withdrawn.push(named(at.hash.place, key)));
+            }
             // The key is not this server's any more: who has it is told, too.
-            tracing::debug!(%error, "a key was not withdrawn here");
+            Err(error) => tracing::debug!(%error, "a key was not withdrawn here"),
         }
     }
 }

@@ -14,7 +14,9 @@ mod fill;
 mod freshness;
 mod propose;
 mod read;
+mod turns;
 mod write;
 
 pub use read::Held;
+pub(crate) use turns::{Turn, Turns};
 pub use write::Committed;

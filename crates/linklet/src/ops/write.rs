@@ -1,6 +1,7 @@
 //! Changing: inserting, removing, committing and updating.
 
 use super::admit::Gate;
+use super::propose::Shown;
 use super::read::Held;
 use crate::error::{CommitError, Error};
 use crate::event::StateLossReason;
@@ -32,6 +33,23 @@ pub(crate) enum Plan<V> {
     Put(Arc<V>, u64),
     /// It goes.
     Remove,
+}
+
+/// A value as a plan sees it.
+pub(crate) struct Seen<'a, V> {
+    pub(crate) value: &'a Arc<V>,
+    pub(crate) version: u64,
+    pub(crate) position: u64,
+}
+
+impl<'a, V> From<&'a Entry<V>> for Seen<'a, V> {
+    fn from(entry: &'a Entry<V>) -> Self {
+        Seen {
+            value: &entry.value,
+            version: entry.version,
+            position: entry.position,
+        }
+    }
 }
 
 impl From<NoRoom> for Error {
@@ -107,15 +125,15 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
-            let plan = |entry: Option<&Entry<V>>| match entry {
+            let plan = |entry: Option<Seen<'_, V>>| match entry {
                 Some(entry) => {
-                    let mut value = V::clone(&entry.value);
+                    let mut value = V::clone(entry.value);
                     let result = change(&mut value);
                     (Plan::Put(Arc::new(value), entry.position), Some(result))
                 }
                 None => (Plan::Keep, None),
             };
-            self.propose(at, plan).await?.1
+            self.propose(at, Shown::Fresh, plan).await?.1
         } else {
             self.update_in_place(at, change).await?
         };
@@ -136,9 +154,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     {
         let store = &self.inner().store;
         let position = store.fresh.progress();
-        let plan = |entry: Option<&Entry<V>>| {
+        let plan = |entry: Option<Seen<'_, V>>| {
             let (mut value, position) = match entry {
-                Some(entry) => (V::clone(&entry.value), entry.position),
+                Some(entry) => (V::clone(entry.value), entry.position),
                 None => (make(), position),
             };
             let result = change(&mut value);
@@ -147,7 +165,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
-            self.propose(at, plan).await?.1
+            self.propose(at, Shown::Fresh, plan).await?.1
         } else {
             self.replace(at, plan).await?.1
         };
@@ -161,7 +179,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         &self,
         key: &[u8],
         weight: Option<u64>,
-        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
         let at = store.key(key);
@@ -173,13 +191,13 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     bound: store.table.bound(),
                 });
             }
-            self.propose(at, plan).await?
+            self.propose(at, Shown::Fresh, plan).await?
         } else {
             // Made before the visit, so that it fits when it comes in.
             let mut room = weight.map(|weight| store.reserve(weight)).transpose()?;
             let (result, old) = self
                 .run(at, Access::Commit, |visit, gate| {
-                    let (plan, result) = plan(visit.get());
+                    let (plan, result) = plan(visit.get().map(Seen::from));
                     let old = match plan {
                         Plan::Keep => return (token_and(gate, result), None),
                         Plan::Put(value, position) => match room.take() {
@@ -204,12 +222,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     async fn replace<R>(
         &self,
         at: Key<'_>,
-        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
         let result = self
             .run(at, Access::Commit, |visit, gate| {
-                let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get())));
+                let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get().map(Seen::from))));
                 match planned {
                     Ok((Plan::Put(value, position), result)) => {
                         let weight = store.weight(at.bytes, &value);

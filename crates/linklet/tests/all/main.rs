@@ -3,3 +3,4 @@
 mod cluster;
 mod moves;
 mod objects;
+mod strong;
