@@ -43,15 +43,18 @@
 //! 4. Memory: no more than [`Builder::memory`] and one value.
 //! 5. With [`Replication::Strong`] a commit is seen by nobody before every
 //!    replica has it, and a server whose lease has ended serves nothing,
-//!    whatever it believes.
+//!    whatever it believes. A commit that is not confirmed in time is
+//!    [`Error::Indeterminate`], names who has not confirmed it, and goes on: the
+//!    next change of the key sees it, or waits for it. Other keys do not wait.
 //!
 //! # Threads
 //!
 //! Operations run on the caller's thread. A part of the table is locked for
 //! as long as a lookup takes ([`Linklet::update`] and [`Linklet::upsert`]: as
-//! long as their closures); other closures run outside any lock. The protocol's
-//! lock is taken only for keys that are being moved, for strong commits, and
-//! by the driver.
+//! long as their closures; with [`Replication::Strong`] these run outside any
+//! lock, too); other closures run outside any lock. The protocol's lock is taken
+//! only for keys that are being moved, for strong commits, and by the driver, and
+//! no closure runs under it.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -111,6 +111,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// runs with the key locked and should be brief. If somebody still looks
     /// at the object, or replicas have to confirm, it works on a copy.
     ///
+    /// With [`Replication::Strong`] the change is under way once the closure has
+    /// run. [`Error::Indeterminate`]: not every replica has confirmed in time;
+    /// [`Error::Unsettled`] and [`Error::Conflict`]: nothing was changed. If the
+    /// future is dropped meanwhile the change goes on, or was not begun.
+    ///
     /// If the closure panics, the object is dropped and reported as lost, for
     /// it may be half changed, and the panic goes on.
     pub async fn update<R>(
