@@ -299,6 +299,12 @@ impl Part for Message {
                 tag(to, 13);
                 id.put(to);
             }
+            Message::CopyFailed { id, points, kept } => {
+                tag(to, 14);
+                id.put(to);
+                points.put(to);
+                u8::from(*kept).put(to);
+            }
         }
     }
 
@@ -345,6 +351,11 @@ impl Part for Message {
             },
             13 => Message::Settled {
                 id: Part::get(from)?,
+            },
+            14 => Message::CopyFailed {
+                id: Part::get(from)?,
+                points: Part::get(from)?,
+                kept: u8::get(from)? == 1,
             },
             _ => return Err(DecodeError::Unknown("kind of message")),
         })
@@ -529,6 +540,15 @@ mod tests {
                 unsettled
             }),
             id().prop_map(|id| Message::Settled { id }),
+            (
+                id(),
+                prop::collection::vec(any::<u64>(), 0..4),
+                any::<bool>()
+            )
+                .prop_map(|(id, points, kept)| {
+                    let points = points.into_iter().map(KeyPoint).collect();
+                    Message::CopyFailed { id, points, kept }
+                }),
         ]
     }
 

@@ -318,6 +318,9 @@ impl Core {
                 self.hear_copy(now, values, from, id, token, order);
             }
             Message::CopyDone { id } => self.hear_done(from, id),
+            Message::CopyFailed { id, points, kept } => {
+                self.hear_failed(now, from, id, &points, kept);
+            }
             Message::CopyRefused { id, newest, ranges } => {
                 self.hear_refused(now, from, id, newest, &ranges);
             }
@@ -363,6 +366,7 @@ impl Core {
             .filter_map(Link::next_tick)
             .chain(lapse)
             .chain(give)
+            .chain(self.followers.values().filter_map(|f| f.retry_at))
             .chain(self.learn.map(|(_, at)| at))
             .min()
     }

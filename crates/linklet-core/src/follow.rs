@@ -9,6 +9,7 @@
 
 use crate::Replication;
 use crate::core::Core;
+use crate::effect::Effect;
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::RangeSet;
@@ -17,6 +18,10 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// What could not be stored is sent again after so many times the time after
+/// which messages are.
+const RETRY_AFTER: u32 = 4;
 
 /// A server with copies.
 #[derive(Debug, Default)]
@@ -30,6 +35,10 @@ pub(crate) struct Follower {
     excluding: RangeSet,
     /// Not wanted there by this owner; not offered again for now.
     refused: RangeSet,
+    /// To be there, and could not be stored when it was sent; neither held nor
+    /// confirmed. Sent again at `retry_at`, or with the next commit.
+    failed: RangeSet,
+    pub(crate) retry_at: Option<Duration>,
     /// The last order.
     last: u64,
     /// Not confirmed.
@@ -79,6 +88,7 @@ impl Follower {
             self.attach.remove(slice);
             self.excluding.remove(slice);
             self.refused.remove(slice);
+            self.failed.remove(slice);
             for (_, order) in &mut self.orders {
                 match order {
                     Order::Fill(set) | Order::Attach(set) | Order::Exclude(set) => {
@@ -192,6 +202,8 @@ impl Core {
             return;
         }
         self.flush_touched(now, values);
+        let due = |follower: &Follower| follower.retry_at.is_some_and(|at| now >= at);
+        self.follow_stale |= self.followers.values().any(due);
         if !std::mem::take(&mut self.follow_stale) {
             return;
         }
@@ -205,6 +217,7 @@ impl Core {
             self.attach_server(now, server);
         }
         let desired = self.desired();
+        self.release_failed(now, &desired);
         for (&server, ranges) in &desired {
             self.fill_server(now, values, server, ranges);
         }
@@ -266,11 +279,39 @@ impl Core {
         for (slice, ()) in desired.iter() {
             match self.followers.get(&server) {
                 Some(follower) => {
+                    let mut skipped = follower.refused.clone();
+                    if follower.retry_at.is_some_and(|at| now < at) {
+                        follower.failed.common(slice).for_each(|s| skipped.add(s));
+                    }
                     for gap in follower.held.gaps(slice) {
-                        missing.extend(follower.refused.gaps(gap));
+                        missing.extend(skipped.gaps(gap));
                     }
                 }
                 None => missing.push(slice),
+            }
+        }
+        if let Some(follower) = self.followers.get_mut(&server)
+            && let Some(at) = follower.retry_at
+            && now >= at
+        {
+            follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
+            // Where there is a copy, the commits alone.
+            let again: Vec<Slice> = follower
+                .failed
+                .iter()
+                .flat_map(|(slice, ())| follower.held.common(slice).collect::<Vec<_>>())
+                .filter(|part| follower.excluding.gaps(*part) == [*part])
+                .collect();
+            for part in again {
+                if let Some(follower) = self.followers.get_mut(&server) {
+                    follower.failed.remove(part);
+                    follower.synced.add(part);
+                }
+                for (token, ranges) in self.by_token(&RangeSet::of([part])) {
+                    for slice in ranges {
+                        self.tell_pending(now, server, slice, token);
+                    }
+                }
             }
         }
         for (token, ranges) in self.by_token(&RangeSet::of(missing)) {
@@ -322,7 +363,12 @@ impl Core {
         let scan = values.scan(slice, limit);
         let last = scan.last.clamp(slice.start(), slice.last());
         let part = Slice::spanning(slice.start(), last);
-        self.followers.entry(server).or_default().held.add(part);
+        let follower = self.followers.entry(server).or_default();
+        follower.held.add(part);
+        follower.failed.remove(part);
+        if follower.failed.is_empty() {
+            follower.retry_at = None;
+        }
         self.table_stale = true;
         let order = CopyOrder::Fill {
             ranges: vec![part],
@@ -487,6 +533,7 @@ impl Core {
         let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
+        let mut dropped = Vec::new();
         while let Some((_, order)) = follower.orders.pop_front_if(|(order, _)| *order <= id) {
             match order {
                 Order::Fill(ranges) => {
@@ -497,6 +544,10 @@ impl Core {
                 }
                 Order::Exclude(ranges) => {
                     for (slice, ()) in ranges.iter() {
+                        for part in follower.failed.common(slice).collect::<Vec<_>>() {
+                            follower.failed.remove(part);
+                            dropped.push(part);
+                        }
                         follower.held.remove(slice);
                         follower.synced.remove(slice);
                         follower.excluding.remove(slice);
@@ -509,6 +560,122 @@ impl Core {
                     ..
                 } => self.proposals.confirm(number, from),
                 Order::Attach(_) | Order::Apply { .. } => {}
+            }
+        }
+        // What it could not store is not there now, nor what was before.
+        self.confirm_within(from, &dropped);
+    }
+
+    /// A server has no copy of these, and is not to have one: commits do not wait
+    /// for it.
+    fn confirm_within(&mut self, server: ServerId, ranges: &[Slice]) {
+        for &slice in ranges {
+            for (number, ..) in self.proposals.within(slice) {
+                self.proposals.confirm(number, server);
+            }
+        }
+    }
+
+    /// Some copies could not be stored there. Commits go on waiting for them: a
+    /// server that is alive and to have a copy has one before anything is
+    /// acknowledged. The map decides whether it is to have one.
+    pub(crate) fn hear_failed(
+        &mut self,
+        now: Duration,
+        from: ServerId,
+        id: u64,
+        points: &[KeyPoint],
+        kept: bool,
+    ) {
+        let retry_at = now + RETRY_AFTER * self.config.resend_after;
+        let Some(follower) = self.followers.get_mut(&from) else {
+            return;
+        };
+        let Some(at) = follower.orders.iter().position(|(order, _)| *order == id) else {
+            return;
+        };
+        let mut failed = Vec::new();
+        for &point in points {
+            let slice = Slice::of_point(point);
+            match &mut follower.orders[at].1 {
+                Order::Fill(set) if set.has(point) => set.remove(slice),
+                Order::Apply { point: of, .. } if *of == point => {}
+                _ => continue,
+            }
+            let sent_again = follower
+                .orders
+                .iter()
+                .skip(at + 1)
+                .any(|(_, order)| matches!(order, Order::Fill(set) if set.has(point)));
+            if !sent_again {
+                if !kept {
+                    follower.held.remove(slice);
+                }
+                follower.synced.remove(slice);
+                follower.failed.add(slice);
+                follower.retry_at.get_or_insert(retry_at);
+                failed.push(point);
+            }
+        }
+        if matches!(&follower.orders[at].1, Order::Apply { point, .. } if points.contains(point)) {
+            // It confirms nothing.
+            follower.orders.remove(at);
+        }
+        self.follow_stale = true;
+        self.table_stale = true;
+        self.hear_done(from, id);
+        if !failed.is_empty() {
+            self.tell(Effect::NotCopied {
+                to: from,
+                points: failed,
+            });
+        }
+    }
+
+    /// What could not be stored, and is not to be there (any more), is waited for
+    /// no longer once there is no copy that could differ.
+    fn release_failed(&mut self, now: Duration, desired: &BTreeMap<ServerId, RangeSet>) {
+        let mut released = Vec::new();
+        let mut exclude = Vec::new();
+        for (&server, follower) in &mut self.followers {
+            for slice in follower.failed.slices() {
+                let parts = match desired.get(&server) {
+                    Some(desired) => desired.gaps(slice),
+                    None => vec![slice],
+                };
+                for part in parts {
+                    for gap in follower.held.gaps(part) {
+                        follower.failed.remove(gap);
+                        released.push((server, gap));
+                    }
+                    // What is about to be given away waits for this commit, so
+                    // that the copy cannot be dropped with the others.
+                    for (leaving, _) in self.leaving.within(part) {
+                        exclude.extend(
+                            follower
+                                .held
+                                .common(leaving)
+                                .flat_map(|part| follower.excluding.gaps(part))
+                                .map(|part| (server, part)),
+                        );
+                    }
+                }
+            }
+            if follower.failed.is_empty() {
+                follower.retry_at = None;
+            }
+        }
+        for (server, part) in released {
+            self.confirm_within(server, &[part]);
+        }
+        for (server, part) in exclude {
+            for (token, ranges) in self.by_token(&RangeSet::of([part])) {
+                if let Some(follower) = self.followers.get_mut(&server) {
+                    ranges.iter().for_each(|&part| follower.excluding.add(part));
+                }
+                let set = RangeSet::of(ranges.iter().copied());
+                let order = CopyOrder::Exclude { ranges };
+                self.order(now, server, token, order, Order::Exclude(set));
             }
         }
     }

@@ -34,11 +34,13 @@ pub enum Mutant {
     ExcludedEarly,
     /// A new owner does not hear who has copies.
     HoldersForgotten,
+    /// A copy that could not be stored is confirmed.
+    FailedCopyConfirmed,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 13] = [
+    pub const ALL: [Mutant; 14] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -52,6 +54,7 @@ impl Mutant {
         Mutant::UnsettledServed,
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
+        Mutant::FailedCopyConfirmed,
     ];
 }
 

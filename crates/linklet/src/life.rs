@@ -115,6 +115,11 @@ impl<V: Send + Sync + 'static> Life<V> {
                 }
             }
             Effect::Loss(loss) => store.tell(Event::StateLoss(loss.into())),
+            Effect::NotCopied { to, points } => {
+                let counter = &store.counters.copies_refused;
+                counter.fetch_add(points.len() as u64, Ordering::Relaxed);
+                tracing::warn!(%to, count = points.len(), first = %points[0], "a replica cannot store values");
+            }
             Effect::Gained(slices) => store.tell(Event::Gained(slices)),
             Effect::Gave(slices) => store.tell(Event::Lost(slices)),
             // The watch of the session brings it.

@@ -50,11 +50,12 @@ each! {
     a_promise_is_kept: PromiseForgotten => OneOwner | Token | Fresh | Reported | Panic;
     what_was_sent_is_not_served: ServedInTransit => OneOwner | Fresh | Reported;
     a_lease_is_needed: LeaseIgnored => OneOwner | Fresh;
-    copies_confirm_first: AcknowledgedEarly => Undone | Reported | Fresh;
+    copies_confirm_first: AcknowledgedEarly => Copied | Undone | Reported | Fresh;
     a_dirty_copy_is_not_read: DirtyCopyRead => Fresh;
     losses_are_reported: LossUnreported => Reported;
     values_are_kept_until_taken: ForgottenWhenSent => Reported | Fresh | Moved;
     new_copies_hear_of_pending_commits: PendingNotCopied => Fresh | Reported | Undone;
     a_copy_is_kept_until_replaced: ExcludedEarly => Undone;
+    what_cannot_be_copied_is_not_confirmed: FailedCopyConfirmed => Copied | Undone | Fresh;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

@@ -7,13 +7,16 @@ use std::future::poll_fn;
 use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use trefoil_coordination::LocalCoordinator;
-use trefoil_linklet::{Error, Indeterminate, Linklet, PlainMarshal, Replication};
+use trefoil_linklet::{
+    Error, Indeterminate, Linklet, Marshal, MarshalError, PlainMarshal, Replication,
+};
 
 /// Three linklets that have copies of each other's keys. The second one hears
 /// nothing while it is stopped: it is alive, and confirms nothing.
@@ -34,9 +37,13 @@ impl Drop for Three {
 
 impl Three {
     async fn start() -> Self {
+        Self::with(|| PlainMarshal).await
+    }
+
+    async fn with<M: Marshal<String>>(marshaller: impl Fn() -> M) -> Self {
         cluster::log();
         let coordinator = cluster::coordinator(2);
-        let build = || Linklet::builder(CORPUS, PlainMarshal).replication(Replication::Strong);
+        let build = || Linklet::builder(CORPUS, marshaller()).replication(Replication::Strong);
         let linklet = build()
             .listen(coordinator.clone(), "127.0.0.1:0".parse().unwrap())
             .await
@@ -223,5 +230,58 @@ async fn a_closure_may_ask_what_the_server_has() {
             let told = linklet.update(b"k", facts.clone()).await.unwrap().unwrap();
             assert_eq!(told, (known, known, 1, linklet.server_id()));
         }
+    }
+}
+
+/// A release that cannot read what newer ones write, until it can.
+struct Old(Arc<AtomicBool>);
+
+impl Marshal<String> for Old {
+    fn marshal(&self, key: &[u8], value: &String, out: &mut Vec<u8>) -> Result<(), MarshalError> {
+        PlainMarshal.marshal(key, value, out)
+    }
+
+    fn unmarshal(&self, key: &[u8], bytes: &[u8]) -> Result<String, MarshalError> {
+        if bytes.starts_with(b"new") && self.0.load(Ordering::SeqCst) {
+            return Err(MarshalError::new("what is this?"));
+        }
+        PlainMarshal.unmarshal(key, bytes)
+    }
+}
+
+/// A rolling deployment with another form of values: what a replica cannot read
+/// is not acknowledged, and what was acknowledged before is not lost by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replica_cannot_store_is_not_acknowledged() {
+    let old = Arc::new(AtomicBool::new(true));
+    let reads = Arc::clone(&old);
+    let fleet = Three::with(|| Old(Arc::clone(&reads))).await;
+    let key = fleet.copied().await;
+    let silent = fleet.other.server_id().unwrap();
+    let linklet = fleet.linklet.patient(Duration::from_millis(300));
+    linklet.insert(&key, "before".to_owned()).await.unwrap();
+    match linklet.insert(&key, "new form".to_owned()).await {
+        Err(Error::Indeterminate(Indeterminate::Unconfirmed { by, .. })) => {
+            assert_eq!(by, [silent]);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(fleet.linklet.stats().copies_refused > 0);
+    let seen = linklet.read(&key, String::clone).await.unwrap();
+    assert_eq!(seen.as_deref(), Some("before"));
+    // It is sent again; once it can be read, it is through.
+    old.store(false, Ordering::SeqCst);
+    let longer = fleet.linklet.patient(Duration::from_secs(60));
+    let push = |text: &mut String| text.push('!');
+    longer.update(&key, push).await.unwrap();
+    // The replica serves it once it has heard that it is settled.
+    for linklet in [&fleet.linklet, &fleet.other] {
+        let seen = loop {
+            match linklet.read(&key, String::clone).await {
+                Err(Error::NotMine(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                seen => break seen.unwrap(),
+            }
+        };
+        assert_eq!(seen.as_deref(), Some("new form!"));
     }
 }
