@@ -175,9 +175,13 @@ fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<
             }
         });
     }
-    if inner.config.replication == Replication::Strong && !errands.withdrawn.is_empty() {
+    let withdrawals = !errands.withdrawn.is_empty() || !errands.refreshed.is_empty();
+    if inner.config.replication == Replication::Strong && withdrawals {
         let linklet = crate::Linklet::new(Arc::clone(inner), Vec::new(), LOOK_EVERY);
         tokio::spawn(async move {
+            for (key, value, stamp) in errands.refreshed {
+                linklet.refresh_copied(&key, value, stamp).await;
+            }
             for (_, key) in errands.withdrawn {
                 linklet.withdraw_absent(&key).await;
             }

@@ -65,7 +65,7 @@
 //! | `life`, `driver` | one membership; the tasks |
 //! | `peers`, `service` | frames out and in, over gRPC |
 //! | `load` | CPU time, bytes, hot keys, for the assigner |
-//! | `flight`, `loader`, `fresh` | single flights; races with changes of the database |
+//! | `flight`, `loader`, `fresh` | single flights; what was told of the database's changes |
 //! | `event`, `facts`, `stats`, `error` | what the application is told |
 
 mod builder;
@@ -95,7 +95,8 @@ pub use event::{Listener, StateLoss, StateLossReason};
 pub use linklet::{Drained, Linklet};
 pub use loader::{LoadFuture, Loaded, Loader, LoaderError};
 pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
-pub use ops::{Committed, Held};
+pub use ops::{Committed, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
+pub use trefoil_freshness_core as freshness;
 pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication};

@@ -14,13 +14,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use trefoil_coordination::View;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::Config;
 use trefoil_router::Routed;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
-/// What a load comes to, for everybody who waited for it: the value, and the
-/// position that it is fresh as of.
-pub(crate) type Landed<V> = Result<Option<(Arc<V>, u64)>, Error>;
+/// What a load comes to, for everybody who waited for it: the value, and what it
+/// is known to contain.
+pub(crate) type Landed<V> = Result<Option<(Arc<V>, Stamp)>, Error>;
 
 /// The objects of one corpus in this server: those of the slices that are
 /// assigned to it. Cheap to clone; when the last clone is dropped the server's

@@ -17,6 +17,7 @@ mod read;
 mod turns;
 mod write;
 
+pub use freshness::LinkletSink;
 pub use read::Held;
 pub(crate) use turns::{Turn, Turns};
 pub use write::Committed;

@@ -15,12 +15,12 @@ use super::write::{Plan, Seen};
 use crate::error::{Error, Indeterminate};
 use crate::life::Settlement;
 use crate::linklet::Linklet;
-use crate::marshal::marshal;
 use crate::table::{Entry, Key};
-use crate::values::Staged;
+use crate::values::{Kept, Staged, stamped};
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Access, Operation};
 use trefoil_sharder::{AssignmentVersion, ServerId};
 
@@ -28,7 +28,7 @@ use trefoil_sharder::{AssignmentVersion, ServerId};
 struct Base<V> {
     value: Arc<V>,
     version: u64,
-    position: u64,
+    stamp: Stamp,
     stale: bool,
 }
 
@@ -37,7 +37,7 @@ impl<V> Base<V> {
         Base {
             value: Arc::clone(&entry.value),
             version: entry.version,
-            position: entry.position,
+            stamp: entry.stamp,
             stale: entry.stale,
         }
     }
@@ -46,7 +46,7 @@ impl<V> Base<V> {
         Seen {
             value: &self.value,
             version: self.version,
-            position: self.position,
+            stamp: self.stamp,
         }
     }
 }
@@ -92,18 +92,27 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         };
         let visible = base.as_ref();
         let visible = visible.filter(|base| shown == Shown::All || !base.stale);
+        // Whether the stamp is still good is looked at when the commit is settled.
+        let sent = inner.store.fresh.sent();
+        let history = inner.store.fresh.history();
         let (plan, result) = plan(visible.map(Base::seen));
         let (operation, value) = match plan {
             Plan::Keep => return Ok((token, result)),
             Plan::Remove => (Operation::Remove, None),
-            Plan::Put(value, position) => {
-                let bytes = marshal(&*inner.store.marshaller, key.bytes, &*value)
+            Plan::Put(value, stamp) => {
+                let bytes = stamped(sent.history, &*inner.store.marshaller, key.bytes, &*value)
                     .map_err(Error::Marshal)?;
                 let operation = Operation::Put {
-                    version: position,
-                    value: Bytes::from(bytes),
+                    version: stamp.position,
+                    value: bytes,
                 };
-                (operation, Some((value, position)))
+                let kept = Kept {
+                    value,
+                    stamp,
+                    history,
+                    over_stale: base.as_ref().is_some_and(|base| base.stale),
+                };
+                (operation, Some(kept))
             }
         };
         let settled = self
@@ -143,7 +152,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         key: Key<'_>,
         base: Option<&Base<V>>,
         operation: Operation,
-        value: Option<(Arc<V>, u64)>,
+        value: Option<Kept<V>>,
         turn: Turn,
         wait: &mut Wait,
     ) -> Result<oneshot::Receiver<Settlement>, Error> {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Access, Replication};
 use trefoil_sharder::AssignmentVersion;
 
@@ -29,8 +30,8 @@ pub struct Committed {
 pub(crate) enum Plan<V> {
     /// It stays as it is.
     Keep,
-    /// This value, fresh as of this position.
-    Put(Arc<V>, u64),
+    /// This value, with what is known of its freshness.
+    Put(Arc<V>, Stamp),
     /// It goes.
     Remove,
 }
@@ -39,7 +40,7 @@ pub(crate) enum Plan<V> {
 pub(crate) struct Seen<'a, V> {
     pub(crate) value: &'a Arc<V>,
     pub(crate) version: u64,
-    pub(crate) position: u64,
+    pub(crate) stamp: Stamp,
 }
 
 impl<'a, V> From<&'a Entry<V>> for Seen<'a, V> {
@@ -47,7 +48,7 @@ impl<'a, V> From<&'a Entry<V>> for Seen<'a, V> {
         Seen {
             value: &entry.value,
             version: entry.version,
-            position: entry.position,
+            stamp: entry.stamp,
         }
     }
 }
@@ -65,10 +66,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// Puts an object in, in the place of the one that is there.
     pub async fn insert(&self, key: &[u8], value: V) -> Result<Committed, Error> {
         let value = Arc::new(value);
-        let position = self.inner().store.fresh.progress();
-        let weight = self.inner().store.weight(key, &value);
+        let store = &self.inner().store;
+        let weight = store.weight(key, &value);
         let (token, ()) = self
-            .write(key, Some(weight), |_| (Plan::Put(value, position), ()))
+            .write(key, Some(weight), |_| {
+                (Plan::Put(value, store.fresh.written()), ())
+            })
             .await?;
         Ok(Committed { token })
     }
@@ -90,10 +93,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub async fn commit(&self, held: Held<V>) -> Result<Committed, CommitError<V>> {
         let value = Arc::clone(&held.value);
         let weight = self.inner().store.weight(&held.key, &value);
-        let (version, position) = (held.version, held.position);
+        let (version, stamp) = (held.version, held.stamp);
         let written = self
             .write(&held.key, Some(weight), |entry| match entry {
-                Some(entry) if entry.version == version => (Plan::Put(value, position), true),
+                Some(entry) if entry.version == version => (Plan::Put(value, stamp), true),
                 _ => (Plan::Keep, false),
             })
             .await;
@@ -134,7 +137,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 Some(entry) => {
                     let mut value = V::clone(entry.value);
                     let result = change(&mut value);
-                    (Plan::Put(Arc::new(value), entry.position), Some(result))
+                    (Plan::Put(Arc::new(value), entry.stamp), Some(result))
                 }
                 None => (Plan::Keep, None),
             };
@@ -158,14 +161,13 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         V: Clone,
     {
         let store = &self.inner().store;
-        let position = store.fresh.progress();
         let plan = |entry: Option<Seen<'_, V>>| {
-            let (mut value, position) = match entry {
-                Some(entry) => (V::clone(entry.value), entry.position),
-                None => (make(), position),
+            let (mut value, stamp) = match entry {
+                Some(entry) => (V::clone(entry.value), entry.stamp),
+                None => (make(), store.fresh.written()),
             };
             let result = change(&mut value);
-            (Plan::Put(Arc::new(value), position), result)
+            (Plan::Put(Arc::new(value), stamp), result)
         };
         let at = store.key(key);
         let probe = store.meters.probe();
@@ -205,8 +207,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     let (plan, result) = plan(visit.get().map(Seen::from));
                     let old = match plan {
                         Plan::Keep => return (token_and(gate, result), None),
-                        Plan::Put(value, position) => match room.take() {
-                            Some(room) => visit.put(value, position, room),
+                        Plan::Put(value, stamp) => match room.take() {
+                            Some(room) => visit.put(value, stamp, room),
                             None => return (token_and(gate, result), None),
                         },
                         Plan::Remove => visit.remove(),
@@ -234,9 +236,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             .run(at, Access::Commit, |visit, gate| {
                 let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get().map(Seen::from))));
                 match planned {
-                    Ok((Plan::Put(value, position), result)) => {
+                    Ok((Plan::Put(value, stamp), result)) => {
                         let weight = store.weight(at.bytes, &value);
-                        visit.put(value, position, store.table.room_to_trim(weight));
+                        visit.put(value, stamp, store.table.room_to_trim(weight));
                         note(store, at, gate);
                         Ok(token_and(gate, result))
                     }
