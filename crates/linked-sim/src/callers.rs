@@ -425,7 +425,11 @@ impl World<'_> {
         let mut proposed = memory.proposed.values();
         let last = memory.read(point, key) == expected
             && !proposed.any(|(at, of, _)| (*at, of) == (point, key));
+        // What is being given away is the next owner's to copy.
+        let owned = self.servers[at].core.owned();
+        let stays = owned.iter().any(|slice| slice.contains(point));
         if last
+            && stays
             && listed.first() == Some(&self.servers[at].id)
             && let Some(lacks) = listed[1..].iter().find(lacks)
         {

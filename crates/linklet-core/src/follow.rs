@@ -39,6 +39,9 @@ pub(crate) struct Follower {
     /// confirmed. Sent again at `retry_at`, or with the next commit.
     failed: RangeSet,
     pub(crate) retry_at: Option<Duration>,
+    /// Keys committed that it is to be told of when there is room on the way to
+    /// it: with what they are by then.
+    untold: BTreeSet<(KeyPoint, Bytes)>,
     /// The last order.
     last: u64,
     /// Not confirmed.
@@ -70,6 +73,13 @@ impl Follower {
             _ => None,
         });
         keys.collect()
+    }
+
+    /// Takes out keys of a range that it has not been told of.
+    pub(crate) fn take_untold(&mut self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
+        self.untold
+            .extract_if(.., |(point, _)| ranges.has(*point))
+            .collect()
     }
 
     /// The parts of a range of which it has, or may soon have, no complete copy:
@@ -202,8 +212,14 @@ impl Core {
             return;
         }
         self.flush_touched(now, values);
-        let due = |follower: &Follower| follower.retry_at.is_some_and(|at| now >= at);
-        self.follow_stale |= self.followers.values().any(due);
+        let mut again: BTreeSet<ServerId> = BTreeSet::new();
+        for (&server, follower) in &mut self.followers {
+            if follower.retry_at.is_some_and(|at| now >= at) {
+                follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
+                again.insert(server);
+            }
+        }
+        self.follow_stale |= !again.is_empty();
         if !std::mem::take(&mut self.follow_stale) {
             return;
         }
@@ -219,7 +235,7 @@ impl Core {
         let desired = self.desired();
         self.release_failed(now, &desired);
         for (&server, ranges) in &desired {
-            self.fill_server(now, values, server, ranges);
+            self.fill_server(now, values, server, ranges, again.contains(&server));
         }
         self.exclude(now, &desired);
     }
@@ -268,19 +284,22 @@ impl Core {
         }
     }
 
+    /// Sends copies of what is missing there; `again`: also of what could not be
+    /// stored before.
     fn fill_server(
         &mut self,
         now: Duration,
         values: &mut dyn Values,
         server: ServerId,
         desired: &RangeSet,
+        again: bool,
     ) {
         let mut missing = Vec::new();
         for (slice, ()) in desired.iter() {
             match self.followers.get(&server) {
                 Some(follower) => {
                     let mut skipped = follower.refused.clone();
-                    if follower.retry_at.is_some_and(|at| now < at) {
+                    if !again {
                         follower.failed.common(slice).for_each(|s| skipped.add(s));
                     }
                     for gap in follower.held.gaps(slice) {
@@ -290,19 +309,15 @@ impl Core {
                 None => missing.push(slice),
             }
         }
-        if let Some(follower) = self.followers.get_mut(&server)
-            && let Some(at) = follower.retry_at
-            && now >= at
-        {
-            follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
+        if again && let Some(follower) = self.followers.get(&server) {
             // Where there is a copy, the commits alone.
-            let again: Vec<Slice> = follower
+            let parts: Vec<Slice> = follower
                 .failed
                 .iter()
                 .flat_map(|(slice, ())| follower.held.common(slice).collect::<Vec<_>>())
                 .filter(|part| follower.excluding.gaps(*part) == [*part])
                 .collect();
-            for part in again {
+            for part in parts {
                 if let Some(follower) = self.followers.get_mut(&server) {
                     follower.failed.remove(part);
                     follower.synced.add(part);
@@ -335,9 +350,7 @@ impl Core {
         token: AssignmentVersion,
     ) -> bool {
         loop {
-            let link = self.links.get(&server);
-            let on_the_way = link.map_or(0, |link| link.unconfirmed_bytes());
-            if on_the_way >= self.config.window_bytes {
+            if !self.is_open(server) {
                 return false;
             }
             let last = self.fill_part(now, values, server, slice, token);
@@ -467,64 +480,79 @@ impl Core {
         self.leaving.iter().map(|(slice, _)| (slice, &()))
     }
 
-    /// Eventual: tells the copies of what was committed, newest values only.
+    /// Eventual: tells the copies of what was committed, newest values only, as
+    /// far as the window allows.
     fn flush_touched(&mut self, now: Duration, values: &mut dyn Values) {
-        if self.touched.is_empty() {
-            return;
-        }
         for (point, key) in std::mem::take(&mut self.touched) {
-            let Some(&token) = self.owned.get(point) else {
-                continue;
-            };
+            let mut rest = self.followers.values_mut();
             // A copy that is being dropped hears nothing more; if it is to be there
             // again, it is filled with what is the newest then.
-            let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
-            let holders: Vec<ServerId> = self
-                .followers
-                .iter()
-                .filter(|(_, follower)| follows(follower))
-                .map(|(&server, _)| server)
-                .collect();
-            if holders.is_empty() {
-                continue;
+            let follows = |f: &&mut Follower| f.held.has(point) && !f.excluding.has(point);
+            while let Some(follower) = rest.find(follows) {
+                follower.untold.insert((point, key.clone()));
             }
-            let operation = match values.get(point, &key) {
-                None => Some(Operation::Remove),
-                Some(entry) => entry.value.map(|value| Operation::Put {
-                    version: entry.version,
-                    value,
-                }),
-            };
-            for server in holders {
-                // An order waits for its turn behind the attachment.
-                self.attach_server(now, server);
-                match &operation {
-                    Some(operation) => {
-                        let order = CopyOrder::Apply {
-                            point,
-                            key: key.clone(),
-                            operation: operation.clone(),
-                        };
-                        let note = Order::Apply {
-                            point,
-                            key: key.clone(),
-                            proposal: None,
-                        };
-                        self.order(now, server, token, order, note);
-                    }
-                    None => {
-                        // It cannot be marshalled: better no copy than an old one.
-                        let slice = Slice::of_point(point);
-                        if let Some(follower) = self.followers.get_mut(&server) {
-                            follower.excluding.add(slice);
-                        }
-                        let order = CopyOrder::Exclude {
-                            ranges: vec![slice],
-                        };
-                        let note = Order::Exclude(RangeSet::of([slice]));
-                        self.order(now, server, token, order, note);
-                    }
+        }
+        let untold = self.followers.iter().filter(|(_, f)| !f.untold.is_empty());
+        for server in untold.map(|(&server, _)| server).collect::<Vec<_>>() {
+            while self.is_open(server) {
+                let follower = self.followers.get_mut(&server);
+                let Some((point, key)) = follower.and_then(|f| f.untold.pop_first()) else {
+                    break;
+                };
+                self.tell_touched(now, values, server, point, key);
+            }
+        }
+    }
+
+    fn tell_touched(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        point: KeyPoint,
+        key: Bytes,
+    ) {
+        let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
+        if !self.followers.get(&server).is_some_and(follows) {
+            return;
+        }
+        let Some(&token) = self.owned.get(point) else {
+            return;
+        };
+        let operation = match values.get(point, &key) {
+            None => Some(Operation::Remove),
+            Some(entry) => entry.value.map(|value| Operation::Put {
+                version: entry.version,
+                value,
+            }),
+        };
+        // An order waits for its turn behind the attachment.
+        self.attach_server(now, server);
+        match operation {
+            Some(operation) => {
+                let note = Order::Apply {
+                    point,
+                    key: key.clone(),
+                    proposal: None,
+                };
+                let order = CopyOrder::Apply {
+                    point,
+                    key,
+                    operation,
+                };
+                self.order(now, server, token, order, note);
+            }
+            None => {
+                // It cannot be marshalled: better no copy than an old one.
+                let slice = Slice::of_point(point);
+                if let Some(follower) = self.followers.get_mut(&server) {
+                    follower.excluding.add(slice);
                 }
+                let order = CopyOrder::Exclude {
+                    ranges: vec![slice],
+                };
+                let note = Order::Exclude(RangeSet::of([slice]));
+                self.order(now, server, token, order, note);
             }
         }
     }
