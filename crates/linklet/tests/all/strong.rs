@@ -143,18 +143,25 @@ async fn an_update_that_was_dropped_is_seen_by_the_next_one() {
     let mut fleet = Three::start().await;
     let (linklet, key) = (fleet.linklet.clone(), fleet.copied().await);
     fleet.stop();
-    let append = |letter| {
-        move |text: &mut String| {
-            text.push(letter);
-            text.clone()
-        }
+    let append = |text: &mut String| {
+        text.push('b');
+        text.clone()
     };
     {
-        let mut first = pin!(linklet.upsert(&key, String::new, append('a')));
-        begin(first.as_mut()).await;
+        // Until it is under way: the key may just be moving.
+        let computed = AtomicBool::new(false);
+        let mut first = pin!(linklet.upsert(&key, String::new, |text| {
+            computed.store(true, Ordering::SeqCst);
+            text.push('a');
+        }));
+        poll_fn(|context| match first.as_mut().poll(context) {
+            Poll::Ready(done) => panic!("it is done: {done:?}"),
+            Poll::Pending if computed.load(Ordering::SeqCst) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
     }
-
-    let mut second = pin!(linklet.upsert(&key, String::new, append('b')));
+    let mut second = pin!(linklet.upsert(&key, String::new, append));
     begin(second.as_mut()).await;
     fleet.go_on();
     assert_eq!(second.await.unwrap(), "ab");
