@@ -50,6 +50,7 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
         connections_max: 10,
         idle_timeout: None,
         thread_count: 1,
+        transactions: trefoil_gateway_core::world::Isolation::Relaxed,
     };
     let mut keyspace = MemoryKeyspace::new(NOW_MS);
     keyspace.value_len_max = Some(ITEM_LEN_MAX);

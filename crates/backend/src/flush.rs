@@ -14,7 +14,7 @@ use crate::state::State;
 use std::sync::{Arc, MutexGuard};
 use trefoil_cell::{CONFIG_ID_CHANGING, CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
-use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
+use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 
 /// Why a flush did not happen here. It may be in force at other backends.
 #[derive(Debug, thiserror::Error)]
@@ -64,10 +64,6 @@ pub enum FlushError {
     #[error("the cell's config ids are used up: start it anew")]
     NoConfigId,
 }
-
-/// A floor lies at most this far ahead of a backend's clock: as far as versions
-/// may, and a second.
-const FLOOR_AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX + 1_000_000_000;
 
 /// Whether a floor of this moment could be so high. Stored once, a higher one
 /// would make every key a miss until that time has come.

@@ -160,6 +160,13 @@ impl Member {
         Duration::from_nanos(end_ns.saturating_sub(monotonic_ns()))
     }
 
+    /// Whether clients may read its memory: not while it waits for its predecessor, and not
+    /// before one of its shards has recovered.
+    pub(crate) fn is_read(&self) -> bool {
+        let mut shards = 0..self.store.shard_count();
+        !self.lease_left().is_zero() && shards.any(|shard| !self.store.is_recovering(shard))
+    }
+
     /// Executes a mutation by a client that works under `topology`.
     pub(crate) fn mutate(&self, topology: TopologyId, mutation: &Mutation<'_>) -> Ack {
         if let Err(rejection) = self.check(topology) {

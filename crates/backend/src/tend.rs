@@ -24,7 +24,8 @@ const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);
 
 /// Huge pages are gathered when nothing waits and nothing has grown for so long. To
 /// gather one takes milliseconds of this thread, many more where it shares its core,
-/// and accesses to what is gathered wait: not while somebody fills the store.
+/// and accesses to what is gathered wait: not while somebody fills the store. A store
+/// that nobody reads yet has its huge pages before anybody does.
 const GATHER_AFTER: Duration = Duration::from_secs(1);
 
 /// After a huge page was gathered: the copying is not to keep others from working.
@@ -88,21 +89,24 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             }
             looked = Instant::now();
         }
-        let mut gathered = false;
         let is_quiet = !more && grown.elapsed() >= GATHER_AFTER;
-        let quiet = if is_quiet {
-            &mut gatherers[..]
-        } else {
-            &mut []
-        };
-        for (member, [index, data]) in state.members.iter().zip(quiet) {
+        let (mut gathered, mut gathered_unread) = (false, false);
+        for (member, [index, data]) in state.members.iter().zip(&mut gatherers) {
+            let is_unread = !member.is_read();
+            if !is_quiet && !is_unread {
+                continue;
+            }
             let regions = member.store.regions();
-            gathered |= regions.index.gather(index) == Gathered::Page;
-            gathered |= regions.data.gather(data) == Gathered::Page;
+            let mut has_more = regions.index.gather(index) == Gathered::Page;
+            has_more |= regions.data.gather(data) == Gathered::Page;
+            gathered |= has_more;
+            gathered_unread |= has_more && is_unread;
+            leave_core(&mut turn);
         }
         let pause = match (more, gathered) {
             _ if state.behind.is_noticed() => CATCH_UP_PAUSE,
             (true, _) => Duration::ZERO,
+            (false, true) if gathered_unread => Duration::ZERO,
             (false, true) => GATHER_PAUSE,
             (false, false) => STEP_PERIOD,
         };

@@ -97,6 +97,18 @@ impl Silent {
     }
 }
 
+/// What one backend holds of a range.
+struct Collected {
+    /// An item by its key: a backend may name one twice.
+    own: HashMap<bytes::Bytes, v1::ListedItem>,
+    partition_count: u32,
+    /// Where its page ended; 0 at the end of all.
+    end: u64,
+}
+
+/// What a backend has said, if it is not certainly down.
+type Answer = Result<Option<Collected>, NoPage>;
+
 /// What the backends of a shard that answered hold of a range.
 #[derive(Default)]
 struct Held {
@@ -121,17 +133,14 @@ impl Cell {
         let held = self.held(cursor, count)?;
         let quorum = self.config().mode.quorum();
         let needed = if held.answered > quorum { quorum } else { 1 };
-        // The newest copy of each, and how many there are.
-        let mut items: HashMap<bytes::Bytes, (v1::ListedItem, usize)> = HashMap::new();
-        for (_, item) in held.copies {
-            let (newest, copies) = items.entry(item.key.clone()).or_insert((item.clone(), 0));
-            *copies += 1;
-            if version_of(&item) > version_of(newest) {
-                *newest = item;
-            }
-        }
-        for (item, copies) in items.values() {
-            if *copies >= needed {
+        // The newest copy of each, if there are enough.
+        let mut copies: Vec<&v1::ListedItem> = held.copies.iter().map(|(_, item)| item).collect();
+        copies.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        for copies in copies.chunk_by(|one, other| one.key == other.key) {
+            let newest = copies.iter().max_by_key(|item| version_of(item));
+            if let Some(item) = newest
+                && copies.len() >= needed
+            {
                 each(item);
             }
         }
@@ -175,28 +184,40 @@ impl Cell {
         order.sort_by_key(|number| silent.holds(*number));
         let mut unanswered = Vec::new();
         let mut refused = None;
-        for number in &order {
-            request.backend = *number;
-            let is_needed = held.answered < config.mode.quorum() || !silent.holds(*number);
-            if !is_needed {
+        let patience = match order.len() {
+            1 => PATIENCE,
+            _ => PATIENCE_FIRST,
+        };
+        let mut order = order.as_slice();
+        while let [number, others @ ..] = order {
+            let is_needed = |number: &u32, answered: usize| {
+                answered < config.mode.quorum() || !silent.holds(*number)
+            };
+            if !is_needed(number, held.answered) {
                 break;
             }
-            let patience = match order.len() {
-                1 => PATIENCE,
-                _ => PATIENCE_FIRST,
+            // The first one says where the page ends; the others are asked together.
+            let asked = match others {
+                [other, ..] if held.answered > 0 && is_needed(other, held.answered + 1) => 2,
+                _ => 1,
             };
-            match self.collect(&config, &request, patience, &mut held) {
-                // The others are asked for as much as the first has told.
-                Ok(Some(end)) if held.answered == 1 => {
-                    (request.until, request.count) = (end, u32::MAX);
+            let (together, rest) = order.split_at(asked);
+            order = rest;
+            let answers = self.collect_all(&config, together, &request, patience);
+            for (number, answer) in together.iter().zip(answers) {
+                match answer.and_then(|answer| held.add(*number, &request, answer)) {
+                    // The others are asked for as much as the first has told.
+                    Ok(Some(end)) if held.answered == 1 => {
+                        (request.until, request.count) = (end, u32::MAX);
+                    }
+                    Ok(_) => {}
+                    Err(NoPage::Silent) => {
+                        silent.note(*number, SILENT_FOR);
+                        unanswered.push(*number);
+                    }
+                    Err(NoPage::Refused(error)) => refused = Some(error),
+                    Err(NoPage::Failed(error)) => return Err(error),
                 }
-                Ok(_) => {}
-                Err(NoPage::Silent) => {
-                    silent.note(*number, SILENT_FOR);
-                    unanswered.push(*number);
-                }
-                Err(NoPage::Refused(error)) => refused = Some(error),
-                Err(NoPage::Failed(error)) => return Err(error),
             }
         }
         // Too few have answered to do without the others.
@@ -204,11 +225,12 @@ impl Cell {
             if held.answered >= config.mode.quorum() {
                 break;
             }
-            if order.len() == 1 {
+            if cohort.as_slice().len() == 1 {
                 return Err(too_late(number));
             }
-            request.backend = number;
-            match self.collect(&config, &request, PATIENCE, &mut held) {
+            let mut answers = self.collect_all(&config, &[number], &request, PATIENCE);
+            let answer = answers.pop().unwrap_or(Err(NoPage::Silent));
+            match answer.and_then(|answer| held.add(number, &request, answer)) {
                 Ok(Some(end)) if held.answered == 1 => {
                     (request.until, request.count) = (end, u32::MAX);
                 }
@@ -235,21 +257,53 @@ impl Cell {
         Ok(held)
     }
 
-    /// Adds what one backend holds of the range. If the range has no end: one
-    /// page; where that ended, 0 at the end of all. `None` if the backend is
-    /// certainly down.
-    fn collect(
+    /// What these backends, one or two, hold of the range: see [`Cell::collect`].
+    fn collect_all(
         &self,
         config: &CellConfig,
+        numbers: &[u32],
         request: &v1::ListRequest,
         patience: Duration,
-        held: &mut Held,
-    ) -> Result<Option<u64>, NoPage> {
-        let mut request = *request;
+    ) -> Vec<Answer> {
+        let of = |number: &u32| {
+            let request = v1::ListRequest {
+                backend: *number,
+                ..*request
+            };
+            self.collect(config, request, patience)
+        };
+        let rpc = &self.shared().rpc;
+        let answers = match numbers {
+            [first, second, ..] => rpc.block_on(async {
+                let (first, second) = tokio::join!(of(first), of(second));
+                vec![first, second]
+            }),
+            [one] => rpc.block_on(async { vec![of(one).await] }),
+            [] => Ok(Vec::new()),
+        };
+        answers.unwrap_or_else(|reason| {
+            let failed = |number: &u32| {
+                Err(NoPage::Failed(ListError::Backend {
+                    number: *number,
+                    reason: reason.clone(),
+                }))
+            };
+            numbers.iter().map(failed).collect()
+        })
+    }
+
+    /// What one backend holds of the range. If the range has no end: one page. `None`
+    /// if the backend is certainly down.
+    async fn collect(
+        &self,
+        config: &CellConfig,
+        mut request: v1::ListRequest,
+        patience: Duration,
+    ) -> Answer {
         let number = request.backend;
         let mut own = HashMap::new();
         loop {
-            let page = match self.page(config, request, patience) {
+            let page = match self.page(config, request, patience).await {
                 Ok(Some(Ok(page))) => page,
                 Ok(Some(Err(_))) => return Err(NoPage::Silent),
                 Ok(None) => return Ok(None),
@@ -261,29 +315,21 @@ impl Cell {
                     });
                 }
             };
-            if held.answered == 0 {
-                held.partition_count = page.partition_count;
-            } else if held.partition_count != page.partition_count {
-                return Err(NoPage::Failed(ListError::Partitions {
-                    shard: request.shard,
-                    counts: (held.partition_count, page.partition_count),
-                }));
-            }
-            // A backend may name an item twice.
+            own.reserve(page.items.len());
             own.extend(page.items.into_iter().map(|item| (item.key.clone(), item)));
             request.cursor = page.cursor;
             if request.until == 0 || page.cursor == 0 {
-                break;
+                return Ok(Some(Collected {
+                    own,
+                    partition_count: page.partition_count,
+                    end: page.cursor,
+                }));
             }
         }
-        held.answered += 1;
-        let copies = own.into_values().map(|item| (number, item));
-        held.copies.extend(copies);
-        Ok(Some(request.cursor))
     }
 
     /// `None` if the backend is certainly down; [`Elapsed`] if it does not answer.
-    fn page(
+    async fn page(
         &self,
         config: &CellConfig,
         request: v1::ListRequest,
@@ -295,8 +341,7 @@ impl Cell {
         };
         let rpc = &self.shared().rpc;
         let mut client = rpc.backend(config, request.backend).map_err(failed)?;
-        let call = async { tokio::time::timeout(patience, client.list(request)).await };
-        match rpc.block_on(call).map_err(failed)? {
+        match tokio::time::timeout(patience, client.list(request)).await {
             Ok(Ok(page)) => Ok(Some(Ok(page.into_inner()))),
             Ok(Err(status)) if is_nobody_there(&status) => Ok(None),
             Ok(Err(status)) => Err(NotListed {
@@ -305,6 +350,32 @@ impl Cell {
             }),
             Err(elapsed) => Ok(Some(Err(elapsed))),
         }
+    }
+}
+
+impl Held {
+    /// Adds what one backend holds; where its page ended, if it has answered.
+    fn add(
+        &mut self,
+        number: u32,
+        request: &v1::ListRequest,
+        answer: Option<Collected>,
+    ) -> Result<Option<u64>, NoPage> {
+        let Some(collected) = answer else {
+            return Ok(None);
+        };
+        if self.answered == 0 {
+            self.partition_count = collected.partition_count;
+        } else if self.partition_count != collected.partition_count {
+            return Err(NoPage::Failed(ListError::Partitions {
+                shard: request.shard,
+                counts: (self.partition_count, collected.partition_count),
+            }));
+        }
+        self.answered += 1;
+        let copies = collected.own.into_values().map(|item| (number, item));
+        self.copies.extend(copies);
+        Ok(Some(collected.end))
     }
 }
 

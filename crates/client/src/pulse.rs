@@ -5,6 +5,7 @@
 use crate::time;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use trefoil_fabric::time_slice;
 
 /// How often it is looked.
 const BEAT: Duration = Duration::from_millis(100);
@@ -66,6 +67,7 @@ pub(crate) fn begin() {
         return;
     }
     let look = || {
+        time_slice::shorten();
         loop {
             PULSE.beat(time::monotonic_ns());
             std::thread::sleep(BEAT);

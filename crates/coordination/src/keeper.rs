@@ -1,9 +1,11 @@
 //! Keeps one membership: registers, sends keep-alives and reports, and finds
 //! out when it is over.
 
+use crate::clock::BootInstant;
 use crate::error::{CoordinationError, Refusal};
-use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE};
-use crate::link::{CallError, KeepAlive};
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, KEEP_ALIVES_PER_LEASE, MAP_AGAIN};
+use crate::link::{CallError, Grant, KeepAlive, Registration};
+use crate::log::StatusLog;
 use crate::session::{Inner, SessionEnd, Status};
 use crate::view::ServerInfo;
 use crate::wire::MemberRecord;
@@ -15,6 +17,12 @@ pub(crate) struct Keeper {
     inner: Arc<Inner>,
     record: MemberRecord,
     lease: Duration,
+    /// The last lease, told to an assigner that may have forgotten it.
+    granted: Option<Grant>,
+    /// When the whole map is to be told with a registration: an assigner whose
+    /// store has nothing goes on from it.
+    tell_map_at: Option<Instant>,
+    log: StatusLog,
 }
 
 /// What one exchange with the assigner came to.
@@ -42,9 +50,14 @@ impl Keeper {
             inner,
             record,
             lease: Duration::ZERO,
+            granted: None,
+            tell_map_at: None,
+            log: StatusLog::default(),
         };
         let until = Instant::now() + patience;
         let mut backoff = BACKOFF_MIN;
+        // Assigners in a row that have no such corpus.
+        let mut without = 0;
         loop {
             let error = match keeper.register_once(false).await {
                 Ok(lease) => {
@@ -53,19 +66,29 @@ impl Keeper {
                 }
                 Err(error) => error,
             };
+            let late = Instant::now() + backoff >= until;
+            without = match &error {
+                CallError::Refused(Refusal::UnknownCorpus { .. }) => without + 1,
+                _ => 0,
+            };
             match error {
-                CallError::Refused(refusal) if is_final(&refusal) => {
+                CallError::Refused(refusal)
+                    if (late && tells_why(&refusal))
+                        || is_final_for_newcomers(&refusal)
+                        || without >= keeper.inner.link.assigners() =>
+                {
                     return Err(CoordinationError::Refused {
                         corpus: keeper.inner.corpus.clone(),
                         refusal,
                     });
                 }
-                error if Instant::now() + backoff >= until => {
+                error if late => {
                     return Err(CoordinationError::Unreachable {
                         addresses: keeper.inner.link.to_string(),
                         reason: error.to_string(),
                     });
                 }
+                _ if without > 0 => {}
                 _ => {
                     sleep(backoff).await;
                     backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -130,61 +153,84 @@ impl Keeper {
     }
 
     async fn register_once(&mut self, again: bool) -> Result<Duration, CallError> {
-        let inner = &self.inner;
+        let inner = Arc::clone(&self.inner);
         self.record.info.state = *inner.state.borrow();
-        let sent = Instant::now();
-        let lease = inner
-            .link
-            .register(&inner.corpus, &self.record, inner.cell.version(), again)
-            .await?;
-        inner.lease.extend(sent, lease);
+        let now = Instant::now();
+        let told = self.tell_map_at.filter(|&at| at <= now).and_then(|_| {
+            self.tell_map_at = Some(now + MAP_AGAIN);
+            inner.cell.subscribe().borrow().told()
+        });
+        let registration = Registration {
+            record: self.record.clone(),
+            known: inner.cell.version(),
+            again,
+            granted: self.granted.clone(),
+            told,
+        };
+        let sent = BootInstant::now();
+        let result = inner.link.register(&inner.corpus, registration).await;
+        self.granted(sent, result)
+    }
+
+    fn granted(
+        &mut self,
+        sent: BootInstant,
+        result: Result<Grant, CallError>,
+    ) -> Result<Duration, CallError> {
+        if let Err(CallError::Refused(Refusal::Behind { store: None, .. })) = &result {
+            self.tell_map_at.get_or_insert_with(Instant::now);
+        }
+        let grant = result?;
+        self.tell_map_at = None;
+        self.inner.lease.extend(sent, grant.lease);
+        let lease = grant.lease;
+        self.granted = Some(grant);
         Ok(lease)
     }
 
-    async fn keep_alive(&self) -> Outcome {
-        let inner = &self.inner;
+    async fn keep_alive(&mut self) -> Outcome {
+        let inner = Arc::clone(&self.inner);
         let call = KeepAlive {
             id: inner.id,
             life: inner.life,
             state: *inner.state.borrow(),
             known: inner.cell.version(),
         };
-        let sent = Instant::now();
+        let sent = BootInstant::now();
         let result = inner.link.keep_alive(&inner.corpus, call).await;
-        if let Ok(lease) = result {
-            inner.lease.extend(sent, lease);
-        }
+        let result = self.granted(sent, result);
         self.outcome(result)
     }
 
-    fn outcome(&self, result: Result<Duration, CallError>) -> Outcome {
+    fn outcome(&mut self, result: Result<Duration, CallError>) -> Outcome {
         match result {
             Ok(lease) => {
                 self.tell(Status::Connected);
                 Outcome::Granted(lease)
             }
             Err(CallError::Refused(Refusal::Unknown)) => Outcome::Unknown,
+            // It may have forgotten the map, too, and goes on from what members
+            // tell when they register.
+            Err(error @ CallError::Refused(Refusal::Behind { store: None, .. })) => {
+                self.tell(status_of(error));
+                Outcome::Unknown
+            }
             Err(CallError::Refused(Refusal::Expired)) => Outcome::Over(SessionEnd::Expired),
             Err(CallError::Refused(Refusal::Superseded { by })) => {
                 Outcome::Over(SessionEnd::Superseded { by })
             }
-            Err(CallError::Refused(Refusal::Behind { store, seen })) => {
-                self.tell(Status::Behind { store, seen });
-                Outcome::Again
-            }
-            Err(CallError::Refused(refusal)) if is_final(&refusal) => {
+            Err(CallError::Refused(refusal @ Refusal::IdInUse { .. })) => {
                 Outcome::Over(SessionEnd::Refused(refusal))
             }
             Err(error) => {
-                self.tell(Status::Unreachable {
-                    reason: error.to_string(),
-                });
+                self.tell(status_of(error));
                 Outcome::Again
             }
         }
     }
 
-    fn tell(&self, now: Status) {
+    fn tell(&mut self, now: Status) {
+        self.log.note(&self.inner.corpus, &now);
         self.inner.status.send_if_modified(|was| {
             // The end is the end.
             let changed = *was != now && !matches!(was, Status::Ended(_));
@@ -193,6 +239,19 @@ impl Keeper {
             }
             changed
         });
+    }
+}
+
+/// What an answer of no use says of the assigners.
+pub(crate) fn status_of(error: CallError) -> Status {
+    match error {
+        CallError::Refused(Refusal::Behind { store, seen }) => Status::Behind { store, seen },
+        CallError::Refused(refusal @ (Refusal::UnknownCorpus { .. } | Refusal::Invalid(_))) => {
+            Status::Refused(refusal)
+        }
+        error => Status::Unreachable {
+            reason: error.to_string(),
+        },
     }
 }
 
@@ -210,17 +269,28 @@ pub(crate) async fn send_reports(inner: Arc<Inner>) {
     }
 }
 
-/// Asking again would not help.
-fn is_final(refusal: &Refusal) -> bool {
+/// Asking again would not help somebody who holds nothing yet. A member goes
+/// by [`Keeper::outcome`]: it has something to lose, and an assigner that was
+/// started with the wrong flags is no reason to.
+fn is_final_for_newcomers(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::Expired
         | Refusal::Superseded { .. }
         | Refusal::IdInUse { .. }
-        | Refusal::UnknownCorpus { .. }
         | Refusal::Invalid(_) => true,
-        Refusal::NotLeading { .. }
+        // Another assigner may have it.
+        Refusal::UnknownCorpus { .. }
+        | Refusal::NotLeading { .. }
         | Refusal::Unknown
         | Refusal::Behind { .. }
         | Refusal::Store(_) => false,
     }
+}
+
+/// It says more than that nobody answers.
+fn tells_why(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::UnknownCorpus { .. } | Refusal::Behind { .. }
+    )
 }

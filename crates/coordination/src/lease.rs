@@ -1,18 +1,20 @@
 //! Until when a server may be sure of its lease.
 //!
 //! The assigner counts the lease from when it *takes* a keep-alive; the server
-//! counts it from when it *sent* it, on its own monotonic clock, less what two
-//! clocks may drift apart. So the server's end comes first, whatever time the
-//! messages took and whatever the time of day says.
+//! counts it from when it *sent* it, on its own clock, less what two clocks may
+//! drift apart. So the server's end comes first, whatever time the messages
+//! took and whatever the time of day says. The clock is [`BootInstant`], which
+//! does not stand still while the machine is suspended.
 
+use crate::clock::BootInstant;
 use crate::limits::CLOCK_DRIFT_MAX;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Read by every request in strong mode: one atomic load.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    origin: Instant,
+    origin: BootInstant,
     /// Nanoseconds after `origin`; [`ENDED`] for ever after the end.
     end: AtomicU64,
 }
@@ -23,13 +25,13 @@ const ENDED: u64 = u64::MAX;
 impl Lease {
     pub(crate) fn none() -> Self {
         Lease {
-            origin: Instant::now(),
+            origin: BootInstant::now(),
             end: AtomicU64::new(0),
         }
     }
 
     /// A keep-alive sent at `sent` was granted `lease`.
-    pub(crate) fn extend(&self, sent: Instant, lease: Duration) {
+    pub(crate) fn extend(&self, sent: BootInstant, lease: Duration) {
         let sure = lease.mul_f64(1.0 - CLOCK_DRIFT_MAX);
         let end = (sent + sure).saturating_duration_since(self.origin);
         let end = u64::try_from(end.as_nanos()).unwrap_or(ENDED - 1);
@@ -42,7 +44,7 @@ impl Lease {
         self.end.store(ENDED, Ordering::Release);
     }
 
-    pub(crate) fn end(&self) -> Instant {
+    pub(crate) fn end(&self) -> BootInstant {
         match self.end.load(Ordering::Acquire) {
             ENDED => self.origin,
             nanos => self.origin + Duration::from_nanos(nanos),
@@ -57,8 +59,8 @@ mod tests {
     #[test]
     fn it_is_counted_from_when_the_request_was_sent_less_the_drift() {
         let lease = Lease::none();
-        assert!(lease.end() <= Instant::now());
-        let sent = Instant::now();
+        assert!(lease.end() <= BootInstant::now());
+        let sent = BootInstant::now();
         lease.extend(sent, Duration::from_secs(10));
         let length = lease.end() - sent;
         assert!(length <= Duration::from_millis(9_801), "{length:?}");
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn a_late_answer_to_an_early_request_shortens_nothing() {
         let lease = Lease::none();
-        let early = Instant::now();
+        let early = BootInstant::now();
         let late = early + Duration::from_secs(1);
         lease.extend(late, Duration::from_secs(5));
         let end = lease.end();
@@ -79,9 +81,9 @@ mod tests {
     #[test]
     fn what_was_given_up_does_not_come_back() {
         let lease = Lease::none();
-        lease.extend(Instant::now(), Duration::from_secs(5));
+        lease.extend(BootInstant::now(), Duration::from_secs(5));
         lease.finish();
-        lease.extend(Instant::now(), Duration::from_secs(5));
-        assert!(lease.end() <= Instant::now());
+        lease.extend(BootInstant::now(), Duration::from_secs(5));
+        assert!(lease.end() <= BootInstant::now());
     }
 }

@@ -15,10 +15,12 @@
 //!    by the assigner that leads, and only while it is sure that it does; one
 //!    that is elected first gives every member the time of a whole lease.
 //! 3. An id that has lost its lease gets none again.
-//! 4. While nobody leads, or the store is away or behind, the map stays as it
-//!    is.
+//! 4. While nobody leads, or the store is away or behind, or an assigner was
+//!    started with other flags, the map stays as it is. A membership ends only
+//!    because its lease has, or another life of the server has come.
 
 mod address;
+mod clock;
 mod error;
 mod generated;
 mod keeper;
@@ -26,6 +28,7 @@ mod lease;
 pub mod limits;
 mod link;
 mod local;
+mod log;
 mod node;
 mod remote;
 mod service;
@@ -37,9 +40,12 @@ mod watcher;
 mod wire;
 
 pub use address::AssignerAddress;
+pub use clock::BootInstant;
 pub use error::{CoordinationError, Refusal};
 pub use local::LocalCoordinator;
-pub use node::{ChangeStatus, CorpusStatus, MemberStatus, NodeOptions, NodeStatus, Totals};
+pub use node::{
+    ChangeStatus, CorpusStatus, MemberStatus, NodeOptions, NodeStatus, Totals, TurnedAway,
+};
 pub use service::{AssignerClient, AssignerServer};
 pub use session::{JoinOptions, Session, SessionEnd, Status};
 pub use store::StoreAddress;

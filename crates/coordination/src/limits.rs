@@ -34,6 +34,12 @@ pub const WATCH_SILENCE_MAX: Duration = Duration::from_secs(4);
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// It doubles up to this.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// What goes on being wrong is said again in the log after so long.
+pub const TOLD_AGAIN: Duration = Duration::from_secs(30);
+/// A whole map is told to an assigner that has forgotten it this often.
+pub const MAP_AGAIN: Duration = Duration::from_secs(1);
+/// Names of corpora that are not served and were asked for, kept for people.
+pub const TURNED_AWAY_MAX: usize = 64;
 /// How long joining or opening may take before it fails.
 pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,6 +51,8 @@ pub const ADDRESS_LEN_MAX: usize = 255;
 pub const CORPORA_MAX: usize = 1_000;
 /// Members of one corpus.
 pub const MEMBERS_MAX: usize = 10_000;
+/// Replicas that a server may ask for.
+pub const COPIES_MIN_MAX: usize = 16;
 /// Longest assignment in its stored form, in bytes: etcd takes requests up to
 /// 1.5 MiB.
 pub const ASSIGNMENT_LEN_MAX: usize = 1 << 20;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{
     Assignment, AssignmentDiff, AssignmentVersion, MemberState, ServerId, ServerReport,
 };
@@ -45,6 +46,28 @@ pub(crate) struct KeepAlive {
     pub(crate) known: Option<AssignmentVersion>,
 }
 
+/// A lease as it was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) lease: Duration,
+    /// The address of the assigner; empty if it has no service.
+    pub(crate) by: String,
+}
+
+/// What a server says when it registers.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) record: MemberRecord,
+    /// The newest assignment that it knows.
+    pub(crate) known: Option<AssignmentVersion>,
+    /// It was a member before and has not been told otherwise.
+    pub(crate) again: bool,
+    /// Its last lease.
+    pub(crate) granted: Option<Grant>,
+    /// What it knows, whole, if it was told that the store has nothing.
+    pub(crate) told: Option<Told>,
+}
+
 impl Link {
     pub(crate) fn remote(address: &AssignerAddress) -> Result<Self, CoordinationError> {
         Ok(Link::Remote(Arc::new(Remote::new(address)?)))
@@ -54,31 +77,29 @@ impl Link {
         Link::Local(node)
     }
 
-    /// Becomes a member; the length of the lease.
+    /// Becomes a member.
     pub(crate) async fn register(
         &self,
         corpus: &str,
-        record: &MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
-    ) -> Result<Duration, CallError> {
+        registration: Registration,
+    ) -> Result<Grant, CallError> {
         match self {
-            Link::Remote(remote) => remote.register(corpus, record, known, again).await,
+            Link::Remote(remote) => remote.register(corpus, registration).await,
             Link::Local(node) => {
                 reach(node)?;
-                node.register(corpus, record.clone(), known, again)
+                node.register(corpus, registration)
                     .await
                     .map_err(CallError::Refused)
             }
         }
     }
 
-    /// Extends the lease by this length.
+    /// Extends the lease.
     pub(crate) async fn keep_alive(
         &self,
         corpus: &str,
         call: KeepAlive,
-    ) -> Result<Duration, CallError> {
+    ) -> Result<Grant, CallError> {
         match self {
             Link::Remote(remote) => remote.keep_alive(corpus, call).await,
             Link::Local(node) => {
@@ -147,10 +168,19 @@ impl Link {
         }
     }
 
-    /// The next watch goes to another assigner.
-    pub(crate) fn turn_watch(&self) {
+    /// The next watch goes to another assigner: to this one, if somebody was
+    /// named.
+    pub(crate) fn turn_watch(&self, said: Option<String>) {
         if let Link::Remote(remote) = self {
-            remote.turn_watch();
+            remote.turn_watch(said);
+        }
+    }
+
+    /// How many assigners there are to ask.
+    pub(crate) fn assigners(&self) -> usize {
+        match self {
+            Link::Remote(remote) => remote.assigners(),
+            Link::Local(_) => 1,
         }
     }
 }

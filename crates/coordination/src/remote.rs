@@ -6,17 +6,17 @@ use crate::error::{CoordinationError, Refusal};
 use crate::generated::v1;
 use crate::generated::v1::coordination_client::CoordinationClient;
 use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_SILENCE_MAX};
-use crate::link::{CallError, FeedEvent, KeepAlive};
+use crate::link::{CallError, FeedEvent, Grant, KeepAlive, Registration};
 use crate::viewcell::Servers;
 use crate::wire::{
-    MemberRecord, assignment_from, diff_from, member_from, member_to, refusal_from, report_to,
-    state_to, version_to,
+    assignment_from, assignment_to, diff_from, lease_to, member_from, member_to, refusal_from,
+    report_to, state_to, version_to,
 };
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
@@ -36,6 +36,12 @@ pub(crate) struct Remote {
     clients: Mutex<BTreeMap<String, Client>>,
     leader: Mutex<Leader>,
     watched: AtomicUsize,
+    /// Where to watch next, if somebody was named.
+    watch_at: Mutex<Option<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whom to ask.
@@ -57,6 +63,7 @@ impl Remote {
             }),
             // Watches of many processes spread over the assigners.
             watched: AtomicUsize::new(rand::random::<u16>().into()),
+            watch_at: Mutex::new(None),
         };
         for host in address.hosts() {
             remote
@@ -73,26 +80,39 @@ impl Remote {
     pub(crate) async fn register(
         &self,
         corpus: &str,
-        record: &MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
-    ) -> Result<Duration, CallError> {
+        registration: Registration,
+    ) -> Result<Grant, CallError> {
+        let (granted_ms, granted_by) = registration.granted.map_or((0, String::new()), |grant| {
+            (lease_to(grant.lease), grant.by)
+        });
         let request = v1::RegisterRequest {
             corpus: corpus.to_owned(),
-            server: Some(member_to(record)),
-            known: known.map(version_to),
-            again,
+            server: Some(member_to(&registration.record)),
+            known: registration.known.map(version_to),
+            again: registration.again,
+            granted_ms,
+            granted_by,
+            map: registration
+                .told
+                .as_ref()
+                .map(|told| assignment_to(&told.map)),
+            members: registration
+                .told
+                .iter()
+                .flat_map(|told| &told.members)
+                .map(|id| id.0)
+                .collect(),
         };
         self.call(async |mut client| client.register(request).await)
             .await
-            .map(|answer| Duration::from_millis(answer.lease_ms))
+            .map(grant_from)
     }
 
     pub(crate) async fn keep_alive(
         &self,
         corpus: &str,
         call: KeepAlive,
-    ) -> Result<Duration, CallError> {
+    ) -> Result<Grant, CallError> {
         let request = v1::KeepAliveRequest {
             corpus: corpus.to_owned(),
             id: call.id.0,
@@ -102,7 +122,7 @@ impl Remote {
         };
         self.call(async |mut client| client.keep_alive(request).await)
             .await
-            .map(|answer| Duration::from_millis(answer.lease_ms))
+            .map(grant_from)
     }
 
     pub(crate) async fn leave(
@@ -137,8 +157,10 @@ impl Remote {
         corpus: &str,
         after: Option<AssignmentVersion>,
     ) -> Result<RemoteFeed, CallError> {
+        let said = lock(&self.watch_at).take();
         let hosts = self.address.hosts();
-        let host = &hosts[self.watched.load(Ordering::Relaxed) % hosts.len()];
+        let turn = &hosts[self.watched.load(Ordering::Relaxed) % hosts.len()];
+        let host = said.as_ref().unwrap_or(turn);
         let mut client = self.client(host).map_err(CallError::Unreachable)?;
         let request = v1::WatchRequest {
             corpus: corpus.to_owned(),
@@ -154,8 +176,13 @@ impl Remote {
         })
     }
 
-    pub(crate) fn turn_watch(&self) {
+    pub(crate) fn turn_watch(&self, said: Option<String>) {
         self.watched.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.watch_at) = said;
+    }
+
+    pub(crate) fn assigners(&self) -> usize {
+        self.address.hosts().len()
     }
 
     /// Asks whoever is thought to lead; remembers who else to ask next.
@@ -164,7 +191,7 @@ impl Remote {
         call: impl AsyncFnOnce(Client) -> Result<Response<T>, Status>,
     ) -> Result<T, CallError> {
         let host = {
-            let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+            let leader = lock(&self.leader);
             let hosts = self.address.hosts();
             leader
                 .said
@@ -178,22 +205,24 @@ impl Remote {
             Err(CallError::Refused(Refusal::NotLeading {
                 address: Some(other),
             })) if *other != host => self.ask_next(Some(other.clone())),
-            Err(CallError::Refused(Refusal::NotLeading { .. }) | CallError::Unreachable(_)) => {
-                self.ask_next(None);
-            }
+            // Another one may have been started with other flags.
+            Err(
+                CallError::Refused(Refusal::NotLeading { .. } | Refusal::UnknownCorpus { .. })
+                | CallError::Unreachable(_),
+            ) => self.ask_next(None),
             Err(CallError::Refused(_)) => {}
         }
         result
     }
 
     fn ask_next(&self, said: Option<String>) {
-        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leader = lock(&self.leader);
         leader.turn = leader.turn.wrapping_add(1);
         leader.said = said;
     }
 
     fn client(&self, host: &str) -> Result<Client, String> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = lock(&self.clients);
         if let Some(client) = clients.get(host) {
             return Ok(client.clone());
         }
@@ -212,6 +241,13 @@ impl Remote {
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
+    }
+}
+
+fn grant_from(answer: v1::LeaseResponse) -> Grant {
+    Grant {
+        lease: Duration::from_millis(answer.lease_ms),
+        by: answer.by,
     }
 }
 

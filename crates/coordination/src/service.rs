@@ -6,14 +6,14 @@ use crate::generated::v1;
 use crate::generated::v1::coordination_client::CoordinationClient;
 use crate::generated::v1::coordination_server::{Coordination, CoordinationServer};
 use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_BEAT};
-use crate::link::{KeepAlive, behind};
+use crate::link::{Grant, KeepAlive, Registration, behind};
 use crate::node::{Node, NodeOptions, NodeStatus};
 use crate::store::{CorpusState, News, Store, StoreAddress};
 use crate::view::ServerInfo;
 use crate::viewcell::Servers;
 use crate::wire::{
-    MemberRecord, WireError, assignment_to, diff_to, freeze_from, freeze_to, member_from,
-    member_to, refusal_from, report_from, state_from, status_of, version_from,
+    MemberRecord, WireError, assignment_from, assignment_to, diff_to, freeze_from, freeze_to,
+    member_from, member_to, refusal_from, report_from, state_from, status_of, version_from,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
+use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
 
 /// Events that wait for a slow watcher, which then gets several at once.
@@ -239,9 +240,11 @@ fn refused(refusal: Refusal) -> Status {
     status_of(&refusal)
 }
 
-fn lease(lease: Duration) -> Response<v1::LeaseResponse> {
+fn lease(grant: Grant) -> Response<v1::LeaseResponse> {
     Response::new(v1::LeaseResponse {
-        lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+        // Rounded down: the server counts on no more than it has.
+        lease_ms: u64::try_from(grant.lease.as_millis()).unwrap_or(u64::MAX),
+        by: grant.by,
     })
 }
 
@@ -255,10 +258,21 @@ impl Coordination for Service {
         let server = request
             .server
             .ok_or_else(|| invalid(WireError::new("server", "it is missing")))?;
-        let record = member_from(server).map_err(invalid)?;
-        let known = request.known.map(version_from);
+        let granted = (request.granted_ms > 0).then(|| Grant {
+            lease: Duration::from_millis(request.granted_ms),
+            by: request.granted_by,
+        });
+        let members = request.members.into_iter().map(ServerId).collect();
+        let map = request.map.map(assignment_from).transpose();
+        let registration = Registration {
+            record: member_from(server).map_err(invalid)?,
+            known: request.known.map(version_from),
+            again: request.again,
+            granted,
+            told: map.map_err(invalid)?.map(|map| Told { map, members }),
+        };
         self.node
-            .register(&request.corpus, record, known, request.again)
+            .register(&request.corpus, registration)
             .await
             .map(lease)
             .map_err(refused)

@@ -7,10 +7,11 @@
 //!             └── follower: Watch, resumed by version ──► any assigner
 //! ```
 //!
-//! While no assigner answers, the map stays as it is and traffic goes on by
-//! it; only [`Session::lease_end`] passes, which strong replication goes by.
+//! While no assigner answers, or one refuses because of how it was started,
+//! the map stays as it is and traffic goes on by it; only [`Session::lease_end`] passes, which strong replication goes by.
 
 use crate::address::AssignerAddress;
+use crate::clock::BootInstant;
 use crate::error::{CoordinationError, Refusal};
 use crate::keeper::{Keeper, send_reports};
 use crate::lease::Lease;
@@ -20,7 +21,7 @@ use crate::view::{ServerInfo, View};
 use crate::viewcell::ViewCell;
 use crate::watcher::follow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use trefoil_sharder::{
@@ -65,6 +66,10 @@ pub enum Status {
         /// What is known here.
         seen: AssignmentVersion,
     },
+    /// An assigner answers, and will not have this corpus or server: it was
+    /// started with other flags than the one before it, or is full. The map
+    /// stays as it is, nothing is dropped, and it is asked again.
+    Refused(Refusal),
     /// It is over.
     Ended(SessionEnd),
 }
@@ -82,7 +87,9 @@ pub enum SessionEnd {
         /// That one.
         by: ServerId,
     },
-    /// The assigner refuses it for another reason.
+    /// The membership cannot be: its id belongs to another process
+    /// ([`Refusal::IdInUse`]); or, for a watcher that was being opened, there is
+    /// no such corpus.
     Refused(Refusal),
 }
 
@@ -203,15 +210,15 @@ impl Session {
     }
 
     /// Until when nobody else is given this server's slices because it seems
-    /// dead: a safe bound on this machine's monotonic clock. In the past once
-    /// the session has ended.
-    pub fn lease_end(&self) -> Instant {
+    /// dead: a safe bound on this machine's clock. In the past once the session
+    /// has ended.
+    pub fn lease_end(&self) -> BootInstant {
         self.inner.lease.end()
     }
 
     /// Whether the lease still holds.
     pub fn holds_lease(&self) -> bool {
-        Instant::now() < self.lease_end()
+        BootInstant::now() < self.lease_end()
     }
 
     /// Says what the server is willing to do; the assigner hears it with a

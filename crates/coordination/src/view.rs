@@ -1,6 +1,7 @@
 //! What a server or a caller knows: the map, and where its servers are.
 
 use std::collections::BTreeMap;
+use trefoil_sharder::coordination::Told;
 use trefoil_sharder::{
     AssignedSlice, Assignment, AssignmentVersion, Capacity, KeyPoint, Member, MemberState,
     ServerId, Slice,
@@ -15,6 +16,11 @@ pub struct ServerInfo {
     pub capacity: Capacity,
     /// What it is willing to do.
     pub state: MemberState,
+    /// Servers that are to have each of its keys, itself counted. The assigner
+    /// gives every slice of a corpus as many replicas as the member that asks
+    /// for most, whatever its own thresholds say; at most
+    /// [`COPIES_MIN_MAX`](crate::limits::COPIES_MIN_MAX).
+    pub copies_min: usize,
 }
 
 impl ServerInfo {
@@ -24,6 +30,7 @@ impl ServerInfo {
             address: address.into(),
             capacity,
             state: MemberState::Serving,
+            copies_min: 1,
         }
     }
 
@@ -69,6 +76,16 @@ impl View {
     /// asked for anything. `false` while that is not known for certain.
     pub fn is_gone(&self, former_owner: ServerId) -> bool {
         self.servers_as_of >= self.assignment.version() && !self.servers.contains_key(&former_owner)
+    }
+
+    /// All of it, for an assigner that has forgotten it; `None` if the members
+    /// are not known that belong to the assignment.
+    pub(crate) fn told(&self) -> Option<Told> {
+        let whole = self.is_assigned() && self.servers_as_of >= self.assignment.version();
+        whole.then(|| Told {
+            map: self.assignment.clone(),
+            members: self.servers.keys().copied().collect(),
+        })
     }
 
     /// Whether there is an assignment.

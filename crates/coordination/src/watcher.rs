@@ -3,9 +3,11 @@
 
 use crate::address::AssignerAddress;
 use crate::error::{CoordinationError, Refusal};
+use crate::keeper::status_of;
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, JOIN_TIMEOUT, WATCH_SILENCE_MAX};
 use crate::link::{CallError, Feed, Link};
-use crate::session::{Status, Tasks};
+use crate::log::StatusLog;
+use crate::session::{SessionEnd, Status, Tasks};
 use crate::view::View;
 use crate::viewcell::ViewCell;
 use std::sync::Arc;
@@ -54,18 +56,21 @@ impl Watcher {
             status,
             _tasks: Arc::new(Tasks(vec![task.abort_handle()])),
         };
-        let settled = |status: &Status| !matches!(status, Status::Unreachable { .. });
+        let settled =
+            |status: &Status| !matches!(status, Status::Unreachable { .. } | Status::Refused(_));
         // The sender lives in `watcher`, so that the wait ends by its value or
         // in time.
         let _ = timeout(patience, first.wait_for(settled)).await;
         let status = watcher.status.borrow().clone();
         match status {
-            Status::Ended(crate::session::SessionEnd::Refused(refusal)) => {
-                Err(CoordinationError::Refused {
-                    corpus: corpus.to_owned(),
-                    refusal,
-                })
-            }
+            Status::Ended(SessionEnd::Refused(refusal)) => Err(CoordinationError::Refused {
+                corpus: corpus.to_owned(),
+                refusal,
+            }),
+            Status::Refused(refusal) => Err(CoordinationError::Refused {
+                corpus: corpus.to_owned(),
+                refusal,
+            }),
             Status::Unreachable { reason } => {
                 Err(CoordinationError::Unreachable { addresses, reason })
             }
@@ -100,15 +105,20 @@ impl Watcher {
     }
 }
 
-/// Keeps `cell` up to date for ever, or until the assigner refuses the corpus.
+/// Keeps `cell` up to date for ever. Where there is a status to tell by it
+/// gives up, too, as long as nobody has ever told it anything: if the corpus is
+/// refused by everybody.
 pub(crate) async fn follow(
     link: Link,
     corpus: String,
     cell: Arc<ViewCell>,
     status: Option<Arc<watch::Sender<Status>>>,
 ) {
-    let tell = |now: Status| {
+    let mut log = StatusLog::default();
+    let mut tell = |now: Status| {
+        // A session's keeper says the same.
         if let Some(status) = &status {
+            log.note(&corpus, &now);
             status.send_if_modified(|was| {
                 let changed = *was != now;
                 *was = now;
@@ -117,30 +127,40 @@ pub(crate) async fn follow(
         }
     };
     let mut backoff = BACKOFF_MIN;
+    let mut connected = false;
+    // Assigners in a row that refuse the corpus.
+    let mut refused = 0;
     loop {
         let error = match link.watch(&corpus, cell.version()).await {
             Ok(feed) => {
                 drain(feed, &cell, || {
                     backoff = BACKOFF_MIN;
+                    connected = true;
                     tell(Status::Connected);
                 })
                 .await
             }
             Err(error) => error,
         };
-        match error {
-            CallError::Refused(Refusal::Behind { store, seen }) => {
-                tell(Status::Behind { store, seen });
+        let said = match &error {
+            CallError::Refused(Refusal::NotLeading { address }) => address.clone(),
+            _ => None,
+        };
+        match status_of(error) {
+            Status::Refused(refusal) => {
+                refused += 1;
+                if status.is_some() && !connected && refused >= link.assigners() {
+                    tell(Status::Ended(SessionEnd::Refused(refusal)));
+                    return;
+                }
+                tell(Status::Refused(refusal));
             }
-            CallError::Refused(refusal @ (Refusal::UnknownCorpus { .. } | Refusal::Invalid(_))) => {
-                tell(Status::Ended(crate::session::SessionEnd::Refused(refusal)));
-                return;
+            other => {
+                refused = 0;
+                tell(other);
             }
-            error => tell(Status::Unreachable {
-                reason: error.to_string(),
-            }),
         }
-        link.turn_watch();
+        link.turn_watch(said);
         tokio::time::sleep(backoff).await;
         backoff = (backoff * 2).min(BACKOFF_MAX);
     }

@@ -20,11 +20,13 @@
 //! | `inline` | a lookup by one-sided reads, carried out in place |
 //! | `op` | one operation: machine, message, what it waits for |
 //! | `slab` | all of them, and their timers |
-//! | `driver` | begins operations, sends messages, swaps topologies |
+//! | `driver` | begins operations, sends messages |
+//! | `learn` | learns of the cell, and swaps topologies |
 //! | `uses` | what is reported of items that were read |
 //! | `stamps` | what a miss leaves for a fill |
 //! | `room` | messages that wait for room in a ring or among calls |
 //! | `turn` | takes in what has come |
+//! | `lose` | takes note of what will not come any more |
 //! | `step` | goes on with one operation |
 //!
 //! # Invariants
@@ -42,7 +44,9 @@
 mod driver;
 mod host;
 pub mod inline;
+mod learn;
 mod link;
+mod lose;
 mod op;
 mod options;
 mod room;

@@ -601,7 +601,7 @@ impl<P: Port> Link<P> {
     #[inline(always)]
     pub(crate) fn touch_by_name(&mut self, place: usize, hash: KeyHash) {
         let Some(view) = self.view() else {
-            return;
+            return self.touch_key(place, hash);
         };
         let partition = view.partition(place, hash);
         let (window_id, name) = (view.window_id(partition), view.name(partition, hash));
@@ -610,17 +610,16 @@ impl<P: Port> Link<P> {
         }
     }
 
-    /// The same where an engine reads: this side knows no windows. `false` if none does.
-    #[inline]
-    pub(crate) fn touch_key(&mut self, place: usize, hash: KeyHash) -> bool {
+    /// The same where an engine reads, if one does: this side knows no windows.
+    #[cold]
+    fn touch_key(&mut self, place: usize, hash: KeyHash) {
         let Some(near) = self.near.as_mut().filter(|near| near.has_scans()) else {
-            return false;
+            return;
         };
         self.touch_count = self.touch_count.wrapping_add(1);
         if self.touch_count.is_multiple_of(self.touch_sample.max(1)) {
             near.touch_key(place, hash);
         }
-        true
     }
 
     /// Before a mutation goes to this partition: touches that should not wait any

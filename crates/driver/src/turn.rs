@@ -336,7 +336,7 @@ impl<H: Host> Driver<H> {
 
     /// The backend is gone, or does not keep up: what waits for room is not sent.
     #[cold]
-    fn drop_blocked(&mut self, number: usize, way: Way) {
+    pub(crate) fn drop_blocked(&mut self, number: usize, way: Way) {
         let why = format!("backend {number} does not keep up");
         while let Some(waiter) = self.links[number].room_mut(way).pop() {
             let (at, replica) = (waiter.at, waiter.replica());
@@ -374,104 +374,6 @@ impl<H: Host> Driver<H> {
             op.outcome.is_some() && op.owner == Owner::Nobody && !op.waits_for_room()
         }) {
             self.slab.release(at);
-        }
-    }
-
-    /// The best carrier to a backend is gone: whatever it owes is lost.
-    #[cold]
-    pub(crate) fn lose(&mut self, number: usize, why: &str) {
-        let now = self.host.monotonic_ns();
-        if self.is_indirect(number) {
-            return self.lose_indirect(number, why, now);
-        }
-        let link = &mut self.links[number];
-        let has_moved = link.view().is_some_and(|view| view.has_moved());
-        link.set_down(why, now, &mut self.host);
-        if has_moved {
-            link.has_moved(now);
-            link.begin_connecting(&mut self.host, &self.topology);
-        }
-        link.near_owes = 0;
-        if has_moved {
-            // Or the cell was resized, and nobody comes there any more.
-            self.begin_learning();
-        }
-        self.view_count += 1;
-        self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
-        for way in Way::ALL {
-            // What has not been sent to one that has moved, its successor gets.
-            if !(has_moved && way == Way::Near) {
-                self.drop_blocked(number, way);
-            }
-        }
-        self.learn_now_and_then(now);
-    }
-
-    fn is_indirect(&self, number: usize) -> bool {
-        let near = self.links[number].near.as_ref();
-        near.is_some_and(Port::is_indirect)
-    }
-
-    /// What carried to the backend by way of a third process is gone, which says nothing
-    /// of the backend: calls go on.
-    fn lose_indirect(&mut self, number: usize, why: &str, now: u64) {
-        self.links[number].is_without_near(why, now, &mut self.host);
-        self.view_count += 1;
-        self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
-        self.drop_blocked(number, Way::Near);
-    }
-
-    /// Whether nothing was heard for so long that calls under way would have been
-    /// answered, however long their values are.
-    #[cold]
-    fn is_silent(&mut self, number: usize, now: u64) -> bool {
-        let owed = self.slab.all().filter(|(_, op)| {
-            let of_it =
-                |(at, owed): (&u32, &Owed)| *at as usize == number && matches!(owed, Owed::Far(_));
-            op.cohort.as_slice().iter().zip(&op.owed).any(of_it)
-        });
-        let (mut len, mut owes_reads_only) = (0, true);
-        for (_, op) in owed {
-            len += op.value.len() as u64;
-            owes_reads_only &= matches!(op.machine, Machine::Get(_));
-        }
-        let link = &mut self.links[number];
-        link.is_silent(len, owes_reads_only, now, &mut self.host, &self.topology)
-    }
-
-    /// A backend that is reached by calls has been silent for long, with calls under
-    /// way: it hangs, or cannot be reached any more. Mutations that were sent may go on.
-    #[cold]
-    fn lose_calls(&mut self, number: usize, why: &str) {
-        self.links[number].is_not_heard();
-        self.lose_owed(number, why, |owed| matches!(owed, Owed::Far(_)));
-        // An engine may still read the memory of one that hangs.
-        if self.is_indirect(number) {
-            let now = self.host.monotonic_ns();
-            self.lose_indirect(number, why, now);
-        }
-        // Nor will its rings answer, if it has any: its lease has ended, too.
-        self.lose(number, why);
-    }
-
-    /// Answers of this backend that will not come.
-    #[cold]
-    fn lose_owed(&mut self, number: usize, why: &str, is_lost: impl Fn(&Owed) -> bool) {
-        let mut hit = Vec::new();
-        for (at, op) in self.slab.all() {
-            for replica in 0..op.cohort.as_slice().len() {
-                if op.cohort.as_slice()[replica] as usize == number
-                    && op.topology == self.topology_count
-                    && is_lost(&op.owed[replica])
-                {
-                    op.owed[replica] = Owed::Nothing;
-                    op.no_answer(replica, SendFailure::Lost, why);
-                    hit.push(at);
-                }
-            }
-        }
-        for at in hit {
-            self.slab.make_ready(at);
         }
     }
 

@@ -45,23 +45,19 @@ impl<H: Host> Driver<H> {
     pub fn item_read(&mut self, read: ItemRead) {
         let all = read.cohort.as_slice().len() == REPLICAS_MAX;
         for (place, number) in read.cohort.as_slice().iter().enumerate() {
-            if (all || read.slots[place].is_some())
-                && let Some(link) = self.links.get_mut(*number as usize)
-                && link.view().is_none()
-                && link.touch_key(place, read.hash)
-            {
+            let Some(link) = self.links.get_mut(*number as usize) else {
                 continue;
-            }
-            match read.slots[place] {
-                Some(slot) => {
-                    let link = self.links.get(*number as usize);
-                    if let Some(view) = link.and_then(|link| link.view()) {
-                        let partition = view.partition(place, read.hash);
-                        self.touch(*number, partition, slot);
-                    }
-                }
-                None if all => self.touch_by_name(*number, place, read.hash),
-                None => {}
+            };
+            let seen = match read.slots[place] {
+                Some(slot) => link
+                    .view()
+                    .map(|view| (view.partition(place, read.hash), slot)),
+                None if all => None,
+                None => continue,
+            };
+            match seen {
+                Some((partition, slot)) => link.touch(partition, slot),
+                None => link.touch_by_name(place, read.hash),
             }
         }
     }

@@ -106,6 +106,19 @@ pub enum DatabaseError {
         /// Which table.
         table: String,
     },
+    /// Some rows of a mapped table are not published.
+    #[error(
+        "publication {name} publishes only some rows of {table} (WHERE {filter}), and changes of \
+         the others would go missing: ALTER PUBLICATION {name} SET TABLE without WHERE"
+    )]
+    TableFiltered {
+        /// Which publication.
+        name: String,
+        /// Which table.
+        table: String,
+        /// Which rows.
+        filter: String,
+    },
     /// A key is made of a column that the table has not, or does not publish.
     #[error("table {table} has no published column {column}, which its keys are made of")]
     NoColumn {
@@ -182,6 +195,23 @@ pub enum DatabaseError {
 }
 
 impl DatabaseError {
+    /// Whether changes may have gone missing before it was noticed.
+    pub(crate) fn loses_changes(&self) -> bool {
+        use DatabaseError::{
+            NoColumn, NoPublication, NotIdentity, PublicationPartial, TableFiltered,
+            TableUnpublished,
+        };
+        matches!(
+            self,
+            NoColumn { .. }
+                | NoPublication { .. }
+                | NotIdentity { .. }
+                | PublicationPartial { .. }
+                | TableFiltered { .. }
+                | TableUnpublished { .. }
+        )
+    }
+
     /// Whether trying again later may help without anybody doing anything.
     pub fn passes(&self) -> bool {
         use DatabaseError::{Nonsense, Server, SlotBusy, SlotLost, TooMany, Unreachable};

@@ -29,6 +29,17 @@ impl Pending {
         self.gate = Some(snapshot.next());
     }
 
+    /// Likewise for a stream that goes on where another one ended: what that one
+    /// held back is held back still.
+    pub fn gate_again(&mut self, gate: Option<u64>) {
+        self.gate = self.gate.max(gate);
+    }
+
+    /// What has to be finished first, if anything.
+    pub fn gated(&self) -> Option<u64> {
+        self.gate
+    }
+
     /// A transaction has been told up to its end. `as_of`: it is a heartbeat
     /// that was begun at this moment.
     pub fn committed(&mut self, end: u64, xid: u32, as_of: Option<Instant>) {
@@ -118,5 +129,17 @@ mod tests {
         assert_eq!(pending.seen(&snapshot("6:12:6")), None);
         let told = pending.seen(&snapshot("9:12:10"));
         assert_eq!(told.map(|progress| progress.position), Some(100));
+        assert_eq!(pending.gated(), None);
+    }
+
+    #[test]
+    fn a_gate_outlives_its_stream() {
+        let mut first = Pending::default();
+        first.gate(&snapshot("4:9:4,6"));
+        let mut second = Pending::default();
+        second.gate_again(first.gated());
+        second.idle(100);
+        assert_eq!(second.seen(&snapshot("6:12:6")), None);
+        assert!(second.seen(&snapshot("9:12:")).is_some());
     }
 }

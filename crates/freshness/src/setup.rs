@@ -9,7 +9,12 @@ use crate::keymap::KeyMap;
 use crate::position::parse_position;
 use pgwire_replication::ReplicationClient;
 use std::collections::HashMap;
+use std::time::Duration;
 use tokio_postgres::Client;
+
+/// How often a slot is tried that is to be removed.
+const FORGET_EVERY: Duration = Duration::from_millis(100);
+const FORGET_ATTEMPTS_MAX: u32 = 50;
 
 /// How the database remembers where the relay is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,17 +66,31 @@ pub(crate) async fn check(
             name: publication.into(),
         });
     }
-    let published = "SELECT schemaname || '.' || tablename FROM pg_publication_tables \
-                     WHERE pubname = $1";
+    // Versions before 15 have no row filters, and no such column.
+    let published = "SELECT schemaname || '.' || tablename, to_jsonb(t) ->> 'rowfilter' \
+                     FROM pg_publication_tables t WHERE pubname = $1";
     let published = client.query(published, &[&publication]).await;
     let published = published.map_err(error)?;
-    let published: Vec<String> = published.iter().map(|row| row.get(0)).collect();
+    let published: HashMap<String, Option<String>> = published
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
     for (table, maps) in map.tables() {
-        if !published.iter().any(|name| name == table) {
-            return Err(DatabaseError::TableUnpublished {
-                name: publication.into(),
-                table: table.into(),
-            });
+        match published.get(table) {
+            Some(None) => {}
+            Some(Some(filter)) => {
+                return Err(DatabaseError::TableFiltered {
+                    name: publication.into(),
+                    table: table.into(),
+                    filter: filter.clone(),
+                });
+            }
+            None => {
+                return Err(DatabaseError::TableUnpublished {
+                    name: publication.into(),
+                    table: table.into(),
+                });
+            }
         }
         let columns = columns(client, table).await.map_err(error)?;
         for column in maps
@@ -96,7 +115,21 @@ pub(crate) async fn check(
             }
         }
     }
-    for table in published {
+    Ok(())
+}
+
+/// Says which tables are published and concern no key.
+pub(crate) async fn note_unmapped(
+    database: &Database,
+    connection: &Connection,
+    publication: &str,
+    map: &KeyMap,
+) -> Result<(), DatabaseError> {
+    let published = "SELECT schemaname || '.' || tablename FROM pg_publication_tables \
+                     WHERE pubname = $1";
+    let published = connection.client.query(published, &[&publication]).await;
+    for row in published.map_err(|e| database.error(&e))? {
+        let table: String = row.get(0);
         if map.of(&table).is_none() {
             tracing::warn!(
                 table,
@@ -170,6 +203,22 @@ pub(crate) async fn drop_slot(
     let query = "SELECT pg_drop_replication_slot($1)";
     let dropped = connection.client.query(query, &[&slot]).await;
     dropped.map(drop).map_err(|e| database.error(&e))
+}
+
+/// Removes the slot of a relay that has found changes to be missing: the next
+/// one then begins with a gap instead of going on as if nothing had been. It is
+/// in use until the database has noticed that the stream has ended.
+pub(crate) async fn forget_slot(database: &Database, slot: &str) -> Result<(), DatabaseError> {
+    let connection = database.connect().await?;
+    let mut left = FORGET_ATTEMPTS_MAX;
+    loop {
+        match drop_slot(database, &connection, slot).await {
+            Ok(()) => return Ok(()),
+            Err(error) if left == 0 => return Err(error),
+            Err(_) => left -= 1,
+        }
+        tokio::time::sleep(FORGET_EVERY).await;
+    }
 }
 
 /// Creates a slot on a replication connection that has not started; returns

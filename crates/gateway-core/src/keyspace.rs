@@ -50,7 +50,7 @@ impl ValueSource for [u8] {
 }
 
 /// When an item was last asked for, where that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// It has been read since it was written.
     pub hit_before: bool,
@@ -151,6 +151,14 @@ pub enum Updated {
     Stored(Version),
     /// Removed.
     Erased,
+}
+
+/// A decision to remove what is there.
+pub fn erase_if_there<'s>(item: Option<&Item<'_>>, _scratch: &'s mut Vec<u8>) -> Decision<'s> {
+    match item {
+        Some(_) => Decision::Erase,
+        None => Decision::Keep,
+    }
 }
 
 /// Whether a read counts as a use of the item.
@@ -304,6 +312,12 @@ pub struct Totals {
 /// counts as: see [`Keyspace::work`].
 pub const HOME_WORK: u64 = 64;
 
+/// What a message to somebody else counts as: see [`Keyspace::work`].
+pub const MESSAGE_WORK: u64 = 4 << 10;
+
+/// See [`Keyspace::page_len`]: so many are looked at in one piece of work.
+pub const PAGE_LEN: usize = 64;
+
 /// The cell behind a listener. One belongs to each event loop.
 pub trait Keyspace {
     /// Reads one item; `with` is called exactly once if there is a result.
@@ -360,6 +374,36 @@ pub trait Keyspace {
     /// result, and last over the item that the result came from.
     fn update(&mut self, key: &[u8], decide: &mut Decide<'_>) -> Result<Updated, Halt>;
 
+    /// Stores items under different keys, whatever is there, at the same time where
+    /// the keyspace can. `each` is called once for every item, in order, when all have
+    /// results; the request asks for nothing else then.
+    #[allow(clippy::type_complexity, reason = "as in `get_many`")]
+    fn set_many(
+        &mut self,
+        items: &[(&[u8], NewItem<'_>)],
+        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+    ) -> Result<(), Pending> {
+        for (index, (key, item)) in items.iter().enumerate() {
+            let stored = self.set(key, item).ready()?;
+            each(index, stored);
+        }
+        Ok(())
+    }
+
+    /// Removes items of different keys, like [`Keyspace::set_many`]; `each` is told
+    /// whether there was one.
+    fn erase_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Result<bool, Fault>),
+    ) -> Result<(), Pending> {
+        for (index, key) in keys.iter().enumerate() {
+            let erased = self.update(key, &mut erase_if_there).ready()?;
+            each(index, erased.map(|erased| erased == Updated::Erased));
+        }
+        Ok(())
+    }
+
     /// Makes everything that was stored before `at_ms` (milliseconds since the
     /// Unix epoch, not in the future) invisible, in the whole cell; done once no
     /// reader can see it any more.
@@ -375,6 +419,12 @@ pub trait Keyspace {
         count: usize,
         each: &mut dyn FnMut(&ListedItem<'_>),
     ) -> Result<u64, Halt>;
+
+    /// How many items a listing had best ask for at a time: many where each time is a
+    /// call to somebody else.
+    fn page_len(&self) -> usize {
+        PAGE_LEN
+    }
 
     /// Totals for reports, with what this keyspace has stored counted at all its
     /// copies.
@@ -411,12 +461,26 @@ pub trait Keyspace {
     fn tend(&mut self) {}
 
     /// Work done so far on the thread that asked: bytes of the values that were
-    /// looked at or copied, and [`HOME_WORK`] for every place of an index that a
-    /// listing looked at. Whoever serves many counts what one of them has cost the
+    /// looked at or copied, [`HOME_WORK`] for every place of an index that a
+    /// listing looked at, and [`MESSAGE_WORK`] for every operation that somebody else
+    /// is asked to do. Whoever serves many counts what one of them has cost the
     /// others. It only grows, and wraps.
     fn work(&self) -> u64 {
         0
     }
+
+    /// Whether [`Keyspace::isolate`] keeps others out. Operations of such a keyspace
+    /// are never pending.
+    fn isolates(&self) -> bool {
+        false
+    }
+
+    /// Until [`Keyspace::end_isolation`], no event loop of this front door but the
+    /// caller's executes anything. Called within a turn, between two operations.
+    fn isolate(&mut self) {}
+
+    /// The others go on.
+    fn end_isolation(&mut self) {}
 
     // What follows is for keyspaces whose operations may be pending.
 

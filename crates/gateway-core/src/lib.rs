@@ -18,9 +18,11 @@
 //! | `session` | the contract between a connection and its protocol |
 //! | `world` | what a protocol is lent beside the bytes |
 //! | `deferred` | a keyspace whose operations somebody else executes meanwhile |
+//! | `draft` | one item as a keyspace, for what is stored at once |
 //! | `memory` | a keyspace in a hash map, the model that tests compare with |
 
 pub mod deferred;
+pub mod draft;
 pub mod keyspace;
 pub mod memcache;
 pub mod memory;

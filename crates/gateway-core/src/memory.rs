@@ -199,4 +199,9 @@ impl Keyspace for MemoryKeyspace {
     fn work(&self) -> u64 {
         self.work
     }
+
+    fn isolates(&self) -> bool {
+        // It has one owner.
+        true
+    }
 }

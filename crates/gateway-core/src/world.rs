@@ -1,6 +1,7 @@
 //! What a protocol is lent for the duration of one call.
 
 use crate::keyspace::{Keyspace, Seen, Totals};
+use crate::resp::Scripts;
 use std::time::Duration;
 
 /// The time, as the event loop knows it.
@@ -31,6 +32,18 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// Event loops, for reports.
     pub thread_count: usize,
+    /// What becomes of transactions that cannot be atomic here.
+    pub transactions: Isolation,
+}
+
+/// What becomes of a transaction whose keys cannot be changed as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Its commands are executed one after another; others may act in between.
+    #[default]
+    Relaxed,
+    /// It is refused before anything of it is applied.
+    Strict,
 }
 
 /// What a connection may do. Each role may do what those before it may.
@@ -180,6 +193,11 @@ pub trait Observer {
 
     /// Executes what concerns the whole server: see [`ServerRequest`].
     fn request(&mut self, request: ServerRequest);
+
+    /// Where scripts are kept and executed, if they are.
+    fn scripts(&mut self) -> Option<&mut dyn Scripts> {
+        None
+    }
 
     /// The role of the user with this name and password, if there is one.
     fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role>;

@@ -18,6 +18,7 @@ fn main() {
         connections_max: 1024,
         idle_timeout: None,
         thread_count: 1,
+        transactions: trefoil_gateway_core::world::Isolation::Relaxed,
     };
     let observatory = Observatory::new(ObserveOptions::new(settings));
     let begin = Instant::now();

@@ -36,6 +36,10 @@ pub const PARTITION_COUNT_MAX: usize = 64;
 /// Further, and one wrong clock would drag every floor with it.
 pub const CLOCK_AHEAD_NS_MAX: u64 = 10_000_000_000;
 
+/// A floor or bound that somebody tells of lies at most this far ahead of the clock of
+/// whoever hears of it: as far as versions may, and a second for the message's way.
+pub const FLOOR_AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX + 1_000_000_000;
+
 const _: () = {
     assert!(VALUE_LEN_MAX_DEFAULT <= VALUE_LEN_LIMIT);
     // The largest entry fits a pointer's length.

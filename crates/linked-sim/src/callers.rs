@@ -198,7 +198,9 @@ impl World<'_> {
                     _ => self.again(&attempt),
                 }
             }
-            Outcome::Refused | Outcome::Unknown => self.again(&attempt),
+            // It may be so for long: without enough servers for copies.
+            Outcome::Refused => self.pause(attempt.caller),
+            Outcome::Unknown => self.again(&attempt),
         }
         Ok(())
     }
@@ -372,6 +374,17 @@ impl World<'_> {
         self.pump(at)
     }
 
+    /// A proposed commit was made visible, but too few servers have it.
+    pub(crate) fn settled_thin(&mut self, at: usize, ticket: Ticket) {
+        let Attempt { key, write, .. } = self.attempts[ticket.0 as usize];
+        let truth = &self.truth.keys[key];
+        if self.servers[at].token(truth.point) == truth.epoch {
+            self.truth.done(write);
+            self.truth.keys[key].copies = 0;
+            self.stats.thin += 1;
+        }
+    }
+
     /// A proposed commit was made visible.
     pub(crate) fn settled(
         &mut self,
@@ -396,6 +409,19 @@ impl World<'_> {
         let expected = has_value.then_some(write);
         let truth = &self.truth.keys[index];
         let (point, key) = (truth.point, &truth.key);
+        // Whoever has confirmed it has it, or what came after it, whether it has
+        // died since or not.
+        let has = |server: &&Server| {
+            let actual = server.memory.read(point, key);
+            actual == expected || self.truth.reveals(index, actual).is_some()
+        };
+        let holders = self.servers.iter().filter(has).count();
+        if has_value && holders < self.profile.copies_min {
+            let id = self.servers[at].id;
+            let message =
+                format!("{id} acknowledged the commit of key {index} with {holders} copies");
+            return Err((Property::Undone, message));
+        }
         let copies = self
             .servers
             .iter()

@@ -1,13 +1,14 @@
 //! Who is alive and what the assignment is: leases, the real store, and the
 //! real assigner or maps drawn at random.
 
-use crate::profile::{LEASE, Profile};
+use crate::profile::Profile;
 use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use trefoil_linklet_core::mutants::{self, Mutant};
 use trefoil_sharder::coordination::{
-    AssignmentStore, CandidateId, EmbeddedStore, Reply, Request, StoreError,
+    CandidateId, EmbeddedStore, Forgotten, LeaseTerms, Recovery, Reply, Request, StoreError, Told,
 };
 use trefoil_sharder::{
     AssignedSlice, Assigner, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
@@ -38,11 +39,37 @@ const CAPACITY: Capacity = Capacity {
     bytes: 1 << 30,
 };
 
+/// How a server comes back from the coordination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// Its lease is this long from when it asked, by its own clock.
+    Granted(Duration),
+    /// The store has forgotten what this server knows: no lease for now.
+    Behind,
+    /// It is no member any more.
+    Ended,
+    /// Nobody answers.
+    Away,
+}
+
 #[derive(Debug)]
 pub(crate) struct Coordination {
     store: EmbeddedStore,
     assigner: Assigner,
+    /// When each was heard last, and what it wants to be.
     members: BTreeMap<ServerId, (Duration, MemberState)>,
+    /// What the assigner that leads has to respect.
+    leases: LeaseTerms,
+    /// The lengths of leases of the two assigners; the one that leads.
+    lengths: [Duration; 2],
+    leads: usize,
+    /// The store keeps nothing when its process dies.
+    forgetful: bool,
+    forgotten: Option<Forgotten>,
+    /// Members when the store forgot everything.
+    former: BTreeSet<ServerId>,
+    views: u64,
+    pub(crate) recoveries: u64,
     /// Expired or left: these ids never come back.
     ended: BTreeSet<ServerId>,
     down_until: Duration,
@@ -69,22 +96,34 @@ fn config(replicas: usize, freeze: Freeze) -> BalanceConfig {
     }
 }
 
+fn new_assigner(replicas: usize) -> Assigner {
+    let options = AssignerOptions {
+        step_every: Duration::from_millis(400),
+        reply_timeout: Duration::from_millis(300),
+        slices_per_server: 2,
+        ..AssignerOptions::new(CandidateId(1))
+    };
+    match Assigner::new(options, config(replicas, Freeze::Off)) {
+        Ok(assigner) => assigner,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 impl Coordination {
     pub(crate) fn new(profile: &Profile) -> Self {
-        let options = AssignerOptions {
-            step_every: Duration::from_millis(400),
-            reply_timeout: Duration::from_millis(300),
-            slices_per_server: 2,
-            ..AssignerOptions::new(CandidateId(1))
-        };
-        let assigner = match Assigner::new(options, config(profile.replicas, Freeze::Off)) {
-            Ok(assigner) => assigner,
-            Err(error) => panic!("{error}"),
-        };
+        let assigner = new_assigner(profile.replicas);
         Coordination {
             store: EmbeddedStore::new(),
             assigner,
             members: BTreeMap::new(),
+            leases: LeaseTerms::new(profile.leases[0], Duration::ZERO, None),
+            lengths: profile.leases,
+            leads: 0,
+            forgetful: profile.forgetful,
+            forgotten: None,
+            former: BTreeSet::new(),
+            views: 0,
+            recoveries: 0,
             ended: BTreeSet::new(),
             down_until: Duration::ZERO,
             was_down: false,
@@ -120,18 +159,137 @@ impl Coordination {
         }
     }
 
-    /// Renews a lease; whether the server is a member (still).
-    pub(crate) fn renew(&mut self, now: Duration, server: ServerId, draining: bool) -> bool {
-        if self.is_down(now) || self.ended.contains(&server) {
-            return false;
+    /// Renews a lease. The server says what map it goes by, with the members
+    /// that belong to it, and what its last lease was.
+    pub(crate) fn renew(
+        &mut self,
+        now: Duration,
+        server: ServerId,
+        draining: bool,
+        granted: Option<Duration>,
+        knows: Option<&View>,
+    ) -> Renewal {
+        if self.is_down(now) {
+            return Renewal::Away;
+        }
+        if self.ended.contains(&server) {
+            return Renewal::Ended;
         }
         let state = if draining {
             MemberState::Draining
         } else {
             MemberState::Serving
         };
-        self.members.insert(server, (now + LEASE, state));
-        true
+        let was_member = granted.is_some() && !self.members.contains_key(&server);
+        if was_member && self.forgotten.is_none() {
+            // It went on, or was dealt anew, while this one was away for a
+            // whole lease.
+            self.leave(server);
+            return Renewal::Ended;
+        }
+        self.members.insert(server, (now, state));
+        let (Some(knows), None) = (knows, self.store.version()) else {
+            return Renewal::Granted(self.leases.own());
+        };
+        let version = knows.assignment.version();
+        if let Some(forgotten) = &mut self.forgotten {
+            if let Some(granted) = granted {
+                self.leases.heard_of(granted);
+            }
+            let told = Told {
+                map: Assignment::clone(&knows.assignment),
+                members: knows.alive.clone(),
+            };
+            forgotten.hear(server, version, Some(told), true);
+        }
+        Renewal::Behind
+    }
+
+    /// The assigner that was away is back: or the other one, which was started
+    /// with another length of leases; or one whose store has forgotten
+    /// everything.
+    fn begin(&mut self, now: Duration, rng: &mut Rng) {
+        let two = self.lengths[0] != self.lengths[1];
+        if two && rng.chance(700) {
+            self.leads = 1 - self.leads;
+        }
+        let own = self.lengths[self.leads];
+        let recorded =
+            Some(self.leases.recorded()).filter(|_| !mutants::is(Mutant::LeaseLengthForgotten));
+        if self.forgetful && rng.chance(700) {
+            self.store = EmbeddedStore::new();
+            self.assigner = new_assigner(self.replicas);
+            self.former.extend(self.members.keys());
+            self.members.clear();
+            self.ended.clear();
+            self.leases = LeaseTerms::new(own, now, None);
+            self.forgotten = Some(Forgotten::default());
+        } else {
+            self.leases = LeaseTerms::new(own, now, recorded);
+            // Nobody could renew: everybody gets the time to.
+            for (heard, _) in self.members.values_mut() {
+                *heard = now;
+            }
+        }
+    }
+
+    /// Whether there is nothing to do yet for an assigner whose store has
+    /// forgotten everything. Who is found to have been struck off is so again.
+    fn waits(&mut self, now: Duration) -> bool {
+        let Some(forgotten) = &self.forgotten else {
+            return false;
+        };
+        if self.store.version().is_some() {
+            self.forgotten = None;
+            return false;
+        }
+        let recovery = if mutants::is(Mutant::DealtAtOnce) {
+            Recovery::Nothing
+        } else {
+            forgotten.recovery(now, &self.leases)
+        };
+        match recovery {
+            Recovery::Wait | Recovery::ByHand => true,
+            Recovery::Nothing => false,
+            Recovery::GoOn { map, struck_off } => {
+                if !mutants::is(Mutant::StruckOffReturns) {
+                    for server in struck_off {
+                        self.leave(server);
+                    }
+                }
+                self.forgotten = None;
+                self.recoveries += 1;
+                self.recover_from(now, map);
+                false
+            }
+        }
+    }
+
+    /// Puts a map that servers remember in force.
+    fn recover_from(&mut self, now: Duration, map: Assignment) {
+        let incarnation = map.version().incarnation + 1;
+        let next = map.renumbered(AssignmentVersion::first_of(incarnation));
+        let Some(term) = self.lead(now) else { return };
+        let swap = Request::Swap {
+            term,
+            expected: None,
+            next,
+        };
+        match self.ask(now, swap) {
+            Some(Ok(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn lead(&mut self, now: Duration) -> Option<u64> {
+        let campaign = Request::Campaign {
+            candidate: CandidateId(1),
+            lease: Duration::from_secs(60),
+        };
+        match self.ask(now, campaign) {
+            Some(Ok(Reply::Elected { term })) => Some(term),
+            _ => None,
+        }
     }
 
     pub(crate) fn leave(&mut self, server: ServerId) {
@@ -145,19 +303,31 @@ impl Coordination {
             return Vec::new();
         }
         if std::mem::take(&mut self.was_down) {
-            // Nobody could renew: everybody gets the time to.
-            for (until, _) in self.members.values_mut() {
-                *until = now + LEASE;
-            }
+            self.begin(now, rng);
+        }
+        if let Some(shorter) = self.leases.shorter(now) {
+            self.leases.record(shorter);
         }
         let expired: Vec<ServerId> = self
             .members
             .iter()
-            .filter(|(_, (until, _))| *until <= now)
+            .filter(|(_, (heard, _))| self.leases.ends(*heard) <= now)
             .map(|(&server, _)| server)
             .collect();
         for &server in &expired {
             self.leave(server);
+        }
+        if self.waits(now) {
+            return expired;
+        }
+        let mut expired = expired;
+        if self.forgotten.is_none() || self.store.version().is_some() {
+            // Who has not come back by now is dead.
+            let former = std::mem::take(&mut self.former).into_iter();
+            for server in former.filter(|server| !self.members.contains_key(server)) {
+                self.ended.insert(server);
+                expired.push(server);
+            }
         }
         if self.wild {
             self.step_wild(now, rng, calm);
@@ -169,14 +339,7 @@ impl Coordination {
     }
 
     fn ask(&mut self, now: Duration, request: Request) -> Option<Result<Reply, StoreError>> {
-        let ticket = self.store.submit(now, request);
-        let mut answer = None;
-        while let Some(done) = self.store.poll(now) {
-            if done.ticket == ticket {
-                answer = Some(done.result);
-            }
-        }
-        answer
+        Some(self.store.request(now, request))
     }
 
     fn refresh(&mut self, now: Duration) {
@@ -184,7 +347,7 @@ impl Coordination {
             return;
         };
         let known = self.view.clone();
-        let number = known.as_ref().map_or(1, |view| view.number + 1);
+        let number = self.views + 1;
         let known = known.as_ref();
         let same_map = known.is_some_and(|view| view.assignment.version() == version);
         let alive: BTreeSet<ServerId> = self.members.keys().copied().collect();
@@ -204,6 +367,7 @@ impl Coordination {
                 other => panic!("{other:?}"),
             },
         };
+        self.views = number;
         self.view = Some(Arc::new(View {
             number,
             assignment,
@@ -265,7 +429,7 @@ impl Coordination {
         if serving.is_empty() {
             return;
         }
-        let current = self.view.as_ref().map(|view| Arc::clone(&view.assignment));
+        let current = self.store.current().cloned().map(Arc::new);
         let next = match &current {
             None => Assignment::even(AssignmentVersion::first_of(1), &serving, 2, self.replicas),
             Some(current) => {
@@ -285,13 +449,7 @@ impl Coordination {
                 }
             }
         };
-        let campaign = Request::Campaign {
-            candidate: CandidateId(1),
-            lease: Duration::from_secs(60),
-        };
-        let Some(Ok(Reply::Elected { term })) = self.ask(now, campaign) else {
-            return;
-        };
+        let Some(term) = self.lead(now) else { return };
         let swap = Request::Swap {
             term,
             expected: current.map(|current| current.version()),

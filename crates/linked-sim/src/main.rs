@@ -20,16 +20,20 @@ struct Args {
     /// Owners that are stopped past their lease in strong mode, and nothing else.
     #[arg(long)]
     pauses: bool,
-    /// Few keys, many callers, and maps that change all the time.
+    /// Assigners with different leases, or a store that forgets, in strong mode.
     #[arg(long, conflicts_with = "pauses")]
+    assigners: bool,
+    /// Few keys, many callers, and maps that change all the time.
+    #[arg(long, conflicts_with_all = ["pauses", "assigners"])]
     rush: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runs = match (args.pauses, args.rush) {
-        (true, _) => Runs::Pauses,
-        (_, true) => Runs::Rush,
+    let runs = match (args.pauses, args.rush, args.assigners) {
+        (true, _, _) => Runs::Pauses,
+        (_, true, _) => Runs::Rush,
+        (_, _, true) => Runs::Assigners,
         _ => Runs::Any,
     };
     let begin = Instant::now();

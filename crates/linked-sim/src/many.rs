@@ -16,6 +16,9 @@ pub enum Runs {
     Any,
     /// Strong mode; owners are stopped past their lease, and continued.
     Pauses,
+    /// Strong mode; assigners with different leases that lead in turn, or
+    /// whose store forgets everything, and servers that are stopped or cut off.
+    Assigners,
     /// Few keys, many callers, and maps that change all the time.
     Rush,
 }
@@ -26,6 +29,7 @@ pub fn run_seed(runs: Runs, seed: u64, trace: Trace<'_>) -> Result<Stats, Violat
     let profile = match runs {
         Runs::Any => Profile::draw(&mut rng),
         Runs::Pauses => Profile::pauses(&mut rng),
+        Runs::Assigners => Profile::assigners(&mut rng),
         Runs::Rush => Profile::rush(&mut rng),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(profile, rng, trace)));

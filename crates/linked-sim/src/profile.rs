@@ -16,8 +16,10 @@ pub(crate) const OWNED_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) const END: Duration = Duration::from_millis(14_200);
 /// For how long a server is a member without being heard of.
 pub(crate) const LEASE: Duration = Duration::from_millis(1_500);
-/// What a server believes of it, on its own clock.
-pub(crate) const LEASE_BELIEVED: Duration = Duration::from_millis(1_350);
+/// What a server believes of a lease, on its own clock.
+pub(crate) fn believed(lease: Duration) -> Duration {
+    lease * 9 / 10
+}
 /// How much clocks differ at most, in millionths; the difference between the
 /// two leases covers it.
 pub(crate) const DRIFT_PPM_MAX: i64 = 20_000;
@@ -28,8 +30,16 @@ pub(crate) struct Profile {
     pub(crate) replication: Replication,
     pub(crate) lease_required: bool,
     pub(crate) servers: usize,
+    /// What two assigners that lead in turn grant.
+    pub(crate) leases: [Duration; 2],
+    /// Their store forgets everything now and then.
+    pub(crate) forgetful: bool,
+    /// Only outages of the coordination, and servers that are cut off from it.
+    pub(crate) outages_only: bool,
     /// Servers of a slice.
     pub(crate) replicas: usize,
+    /// Of them, those that have a strong commit when it is acknowledged.
+    pub(crate) copies_min: usize,
     pub(crate) keys: usize,
     pub(crate) callers: usize,
     /// Of 16 requests, those that are content with a copy; at most 8.
@@ -75,6 +85,9 @@ impl Profile {
         let profile = Profile {
             replication,
             lease_required: rng.chance(200),
+            leases: [LEASE; 2],
+            forgetful: false,
+            outages_only: false,
             servers: 2 + rng.below(4),
             replicas: match replication {
                 None => 1,
@@ -95,6 +108,7 @@ impl Profile {
             pauses_only: false,
             bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
             chunk_entries: rng.pick(&[1, 2, 100]),
+            copies_min: rng.pick(&[1, 2, 2, 2]),
         };
         if replication == Strong && rng.chance(300) {
             return Profile {
@@ -116,6 +130,29 @@ impl Profile {
             unmarshallable: 0,
             unreadable: 0,
             picky: 0,
+            replicas: 2,
+            ..Profile::draw(rng)
+        }
+    }
+
+    /// Assigners that were started with different leases and lead in turn, or
+    /// whose store forgets everything, while servers are stopped or cut off.
+    pub(crate) fn assigners(rng: &mut Rng) -> Self {
+        let forgetful = rng.chance(512);
+        let other = if forgetful && rng.chance(512) {
+            LEASE
+        } else {
+            rng.pick(&[LEASE / 3, LEASE / 2, LEASE * 3 / 2])
+        };
+        Profile {
+            replication: Replication::Strong,
+            leases: [LEASE, other],
+            forgetful,
+            outages_only: true,
+            servers: 3 + rng.below(3),
+            fault_every: Duration::from_millis(500),
+            unmarshallable: 0,
+            unreadable: 0,
             replicas: 2,
             ..Profile::draw(rng)
         }

@@ -1,5 +1,6 @@
 //! One life of one server: the real core over values in a map.
 
+use crate::coordination::View;
 use crate::profile::Profile;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -163,6 +164,10 @@ pub(crate) struct Server {
     /// The earliest tick that is scheduled.
     pub(crate) tick_at: Option<Duration>,
     pub(crate) lease_until: Duration,
+    /// Its last lease, as it was granted.
+    pub(crate) granted: Option<Duration>,
+    /// The newest view that it was told.
+    pub(crate) knows: Option<Arc<View>>,
     /// The number of the newest view.
     pub(crate) view: u64,
     /// The newest map it was told, for callers.
@@ -175,6 +180,7 @@ impl Server {
     pub(crate) fn new(id: ServerId, profile: &Profile, drift_ppm: i64, offset: Duration) -> Self {
         let config = Config {
             lease_required: profile.lease_required,
+            copies_min: profile.copies_min,
             chunk_entries: profile.chunk_entries,
             bytes_per_second: profile.bytes_per_second,
             resend_after: Duration::from_millis(80),
@@ -202,6 +208,8 @@ impl Server {
             offset,
             tick_at: None,
             lease_until: Duration::ZERO,
+            granted: None,
+            knows: None,
             view: 0,
             map: None,
             void: Vec::new(),

@@ -20,6 +20,10 @@ pub struct Stats {
     pub answers: u64,
     /// Commits that took effect.
     pub commits: u64,
+    /// Of them, those that too few servers had: they were not acknowledged.
+    pub thin: u64,
+    /// Times that a store that had forgotten everything was given the map back.
+    pub recoveries: u64,
     /// Answers that named another server.
     pub redirects: u64,
     /// Requests that waited for a value.
@@ -53,6 +57,8 @@ impl Stats {
         self.requests += other.requests;
         self.answers += other.answers;
         self.commits += other.commits;
+        self.thin += other.thin;
+        self.recoveries += other.recoveries;
         self.redirects += other.redirects;
         self.waits += other.waits;
         self.copy_reads += other.copy_reads;

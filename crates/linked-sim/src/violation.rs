@@ -77,6 +77,7 @@ impl fmt::Display for Violation {
         let runs = match self.runs {
             Runs::Any => "",
             Runs::Pauses => "--pauses ",
+            Runs::Assigners => "--assigners ",
             Runs::Rush => "--rush ",
         };
         write!(

@@ -1,9 +1,9 @@
 //! One run: an event queue in virtual time.
 
 use crate::callers::{Attempt, Caller, Outcome};
-use crate::coordination::{Coordination, View};
+use crate::coordination::{Coordination, Renewal, View};
 use crate::profile::{
-    DRIFT_PPM_MAX, END, FREEZE, LEASE_BELIEVED, OWNED_AGAIN, PEACE, Profile, TROUBLE,
+    DRIFT_PPM_MAX, END, FREEZE, LEASE, OWNED_AGAIN, PEACE, Profile, TROUBLE, believed,
 };
 use crate::rng::Rng;
 use crate::server::Server;
@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket};
+use trefoil_linklet_core::{Effect, Extent, Frame, Loss, LossReason, Ticket, Uncertain};
 use trefoil_sharder::{Assignment, KeyPoint, ServerId, Slice};
 
 /// The keys' names; static, since nothing is copied more often.
@@ -331,7 +331,12 @@ impl World<'_> {
                             self.settled(at, ticket, commit.token)?;
                             Outcome::Done
                         }
-                        Err(_) => Outcome::Unknown,
+                        Err(why) => {
+                            if matches!(why, Uncertain::TooFewCopies { .. }) {
+                                self.settled_thin(at, ticket);
+                            }
+                            Outcome::Unknown
+                        }
                     };
                     self.reply(ticket.0 as usize, outcome);
                 }
@@ -399,31 +404,41 @@ impl World<'_> {
     }
 
     fn renew(&mut self, at: usize) {
-        let again = self.rng.micros(300_000, 450_000);
+        // Four times in a lease, about.
+        let lease = self.servers[at].granted.unwrap_or(LEASE).as_micros() as u64;
+        let again = self.rng.micros(lease / 5, lease * 3 / 10);
         self.after(again, Event::Renew(at));
         let server = &self.servers[at];
         if server.cut {
             return;
         }
         let (id, draining) = (server.id, server.draining);
-        let believed = server.clock(self.now) + LEASE_BELIEVED;
         // It gets there some time after it was sent, which is when the
         // server's own reckoning begins.
-        let member = self.coordination.renew(self.now, id, draining);
-        if let Some(view) = self.coordination.view.clone()
-            && !self.coordination.is_down(self.now)
-        {
-            let delay = self.delay();
-            if !member {
+        let sent = server.clock(self.now);
+        let knows = server.knows.clone();
+        let renewal =
+            self.coordination
+                .renew(self.now, id, draining, server.granted, knows.as_deref());
+        let Some(view) = self.coordination.view.clone() else {
+            return;
+        };
+        match renewal {
+            Renewal::Away | Renewal::Behind => {}
+            Renewal::Ended => {
+                let delay = self.delay();
                 self.after(delay, Event::Ended(at));
-                return;
             }
-            let lease = Some(believed);
-            self.after(delay, Event::Told(at, lease, view));
+            Renewal::Granted(lease) => {
+                self.servers[at].granted = Some(lease);
+                let delay = self.delay();
+                let until = Some(sent + believed(lease));
+                self.after(delay, Event::Told(at, until, view));
+            }
         }
     }
 
-    fn told(&mut self, at: usize, lease: Option<Duration>, view: &View) -> Result<(), Broken> {
+    fn told(&mut self, at: usize, lease: Option<Duration>, view: &Arc<View>) -> Result<(), Broken> {
         let now = self.now;
         let server = &mut self.servers[at];
         if server.cut {
@@ -432,6 +447,7 @@ impl World<'_> {
         let clock = server.clock(now);
         if server.view < view.number {
             server.view = view.number;
+            server.knows = Some(Arc::clone(view));
             let (core, memory) = (&mut server.core, &mut server.memory);
             core.learn(clock, memory, &view.assignment, &view.alive);
             server.learn(&view.assignment);
@@ -531,6 +547,8 @@ impl World<'_> {
         let id = self.servers[at].id;
         let choice = if self.profile.pauses_only {
             1
+        } else if self.profile.outages_only {
+            self.rng.pick(&[1, 3, 3, 5, 7, 7])
         } else {
             self.rng.below(8)
         };
@@ -792,6 +810,7 @@ impl World<'_> {
 
     fn check_end(&mut self) -> Result<(), Broken> {
         self.stats.commits = self.truth.commits();
+        self.stats.recoveries = self.coordination.recoveries;
         Ok(())
     }
 }

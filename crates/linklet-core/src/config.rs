@@ -12,8 +12,22 @@ pub enum Replication {
     /// is served, and its range reported: the last commits may be missing.
     Eventual,
     /// The owner acknowledges when every server that may have a copy has
-    /// confirmed, and only while its lease holds.
+    /// confirmed, [`Config::copies_min`] servers at least have the value, and
+    /// only while its lease holds.
     Strong,
+}
+
+/// What becomes of strong commits while there are fewer servers for copies than
+/// [`Config::copies_min`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TooFew {
+    /// They are refused ([`Refused::TooFewCopies`](crate::Refused)).
+    #[default]
+    Refuse,
+    /// They are acknowledged with as many as there are;
+    /// [`Commit::copies`](crate::Commit) says how many. The next death may take
+    /// them.
+    Acknowledge,
 }
 
 /// How one corpus is kept. All servers of a corpus use the same.
@@ -26,6 +40,11 @@ pub struct Config {
     /// the coordination does not stop the traffic; what it acknowledges in that
     /// time is reported if somebody else has taken over meanwhile.
     pub lease_required: bool,
+    /// Servers, the owner counted, that have to have a strong commit before it
+    /// is acknowledged; at least 1, which is no copy at all.
+    pub copies_min: usize,
+    /// What to do where there are fewer.
+    pub too_few: TooFew,
     /// Marshalled bytes of one chunk; a single key point may be more.
     pub chunk_bytes: usize,
     /// Entries of one chunk.
@@ -46,6 +65,8 @@ impl Default for Config {
         Config {
             replication: Replication::None,
             lease_required: false,
+            copies_min: 2,
+            too_few: TooFew::Refuse,
             chunk_bytes: 256 << 10,
             chunk_entries: 1_024,
             window_bytes: 4 << 20,
@@ -69,9 +90,20 @@ impl Config {
         self.lease_required || self.replication == Replication::Strong
     }
 
+    /// Servers that every key is to have, the owner counted: what the
+    /// coordination is asked for.
+    pub fn servers_wanted(&self) -> usize {
+        match self.replication {
+            Replication::None => 1,
+            Replication::Eventual => 2,
+            Replication::Strong => self.copies_min,
+        }
+    }
+
     /// Checks that the limits allow progress.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let rules = [
+            (self.copies_min > 0, "copies_min has to be above 0"),
             (self.chunk_bytes > 0, "chunk_bytes has to be above 0"),
             (self.chunk_entries > 0, "chunk_entries has to be above 0"),
             (

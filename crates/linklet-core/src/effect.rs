@@ -59,8 +59,11 @@ pub enum Access {
     Read,
     /// Read a value that may be a little old.
     ReadCopy,
-    /// Change it.
+    /// Change it, so that the change lasts.
     Commit,
+    /// Put in or take out what can be had again, a loaded value for one: like a
+    /// commit, but nobody relies on there being copies of it.
+    Refresh,
 }
 
 /// A request for a key.
@@ -110,6 +113,14 @@ pub enum Refused {
     /// The others have replaced this server.
     #[error("this server was taken for dead and replaced: ask for the newest assignment")]
     Replaced,
+    /// A strong commit needs more servers than the key has now.
+    #[error("{have} servers have the key, and a commit needs {need}")]
+    TooFewCopies {
+        /// Those that are alive and have it, or are to have it; this one counted.
+        have: usize,
+        /// [`Config::copies_min`](crate::Config::copies_min).
+        need: usize,
+    },
 }
 
 /// A commit that is done.
@@ -117,6 +128,8 @@ pub enum Refused {
 pub struct Commit {
     /// The owner's fencing token.
     pub token: AssignmentVersion,
+    /// Servers that have it, the owner counted.
+    pub copies: usize,
 }
 
 /// A commit of which it is not known whether it will be seen.
@@ -126,4 +139,13 @@ pub enum Uncertain {
     /// confirmed.
     #[error("this server lost its lease before every copy had confirmed")]
     Replaced,
+    /// Copies were lost while it was under way. It can be seen, but fewer
+    /// servers have it than [`Config::copies_min`](crate::Config::copies_min).
+    #[error("{copies} servers have it, and not {need}")]
+    TooFewCopies {
+        /// Those that do, the owner counted.
+        copies: usize,
+        /// Those that should.
+        need: usize,
+    },
 }

@@ -66,6 +66,17 @@ pub(crate) enum Order {
 }
 
 impl Follower {
+    /// Whether what is committed now will be in its copy.
+    pub(crate) fn keeps(&self, point: KeyPoint) -> bool {
+        self.held.has(point) && !self.excluding.has(point) && !self.failed.has(point)
+    }
+
+    /// Whether it will be given a copy with the next commit, if it is to have
+    /// one: it has none, and has not just shown that it cannot store it.
+    pub(crate) fn takes(&self, point: KeyPoint) -> bool {
+        !self.held.has(point) && !self.failed.has(point)
+    }
+
     /// Keys of a range that it may not have been told of.
     pub(crate) fn unconfirmed(&self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
         let keys = self.orders.iter().filter_map(|(_, order)| match order {
@@ -169,6 +180,8 @@ impl Core {
             ..
         } = note
         {
+            // Told once more, it is settled with the last order of it.
+            follower.applies.retain(|_, told| *told != number);
             follower.applies.insert(id, number);
         }
         if matches!(note, Order::Apply { .. }) {
@@ -309,25 +322,8 @@ impl Core {
                 None => missing.push(slice),
             }
         }
-        if again && let Some(follower) = self.followers.get(&server) {
-            // Where there is a copy, the commits alone.
-            let parts: Vec<Slice> = follower
-                .failed
-                .iter()
-                .flat_map(|(slice, ())| follower.held.common(slice).collect::<Vec<_>>())
-                .filter(|part| follower.excluding.gaps(*part) == [*part])
-                .collect();
-            for part in parts {
-                if let Some(follower) = self.followers.get_mut(&server) {
-                    follower.failed.remove(part);
-                    follower.synced.add(part);
-                }
-                for (token, ranges) in self.by_token(&RangeSet::of([part])) {
-                    for slice in ranges {
-                        self.tell_pending(now, server, slice, token);
-                    }
-                }
-            }
+        if again {
+            self.tell_failed(now, server);
         }
         for (token, ranges) in self.by_token(&RangeSet::of(missing)) {
             for slice in ranges {
@@ -335,6 +331,39 @@ impl Core {
                     // The rest once the window is open again.
                     self.follow_stale = true;
                     return;
+                }
+            }
+        }
+    }
+
+    /// Tells a server again of commits that it could not store, where it has a
+    /// copy: the oldest first, as far as the window allows.
+    fn tell_failed(&mut self, now: Duration, server: ServerId) {
+        let Some(follower) = self.followers.get(&server) else {
+            return;
+        };
+        let parts = follower
+            .failed
+            .iter()
+            .flat_map(|(slice, ())| follower.held.common(slice).collect::<Vec<_>>())
+            .filter(|part| follower.excluding.gaps(*part) == [*part]);
+        // Behind all others where nothing is under way any more.
+        let mut parts: Vec<(u64, Slice)> = parts
+            .map(|part| (self.proposals.first_within(part).unwrap_or(u64::MAX), part))
+            .collect();
+        parts.sort_unstable_by_key(|&(first, part)| (first, part.start()));
+        for (_, part) in parts {
+            if !self.is_open(server) {
+                // The rest when it is time again.
+                return;
+            }
+            if let Some(follower) = self.followers.get_mut(&server) {
+                follower.failed.remove(part);
+                follower.synced.add(part);
+            }
+            for (token, ranges) in self.by_token(&RangeSet::of([part])) {
+                for slice in ranges {
+                    self.tell_pending(now, server, slice, token);
                 }
             }
         }
@@ -470,6 +499,8 @@ impl Core {
                         follower.excluding.add(slice);
                     }
                 }
+                // From now on nobody counts on what it has confirmed.
+                self.proposals.dropped(server, &set);
                 let order = CopyOrder::Exclude { ranges };
                 self.order(now, server, token, order, Order::Exclude(set));
             }
@@ -584,9 +615,13 @@ impl Core {
                     self.table_stale = true;
                 }
                 Order::Apply {
+                    point,
                     proposal: Some(number),
                     ..
-                } => self.proposals.confirm(number, from),
+                } => {
+                    let kept = follower.keeps(point);
+                    self.proposals.confirm(number, from, kept);
+                }
                 Order::Attach(_) | Order::Apply { .. } => {}
             }
         }
@@ -599,7 +634,7 @@ impl Core {
     fn confirm_within(&mut self, server: ServerId, ranges: &[Slice]) {
         for &slice in ranges {
             for (number, ..) in self.proposals.within(slice) {
-                self.proposals.confirm(number, server);
+                self.proposals.confirm(number, server, false);
             }
         }
     }
@@ -702,6 +737,8 @@ impl Core {
                     ranges.iter().for_each(|&part| follower.excluding.add(part));
                 }
                 let set = RangeSet::of(ranges.iter().copied());
+                // From now on nobody counts on what it has confirmed.
+                self.proposals.dropped(server, &set);
                 let order = CopyOrder::Exclude { ranges };
                 self.order(now, server, token, order, Order::Exclude(set));
             }

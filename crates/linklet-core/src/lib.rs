@@ -28,7 +28,8 @@
 //! 4. Tokens of one point grow with every owner.
 //! 5. Strong: a commit is acknowledged when every server that may have a copy
 //!    of its key has confirmed it, is known to have dropped its copy, or is
-//!    dead; and only under a lease. Everybody who is assigned and alive gets a
+//!    dead; and only under a lease; and [`Config::copies_min`] servers have it,
+//!    this one counted. Everybody who is assigned and alive gets a
 //!    copy first; what it cannot store it refuses, keeps what it had, and is
 //!    sent again. So any copy will do when the owner dies. A copy is dropped
 //!    when the others are complete, not before; the giver's values are a copy
@@ -120,7 +121,7 @@ mod values;
 
 pub use crate::core::Core;
 pub use codec::{DecodeError, FRAME_BYTES_MAX};
-pub use config::{Config, ConfigError, Replication};
+pub use config::{Config, ConfigError, Replication, TooFew};
 pub use effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 pub use loss::{Extent, Loss, LossReason};
 pub use message::{

@@ -18,6 +18,8 @@ pub enum Mutant {
     LeaseIgnored,
     /// A strong commit is acknowledged before the copies have confirmed.
     AcknowledgedEarly,
+    /// A strong commit is acknowledged though too few servers have it.
+    ThinAcknowledged,
     /// A copy is read though it was changed by a commit not settled yet.
     DirtyCopyRead,
     /// Lost ranges are not reported.
@@ -36,16 +38,23 @@ pub enum Mutant {
     HoldersForgotten,
     /// A copy that could not be stored is confirmed.
     FailedCopyConfirmed,
+    /// An assigner knows nothing of the longer leases of the one before it.
+    LeaseLengthForgotten,
+    /// An assigner whose store has forgotten everything deals it out at once.
+    DealtAtOnce,
+    /// It takes back who was struck off before.
+    StruckOffReturns,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 14] = [
+    pub const ALL: [Mutant; 18] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
         Mutant::LeaseIgnored,
         Mutant::AcknowledgedEarly,
+        Mutant::ThinAcknowledged,
         Mutant::DirtyCopyRead,
         Mutant::LossUnreported,
         Mutant::ForgottenWhenSent,
@@ -55,6 +64,9 @@ impl Mutant {
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
         Mutant::FailedCopyConfirmed,
+        Mutant::LeaseLengthForgotten,
+        Mutant::DealtAtOnce,
+        Mutant::StruckOffReturns,
     ];
 }
 
@@ -71,7 +83,7 @@ pub fn set(mutant: Option<Mutant>) {
 
 /// Whether the calling thread breaks this rule.
 #[inline(always)]
-pub(crate) fn is(mutant: Mutant) -> bool {
+pub fn is(mutant: Mutant) -> bool {
     #[cfg(feature = "mutants")]
     return ACTIVE.get() == Some(mutant);
     #[cfg(not(feature = "mutants"))]

@@ -47,6 +47,11 @@ impl Core {
                 self.parked.entry(point).or_default().push(ticket);
                 return Decision::Wait;
             }
+            if access == Access::Commit
+                && let Some(refused) = self.too_few_copies(point)
+            {
+                return Decision::Refused(refused);
+            }
             return Decision::Serve { token };
         }
         let sent = self.transit.values().find(|transit| transit.has(point));
@@ -63,7 +68,8 @@ impl Core {
             self.pull(now, point);
             return Decision::Wait;
         }
-        if access != Access::Commit && self.copy_serves(now, point, access) {
+        let reads = matches!(access, Access::Read | Access::ReadCopy);
+        if reads && self.copy_serves(now, point, access) {
             return Decision::ServeCopy;
         }
         // By the newest map that anybody involved knows of.

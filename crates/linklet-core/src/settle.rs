@@ -1,12 +1,13 @@
 //! Strong commits: proposed, confirmed by every copy, settled.
 
-use crate::Replication;
 use crate::core::Core;
-use crate::effect::{Access, Commit, Decision, Effect, Request, Ticket, Uncertain};
+use crate::effect::{Access, Commit, Decision, Effect, Refused, Request, Ticket, Uncertain};
 use crate::follow::{Follower, Order};
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
+use crate::ranges::RangeSet;
 use crate::values::Values;
+use crate::{Replication, TooFew};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,8 +23,12 @@ struct Proposal {
     key: Bytes,
     operation: Operation,
     token: AssignmentVersion,
+    /// It counts only with enough copies.
+    lasting: bool,
     /// Servers that have not confirmed.
     waits: BTreeSet<ServerId>,
+    /// Those that have, and are alive.
+    confirmed: BTreeSet<ServerId>,
 }
 
 /// All commits under way. Those of one key are settled in order.
@@ -96,6 +101,14 @@ impl Proposals {
         found
     }
 
+    /// The first of the commits under way in a range.
+    pub(crate) fn first_within(&self, slice: Slice) -> Option<u64> {
+        let keys = self.by_key.range((slice.start(), Bytes::new())..);
+        keys.take_while(|((point, _), _)| *point <= slice.last())
+            .filter_map(|(_, numbers)| numbers.front().copied())
+            .min()
+    }
+
     pub(crate) fn wait_for(&mut self, number: u64, server: ServerId) {
         if let Some(proposal) = self.pending.get_mut(&number) {
             proposal.waits.insert(server);
@@ -103,19 +116,38 @@ impl Proposals {
         }
     }
 
-    pub(crate) fn confirm(&mut self, number: u64, server: ServerId) {
+    /// `kept`: it is in a copy there. One that has dropped its copy has
+    /// confirmed, too, but nobody can count on it.
+    pub(crate) fn confirm(&mut self, number: u64, server: ServerId, kept: bool) {
         if let Some(proposal) = self.pending.get_mut(&number)
             && proposal.waits.remove(&server)
-            && proposal.waits.is_empty()
         {
-            self.ready.insert(number);
+            if kept {
+                proposal.confirmed.insert(server);
+            }
+            if proposal.waits.is_empty() {
+                self.ready.insert(number);
+            }
         }
     }
 
+    /// It is told to drop its copies of these.
+    pub(crate) fn dropped(&mut self, server: ServerId, ranges: &RangeSet) {
+        for proposal in self.pending.values_mut() {
+            if ranges.has(proposal.point) {
+                proposal.confirmed.remove(&server);
+            }
+        }
+    }
+
+    /// It is dead: nothing waits for it, and what it had confirmed it has no
+    /// more.
     pub(crate) fn forget_server(&mut self, server: ServerId) {
-        let numbers: Vec<u64> = self.pending.keys().copied().collect();
-        for number in numbers {
-            self.confirm(number, server);
+        for (&number, proposal) in &mut self.pending {
+            proposal.confirmed.remove(&server);
+            if proposal.waits.remove(&server) && proposal.waits.is_empty() {
+                self.ready.insert(number);
+            }
         }
     }
 }
@@ -133,20 +165,22 @@ impl Core {
         key: Bytes,
         operation: Operation,
     ) -> Decision {
-        let request = Request {
-            access: Access::Commit,
-            ..*request
+        let access = match request.access {
+            Access::Refresh => Access::Refresh,
+            _ => Access::Commit,
         };
+        let request = Request { access, ..*request };
         let decision = self.decide(now, &request);
         if let Decision::Serve { token } = decision {
             let (ticket, point) = (Some(request.ticket), request.point);
             if self.config.replication == Replication::Strong {
-                self.start(now, values, ticket, point, key, operation, token);
+                let lasting = access == Access::Commit;
+                self.start(now, values, ticket, point, key, operation, token, lasting);
             } else {
                 values.settle(request.ticket);
                 self.tell(Effect::Settled {
                     ticket: request.ticket,
-                    result: Ok(Commit { token }),
+                    result: Ok(Commit { token, copies: 1 }),
                 });
                 self.touched(now, values, point, key);
             }
@@ -165,6 +199,40 @@ impl Core {
         servers.into_iter().collect()
     }
 
+    /// Servers that have to have a commit before it is acknowledged.
+    fn copies_needed(&self) -> usize {
+        let early = mutants::is(Mutant::AcknowledgedEarly) || mutants::is(Mutant::ThinAcknowledged);
+        match self.config.too_few {
+            TooFew::Refuse if !early => self.config.copies_min,
+            TooFew::Refuse | TooFew::Acknowledge => 1,
+        }
+    }
+
+    /// Whether a strong commit of this key, which is owned here, would have too
+    /// few copies: counted are the servers that will have to confirm it.
+    pub(crate) fn too_few_copies(&self, point: KeyPoint) -> Option<Refused> {
+        if self.config.replication != Replication::Strong {
+            return None;
+        }
+        let keeps = |server: &ServerId| {
+            let follower = self.followers.get(server);
+            follower.is_some_and(|follower| follower.keeps(point))
+        };
+        let takes = |server: &ServerId| {
+            let follower = self.followers.get(server);
+            follower.is_none_or(|follower| follower.takes(point))
+        };
+        let listed = self.map.current().map(|map| &map.slice_of(point).servers);
+        let next = listed.filter(|servers| servers.first() == Some(&self.me));
+        let next = next
+            .into_iter()
+            .flatten()
+            .filter(|&server| *server != self.me && self.alive.contains(server) && takes(server));
+        let holders = self.followers.keys().filter(|&server| keeps(server));
+        let (have, need) = (1 + holders.count() + next.count(), self.copies_needed());
+        (have < need).then_some(Refused::TooFewCopies { have, need })
+    }
+
     #[expect(clippy::too_many_arguments, reason = "one call in each of two places")]
     fn start(
         &mut self,
@@ -175,6 +243,7 @@ impl Core {
         key: Bytes,
         operation: Operation,
         token: AssignmentVersion,
+        lasting: bool,
     ) {
         // Servers that are to have a copy, and have none of this key yet, get
         // one first: so that all that are alive and assigned confirm.
@@ -202,7 +271,9 @@ impl Core {
             key: key.clone(),
             operation: operation.clone(),
             token,
+            lasting,
             waits: BTreeSet::new(),
+            confirmed: BTreeSet::new(),
         };
         self.proposals.pending.insert(number, proposal);
         for server in holders {
@@ -255,7 +326,7 @@ impl Core {
                 None => Operation::Remove,
             };
             self.table_stale = true;
-            self.start(now, values, None, point, key, operation, token);
+            self.start(now, values, None, point, key, operation, token, false);
         }
     }
 
@@ -305,10 +376,13 @@ impl Core {
                 Some(ticket) => {
                     values.settle(ticket);
                     let token = proposal.token;
-                    self.tell(Effect::Settled {
-                        ticket,
-                        result: Ok(Commit { token }),
-                    });
+                    let (copies, need) = (1 + proposal.confirmed.len(), self.copies_needed());
+                    let result = if proposal.lasting && copies < need {
+                        Err(Uncertain::TooFewCopies { copies, need })
+                    } else {
+                        Ok(Commit { token, copies })
+                    };
+                    self.tell(Effect::Settled { ticket, result });
                 }
                 None => self.settle_point(proposal.point),
             }

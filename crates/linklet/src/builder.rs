@@ -2,7 +2,7 @@
 
 use crate::driver::{self, Join};
 use crate::error::StartError;
-use crate::event::{Listener, tell};
+use crate::event::{Listener, events, tell};
 use crate::life::Life;
 use crate::linklet::{Inner, Linklet};
 use crate::loader::Loader;
@@ -13,12 +13,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use trefoil_coordination::{LocalCoordinator, ServerInfo, Session};
 use trefoil_layout::hash::KeyHasher;
-use trefoil_linklet_core::{Config, Replication};
+use trefoil_linklet_core::{Config, Replication, TooFew};
 use trefoil_sharder::Capacity;
 
 /// How a linklet is to be. Made by [`Linklet::builder`].
@@ -115,9 +114,33 @@ impl<V: Send + Sync + 'static> Builder<V> {
     }
 
     /// Copies, and what they are worth. All servers of a corpus use the same.
+    /// The assigner is asked for as many replicas as that needs: one with
+    /// [`Replication::None`], two with [`Replication::Eventual`], and those of
+    /// [`copies`](Builder::copies) with [`Replication::Strong`].
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.config.replication = replication;
+        self
+    }
+
+    /// With [`Replication::Strong`]: servers, the owner counted, that have a
+    /// commit before it is acknowledged; 2 unless something else is said. With 1
+    /// a death loses commits.
+    #[must_use]
+    pub fn copies(mut self, min: usize) -> Self {
+        self.config.copies_min = min;
+        self
+    }
+
+    /// With [`Replication::Strong`]: what becomes of commits while fewer servers
+    /// than [`copies`](Builder::copies) can have the key. Unless something else
+    /// is said they wait, and are refused with
+    /// [`Error::TooFewCopies`](crate::Error::TooFewCopies).
+    /// [`TooFew::Acknowledge`] takes them, says so in the log and counts them
+    /// in [`Stats::commits_thin`](crate::Stats).
+    #[must_use]
+    pub fn too_few(mut self, what: TooFew) -> Self {
+        self.config.too_few = what;
         self
     }
 
@@ -173,17 +196,20 @@ impl<V: Send + Sync + 'static> Builder<V> {
         assigner: impl Into<Assigner>,
         address: impl Into<String>,
     ) -> Result<Linklet<V>, StartError> {
-        let info = ServerInfo::new(
-            address,
-            Capacity {
-                cpu: self.cpu,
-                bytes: self.memory,
-            },
-        );
+        let info = ServerInfo {
+            copies_min: self.config.servers_wanted(),
+            ..ServerInfo::new(
+                address,
+                Capacity {
+                    cpu: self.cpu,
+                    bytes: self.memory,
+                },
+            )
+        };
         let join = joiner(assigner.into(), self.corpus.clone());
         self.config.validate()?;
         let session = join(info.clone()).await?;
-        let (events, heard) = mpsc::unbounded_channel();
+        let (events, heard) = events();
         let store = Arc::new(Store::new(StoreOptions {
             memory: self.memory,
             hasher: self.hasher,

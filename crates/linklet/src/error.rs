@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Status};
+use trefoil_linklet_core::Uncertain;
 use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 
 /// Somebody else serves the key.
@@ -51,8 +52,25 @@ pub enum Error {
         waited: Duration,
     },
     /// This server's lease has run out and the coordination does not renew it.
-    #[error("the lease of this server has run out: the coordination cannot be reached")]
+    #[error(
+        "the lease of this server has run out, and the coordination does not renew it: \
+         `trefoil assigner status` and the log say why"
+    )]
     NoLease,
+    /// A strong commit needs more servers than the key has now: one has died,
+    /// or too few have joined. The assigner gives the key to another one as soon
+    /// as there is one; [`Builder::too_few`](crate::Builder::too_few) is the
+    /// other choice.
+    #[error(
+        "{have} servers have the key, and a strong commit needs {need}: \
+         try again when more have joined"
+    )]
+    TooFewCopies {
+        /// Servers that have it, or are to have it; this one counted.
+        have: usize,
+        /// [`Builder::copies`](crate::Builder::copies).
+        need: usize,
+    },
     /// This server was taken for dead and replaced, or has left.
     #[error("this server is no member (any more): ask for the newest assignment")]
     NotMember,
@@ -113,6 +131,26 @@ pub enum Indeterminate {
         /// Who has not confirmed it.
         by: Vec<ServerId>,
     },
+    /// Copies were lost while it was under way. It is seen, but the next death
+    /// may take it.
+    #[error("{copies} servers have it, and not {need}")]
+    TooFewCopies {
+        /// Servers that have it; this one counted.
+        copies: usize,
+        /// [`Builder::copies`](crate::Builder::copies).
+        need: usize,
+    },
+}
+
+impl From<Uncertain> for Indeterminate {
+    fn from(uncertain: Uncertain) -> Self {
+        match uncertain {
+            Uncertain::Replaced => Indeterminate::Replaced,
+            Uncertain::TooFewCopies { copies, need } => {
+                Indeterminate::TooFewCopies { copies, need }
+            }
+        }
+    }
 }
 
 /// Servers in a sentence.
@@ -144,13 +182,17 @@ impl From<Error> for Status {
                 }
                 .status();
             }
-            Error::Moving { .. } | Error::NoLease | Error::NotMember | Error::Unsettled { .. } => {
-                Code::Unavailable
-            }
+            Error::Moving { .. }
+            | Error::NoLease
+            | Error::TooFewCopies { .. }
+            | Error::NotMember
+            | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } => Code::ResourceExhausted,
             Error::Conflict => Code::FailedPrecondition,
             Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,
-            Error::Indeterminate(Indeterminate::Replaced) => Code::Unknown,
+            Error::Indeterminate(Indeterminate::Replaced | Indeterminate::TooFewCopies { .. }) => {
+                Code::Unknown
+            }
             Error::Marshal(_) | Error::Load(_) | Error::NoLoader => Code::Internal,
         };
         Status::new(code, error.to_string())

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc::{self, error::TrySendError};
 use trefoil_linklet_core::{Extent, Loss, LossReason};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -95,6 +96,56 @@ pub trait Listener: Send + Sync + 'static {
     fn rejoined(&self, id: ServerId) {
         let _ = id;
     }
+
+    /// The listeners were so slow that this many events could not be kept for
+    /// them: slices may have been gained or lost, and values too.
+    fn missed(&self, events: u64) {
+        let _ = events;
+    }
+}
+
+/// Events that wait for slow listeners.
+const EVENTS_MAX: usize = 4_096;
+
+/// Where events are put for the listeners.
+#[derive(Debug)]
+pub(crate) struct Events {
+    queue: mpsc::Sender<Event>,
+    missed: Arc<AtomicU64>,
+}
+
+/// Where they are taken out.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    queue: mpsc::Receiver<Event>,
+    missed: Arc<AtomicU64>,
+}
+
+pub(crate) fn events() -> (Events, Heard) {
+    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    let missed = Arc::new(AtomicU64::new(0));
+    let events = Events {
+        queue: sender,
+        missed: Arc::clone(&missed),
+    };
+    let heard = Heard {
+        queue: receiver,
+        missed,
+    };
+    (events, heard)
+}
+
+impl Events {
+    /// Never waits: whoever tells holds locks.
+    pub(crate) fn tell(&self, event: Event) {
+        // Nobody listens once the linklet is being dropped.
+        if let Err(TrySendError::Full(event)) = self.queue.try_send(event) {
+            let missed = self.missed.fetch_add(1, Ordering::Relaxed) + 1;
+            if missed.is_power_of_two() {
+                tracing::error!(missed, ?event, "the listeners are too slow to be told");
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -107,11 +158,17 @@ pub(crate) enum Event {
 }
 
 /// Calls the listeners until the linklet is gone.
-pub(crate) async fn tell(
-    mut events: mpsc::UnboundedReceiver<Event>,
-    listeners: Vec<Arc<dyn Listener>>,
-) {
-    while let Some(event) = events.recv().await {
+pub(crate) async fn tell(mut events: Heard, listeners: Vec<Arc<dyn Listener>>) {
+    while let Some(event) = events.queue.recv().await {
+        let missed = events.missed.swap(0, Ordering::Relaxed);
+        if missed > 0 {
+            for listener in &listeners {
+                let told = catch_unwind(AssertUnwindSafe(|| listener.missed(missed)));
+                if told.is_err() {
+                    tracing::error!(missed, "a listener panicked");
+                }
+            }
+        }
         for listener in &listeners {
             let told = catch_unwind(AssertUnwindSafe(|| match &event {
                 Event::Gained(slices) => listener.gained(slices),
@@ -125,5 +182,40 @@ pub(crate) async fn tell(
                 tracing::error!(panic = %text, ?event, "a listener panicked");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Slow {
+        drained: Mutex<usize>,
+        missed: Mutex<u64>,
+    }
+
+    impl Listener for Slow {
+        fn drained(&self) {
+            *self.drained.lock().unwrap() += 1;
+        }
+
+        fn missed(&self, events: u64) {
+            *self.missed.lock().unwrap() += events;
+        }
+    }
+
+    #[tokio::test]
+    async fn slow_listeners_hear_that_they_have_missed_something() {
+        let (events, heard) = events();
+        for _ in 0..EVENTS_MAX + 7 {
+            events.tell(Event::Drained);
+        }
+        drop(events);
+        let slow = Arc::new(Slow::default());
+        tell(heard, vec![Arc::clone(&slow) as Arc<dyn Listener>]).await;
+        assert_eq!(*slow.drained.lock().unwrap(), EVENTS_MAX);
+        assert_eq!(*slow.missed.lock().unwrap(), 7);
     }
 }

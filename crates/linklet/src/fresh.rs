@@ -105,9 +105,16 @@ impl Fresh {
 
     /// What is to be said of values that are looked up from now on.
     pub(crate) fn sent(&self) -> Sent {
-        Sent {
-            history: self.history.load(Ordering::Acquire),
-            reached: self.reached(),
+        let history = self.history.load(Ordering::Acquire);
+        let reached = self.reached();
+        // Another history may have begun between: of that nothing is said.
+        if history == self.history.load(Ordering::Acquire) {
+            Sent { history, reached }
+        } else {
+            Sent {
+                history: 0,
+                reached: 0,
+            }
         }
     }
 

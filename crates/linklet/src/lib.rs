@@ -99,4 +99,4 @@ pub use ops::{Committed, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
 pub use trefoil_freshness_core as freshness;
-pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication};
+pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};

@@ -117,8 +117,12 @@ impl<V: Send + Sync + 'static> Life<V> {
             Effect::Loss(loss) => store.tell(Event::StateLoss(loss.into())),
             Effect::NotCopied { to, points } => {
                 let counter = &store.counters.copies_refused;
-                counter.fetch_add(points.len() as u64, Ordering::Relaxed);
-                tracing::warn!(%to, count = points.len(), first = %points[0], "a replica cannot store values");
+                let before = counter.fetch_add(points.len() as u64, Ordering::Relaxed);
+                let count = before + points.len() as u64;
+                // At first often, then ever more rarely: it goes on until it can.
+                if before == 0 || before.ilog2() < count.ilog2() {
+                    tracing::warn!(%to, count, first = %points[0], "a replica cannot store values");
+                }
             }
             Effect::Gained(slices) => store.tell(Event::Gained(slices)),
             Effect::Gave(slices) => store.tell(Event::Lost(slices)),

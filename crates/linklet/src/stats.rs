@@ -59,10 +59,20 @@ counters! {
     copies_refused,
     /// Frames that could not be sent at once; the protocol repeats them.
     frames_dropped,
+    /// Strong commits acknowledged with fewer copies than there should be
+    /// ([`Builder::too_few`](crate::Builder::too_few)).
+    commits_thin,
 }
 
 impl Counters {
     pub(crate) fn one(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one; how many there are now, where that is worth a line in the
+    /// log: at first often, then ever more rarely.
+    pub(crate) fn one_told(counter: &AtomicU64) -> Option<u64> {
+        let count = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        count.is_power_of_two().then_some(count)
     }
 }

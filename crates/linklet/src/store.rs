@@ -1,6 +1,6 @@
 //! What the operations, the protocol's driver and the freshness hooks share.
 
-use crate::event::{Event, StateLoss, StateLossReason};
+use crate::event::{Event, Events, StateLoss, StateLossReason};
 use crate::facts::Facts;
 use crate::flight::Flights;
 use crate::fresh::Fresh;
@@ -12,7 +12,8 @@ use crate::table::{Entry, Key, NoRoom, Room, Table};
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
+use trefoil_coordination::BootInstant;
 use trefoil_freshness_core::table::Stamp;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Extent, Replication};
@@ -59,11 +60,11 @@ pub(crate) struct Store<V> {
     pub(crate) flights: Flights<Landed<V>>,
     pub(crate) meters: Meters,
     pub(crate) counters: Counters,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) events: Events,
     pub(crate) errand: Notify,
     pub(crate) facts: Facts,
     errands: Mutex<Errands<V>>,
-    origin: Instant,
+    origin: BootInstant,
 }
 
 /// What a store is made of.
@@ -73,12 +74,11 @@ pub(crate) struct StoreOptions<V> {
     pub(crate) replication: Replication,
     pub(crate) marshaller: Box<dyn Marshal<V>>,
     pub(crate) has_loader: bool,
-    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) events: Events,
 }
 
 impl<V: 'static> Store<V> {
     pub(crate) fn new(options: StoreOptions<V>) -> Self {
-        let origin = Instant::now();
         Store {
             table: Table::new(options.memory),
             hasher: options.hasher,
@@ -87,24 +87,25 @@ impl<V: 'static> Store<V> {
             has_loader: options.has_loader,
             fresh: Fresh::default(),
             flights: Flights::default(),
-            meters: Meters::new(origin),
+            meters: Meters::new(Instant::now()),
             counters: Counters::default(),
             events: options.events,
             errand: Notify::new(),
             facts: Facts::default(),
             errands: Mutex::default(),
-            origin,
+            origin: BootInstant::now(),
         }
     }
 
-    /// The clock that the protocol goes by.
+    /// The clock that the protocol goes by: that of the lease, which does not
+    /// stand still while the machine is suspended.
     #[inline]
     pub(crate) fn clock(&self) -> Duration {
         self.origin.elapsed()
     }
 
     /// A moment on that clock.
-    pub(crate) fn at(&self, instant: Instant) -> Duration {
+    pub(crate) fn at(&self, instant: BootInstant) -> Duration {
         instant.saturating_duration_since(self.origin)
     }
 
@@ -182,8 +183,7 @@ impl<V: 'static> Store<V> {
     }
 
     pub(crate) fn tell(&self, event: Event) {
-        // Nobody listens once the linklet is being dropped.
-        let _ = self.events.send(event);
+        self.events.tell(event);
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -4,7 +4,7 @@ use crate::fresh::Sent;
 use crate::marshal::{Marshal, MarshalError, marshal, unmarshal};
 use crate::stats::Counters;
 use crate::store::Store;
-use crate::table::Key;
+use crate::table::{Key, Room};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,6 +30,9 @@ pub(crate) struct Kept<V> {
     pub(crate) history: u64,
     /// What it replaces was out of date when it was made.
     pub(crate) over_stale: bool,
+    /// A refresh brought it: what was told of the key since says whether it is
+    /// to be seen, for it is the database that knows better.
+    pub(crate) refreshed: bool,
 }
 
 impl<V> Clone for Kept<V> {
@@ -93,6 +96,63 @@ impl<V: 'static> Objects<V> {
             value: value.ok(),
         }
     }
+
+    /// A value from elsewhere, with room for it; none where it was lost on the
+    /// way, which its server has said.
+    fn arrived<'a>(&'a self, entry: &'a Entry) -> Result<Option<Arrived<'a, V>>, NotStored> {
+        let Some(bytes) = &entry.value else {
+            return Ok(None);
+        };
+        let store = &*self.store;
+        let key = store.key(&entry.key);
+        let mut history = 0;
+        let value = match bytes.split_last_chunk::<HISTORY_BYTES>() {
+            _ if key.point() != entry.point => {
+                Err("it was hashed in another way: the servers of a corpus have to agree".into())
+            }
+            None => Err("it is shorter than any".to_owned()),
+            Some((bytes, of)) => {
+                history = u64::from_le_bytes(*of);
+                unmarshal(&*store.marshaller, &entry.key, bytes).map_err(|error| error.to_string())
+            }
+        };
+        let value = match value {
+            Ok(value) => Arc::new(value),
+            Err(error) => {
+                tracing::error!(
+                    key = %String::from_utf8_lossy(&entry.key),
+                    %error,
+                    "a value that arrived cannot be used"
+                );
+                return Err(NotStored::Unreadable);
+            }
+        };
+        let room = store
+            .reserve(store.weight(&entry.key, &value))
+            .map_err(|_| NotStored::NoRoom)?;
+        Ok(Some(Arrived {
+            key,
+            value,
+            history,
+            room,
+        }))
+    }
+}
+
+/// A value from elsewhere.
+struct Arrived<'a, V> {
+    key: Key<'a>,
+    value: Arc<V>,
+    /// The history that its version is a position in.
+    history: u64,
+    room: Room<'a, V>,
+}
+
+impl<V: 'static> Arrived<'_, V> {
+    /// None if it is not known to be fresh: under the lock of its part.
+    fn stamp(&self, store: &Store<V>, version: u64) -> Option<Stamp> {
+        store.fresh.receive(self.key.hash, self.history, version)
+    }
 }
 
 fn found<V>(entry: &crate::table::Entry<V>) -> Found<V> {
@@ -153,47 +213,20 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
     }
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
-        let Some(bytes) = &entry.value else {
+        let Some(arrived) = self.arrived(&entry)? else {
             return Ok(());
         };
         let store = &self.store;
-        let key = store.key(&entry.key);
-        let mut history = 0;
-        let value = match bytes.split_last_chunk::<HISTORY_BYTES>() {
-            _ if key.point() != entry.point => {
-                Err("it was hashed in another way: the servers of a corpus have to agree".into())
-            }
-            None => Err("it is shorter than any".to_owned()),
-            Some((bytes, of)) => {
-                history = u64::from_le_bytes(*of);
-                unmarshal(&*store.marshaller, &entry.key, bytes).map_err(|error| error.to_string())
-            }
-        };
-        let value = match value {
-            Ok(value) => Arc::new(value),
-            Err(error) => {
-                tracing::error!(
-                    key = %String::from_utf8_lossy(&entry.key),
-                    %error,
-                    "a value that arrived cannot be used"
-                );
-                return Err(NotStored::Unreadable);
-            }
-        };
-        let room = store
-            .reserve(store.weight(&entry.key, &value))
-            .map_err(|_| NotStored::NoRoom)?;
-        let mut visit = store.table.visit(key);
+        let mut visit = store.table.visit(arrived.key);
         // A change may have been told here while the value was on its way, or be
         // unknown here. Without a loader nothing could bring the value back, and
         // only a change that was told counts.
-        let stamp = store.fresh.receive(key.hash, history, entry.version);
-        let stamp = stamp.or_else(|| {
-            let unknown = !store.has_loader && history != store.fresh.history();
+        let stamp = arrived.stamp(store, entry.version).or_else(|| {
+            let unknown = !store.has_loader && arrived.history != store.fresh.history();
             unknown.then_some(Stamp::UNKNOWN)
         });
         let old = match stamp {
-            Some(stamp) => visit.put(value, stamp, room),
+            Some(stamp) => visit.put(arrived.value, stamp, arrived.room),
             None => visit.remove(),
         };
         drop(visit);
@@ -201,6 +234,28 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
             let named = (entry.point, entry.key.clone());
             store.leave(|errands| errands.dropped.push(named));
         }
+        drop(old);
+        Counters::one(&store.counters.received);
+        Ok(())
+    }
+
+    /// A copy is confirmed, so it is kept, whatever was told here. If it may be
+    /// out of date the owner hears so, too, and withdraws it by a commit. Until
+    /// then it is hidden where a loader can bring it back.
+    fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
+        let Some(arrived) = self.arrived(&entry)? else {
+            return Ok(());
+        };
+        let store = &self.store;
+        let mut visit = store.table.visit(arrived.key);
+        let stamp = arrived.stamp(store, entry.version);
+        let hidden = stamp.is_none() && store.has_loader;
+        let stamp = stamp.unwrap_or(Stamp::UNKNOWN);
+        let old = visit.put(arrived.value, stamp, arrived.room);
+        if let Some(entry) = visit.peek().filter(|_| hidden) {
+            entry.stale = true;
+        }
+        drop(visit);
         drop(old);
         Counters::one(&store.counters.received);
         Ok(())
@@ -227,17 +282,22 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
                 stamp,
                 history,
                 over_stale,
+                refreshed,
             }) => {
                 let weight = store.weight(&staged.key, &value);
                 let room = store
                     .table
                     .reserve_promised(weight, |entry| store.evicted(&entry));
                 let mut visit = store.table.visit(key);
-                // Made of a value that is out of date by now, it is, too.
+                // Made of a value that is out of date by now, it is, too. Without a
+                // loader what the application has put in counts, but for what a
+                // refresh brought the database knows better.
+                let told = refreshed && history == store.fresh.history();
                 let fresh = match visit.peek().map(|entry| entry.stale) {
                     Some(false) => true,
                     Some(true) if !over_stale => false,
-                    _ => !store.has_loader || store.fresh.is_fresh(key.hash, history, stamp),
+                    _ if store.has_loader || told => store.fresh.is_fresh(key.hash, history, stamp),
+                    _ => true,
                 };
                 let old = visit.put(value, stamp, room);
                 // A change was told while the replicas confirmed: it is about to be

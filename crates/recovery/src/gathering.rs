@@ -26,7 +26,7 @@ use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
 use std::collections::VecDeque;
 use std::ops::Range;
-use trefoil_layout::limits::CLOCK_AHEAD_NS_MAX;
+use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_layout::{KeyHash, Placement, ShardMap, Version, epoch};
 use trefoil_store::{Now, PLACES, Recency, Store};
@@ -45,8 +45,6 @@ const RANGES_MAX: usize = 512;
 const ROUNDS_MAX: u32 = 8;
 /// So few ranges that everybody can stand still while they are copied.
 const FEW: usize = 512;
-/// Bounds lie at most so far ahead of the clock: as far as versions may, and a second.
-const BOUND_AHEAD_NS_MAX: u64 = CLOCK_AHEAD_NS_MAX + 1_000_000_000;
 /// Calls of maintenance in which an empty index becomes as large as it is to be, and more
 /// than that takes.
 const MAINTENANCE_MAX: u32 = 32;
@@ -315,7 +313,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
     /// What can be so of its shards. A floor beyond every clock would refuse all that is
     /// written, an epoch near the last one all that would recover; and both stay.
     fn check(&mut self, source: usize, shards: &[ShardState], now: Now) -> Result<(), Nonsense> {
-        let highest_ns = now.unix_ns.saturating_add(BOUND_AHEAD_NS_MAX);
+        let highest_ns = now.unix_ns.saturating_add(FLOOR_AHEAD_NS_MAX);
         if shards.iter().any(|s| s.bound_max.time_ns > highest_ns) {
             return Err(Nonsense(
                 "versions further ahead of this clock than any may be: compare the clocks",

@@ -2,16 +2,43 @@
 //!
 //! The kernel looks at each page that is mapped: tens of milliseconds for a GiB of
 //! small ones, more where nobody else holds them. The thread may be an event loop, or
-//! somebody who waits for an answer, so a thread of its own does it, in pieces: while
-//! one is under way nobody else in the process can map anything.
+//! somebody who waits for an answer, so a thread of its own does it.
+//!
+//! Where both have one core, that thread must not keep it either: nobody is hurried by
+//! the end of a mapping, and a time slice of the kernel is milliseconds long. So it gives
+//! way to all others, and sleeps after each short piece. While one is under way nobody
+//! else in the process can map anything.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Shorter ones end at once: less than a thread costs.
 const LEN_MIN: usize = 1 << 20;
-/// What is unmapped by one call: a millisecond if all of it is there.
-const PIECE_LEN: usize = 32 << 20;
+/// What is unmapped by one call: 50 microseconds if all of it is there, in small pages.
+const PIECE_LEN: usize = 512 << 10;
+/// How long the thread works before it sleeps.
+const TURN: Duration = Duration::from_micros(40);
+/// So many times as long as it worked, it sleeps.
+const PAUSE_FACTOR: u32 = 3;
+/// And so long at most: somebody else may have had the core meanwhile.
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// Comes after everybody.
+const NICE: i32 = 19;
+
+/// What is to be unmapped. One thread does it all: several would take their turns one
+/// after another on a core that somebody else needs.
+static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
+    ranges: Vec::new(),
+    has_thread: false,
+});
+
+struct Waiting {
+    ranges: Vec<Range>,
+    /// Whether a thread will look here again.
+    has_thread: bool,
+}
 
 /// A range that nobody uses any more.
 struct Range {
@@ -22,8 +49,9 @@ struct Range {
 // SAFETY: an address range that its holder alone knows.
 unsafe impl Send for Range {}
 
-impl Drop for Range {
-    fn drop(&mut self) {
+impl Range {
+    /// Unmaps the range; `between` is called after each piece.
+    fn unmap(self, mut between: impl FnMut()) {
         let mut done = 0;
         while done < self.len {
             let len = PIECE_LEN.min(self.len - done);
@@ -33,6 +61,7 @@ impl Drop for Range {
             // then stays mapped, which harms nobody.
             let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().byte_add(done), len) };
             done += len;
+            between();
         }
     }
 }
@@ -45,10 +74,46 @@ impl Drop for Range {
 pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize) {
     let range = Range { base, len };
     if len < LEN_MIN {
+        return range.unmap(|| {});
+    }
+    let mut waiting = lock();
+    waiting.ranges.push(range);
+    if waiting.has_thread {
         return;
     }
-    // Without a thread it is done here: the closure is dropped.
-    let _ = std::thread::Builder::new()
-        .name("trefoil-unmap".to_owned())
-        .spawn(move || drop(range));
+    let thread = std::thread::Builder::new().name("trefoil-unmap".to_owned());
+    waiting.has_thread = thread.spawn(unmap_aside).is_ok();
+    if !waiting.has_thread {
+        let ranges = std::mem::take(&mut waiting.ranges);
+        drop(waiting);
+        ranges.into_iter().for_each(|range| range.unmap(|| {}));
+    }
+}
+
+/// The thread that unmaps what waits.
+fn unmap_aside() {
+    // On Linux this is about the thread, not its process. Refused, it works on.
+    let _ = rustix::process::setpriority_process(None, NICE);
+    let mut begin = Instant::now();
+    while let Some(range) = next() {
+        range.unmap(|| {
+            let worked = begin.elapsed();
+            if worked >= TURN {
+                std::thread::sleep((worked * PAUSE_FACTOR).min(PAUSE_MAX));
+                begin = Instant::now();
+            }
+        });
+    }
+}
+
+/// The next range, or the end of the thread.
+fn next() -> Option<Range> {
+    let mut waiting = lock();
+    let range = waiting.ranges.pop();
+    waiting.has_thread = range.is_some();
+    range
+}
+
+fn lock() -> MutexGuard<'static, Waiting> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }

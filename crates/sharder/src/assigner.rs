@@ -109,6 +109,8 @@ pub struct Assigner {
     /// Told to go on above `seen` although the store is behind: until an
     /// incarnation above this one is in force.
     leaves_incarnation: Option<u64>,
+    /// What to begin it with, where the store has nothing.
+    recovered: Option<Assignment>,
     plan: Option<Plan>,
     /// The newest of each server, and when it came, until the next step.
     reports: BTreeMap<ServerId, (Duration, ServerReport)>,
@@ -131,6 +133,7 @@ impl Assigner {
             loaded: false,
             seen: None,
             leaves_incarnation: None,
+            recovered: None,
             plan: None,
             reports: BTreeMap::new(),
             pending: None,
@@ -213,6 +216,13 @@ impl Assigner {
     pub fn begin_incarnation(&mut self) {
         let seen = self.seen.map_or(0, |seen| seen.incarnation);
         self.leaves_incarnation = Some(seen);
+    }
+
+    /// Likewise where the store has nothing: from this map, which servers have
+    /// told, so that nothing moves.
+    pub fn recover(&mut self, map: Assignment) {
+        self.recovered = Some(map);
+        self.begin_incarnation();
     }
 
     /// What to ask of the store now, under a number that the answer is handed
@@ -375,7 +385,7 @@ impl Assigner {
         if let (Some(seen), Some(_)) = (self.seen, self.leaves_incarnation) {
             let version = AssignmentVersion::first_of(seen.incarnation.saturating_add(1));
             let expected = self.assignment().map(Assignment::version);
-            let next = match self.assignment() {
+            let next = match self.assignment().or(self.recovered.as_ref()) {
                 Some(assignment) => assignment.clone().renumbered(version),
                 None => self.first(version, members)?,
             };
@@ -433,6 +443,7 @@ impl Assigner {
         self.leaves_incarnation = self
             .leaves_incarnation
             .filter(|&left| version.incarnation <= left);
+        self.recovered = None;
         match (&mut self.balancer, self.plan.take()) {
             (Some(balancer), Some(plan)) if plan.next.as_ref() == Some(&next) => {
                 balancer.commit(&plan, now);

@@ -12,9 +12,9 @@
 //!      ▲                                                 ▼
 //!      │ assignment, diffs          ┌──────────────── Assigner ────────────────┐
 //!      │                            │  Balancer::step: seven phases             │
-//!  AssignmentStore ◄── campaign ────┤   1 dead        slices of dead servers    │
+//!   the store ◄─────── campaign ────┤   1 dead        slices of dead servers    │
 //!  (compare-and-swap,   load        │   2 drain       servers about to stop     │
-//!   lease, watch)       swap        │   3 redundancy  replicas: min, max, heat  │
+//!   lease)              swap        │   3 redundancy  replicas: min, max, heat  │
 //!      │                            │   4 merge       cold neighbours           │
 //!      ▼                            │   5 moves       benefit per churn         │
 //!   routers, linklets               │   6 split       what is too big to move   │

@@ -199,6 +199,14 @@ pub(crate) enum Switch {
     Off,
 }
 
+/// See `trefoil_gateway_core::world::Isolation`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transactions {
+    Relaxed,
+    Strict,
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Hash {
@@ -297,6 +305,9 @@ pub(crate) struct DoorArgs {
     /// Whether flush_all, FLUSHALL, cache_memlimit and their like are obeyed [default: on]
     #[arg(long, value_name = "on|off")]
     pub admin_commands: Option<Switch>,
+    /// What becomes of a Redis transaction that cannot be atomic: executed one command after the other, or refused [default: relaxed]
+    #[arg(long, value_name = "relaxed|strict")]
+    pub transactions: Option<Transactions>,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -146,6 +146,14 @@ fn shown(document: &serde_json::Value) -> Vec<String> {
         text(&document["address"]),
         text(&document["store"])
     )];
+    for wrong in list(&document["turned_away"]) {
+        let corpus = text(&wrong["corpus"]);
+        lines.push(format!(
+            "corpus {corpus} is asked for ({} requests), and nobody serves it: \
+             is --corpus {corpus} missing?",
+            wrong["requests"]
+        ));
+    }
     for corpus in list(&document["corpora"]) {
         let role = match corpus["leads"].as_bool() {
             Some(true) => "leads".to_owned(),

@@ -1,6 +1,6 @@
 //! Options of the front door, for `serve` and `gateway`.
 
-use crate::args::{DoorArgs, Plaintext, Switch};
+use crate::args::{DoorArgs, Plaintext, Switch, Transactions};
 use crate::failure::Failure;
 use serde_json::Value;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use trefoil_gateway::server::{
     thread_count_default,
 };
 use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_gateway_core::world::Isolation;
 
 /// memcached's own port.
 pub(crate) const MEMCACHED_DEFAULT: &str = "127.0.0.1:11211";
@@ -75,6 +76,10 @@ pub(crate) fn options(
         item_len_max: item_len_max.unwrap_or(defaults.item_len_max),
         shutdown_allowed: args.enable_shutdown,
         admin_commands: args.admin_commands != Some(Switch::Off),
+        transactions: match args.transactions {
+            Some(Transactions::Strict) => Isolation::Strict,
+            Some(Transactions::Relaxed) | None => Isolation::Relaxed,
+        },
         on_shutdown: Some(Arc::new(move || stop.notify_one())),
         ..defaults
     })

@@ -133,7 +133,7 @@ mod tests {
     use crate::settings::{DOOR_KEYS, GATEWAY_KEYS, SERVE_KEYS, STORE_KEYS, UP_KEYS};
 
     /// What a running server takes anew, as docs/operations.md says.
-    const TAKEN: [&str; 9] = [
+    const TAKEN: [&str; 10] = [
         "memory",
         "auth_file",
         "connections",
@@ -143,6 +143,7 @@ mod tests {
         "item_max",
         "admin_commands",
         "enable_shutdown",
+        "transactions",
     ];
 
     #[test]

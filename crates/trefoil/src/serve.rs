@@ -17,7 +17,7 @@ use trefoil_cell::{
     EmbeddedStore, Mode, runtime_dir,
 };
 use trefoil_client::Cell;
-use trefoil_gateway::keyspace::{CellOptions, LocalKeyspace, cell_keyspace};
+use trefoil_gateway::keyspace::{CellOptions, Gates, LocalKeyspace, cell_keyspace};
 use trefoil_gateway::server::{Doors, GatewayOptions, Protocol};
 use trefoil_layout::{KeyHasher, Version};
 use trefoil_tls::{CertFiles, CertUse, Tls};
@@ -230,7 +230,8 @@ fn open_doors(
     server: &Server,
 ) -> Result<Front, Failure> {
     if let Some(local) = server.local() {
-        let keyspace = || LocalKeyspace::new(local.clone());
+        let gates = Gates::default();
+        let keyspace = || LocalKeyspace::beside(local.clone(), &gates);
         return door::open(args, options, doors, keyspace, true);
     }
     let cell = Cell::connect_with(address, None).map_err(Failure::of)?;

@@ -3,7 +3,7 @@
 
 use crate::args::{
     CELL_DEFAULT, DoorArgs, Eviction, GatewayArgs, Hash, Plaintext, Restart, ServeArgs, StoreArgs,
-    Switch, UpArgs,
+    Switch, Transactions, UpArgs,
 };
 use crate::failure::Failure;
 use bytesize::ByteSize;
@@ -32,7 +32,7 @@ pub(crate) const STORE_KEYS: [&str; 8] = [
     "repair_rate",
 ];
 /// Settings of front doors.
-pub(crate) const DOOR_KEYS: [&str; 16] = [
+pub(crate) const DOOR_KEYS: [&str; 17] = [
     "memcached",
     "redis",
     "threads",
@@ -49,6 +49,7 @@ pub(crate) const DOOR_KEYS: [&str; 16] = [
     "tls_client_ca",
     "enable_shutdown",
     "admin_commands",
+    "transactions",
 ];
 pub(crate) const SERVE_KEYS: [&str; 9] = [
     "mode",
@@ -131,6 +132,7 @@ struct File {
     tls_client_ca: Option<PathBuf>,
     enable_shutdown: Option<bool>,
     admin_commands: Option<Switch>,
+    transactions: Option<Transactions>,
 }
 
 /// As on the command line, or a number of bytes.
@@ -397,6 +399,7 @@ fn fill_doors(doors: &mut DoorArgs, file: File) {
         tls_client_ca: doors.tls_client_ca.take().or(file.tls_client_ca),
         enable_shutdown: doors.enable_shutdown || file.enable_shutdown.unwrap_or(false),
         admin_commands: doors.admin_commands.or(file.admin_commands),
+        transactions: doors.transactions.or(file.transactions),
     };
 }
 

@@ -71,6 +71,16 @@ test("a pipeline", async () => {
   assert.deepEqual(answers.filter((_, at) => at % 2 === 1), keys.map((key) => [null, key]));
 });
 
+test("a transaction", async () => {
+  const [key, other] = [fresh(), fresh()];
+  const answers = await client.multi().set(key, "1").incr(key).mset(other, "2").get(other).exec();
+  assert.deepEqual(answers, [[null, "OK"], [null, 2], [null, "OK"], [null, "2"]]);
+  await client.watch(key);
+  await client.incr(key);
+  assert.equal(await client.multi().set(key, "0").exec(), null);
+  assert.equal(await client.get(key), "3");
+});
+
 test("scan, flush, errors", async () => {
   assert.equal(await client.flushall(), "OK");
   const keys = Array.from({ length: 100 }, (_, number) => `scan-${number}`);

@@ -129,12 +129,80 @@ class Operations:
         self.assertIsInstance(answers[1000], redis.ResponseError)
         self.assertEqual(answers[1001], keys[0].encode())
 
+    def test_pipeline_as_a_transaction(self):
+        key, other, counter = fresh(), fresh(), fresh()
+        pipeline = self.client.pipeline()
+        pipeline.set(key, "1").incr(key).get(key).expire(key, 100)
+        self.assertEqual(pipeline.execute(), [True, 2, b"2", True])
+        # As Django's set_many does it.
+        values = {fresh(): "value" for _ in range(100)}
+        pipeline = self.client.pipeline()
+        pipeline.mset(values)
+        for name in values:
+            pipeline.expire(name, 100)
+        self.assertEqual(pipeline.execute(), [True] * 101)
+        self.assertIn(self.client.ttl(next(iter(values))), (99, 100))
+        pipeline.set(other, "x").incr(other).set(key, "y")
+        answers = pipeline.execute(raise_on_error=False)
+        self.assertIsInstance(answers[1], redis.ResponseError)
+        self.assertEqual(self.client.mget(key, other), [b"y", b"x"])
+        pipeline.execute_command("NONSENSE").set(key, "z")
+        with self.assertRaises(redis.ResponseError):
+            pipeline.execute()
+        self.assertEqual(self.client.get(key), b"y")
+
+        def count(pipeline):
+            number = int(pipeline.get(counter) or 0)
+            pipeline.multi()
+            pipeline.set(counter, number + 1)
+
+        for _ in range(5):
+            self.assertEqual(self.client.transaction(count, counter), [True])
+        self.assertEqual(self.client.get(counter), b"5")
+        with self.client.pipeline() as pipeline:
+            pipeline.watch(counter)
+            self.client.incr(counter)
+            pipeline.multi()
+            pipeline.set(counter, 0)
+            with self.assertRaises(redis.WatchError):
+                pipeline.execute()
+        self.assertEqual(self.client.get(counter), b"6")
+
+    def test_locks_and_scripts(self):
+        name, key = fresh(), fresh()
+        lock = self.client.lock(name, timeout=100)
+        self.assertTrue(lock.acquire(blocking=False))
+        other = self.client.lock(name, timeout=100)
+        self.assertFalse(other.acquire(blocking=False))
+        self.assertTrue(lock.extend(100))
+        self.assertTrue(lock.reacquire())
+        lock.release()
+        self.assertTrue(other.acquire(blocking=False))
+        with self.assertRaises(redis.exceptions.LockError):
+            self.client.lock(name, thread_local=False).release()
+        other.release()
+        self.assertIsNone(self.client.get(name))
+        self.client.script_flush()
+        script = self.client.register_script(
+            "local n = redis.call('incrby', KEYS[1], ARGV[1]) "
+            "redis.call('pexpire', KEYS[1], 100000) "
+            "return {n, redis.call('pttl', KEYS[1])}"
+        )
+        self.assertEqual(script([key], [5])[0], 5)
+        number, ttl = script([key], [2])
+        self.assertEqual(number, 7)
+        self.assertTrue(90_000 < ttl <= 100_000)
+        with self.assertRaisesRegex(redis.ResponseError, "nonexistent global"):
+            self.client.eval("return nosuch", 0)
+
     def test_scan_and_flush(self):
         self.client.flushall()
         keys = {fresh("scan").encode() for _ in range(300)}
         self.client.mset({key: "x" for key in keys})
         self.client.set(fresh("other"), "x")
         self.assertEqual(set(self.client.scan_iter(match="scan-*", count=50)), keys)
+        self.assertEqual(set(self.client.keys("scan-*")), keys)
+        self.assertEqual(self.client.keys("none-*"), [])
         self.assertEqual(self.client.dbsize(), 301)
         self.assertIs(self.client.flushall(), True)
         self.assertEqual(self.client.dbsize(), 0)

@@ -28,6 +28,12 @@ fn begin(config: &CellConfig, backend: u32) -> v1::ReloadBegin {
     }
 }
 
+/// An immutable cell whose corpus has so many lines.
+fn with_old_corpus(len: u32) -> Cell {
+    let setup = Setup::new(Mode::R2, 2);
+    setup.corpus("c.jsonl", lines(0..len, "old")).start()
+}
+
 /// The cell's next configuration, for a corpus of this text.
 fn next_config(cell: &Cell, text: &str) -> CellConfig {
     let (digest, len) = CorpusDigester::of(text.as_bytes()).unwrap();
@@ -74,9 +80,7 @@ fn steps(begin: v1::ReloadBegin, text: &str) -> Vec<Step> {
 
 #[test]
 fn a_corpus_is_served_and_mutations_are_refused() {
-    let cell = Setup::new(Mode::R2, 2)
-        .corpus("c.jsonl", lines(0..5000, "old"))
-        .start();
+    let cell = with_old_corpus(5000);
     let mut caller = cell.client();
     for backend in [0, 1] {
         for n in [0, 17, 4999] {
@@ -107,9 +111,7 @@ fn csv_is_loaded_too_and_only_what_belongs_to_a_backend() {
 
 #[test]
 fn a_reload_replaces_everything_under_the_next_config_id() {
-    let cell = Setup::new(Mode::R2, 2)
-        .corpus("c.jsonl", lines(0..2000, "old"))
-        .start();
+    let cell = with_old_corpus(2000);
     let mut caller = cell.client();
     let text = lines(1000..4000, "new");
     let next = next_config(&cell, &text);
@@ -152,9 +154,7 @@ fn a_reload_replaces_everything_under_the_next_config_id() {
 
 #[test]
 fn a_reload_that_fails_changes_nothing() {
-    let cell = Setup::new(Mode::R2, 2)
-        .corpus("c.jsonl", lines(0..100, "old"))
-        .start();
+    let cell = with_old_corpus(100);
     let mut caller = cell.client();
     let good = lines(0..100, "new");
     let next = next_config(&cell, &good);
@@ -238,9 +238,7 @@ fn a_reload_that_fails_changes_nothing() {
 /// configuration is written anew, so that nobody puts the new one in force any more.
 #[test]
 fn a_client_that_goes_after_everything_is_loaded_leaves_the_old_corpus_in_force() {
-    let cell = Setup::new(Mode::R2, 2)
-        .corpus("c.jsonl", lines(0..100, "old"))
-        .start();
+    let cell = with_old_corpus(100);
     let mut caller = cell.client();
     let good = lines(0..100, "new");
     let next = next_config(&cell, &good);
@@ -353,9 +351,7 @@ impl<'a> Upload<'a> {
 /// The second of two reloads at once is refused and does the first no harm.
 #[test]
 fn one_reload_at_a_time() {
-    let cell = Setup::new(Mode::R2, 2)
-        .corpus("c.jsonl", lines(0..100, "old"))
-        .start();
+    let cell = with_old_corpus(100);
     let mut caller = cell.client();
     let good = lines(0..100, "new");
     let next = next_config(&cell, &good);
@@ -391,9 +387,7 @@ fn one_reload_at_a_time() {
 /// finds another configuration than it was told of, with its corpus: it serves that.
 #[test]
 fn a_corpus_in_force_under_a_later_id_is_not_dropped() {
-    let cell = Setup::new(Mode::R2, 2)
-        .corpus("c.jsonl", lines(0..100, "old"))
-        .start();
+    let cell = with_old_corpus(100);
     let mut caller = cell.client();
     let good = lines(0..100, "new");
     let next = next_config(&cell, &good);

@@ -311,8 +311,7 @@ impl Load {
                     Verdict::Failed
                 }
             };
-            let counters = self.client.counters();
-            let retries = counters.get_retries.total() + counters.mutation_retries.total();
+            let retries = self.retries();
             tally.count(open, verdict, retries);
         }
     }

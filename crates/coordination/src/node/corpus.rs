@@ -14,16 +14,19 @@
 use super::options::NodeOptions;
 use super::status::{CorpusStatus, MemberStatus, Recent, Totals};
 use super::table::{Admission, MemberTable};
+use crate::clock::BootInstant;
 use crate::error::Refusal;
 use crate::limits::{STORE_TIMEOUT, TICK};
-use crate::link::KeepAlive;
+use crate::link::{KeepAlive, Registration};
 use crate::store::{CorpusState, CorpusStore, Roll, Writer};
 use crate::wire::MemberRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use trefoil_sharder::coordination::{Reply as StoreReply, Request, StoreError};
+use trefoil_sharder::coordination::{
+    Forgotten, LeaseTerms, Recovery, Reply as StoreReply, Request, StoreError,
+};
 use trefoil_sharder::{
     Assigner, AssignerEvent, AssignerOptions, AssignmentVersion, BalanceConfig, ConfigError,
     Freeze, Member, MemberState, Plan, ServerId, ServerReport,
@@ -35,9 +38,9 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 /// What is asked of the task.
 pub(crate) enum Command {
     Register {
-        record: MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
+        registration: Registration,
+        /// Its last lease is from this assigner's address.
+        granted_here: bool,
         reply: Reply<Duration>,
     },
     KeepAlive {
@@ -77,6 +80,7 @@ enum Answer {
     Updated(u64, MemberRecord, Reply<Duration>, Result<(), StoreError>),
     Removed(u64, ServerId, Option<Reply<()>>, Result<(), StoreError>),
     Frozen(u64, Freeze, Reply<()>, Result<(), StoreError>),
+    Lease(u64, Duration, Result<(), StoreError>),
 }
 
 /// What a leader knows in his term.
@@ -84,13 +88,18 @@ struct Term {
     term: u64,
     /// Counts elections: the same term may be won again.
     election: u64,
-    /// From when on members could have been heard.
-    since: Duration,
     /// The store had an assignment when it began.
     resumes: bool,
-    /// `None` until the store's roll has come.
+    /// What servers tell, where it had none.
+    forgotten: Forgotten,
+    /// `None` until the store's roll has come, and the store says how long
+    /// leases may be.
     table: Option<MemberTable>,
     asked_at: Option<Duration>,
+    /// When the store was asked to record shorter leases.
+    shortened_at: Option<Duration>,
+    /// It goes on from what servers have told.
+    recovering: bool,
 }
 
 pub(crate) struct Driver {
@@ -102,12 +111,17 @@ pub(crate) struct Driver {
     writer: Writer,
     state: watch::Receiver<Arc<CorpusState>>,
     cut: watch::Receiver<bool>,
-    origin: Instant,
+    origin: BootInstant,
     last_tick: Duration,
     term: Option<Term>,
     elections: u64,
     freeze: Freeze,
-    applied: Freeze,
+    /// The switch, and the replicas that members ask for, as the assigner has
+    /// them.
+    applied: (Freeze, usize),
+    /// The store had nothing, nobody remembered anything, and this assigner has
+    /// made the first assignment.
+    dealt_anew: bool,
     /// Writes and removals of members that are under way.
     writing: BTreeMap<ServerId, usize>,
     gathering_since: Option<Duration>,
@@ -150,16 +164,17 @@ impl Driver {
             state: store.watch(),
             options,
             freeze: config.freeze,
-            applied: config.freeze,
+            applied: (config.freeze, 1),
             config,
             assigner,
             store,
             writer,
             cut,
-            origin: Instant::now(),
+            origin: BootInstant::now(),
             last_tick: Duration::ZERO,
             term: None,
             elections: 0,
+            dealt_anew: false,
             writing: BTreeMap::new(),
             gathering_since: None,
             resigned: false,
@@ -223,11 +238,13 @@ impl Driver {
             table.stood_still(gap);
         }
         self.call_roll(now);
+        self.shorten_leases(now);
         self.strike_off(now);
+        self.recover(now);
         let Some(members) = self.members(now) else {
             return;
         };
-        self.apply_freeze(now);
+        self.configure(now);
         if let Some((id, request)) = self.assigner.poll_request(now, &members) {
             self.ask(move |store| async move { Answer::Request(id, store.request(request).await) });
         }
@@ -254,14 +271,88 @@ impl Driver {
             return Some(members);
         }
         let since = *self.gathering_since.get_or_insert(now);
-        Some(if now.saturating_sub(since) < self.options.gather {
+        let gathering = now.saturating_sub(since) < self.options.gather;
+        Some(if gathering || self.may_have_forgotten(now) {
             Vec::new()
         } else {
             members
         })
     }
 
-    /// A new leader asks the store who is a member.
+    /// The store has nothing, which is also what a store has that has just
+    /// forgotten everything: servers that nobody knows of may hold leases.
+    fn may_have_forgotten(&self, now: Duration) -> bool {
+        // Without a service there was nobody to grant any.
+        let could = self.store.is_sole() && !self.options.address.is_empty();
+        let table = self.term.as_ref().and_then(|term| term.table.as_ref());
+        could && table.is_some_and(|table| !table.leases.settled(now))
+    }
+
+    /// A store that has forgotten everything, and belongs to this process
+    /// alone: goes on from what servers tell, once all their leases have ended.
+    fn recover(&mut self, now: Duration) {
+        if !self.store.is_sole() || self.version().is_some() || !self.assigner.leads(now) {
+            return;
+        }
+        let Some(Term {
+            forgotten,
+            table: Some(table),
+            recovering,
+            ..
+        }) = &mut self.term
+        else {
+            return;
+        };
+        // Who is being written down is judged with the others.
+        if *recovering || !self.writing.is_empty() {
+            return;
+        }
+        if let Recovery::GoOn { map, struck_off } = forgotten.recovery(now, &table.leases) {
+            *recovering = true;
+            for &id in &struck_off {
+                table.drop_member(id);
+            }
+            tracing::warn!(
+                corpus = self.corpus,
+                last = %map.version(),
+                struck_off = struck_off.len(),
+                "the store has forgotten everything; every lease that it may have granted has \
+                 ended: the map goes on under a new incarnation"
+            );
+            self.totals.recoveries += 1;
+            self.assigner.recover(map);
+            self.error = None;
+        }
+    }
+
+    /// Once the longer leases of a predecessor have ended the store need not
+    /// say any more that there are some.
+    fn shorten_leases(&mut self, now: Duration) {
+        if !self.assigner.leads(now) {
+            return;
+        }
+        let Some(Term {
+            term,
+            election,
+            table: Some(table),
+            shortened_at,
+            ..
+        }) = &mut self.term
+        else {
+            return;
+        };
+        let again = shortened_at.is_none_or(|at| now.saturating_sub(at) > STORE_TIMEOUT * 2);
+        if let Some(lease) = table.leases.shorter(now).filter(|_| again) {
+            *shortened_at = Some(now);
+            let (term, election) = (*term, *election);
+            self.ask(move |store| async move {
+                Answer::Lease(election, lease, store.set_lease(term, lease).await)
+            });
+        }
+    }
+
+    /// A new leader asks the store who is a member, and sees to it that the
+    /// store knows of leases as long as its own before it grants one.
     fn call_roll(&mut self, now: Duration) {
         let Some(term) = &mut self.term else { return };
         let again = term
@@ -269,8 +360,11 @@ impl Driver {
             .is_none_or(|at| now.saturating_sub(at) > STORE_TIMEOUT * 2);
         if term.table.is_none() && again {
             term.asked_at = Some(now);
-            let election = term.election;
-            self.ask(move |store| async move { Answer::Roll(election, store.roll().await) });
+            let (term, election) = (term.term, term.election);
+            let own = self.options.lease;
+            self.ask(move |store| async move {
+                Answer::Roll(election, call_roll(&store, term, own).await)
+            });
         }
     }
 
@@ -316,28 +410,49 @@ impl Driver {
     /// and to say what they know. The store may be an old copy: it may have
     /// forgotten servers, or have assignments that others were told of under
     /// the same version.
-    fn apply_freeze(&mut self, now: Duration) {
-        let wanted = if self.is_resuming(now) {
+    ///
+    /// Every slice has as many replicas as the members ask for, even where the
+    /// flags say less: what a commit is worth is decided by the servers.
+    fn configure(&mut self, now: Duration) {
+        let freeze = if self.is_resuming(now) {
             Freeze::All
         } else {
             self.freeze
         };
-        if wanted != self.applied {
-            let config = BalanceConfig {
-                freeze: wanted,
-                ..self.config.clone()
-            };
-            if self.assigner.configure(config).is_ok() {
-                self.applied = wanted;
+        let table = self.term.as_ref().and_then(|term| term.table.as_ref());
+        let asked = table.map_or(1, MemberTable::copies_min);
+        if (freeze, asked) == self.applied {
+            return;
+        }
+        let replicas_min = self.config.replicas_min.max(asked);
+        let config = BalanceConfig {
+            freeze,
+            replicas_min,
+            replicas_max: self.config.replicas_max.max(replicas_min),
+            ..self.config.clone()
+        };
+        match self.assigner.configure(config) {
+            Ok(()) => {
+                if asked > self.config.replicas_min && asked != self.applied.1 {
+                    tracing::info!(
+                        corpus = self.corpus,
+                        asked,
+                        configured = self.config.replicas_min,
+                        "servers ask for more replicas than this assigner was started with"
+                    );
+                }
+                self.applied = (freeze, asked);
             }
+            Err(error) => tracing::error!(corpus = self.corpus, %error, "thresholds"),
         }
     }
 
     /// Whether this assigner has taken up an assignment less than a lease ago.
     fn is_resuming(&self, now: Duration) -> bool {
-        self.term
-            .as_ref()
-            .is_some_and(|term| term.resumes && now.saturating_sub(term.since) < self.options.lease)
+        self.term.as_ref().is_some_and(|term| {
+            let table = term.table.as_ref();
+            term.resumes && table.is_none_or(|table| !table.leases.settled(now))
+        })
     }
 
     /// Runs a request beside the task.
@@ -363,10 +478,12 @@ impl Driver {
                     self.term = Some(Term {
                         term,
                         election: self.elections,
-                        since: now,
                         resumes: false,
+                        forgotten: Forgotten::default(),
                         table: None,
                         asked_at: None,
+                        shortened_at: None,
+                        recovering: false,
                     });
                 }
                 AssignerEvent::Deposed => {
@@ -394,6 +511,8 @@ impl Driver {
     fn published(&mut self, now: Duration, version: AssignmentVersion) {
         self.totals.assignments += 1;
         self.error = None;
+        let first = version == AssignmentVersion::first_of(1);
+        self.dealt_anew |= first && self.store.is_sole();
         let name = shown(version);
         let changes = match &self.plan {
             Some(plan) if plan.next.as_ref().map(|next| next.version()) == Some(version) => {
@@ -474,6 +593,14 @@ impl Driver {
                     let _ = reply.send(answer);
                 }
             }
+            Answer::Lease(election, lease, result) => {
+                // If it failed it is asked again; until then the store says
+                // more than is so, which only takes time.
+                let _ = self.confirm(now, election, result, |table| {
+                    table.leases.record(lease);
+                    Ok(())
+                });
+            }
             Answer::Frozen(election, freeze, reply, result) => {
                 let answer = self.confirm(now, election, result, |_| Ok(()));
                 if answer.is_ok() {
@@ -503,9 +630,17 @@ impl Driver {
                         seen,
                     });
                 }
-                term.since = now;
                 term.resumes = roll.version.is_some();
-                term.table = Some(MemberTable::new(self.options.lease, now, roll.members));
+                let leases = LeaseTerms::new(self.options.lease, now, roll.lease);
+                if leases.recorded() > self.options.lease {
+                    tracing::warn!(
+                        corpus = self.corpus,
+                        lease = ?self.options.lease,
+                        former = ?leases.recorded(),
+                        "the assigner before this one granted longer leases: they are waited for"
+                    );
+                }
+                term.table = Some(MemberTable::new(leases, now, roll.members));
                 self.freeze = roll.freeze;
             }
             Err(error) => self.failed(error),
@@ -585,11 +720,10 @@ impl Driver {
         let now = self.now();
         match command {
             Command::Register {
-                record,
-                known,
-                again,
+                registration,
+                granted_here,
                 reply,
-            } => self.register(now, record, known, again, reply),
+            } => self.register(now, registration, granted_here, reply),
             Command::KeepAlive { call, reply } => self.keep_alive(now, call, reply),
             Command::Leave { id, life, reply } => match self.leading(now) {
                 Err(refusal) => drop(reply.send(Err(refusal))),
@@ -665,21 +799,47 @@ impl Driver {
     fn register(
         &mut self,
         now: Duration,
-        record: MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
+        registration: Registration,
+        granted_here: bool,
         reply: Reply<Duration>,
     ) {
+        let Registration {
+            record,
+            known,
+            again,
+            granted,
+            told,
+        } = registration;
         let lease = self.options.lease;
+        if self.was_dealt_to_others(now, &record, known, granted_here) {
+            return drop(reply.send(Err(Refusal::Expired)));
+        }
         // A store that is behind, or has nothing at all, may have forgotten a
         // member; one that is not, has not.
-        let trusted = known > self.version();
+        let have = self.version();
+        let trusted = known > have;
         let behind = self.compare(known);
-        let (term, election, table) = match self.leading(now) {
-            Ok(leading) => leading,
-            Err(refusal) => return drop(reply.send(Err(refusal))),
+        if let Err(refusal) = self.leading(now) {
+            return drop(reply.send(Err(refusal)));
+        }
+        let Some(Term {
+            term,
+            election,
+            forgotten,
+            table: Some(table),
+            ..
+        }) = &mut self.term
+        else {
+            return drop(reply.send(Err(self.not_leading())));
         };
+        let (term, election) = (*term, *election);
         let trusted = trusted || (behind.is_err() && known.is_some());
+        if let Some(known) = known.filter(|_| have.is_none()) {
+            if let Some(grant) = granted {
+                table.leases.heard_of(grant.lease);
+            }
+            forgotten.hear(record.id, known, told, granted_here);
+        }
         let admission = table.admit(now, &record, again, trusted);
         match admission {
             Err(refusal) => drop(reply.send(Err(refusal))),
@@ -704,6 +864,21 @@ impl Driver {
                 });
             }
         }
+    }
+
+    /// A server comes back that knows a map from before this store forgot
+    /// everything. It was away for longer than its lease, and everything was
+    /// dealt anew meanwhile: what it holds is somebody else's.
+    fn was_dealt_to_others(
+        &mut self,
+        now: Duration,
+        record: &MemberRecord,
+        known: Option<AssignmentVersion>,
+        granted_here: bool,
+    ) -> bool {
+        let remembers = self.dealt_anew && granted_here && known > self.version();
+        let leading = self.leading(now);
+        remembers && leading.is_ok_and(|(_, _, table)| !table.ids().contains(&record.id))
     }
 
     fn keep_alive(&mut self, now: Duration, call: KeepAlive, reply: Reply<Duration>) {
@@ -775,6 +950,7 @@ impl Driver {
             })
             .collect();
         let frozen_because = match (&self.error, &state.behind) {
+            _ if state.unreadable.is_some() => state.unreadable.as_ref().map(ToString::to_string),
             (Some(error), _) | (None, Some(error)) => Some(error.to_string()),
             (None, None) if self.is_resuming(now) => {
                 Some("this assigner has just been elected: servers are coming back".to_owned())
@@ -810,6 +986,16 @@ impl Driver {
             totals: self.totals,
         }
     }
+}
+
+/// The roll, once the store says that leases may be as long as `own`.
+async fn call_roll(store: &CorpusStore, term: u64, own: Duration) -> Result<Roll, StoreError> {
+    let roll = store.roll().await?;
+    let recorded = LeaseTerms::new(own, Duration::ZERO, roll.lease).recorded();
+    if roll.lease != Some(recorded) {
+        store.set_lease(term, recorded).await?;
+    }
+    Ok(roll)
 }
 
 fn shown_all<T: ToString>(items: Option<&[T]>) -> Vec<String> {

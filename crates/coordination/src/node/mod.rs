@@ -6,14 +6,13 @@ mod status;
 mod table;
 
 pub use options::NodeOptions;
-pub use status::{ChangeStatus, CorpusStatus, MemberStatus, NodeStatus, Totals};
+pub use status::{ChangeStatus, CorpusStatus, MemberStatus, NodeStatus, Totals, TurnedAway};
 
 use crate::error::{CoordinationError, Refusal};
-use crate::limits::CORPORA_MAX;
-use crate::link::KeepAlive;
+use crate::limits::{CORPORA_MAX, TURNED_AWAY_MAX};
+use crate::link::{Grant, KeepAlive, Registration};
 use crate::session::Tasks;
 use crate::store::{CorpusState, Store, Writer};
-use crate::wire::MemberRecord;
 use corpus::{Command, Driver, Reply};
 use options::check_name;
 use std::collections::BTreeMap;
@@ -23,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use trefoil_sharder::coordination::CandidateId;
-use trefoil_sharder::{AssignmentVersion, Freeze, ServerId, ServerReport};
+use trefoil_sharder::{Freeze, ServerId, ServerReport};
 
 /// Commands that wait at one corpus; beyond it, askers wait.
 const COMMANDS_MAX: usize = 1_024;
@@ -35,6 +34,8 @@ pub(crate) struct Node {
     writer: Writer,
     cut: watch::Sender<bool>,
     corpora: Mutex<BTreeMap<String, Corpus>>,
+    /// Corpora that were asked for and are not served here, and how often.
+    turned_away: Mutex<BTreeMap<String, u64>>,
     ended: AtomicBool,
 }
 
@@ -59,6 +60,7 @@ impl Node {
             writer,
             cut: watch::Sender::new(false),
             corpora: Mutex::new(BTreeMap::new()),
+            turned_away: Mutex::new(BTreeMap::new()),
             ended: AtomicBool::new(false),
         };
         for name in node.options.corpora.keys() {
@@ -92,26 +94,33 @@ impl Node {
     pub(crate) async fn register(
         &self,
         corpus: &str,
-        record: MemberRecord,
-        known: Option<AssignmentVersion>,
-        again: bool,
-    ) -> Result<Duration, Refusal> {
-        self.ask(corpus, |reply| Command::Register {
-            record,
-            known,
-            again,
+        registration: Registration,
+    ) -> Result<Grant, Refusal> {
+        let granted_here = registration
+            .granted
+            .as_ref()
+            .is_some_and(|grant| grant.by == self.options.address);
+        let register = |reply| Command::Register {
+            registration,
+            granted_here,
             reply,
-        })
-        .await
+        };
+        let lease = self.ask(corpus, register).await?;
+        Ok(self.grant(lease))
     }
 
-    pub(crate) async fn keep_alive(
-        &self,
-        corpus: &str,
-        call: KeepAlive,
-    ) -> Result<Duration, Refusal> {
-        self.ask(corpus, |reply| Command::KeepAlive { call, reply })
-            .await
+    fn grant(&self, lease: Duration) -> Grant {
+        Grant {
+            lease,
+            by: self.options.address.clone(),
+        }
+    }
+
+    pub(crate) async fn keep_alive(&self, corpus: &str, call: KeepAlive) -> Result<Grant, Refusal> {
+        let lease = self
+            .ask(corpus, |reply| Command::KeepAlive { call, reply })
+            .await?;
+        Ok(self.grant(lease))
     }
 
     pub(crate) async fn leave(&self, corpus: &str, id: ServerId, life: u64) -> Result<(), Refusal> {
@@ -129,6 +138,7 @@ impl Node {
         &self,
         corpus: &str,
     ) -> Result<watch::Receiver<Arc<CorpusState>>, Refusal> {
+        self.check_served(corpus).await?;
         self.corpus(corpus, |corpus| corpus.state.clone())
     }
 
@@ -159,6 +169,7 @@ impl Node {
             address: self.options.address.clone(),
             store: store.to_owned(),
             lease_ms: self.options.lease.as_millis() as u64,
+            turned_away: self.turned_away(),
             corpora: Vec::new(),
         };
         for name in self.names() {
@@ -167,6 +178,20 @@ impl Node {
                 .push(self.ask(&name, |reply| Command::Status { reply }).await?);
         }
         Ok(status)
+    }
+
+    fn turned_away(&self) -> Vec<TurnedAway> {
+        let turned_away = self
+            .turned_away
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        turned_away
+            .iter()
+            .map(|(corpus, &requests)| TurnedAway {
+                corpus: corpus.clone(),
+                requests,
+            })
+            .collect()
     }
 
     /// Stops leading, so that others need not wait for the lease.
@@ -193,6 +218,56 @@ impl Node {
         self.corpora.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the flags allow a corpus.
+    fn serves(&self, name: &str) -> bool {
+        !self.options.closed || self.options.corpora.contains_key(name)
+    }
+
+    fn unknown(&self) -> Refusal {
+        let known: Vec<&str> = self.options.corpora.keys().map(String::as_str).collect();
+        Refusal::UnknownCorpus {
+            known: known.join(", "),
+        }
+    }
+
+    /// Somebody asks for a corpus that the flags do not have: another assigner
+    /// may have been started with other ones, and lead it. Only where nobody
+    /// does is the corpus said to be unknown.
+    async fn check_served(&self, name: &str) -> Result<(), Refusal> {
+        if self.serves(name) {
+            return Ok(());
+        }
+        check_name(name).map_err(Refusal::Invalid)?;
+        let leader = self.store.leader(name).await.map_err(Refusal::from)?;
+        if let Some(leader) = leader.filter(|leader| leader.candidate != self.writer.candidate) {
+            return Err(Refusal::NotLeading {
+                address: Some(leader.address).filter(|address| !address.is_empty()),
+            });
+        }
+        self.note_turned_away(name);
+        Err(self.unknown())
+    }
+
+    fn note_turned_away(&self, name: &str) {
+        let mut turned_away = self
+            .turned_away
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if turned_away.len() >= TURNED_AWAY_MAX && !turned_away.contains_key(name) {
+            return;
+        }
+        let count = turned_away.entry(name.to_owned()).or_default();
+        *count += 1;
+        if count.is_power_of_two() {
+            tracing::error!(
+                corpus = name,
+                requests = *count,
+                "servers ask for a corpus that this assigner was not started with, and nobody \
+                 else leads it: is --corpus {name} missing?"
+            );
+        }
+    }
+
     /// Looks at a corpus, which begins now if it has not yet.
     fn corpus<T>(&self, name: &str, look: impl FnOnce(&Corpus) -> T) -> Result<T, Refusal> {
         let mut corpora = self.lock();
@@ -203,11 +278,8 @@ impl Node {
             return Ok(look(corpus));
         }
         check_name(name).map_err(Refusal::Invalid)?;
-        if self.options.closed && !self.options.corpora.contains_key(name) {
-            let known: Vec<&str> = self.options.corpora.keys().map(String::as_str).collect();
-            return Err(Refusal::UnknownCorpus {
-                known: known.join(", "),
-            });
+        if !self.serves(name) {
+            return Err(self.unknown());
         }
         if corpora.len() >= CORPORA_MAX {
             return Err(Refusal::Invalid(format!(
@@ -241,6 +313,7 @@ impl Node {
         corpus: &str,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, Refusal> {
+        self.check_served(corpus).await?;
         let commands = self.corpus(corpus, |corpus| corpus.commands.clone())?;
         let (reply, answer) = oneshot::channel();
         let ended = || Refusal::Store("the assigner is ending".to_owned());

@@ -15,8 +15,20 @@ pub struct NodeStatus {
     pub store: String,
     /// The length of servers' leases.
     pub lease_ms: u64,
+    /// Corpora that are asked for, and that neither this assigner was started
+    /// with nor anybody else leads: most likely a flag is wrong.
+    pub turned_away: Vec<TurnedAway>,
     /// By name.
     pub corpora: Vec<CorpusStatus>,
+}
+
+/// A corpus that is asked for in vain.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TurnedAway {
+    /// Its name.
+    pub corpus: String,
+    /// Requests that were refused since this assigner began.
+    pub requests: u64,
 }
 
 /// One corpus.
@@ -104,6 +116,9 @@ pub struct Totals {
     pub expired: u64,
     /// Requests to the store that failed.
     pub store_errors: u64,
+    /// Times that the map was taken over from servers because the store had
+    /// forgotten it.
+    pub recoveries: u64,
 }
 
 /// The last changes.

@@ -4,8 +4,9 @@
 //! 1. A member is dropped only when nothing was heard of it for the whole
 //!    lease, by this assigner's clock and while this assigner was running: a
 //!    pause of its own is nobody else's silence.
-//! 2. One that begins to lead gives everybody the time of a whole lease: its
-//!    predecessor may have granted one just before.
+//! 2. One that begins to lead gives everybody the time of a whole lease, or of
+//!    the longer one that its predecessor may have granted just before
+//!    ([`LeaseTerms`]).
 //! 3. Who was dropped is told so, and never comes back under that id.
 
 use crate::error::Refusal;
@@ -13,12 +14,13 @@ use crate::limits::MEMBERS_MAX;
 use crate::wire::MemberRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use trefoil_sharder::coordination::LeaseTerms;
 use trefoil_sharder::{Member, MemberState, ServerId};
 
 /// The members of one corpus, as the one who leads knows them.
 #[derive(Debug)]
 pub(crate) struct MemberTable {
-    lease: Duration,
+    pub(crate) leases: LeaseTerms,
     entries: BTreeMap<ServerId, Entry>,
 }
 
@@ -45,9 +47,9 @@ pub(crate) enum Admission {
 
 impl MemberTable {
     /// Begins with those that the store has.
-    pub(crate) fn new(lease: Duration, now: Duration, members: Vec<MemberRecord>) -> Self {
+    pub(crate) fn new(leases: LeaseTerms, now: Duration, members: Vec<MemberRecord>) -> Self {
         let mut table = MemberTable {
-            lease,
+            leases,
             entries: BTreeMap::new(),
         };
         for record in members {
@@ -165,6 +167,7 @@ impl MemberTable {
 
     /// This assigner has stood still for so long.
     pub(crate) fn stood_still(&mut self, gap: Duration) {
+        self.leases.stood_still(gap);
         for entry in self.entries.values_mut() {
             entry.heard += gap;
         }
@@ -173,14 +176,21 @@ impl MemberTable {
     /// Who is to be struck off now: the leases that have ended, and those whose
     /// striking off has failed before.
     pub(crate) fn expire(&mut self, now: Duration) -> Vec<ServerId> {
-        let lease = self.lease;
+        let leases = &self.leases;
         self.entries
             .iter_mut()
             .filter_map(|(&id, entry)| {
-                entry.dropped |= now.saturating_sub(entry.heard) >= lease;
+                entry.dropped |= now >= leases.ends(entry.heard);
                 entry.dropped.then_some(id)
             })
             .collect()
+    }
+
+    /// It was struck off by somebody before: it is so again.
+    pub(crate) fn drop_member(&mut self, id: ServerId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.dropped = true;
+        }
     }
 
     /// Struck off.
@@ -195,6 +205,12 @@ impl MemberTable {
             .values()
             .map(|entry| entry.record.info.member(entry.record.id))
             .collect()
+    }
+
+    /// Replicas that the member that asks for most asks for.
+    pub(crate) fn copies_min(&self) -> usize {
+        let asked = self.entries.values().map(|e| e.record.info.copies_min);
+        asked.max().unwrap_or(1)
     }
 
     /// Each with how long ago it was heard.
@@ -245,7 +261,23 @@ mod tests {
 
     fn table(members: &[(u64, &str)]) -> MemberTable {
         let members = members.iter().map(|&(id, at)| record(id, at)).collect();
-        MemberTable::new(LEASE, at(0), members)
+        MemberTable::new(LeaseTerms::new(LEASE, at(0), None), at(0), members)
+    }
+
+    /// A server that does not reach the new leader may still hold a lease of
+    /// the former one, whose leases were longer.
+    #[test]
+    fn a_longer_lease_of_a_predecessor_is_waited_for() {
+        let terms = LeaseTerms::new(LEASE, at(0), Some(LEASE * 4));
+        let mut table = MemberTable::new(terms, at(0), vec![record(1, "a:1")]);
+        assert_eq!(table.expire(at(3_000)), []);
+        assert_eq!(table.expire(at(11_999)), []);
+        assert_eq!(table.expire(at(12_000)), [ServerId(1)]);
+        // Newcomers have leases of this leader's.
+        table.insert(at(12_000), record(2, "b:1"));
+        table.remove(ServerId(1));
+        assert_eq!(table.expire(at(14_999)), []);
+        assert_eq!(table.expire(at(15_000)), [ServerId(2)]);
     }
 
     #[test]

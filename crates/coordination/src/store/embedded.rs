@@ -8,19 +8,19 @@
 use super::file::Document;
 use super::state::{CorpusState, Found, LeaderRecord};
 use super::{Roll, Writer};
+use crate::clock::BootInstant;
 use crate::generated::v1;
 use crate::wire::{
-    MemberRecord, assignment_from, assignment_to, freeze_from, freeze_to, member_from, member_to,
+    MemberRecord, assignment_from, assignment_to, freeze_from, freeze_to, lease_to, member_from,
+    member_to,
 };
 use prost::Message as _;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, watch};
-use trefoil_sharder::coordination::{
-    AssignmentStore as _, EmbeddedStore, Reply, Request, StoreError,
-};
+use trefoil_sharder::coordination::{EmbeddedStore, Reply, Request, StoreError};
 use trefoil_sharder::{Freeze, ServerId};
 
 /// All corpora of one assigner.
@@ -95,7 +95,7 @@ pub(crate) struct EmbeddedCorpus {
     file: Arc<EmbeddedFile>,
     name: String,
     writer: Writer,
-    origin: Instant,
+    origin: BootInstant,
     contents: AsyncMutex<Contents>,
     state: watch::Sender<Arc<CorpusState>>,
 }
@@ -106,6 +106,8 @@ struct Contents {
     term: u64,
     members: BTreeMap<ServerId, MemberRecord>,
     freeze: Freeze,
+    /// No lease in force is longer.
+    lease: Option<Duration>,
     leads: bool,
     /// Something here has not reached the file.
     unwritten: bool,
@@ -130,6 +132,9 @@ impl Contents {
             term: record.term,
             members,
             freeze: freeze_from(record.freeze).map_err(|error| error.to_string())?,
+            lease: Some(record.lease_ms)
+                .filter(|&lease| lease > 0)
+                .map(Duration::from_millis),
             leads: false,
             unwritten: false,
         })
@@ -142,6 +147,7 @@ impl Contents {
             assignment: self.store.current().map(assignment_to),
             members: self.members.values().map(member_to).collect(),
             freeze: freeze_to(self.freeze).into(),
+            lease_ms: self.lease.map_or(0, lease_to),
         }
     }
 
@@ -183,7 +189,7 @@ impl EmbeddedCorpus {
             file: Arc::clone(file),
             name: name.to_owned(),
             writer,
-            origin: Instant::now(),
+            origin: BootInstant::now(),
             contents: AsyncMutex::new(contents),
             state: watch::Sender::new(Arc::new(state)),
         }
@@ -198,6 +204,7 @@ impl EmbeddedCorpus {
         Roll {
             members: contents.members.values().cloned().collect(),
             freeze: contents.freeze,
+            lease: contents.lease,
             version: contents.store.version(),
         }
     }
@@ -206,14 +213,7 @@ impl EmbeddedCorpus {
         let now = self.origin.elapsed();
         self.change(|contents| {
             let before = (contents.store.version(), contents.term);
-            let ticket = contents.store.submit(now, request);
-            let answer = std::iter::from_fn(|| contents.store.poll(now))
-                .find(|answer| answer.ticket == ticket);
-            let result = match answer {
-                Some(answer) => answer.result,
-                // Nobody submits a watch here.
-                None => Err(StoreError::Unavailable("it has not answered".to_owned())),
-            };
+            let result = contents.store.request(now, request);
             match &result {
                 Ok(Reply::Elected { term }) => {
                     contents.term = *term;
@@ -265,6 +265,18 @@ impl EmbeddedCorpus {
         .await?
     }
 
+    pub(crate) async fn set_lease(&self, term: u64, lease: Duration) -> Result<(), StoreError> {
+        self.change(|contents| {
+            let allowed = contents.check(term);
+            if allowed.is_ok() {
+                contents.lease = Some(lease);
+            }
+            let changed = allowed.is_ok();
+            (allowed, changed)
+        })
+        .await?
+    }
+
     /// Changes memory, then the file, then what others see.
     async fn change<T>(
         &self,
@@ -298,9 +310,10 @@ impl EmbeddedCorpus {
 mod tests {
     use super::*;
     use crate::view::ServerInfo;
-    use std::time::Duration;
     use trefoil_sharder::coordination::CandidateId;
     use trefoil_sharder::{Assignment, AssignmentVersion, Capacity};
+
+    const LEASE: Duration = Duration::from_millis(2_500);
 
     fn writer() -> Writer {
         Writer {
@@ -340,6 +353,7 @@ mod tests {
             let term = lead(&corpus).await;
             corpus.put_member(term, &member(5)).await.unwrap();
             corpus.set_freeze(term, Freeze::OnlyDead).await.unwrap();
+            corpus.set_lease(term, LEASE).await.unwrap();
             let swap = Request::Swap {
                 term,
                 expected: None,
@@ -358,6 +372,7 @@ mod tests {
         let roll = corpus.roll().await;
         assert_eq!(roll.members, [member(5)]);
         assert_eq!(roll.freeze, Freeze::OnlyDead);
+        assert_eq!(roll.lease, Some(LEASE));
         assert!(lead(&corpus).await > term);
         let refused = corpus.remove_member(term, ServerId(5)).await;
         assert!(matches!(refused, Err(StoreError::NotLeader { .. })));

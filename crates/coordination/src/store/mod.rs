@@ -12,13 +12,14 @@ mod file;
 mod state;
 
 pub use address::StoreAddress;
-pub(crate) use state::{CorpusState, News};
+pub(crate) use state::{CorpusState, LeaderRecord, News};
 
 use crate::error::CoordinationError;
 use crate::wire::MemberRecord;
 use embedded::{EmbeddedCorpus, EmbeddedFile};
 use etcd::{EtcdCorpus, EtcdStore};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use trefoil_sharder::coordination::{CandidateId, Reply, Request, StoreError};
 use trefoil_sharder::{AssignmentVersion, Freeze, ServerId};
@@ -36,6 +37,8 @@ pub(crate) struct Writer {
 pub(crate) struct Roll {
     pub(crate) members: Vec<MemberRecord>,
     pub(crate) freeze: Freeze,
+    /// No lease in force is longer; nothing in stores that were never told.
+    pub(crate) lease: Option<Duration>,
     /// The assignment of the same moment.
     pub(crate) version: Option<AssignmentVersion>,
 }
@@ -83,6 +86,15 @@ impl Store {
         }
     }
 
+    /// Who leads a corpus, as the store has it now.
+    pub(crate) async fn leader(&self, corpus: &str) -> Result<Option<LeaderRecord>, StoreError> {
+        match self {
+            // One process has it, and it knows what it leads.
+            Store::Embedded(_) => Ok(None),
+            Store::Etcd(store) => store.leader(corpus).await,
+        }
+    }
+
     /// One corpus of it, followed from now on.
     pub(crate) fn corpus(&self, name: &str, writer: Writer) -> CorpusStore {
         match self {
@@ -104,7 +116,7 @@ pub(crate) enum CorpusStore {
 }
 
 impl CorpusStore {
-    /// What the assigner asks; watches are served by [`CorpusStore::watch`].
+    /// What the assigner asks.
     pub(crate) async fn request(&self, request: Request) -> Result<Reply, StoreError> {
         match self {
             CorpusStore::Embedded(corpus) => corpus.request(request).await,
@@ -146,6 +158,19 @@ impl CorpusStore {
             CorpusStore::Embedded(corpus) => corpus.set_freeze(term, freeze).await,
             CorpusStore::Etcd(corpus) => corpus.set_freeze(term, freeze).await,
         }
+    }
+
+    /// Sets the length that no lease in force exceeds, likewise.
+    pub(crate) async fn set_lease(&self, term: u64, lease: Duration) -> Result<(), StoreError> {
+        match self {
+            CorpusStore::Embedded(corpus) => corpus.set_lease(term, lease).await,
+            CorpusStore::Etcd(corpus) => corpus.set_lease(term, lease).await,
+        }
+    }
+
+    /// Whether it belongs to this process alone, as long as that lives.
+    pub(crate) fn is_sole(&self) -> bool {
+        matches!(self, CorpusStore::Embedded(_))
     }
 
     /// What is in force, now and whenever it changes.

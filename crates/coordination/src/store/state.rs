@@ -27,6 +27,8 @@ pub(crate) struct CorpusState {
     pub(crate) leader: Option<LeaderRecord>,
     /// The store has something older than `assignment`.
     pub(crate) behind: Option<StoreError>,
+    /// It has something that cannot be read: what was known before stays.
+    pub(crate) unreadable: Option<StoreError>,
 }
 
 /// What a store was found to have.
@@ -59,6 +61,7 @@ impl CorpusState {
             return CorpusState {
                 behind: Some(StoreError::Behind { store, seen }),
                 leader: found.leader,
+                unreadable: None,
                 ..self.clone()
             };
         }
@@ -68,6 +71,7 @@ impl CorpusState {
             servers: self.servers.clone(),
             leader: found.leader,
             behind: None,
+            unreadable: None,
         };
         if store > self.version()
             && let Some(assignment) = found.assignment

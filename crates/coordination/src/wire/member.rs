@@ -2,7 +2,7 @@
 
 use super::WireError;
 use crate::generated::v1;
-use crate::limits::ADDRESS_LEN_MAX;
+use crate::limits::{ADDRESS_LEN_MAX, COPIES_MIN_MAX};
 use crate::view::ServerInfo;
 use trefoil_sharder::{Capacity, Freeze, MemberState, ServerId};
 
@@ -42,6 +42,7 @@ pub(crate) fn member_to(record: &MemberRecord) -> v1::Server {
         cpu: record.info.capacity.cpu,
         bytes: record.info.capacity.bytes,
         state: state_to(record.info.state).into(),
+        copies_min: u32::try_from(record.info.copies_min).unwrap_or(u32::MAX),
     }
 }
 
@@ -59,6 +60,13 @@ pub(crate) fn member_from(message: v1::Server) -> Result<MemberRecord, WireError
             "both CPU and memory have to be above 0",
         ));
     }
+    let copies_min = message.copies_min.max(1) as usize;
+    if copies_min > COPIES_MIN_MAX {
+        return Err(WireError::new(
+            "copies_min",
+            format!("{copies_min} are asked for; at most {COPIES_MIN_MAX} are allowed"),
+        ));
+    }
     Ok(MemberRecord {
         id: ServerId(message.id),
         life: message.life,
@@ -69,8 +77,14 @@ pub(crate) fn member_from(message: v1::Server) -> Result<MemberRecord, WireError
                 bytes: message.bytes,
             },
             state: state_from(message.state)?,
+            copies_min,
         },
     })
+}
+
+/// A length as it is stored and told, rounded up.
+pub(crate) fn lease_to(lease: std::time::Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn freeze_to(freeze: Freeze) -> v1::FreezeMode {
@@ -110,6 +124,7 @@ mod tests {
                     address: "h:1".to_owned(),
                     capacity: Capacity { cpu: 2.5, bytes: 7 },
                     state,
+                    copies_min: 2,
                 },
             };
             let message = member_to(&record);
@@ -124,6 +139,7 @@ mod tests {
             assert_eq!(broken(|m| m.cpu = f64::NAN), "capacity");
             assert_eq!(broken(|m| m.cpu = f64::INFINITY), "capacity");
             assert_eq!(broken(|m| m.bytes = 0), "capacity");
+            assert_eq!(broken(|m| m.copies_min = 17), "copies_min");
             assert_eq!(broken(|m| m.state = 0), "state");
             assert_eq!(broken(|m| m.state = 99), "state");
         }

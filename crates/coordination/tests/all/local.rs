@@ -3,8 +3,8 @@
 use crate::support::{PATIENCE, assigned_to, eventually, fast, report, server, until};
 use std::time::{Duration, Instant};
 use trefoil_coordination::{
-    CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session, SessionEnd,
-    Status,
+    BootInstant, CoordinationError, JoinOptions, LocalCoordinator, NodeOptions, Refusal, Session,
+    SessionEnd, Status,
 };
 use trefoil_sharder::{Freeze, MemberState, ServerId};
 
@@ -57,7 +57,7 @@ async fn a_server_that_falls_silent_is_replaced_after_its_lease() {
     })
     .await;
     assert!(
-        Instant::now() > lease_end,
+        BootInstant::now() > lease_end,
         "its lease had ended by its own clock before anybody was told"
     );
     assert!(seen.servers.len() == 1);
@@ -155,7 +155,7 @@ async fn two_lives_of_one_server_end_with_the_newer_one() {
     assert_eq!(ended(&former).await, SessionEnd::Superseded { by });
     assert!(!former.holds_lease());
     assigned_to(newer.view(), &[by]).await;
-    assert!(Instant::now() > lease_end, "nobody served beside it");
+    assert!(BootInstant::now() > lease_end, "nobody served beside it");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The tests of `trefoil-coordination` from outside, as one program: a module for each subject.
 
+mod flags;
 mod local;
 mod service;
 mod support;

@@ -8,7 +8,7 @@ use crate::event::{Event, Progress, Sink};
 use crate::pending::Pending;
 use crate::pgoutput::{self, DecodeError, Message};
 use crate::position::Place;
-use crate::setup::Slot;
+use crate::setup::{self, Slot};
 use crate::snapshot::Snapshot;
 use pgwire_replication::{Lsn, ReplicationEvent};
 use std::collections::VecDeque;
@@ -57,6 +57,9 @@ pub(super) struct Follower {
     changes: Changes,
     /// Where the former stream ended.
     former: Option<Place>,
+    /// What has to be finished before there is progress, on this stream or the
+    /// next.
+    gate: Option<u64>,
     /// Makes this relay's heartbeats and temporary slots its own.
     nonce: u64,
     sessions: u64,
@@ -65,7 +68,7 @@ pub(super) struct Follower {
 /// A look at the visible transactions, on its way.
 type Look = Pin<Box<dyn Future<Output = Result<Snapshot, DatabaseError>> + Send>>;
 
-/// A heartbeat that is being written.
+/// A heartbeat that is being written, or a check.
 type Beat = Pin<Box<dyn Future<Output = Result<(), DatabaseError>> + Send>>;
 
 impl Follower {
@@ -82,6 +85,7 @@ impl Follower {
             shared,
             stopped,
             former: None,
+            gate: None,
             nonce: now ^ u64::from(std::process::id()).rotate_left(40),
             sessions: 0,
         }
@@ -143,7 +147,10 @@ impl Follower {
                 Ended::Stopped => return Ok(()),
                 Ended::Trouble(trouble) => trouble,
             };
-            self.troubled(&trouble)?;
+            if let Err(trouble) = self.troubled(&trouble) {
+                self.forget(&trouble).await;
+                return Err(trouble);
+            }
             let mut wait = RETRY_MIN;
             if begun.elapsed() < RETRY_MIN {
                 // A stream that ends as soon as it begins is not to spin.
@@ -157,9 +164,34 @@ impl Follower {
                 wait = (wait * 2).min(self.options.retry_max);
                 match self.open(sink).await {
                     Ok(session) => break session,
-                    Err(trouble) => self.troubled(&trouble)?,
+                    Err(trouble) => {
+                        if let Err(trouble) = self.troubled(&trouble) {
+                            self.forget(&trouble).await;
+                            return Err(trouble);
+                        }
+                    }
                 }
             };
+        }
+    }
+
+    /// The database is not set up any more as it has to be, and changes may
+    /// have gone missing since it was: whoever follows next begins with a gap.
+    async fn forget(&self, trouble: &DatabaseError) {
+        let Slot::Persistent(slot) = &self.options.slot else {
+            return;
+        };
+        if !trouble.loses_changes() {
+            return;
+        }
+        match setup::forget_slot(&self.options.database, slot).await {
+            Ok(()) => tracing::warn!(slot, "the slot is removed: the next start is a gap"),
+            Err(error) => tracing::error!(
+                slot,
+                %error,
+                "the slot cannot be removed, and does not have all changes: \
+                 SELECT pg_drop_replication_slot"
+            ),
         }
     }
 
@@ -186,6 +218,7 @@ impl Follower {
             _ = stopped.wait_for(|stopped| *stopped) => Ended::Stopped,
             trouble = following.run(sink) => Ended::Trouble(trouble),
         };
+        let gate = following.pending.gated();
         let taken = sink.taken().min(following.position);
         let mut stream = following.session.stream;
         stream.update_applied_lsn(Lsn(taken));
@@ -193,6 +226,7 @@ impl Follower {
             let closed = tokio::time::timeout(Duration::from_secs(2), stream.shutdown());
             let _ = closed.await;
         }
+        self.gate = gate;
         ended
     }
 }
@@ -217,6 +251,8 @@ impl<'a> Following<'a> {
         let mut pending = Pending::default();
         if let Some(gate) = session.gate.take() {
             pending.gate(&gate);
+        } else {
+            pending.gate_again(follower.gate);
         }
         Following {
             position: session.place.position,
@@ -236,6 +272,12 @@ impl<'a> Following<'a> {
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut acknowledge = tokio::time::interval(ACKNOWLEDGE_EVERY);
         acknowledge.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The session has just been checked.
+        let check_every = self.follower.options.check_every;
+        let first = tokio::time::Instant::now() + check_every;
+        let mut check = tokio::time::interval_at(first, check_every);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checked: Option<Beat> = None;
         let mut look: Option<Look> = None;
         let mut beat: Option<Beat> = None;
         let database = self.follower.options.database.clone();
@@ -261,6 +303,17 @@ impl<'a> Following<'a> {
                     beat = None;
                     if let Err(trouble) = written {
                         return trouble;
+                    }
+                }
+                sound = of(&mut checked) => {
+                    checked = None;
+                    if let Err(trouble) = sound {
+                        return trouble;
+                    }
+                }
+                _ = check.tick() => {
+                    if checked.is_none() {
+                        checked = Some(self.check());
                     }
                 }
                 _ = heartbeat.tick() => {
@@ -375,6 +428,21 @@ impl<'a> Following<'a> {
         Box::pin(async move {
             tokio::time::sleep(settle).await;
             session::look(&database, &connection).await
+        })
+    }
+
+    /// Begins a check that everything that is mapped is still published.
+    fn check(&self) -> Beat {
+        let connection = Arc::clone(&self.session.looks);
+        let options = self.follower.options.clone();
+        Box::pin(async move {
+            setup::check(
+                &options.database,
+                &connection,
+                &options.publication,
+                &options.map,
+            )
+            .await
         })
     }
 

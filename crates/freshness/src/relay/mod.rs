@@ -56,6 +56,10 @@ pub struct RelayOptions {
     pub busy_patience: Duration,
     /// Longest wait before connecting again.
     pub retry_max: Duration,
+    /// How often it is looked whether the publication still has all rows of
+    /// every mapped table. If it has not, the relay ends with the error, and
+    /// the next one begins with a gap.
+    pub check_every: Duration,
 }
 
 impl RelayOptions {
@@ -71,6 +75,7 @@ impl RelayOptions {
             restart_is_gap: false,
             busy_patience: Duration::from_secs(10),
             retry_max: Duration::from_secs(5),
+            check_every: Duration::from_secs(5),
         }
     }
 }

@@ -40,6 +40,9 @@ pub(super) async fn open(
     let database = &options.database;
     let looks = database.connect().await?;
     setup::check(database, &looks, &options.publication, &options.map).await?;
+    if former.is_none() {
+        setup::note_unmapped(database, &looks, &options.publication, &options.map).await?;
+    }
     let (slot, kept) = match &options.slot {
         Slot::Temporary => (temporary, false),
         Slot::Persistent(slot) => (slot.as_str(), true),

@@ -1,7 +1,7 @@
 //! Databases that are not set up as they have to be: errors that say what to
 //! do, before anything goes missing silently.
 
-use crate::support::{Fixture, Notes, template};
+use crate::support::{Fixture, Notes, PATIENCE, template};
 use std::time::Duration;
 use trefoil_freshness::{Database, DatabaseError, KeyMap, Relay, RelayOptions, Slot};
 
@@ -80,6 +80,51 @@ async fn publications() {
     notes.caught_up(&fixture).await;
     assert_eq!(notes.told(), ["!slot-new", "^", "-a", "-a", "-b"]);
     relay.stop().await.expect("an orderly end");
+}
+
+/// What is taken out of the publication while the relay follows it would go
+/// missing silently; and what did is a gap for the next relay.
+#[tokio::test]
+async fn publications_that_change_while_they_are_followed() {
+    let fixture = Fixture::shared().await;
+    fixture.items().await;
+    let slot = format!("changing_{}", fixture.name);
+    let options = || {
+        let mut options = fixture.options();
+        options.slot = Slot::Persistent(slot.clone());
+        options.check_every = Duration::from_millis(50);
+        options
+    };
+    let followed = async |change: &str, expected: &str| {
+        let notes = Notes::default();
+        let mut relay = Relay::start(options(), notes.clone())
+            .await
+            .expect("a relay");
+        notes.caught_up(&fixture).await;
+        assert_eq!(notes.told()[0], "!slot-new");
+        fixture.run(change).await;
+        let error = tokio::time::timeout(PATIENCE, relay.ended()).await;
+        let error = error.expect("it ends").expect_err("it says why");
+        assert!(error.to_string().contains(expected), "{error}");
+    };
+    followed(
+        "ALTER PUBLICATION changes DROP TABLE item",
+        "ALTER PUBLICATION changes ADD TABLE public.item",
+    )
+    .await;
+    fixture
+        .run("ALTER PUBLICATION changes ADD TABLE item")
+        .await;
+    followed(
+        "ALTER PUBLICATION changes SET TABLE item WHERE (id > 5)",
+        "publishes only some rows of public.item",
+    )
+    .await;
+    let error = refused(options()).await;
+    assert!(
+        matches!(error, DatabaseError::TableFiltered { .. }),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -10,8 +10,9 @@
 //!
 //! **Invariants.**
 //! 1. A connection has one request under way, and that at most one operation in
-//!    the executor's hands, known by a ticket that is never used twice. An
-//!    outcome whose ticket nobody waits for is dropped.
+//!    the executor's hands, or several on different keys that were begun together,
+//!    known by tickets that are never used twice. An outcome whose ticket nobody
+//!    waits for is dropped. A request with several goes on when none is waited for.
 //! 2. The outcomes of a request's operations are kept in order and replayed in
 //!    order, until [`Keyspace::conclude`]. Reads that were ready at once are not
 //!    kept: a session that reads and then goes on says so (`World::advance`).
@@ -34,8 +35,8 @@ mod update;
 pub use operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedListed, OwnedNewItem};
 
 use crate::keyspace::{
-    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals, Updated,
-    Wake,
+    Access, Decide, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, MESSAGE_WORK, NewItem,
+    PAGE_LEN, Pending, Ready as _, Totals, Updated, Wake, erase_if_there,
 };
 use request::{Entry, Request};
 use std::cmp::Reverse;
@@ -98,9 +99,15 @@ pub trait Executor {
     }
 
     /// Begins an operation; its outcome, if it is there at once. Of operations of
-    /// one connection the next one comes only after the outcome of the one before
-    /// (or after nobody wants that any more).
+    /// one connection on a key the next one comes only after the outcome of the one
+    /// before (or after nobody wants that any more).
     fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome>;
+
+    /// The same for one of several that are begun together: none is waited for before
+    /// all are.
+    fn submit_beside(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        self.submit(ticket, operation)
+    }
 
     /// Hands out the outcomes that have come, each once.
     fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome));
@@ -132,6 +139,11 @@ pub trait Executor {
         "lru"
     }
 
+    /// See [`Keyspace::page_len`].
+    fn page_len(&self) -> usize {
+        PAGE_LEN
+    }
+
     /// See [`Keyspace::tend`].
     fn tend(&mut self) {}
 
@@ -151,8 +163,11 @@ pub struct DeferredKeyspace<E> {
     now_ns: u64,
     /// Requests that are parked, by connection.
     parked: HashMap<u64, Request>,
-    /// Connections by the tickets that they wait for.
-    waiting: HashMap<Ticket, u64>,
+    /// Connections by the tickets that they wait for, and which of a request's
+    /// operations that is, where it does several.
+    waiting: HashMap<Ticket, (u64, Option<usize>)>,
+    /// Which one `current` is.
+    part: Option<usize>,
     /// Ends of pauses.
     pauses: BinaryHeap<Reverse<(u64, u64)>>,
     next_ticket: Ticket,
@@ -173,6 +188,7 @@ impl<E: Executor> DeferredKeyspace<E> {
             now_ns: 0,
             parked: HashMap::new(),
             waiting: HashMap::new(),
+            part: None,
             pauses: BinaryHeap::new(),
             next_ticket: 1,
             jitter: Jitter::new(seed),
@@ -196,9 +212,13 @@ impl<E: Executor> DeferredKeyspace<E> {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.current.waiting_len = operation.held_len();
-        let outcome = self.executor.submit(ticket, operation);
+        self.work += MESSAGE_WORK;
+        let outcome = match self.part {
+            None => self.executor.submit(ticket, operation),
+            Some(_) => self.executor.submit_beside(ticket, operation),
+        };
         if outcome.is_none() {
-            self.waiting.insert(ticket, self.connection);
+            self.waiting.insert(ticket, (self.connection, self.part));
             self.current.ticket = Some(ticket);
         }
         outcome
@@ -219,9 +239,58 @@ impl<E: Executor> DeferredKeyspace<E> {
 
     /// Has the executor forget what the current request waits for.
     fn cancel_current(&mut self) {
-        if let Some(ticket) = self.current.ticket.take() {
+        for ticket in self.current.take_tickets() {
             self.waiting.remove(&ticket);
             self.executor.cancel(ticket);
+        }
+    }
+
+    /// Does several operations on different keys at the same time, by `run`; `each` is
+    /// told the results, in order, when all are there.
+    fn several<T>(
+        &mut self,
+        count: usize,
+        run: &mut dyn FnMut(&mut Self, usize) -> Result<T, Halt>,
+        each: &mut dyn FnMut(usize, Result<T, Fault>),
+    ) -> Result<(), Pending> {
+        if !self.current.is_replaying() {
+            let parts = (0..count).map(|_| Request::default());
+            self.current.entries.push(Entry::Several(parts.collect()));
+        }
+        let Some(mut parts) = self.current.parts().map(std::mem::take) else {
+            out_of_step();
+            for index in 0..count {
+                each(index, Err(Fault::Indeterminate));
+            }
+            return Ok(());
+        };
+        let mut results = Vec::new();
+        let mut whole = std::mem::take(&mut self.current);
+        for (index, part) in parts.iter_mut().enumerate().take(count) {
+            if part.is_stuck() {
+                continue;
+            }
+            self.current = std::mem::take(part);
+            self.part = Some(index);
+            results.push(run(self, index).ready());
+            self.current.rewind();
+            *part = std::mem::take(&mut self.current);
+        }
+        self.part = None;
+        if let Some(of_whole) = whole.parts() {
+            *of_whole = parts;
+        }
+        self.current = whole;
+        let results: Result<Vec<_>, Pending> = results.into_iter().collect();
+        match results {
+            Ok(results) if results.len() == count => {
+                self.current.replay()?;
+                for (index, result) in results.into_iter().enumerate() {
+                    each(index, result);
+                }
+                Ok(())
+            }
+            _ => Err(Pending),
         }
     }
 }
@@ -349,6 +418,30 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         self.execute_update(key, decide)
     }
 
+    fn set_many(
+        &mut self,
+        items: &[(&[u8], NewItem<'_>)],
+        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+    ) -> Result<(), Pending> {
+        let mut set = |own: &mut Self, index: usize| {
+            let (key, item) = &items[index];
+            own.set(key, item)
+        };
+        self.several(items.len(), &mut set, each)
+    }
+
+    fn erase_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Result<bool, Fault>),
+    ) -> Result<(), Pending> {
+        let mut erase = |own: &mut Self, index: usize| {
+            let erased = own.update(keys[index], &mut erase_if_there)?;
+            Ok(erased == Updated::Erased)
+        };
+        self.several(keys.len(), &mut erase, each)
+    }
+
     fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         let place = self.outcome(|| Operation::Flush { at_ms })?;
         self.done_at(place)
@@ -365,6 +458,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             Entry::Outcome(Outcome::Listed(listed)) => {
                 let (items, next) = listed.as_ref().map_err(Fault::clone)?;
                 items.iter().for_each(|item| each(&item.item()));
+                self.work += items.len() as u64 * HOME_WORK;
                 Ok(*next)
             }
             _ => Err(out_of_step()),
@@ -392,6 +486,10 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
 
     fn eviction(&self) -> &str {
         self.executor.eviction()
+    }
+
+    fn page_len(&self) -> usize {
+        self.executor.page_len()
     }
 
     fn tend(&mut self) {
@@ -436,9 +534,10 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
     }
 
     fn forget(&mut self, connection: u64) {
-        if let Some(request) = self.parked.remove(&connection)
-            && let Some(ticket) = request.ticket
-        {
+        let Some(mut request) = self.parked.remove(&connection) else {
+            return;
+        };
+        for ticket in request.take_tickets() {
             self.waiting.remove(&ticket);
             self.executor.cancel(ticket);
         }
@@ -456,17 +555,21 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             ..
         } = self;
         executor.poll(&mut |ticket, outcome| {
-            let Some(connection) = waiting.remove(&ticket) else {
+            let Some((connection, part)) = waiting.remove(&ticket) else {
                 return;
             };
             let Some(request) = parked.get_mut(&connection) else {
                 return;
             };
-            request.ticket = None;
-            let pause = request.take(outcome, now_ns, *update_patience_ns, jitter);
-            match pause {
-                Some(until_ns) => pauses.push(Reverse((until_ns, connection))),
-                None => resume(connection),
+            let Some(one) = request.part(part) else {
+                return;
+            };
+            one.ticket = None;
+            let pause = one.take(outcome, now_ns, *update_patience_ns, jitter);
+            if let Some(until_ns) = pause {
+                pauses.push(Reverse((until_ns, connection)));
+            } else if !request.is_stuck() {
+                resume(connection);
             }
         });
         while let Some(Reverse((until_ns, connection))) = pauses.peek().copied()
@@ -475,6 +578,7 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             pauses.pop();
             if let Some(request) = parked.get_mut(&connection)
                 && request.end_pause(until_ns)
+                && !request.is_stuck()
             {
                 resume(connection);
             }

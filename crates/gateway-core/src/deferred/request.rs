@@ -14,6 +14,8 @@ pub(super) enum Entry {
     Outcome(Outcome),
     /// An update, wherever it has got to.
     Update(Box<Update>),
+    /// Operations that are under way at the same time, each like a request's.
+    Several(Vec<Request>),
 }
 
 /// See the module.
@@ -35,6 +37,7 @@ impl Entry {
             Entry::Waiting => 0,
             Entry::Outcome(outcome) => outcome.held_len(),
             Entry::Update(update) => update.held(),
+            Entry::Several(parts) => parts.iter().map(Request::held).sum(),
         }
     }
 }
@@ -86,8 +89,47 @@ impl Request {
         match self.entries.last() {
             Some(Entry::Waiting) => true,
             Some(Entry::Update(update)) => !update.is_done(),
+            Some(Entry::Several(parts)) => parts.iter().any(Request::is_waiting),
             _ => false,
         }
+    }
+
+    /// Whether its session can do nothing for it.
+    pub(super) fn is_stuck(&self) -> bool {
+        match self.entries.last() {
+            Some(Entry::Waiting) => true,
+            Some(Entry::Update(update)) => !update.is_done() && !update.is_to_go_on(),
+            Some(Entry::Several(parts)) => parts.iter().any(Request::is_stuck),
+            _ => false,
+        }
+    }
+
+    /// The operations that it does at the same time, if that is what is asked for next.
+    pub(super) fn parts(&mut self) -> Option<&mut Vec<Request>> {
+        match self.entries.get_mut(self.next) {
+            Some(Entry::Several(parts)) => Some(parts),
+            _ => None,
+        }
+    }
+
+    /// The one of those with this number; itself where there are none.
+    pub(super) fn part(&mut self, part: Option<usize>) -> Option<&mut Request> {
+        let Some(part) = part else {
+            return Some(self);
+        };
+        match self.entries.last_mut() {
+            Some(Entry::Several(parts)) => parts.get_mut(part),
+            _ => None,
+        }
+    }
+
+    /// Takes all tickets that it waits for.
+    pub(super) fn take_tickets(&mut self) -> Vec<Ticket> {
+        let mut tickets: Vec<Ticket> = self.ticket.take().into_iter().collect();
+        if let Some(Entry::Several(parts)) = self.entries.last_mut() {
+            tickets.extend(parts.iter_mut().filter_map(|part| part.ticket.take()));
+        }
+        tickets
     }
 
     /// Takes the outcome that it waits for. The time until which it has to pause,
@@ -113,6 +155,11 @@ impl Request {
     pub(super) fn end_pause(&mut self, until_ns: u64) -> bool {
         match self.entries.last_mut() {
             Some(Entry::Update(update)) => update.end_pause(until_ns),
+            Some(Entry::Several(parts)) => {
+                // Two may have been told the same time.
+                let ended = parts.iter_mut().map(|part| part.end_pause(until_ns));
+                ended.fold(false, |any, ended| any | ended)
+            }
             _ => false,
         }
     }

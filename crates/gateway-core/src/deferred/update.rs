@@ -69,6 +69,11 @@ impl Update {
         matches!(self.state, State::Done(_))
     }
 
+    /// Whether its session has something to do for it.
+    pub(super) fn is_to_go_on(&self) -> bool {
+        matches!(self.state, State::Begin | State::Decide)
+    }
+
     /// See `Request::take`.
     pub(super) fn take(
         &mut self,

@@ -7,6 +7,11 @@ use trefoil_layout::data::EXPIRY_MS_MAX;
 /// Unix epoch.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 
+/// libmemcached sends numbers below 0 in 32 bits without a sign. As dates they would be
+/// in the last thirty days before 2106-02-07.
+const UNSIGNED_RELATIVE_S_MIN: i64 = u32::MAX as i64 + 1 - RELATIVE_S_MAX;
+const UNSIGNED_RELATIVE_S_MAX: i64 = u32::MAX as i64;
+
 /// An expiry that has passed whenever it is looked at.
 const PAST_MS: u64 = 1;
 
@@ -18,6 +23,14 @@ pub(super) fn expiry_ms(seconds: i64, now: Now) -> u64 {
         ..0 => PAST_MS,
         1..=RELATIVE_S_MAX => now.unix_ms + seconds as u64 * 1000,
         _ => (seconds as u64).saturating_mul(1000).min(EXPIRY_MS_MAX),
+    }
+}
+
+/// The same of a number in text, where memcached takes 32 bits for signed.
+pub(super) fn text_expiry_ms(seconds: i64, now: Now) -> u64 {
+    match seconds {
+        UNSIGNED_RELATIVE_S_MIN..=UNSIGNED_RELATIVE_S_MAX => PAST_MS,
+        seconds => expiry_ms(seconds, now),
     }
 }
 
@@ -46,10 +59,27 @@ mod tests {
             (2_592_000, 1_702_592_000_500),
             (2_592_001, 2_592_001_000),
             (4_102_444_800, 4_102_444_800_000),
+            (4_294_967_295, 4_294_967_295_000),
             (i64::MAX, EXPIRY_MS_MAX),
         ];
         for (seconds, expected) in cases {
             assert_eq!(expiry_ms(seconds, NOW), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn a_number_below_zero_without_its_sign_has_passed() {
+        let before = 4_294_967_295 - 2_592_000;
+        let cases = [
+            (-1, PAST_MS),
+            (4_294_967_295, PAST_MS),
+            (before + 1, PAST_MS),
+            (before, before as u64 * 1000),
+            (4_294_967_296, 4_294_967_296_000),
+            (10, 1_700_000_010_500),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(text_expiry_ms(seconds, NOW), expected, "{seconds}");
         }
     }
 

@@ -13,7 +13,7 @@ const DEFAULT_USER: &[u8] = b"default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// What a connection has said of itself.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Identity {
     pub(super) is_resp3: bool,
     /// Of the user, once authenticated.
@@ -29,6 +29,14 @@ impl Identity {
 
     pub(super) fn is_authenticated(&self) -> bool {
         self.user.is_some()
+    }
+
+    /// The same client, whose answers are those of the second version.
+    pub(super) fn for_scripts(&self) -> Self {
+        Identity {
+            is_resp3: false,
+            ..self.clone()
+        }
     }
 
     /// What it may do.

@@ -5,7 +5,8 @@ use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
 use super::{
-    RespSession, Step, connection, count, describe, expire, read, scan, server, slow_log, write,
+    RespSession, Step, absent, connection, count, describe, eval, expire, keys, read, scan, server,
+    slow_log, write,
 };
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::world::{Command, Done, Ending, Role, World};
@@ -66,6 +67,9 @@ impl<'a, K: Keyspace> Call<'a, '_, '_, K> {
 /// Redis's words for a command that it does not know, with the beginning of
 /// its arguments.
 fn put_unknown(arguments: &Arguments<'_>, reply: &mut Reply<'_>) {
+    if let Some(kind) = absent::kind_of(arguments.name()) {
+        return reply.error(absent::words(arguments.name(), kind));
+    }
     const SHOWN_LEN: usize = 128;
     // What it shows of a word ends with a zero byte.
     let shown = |word: &[u8], len_max: usize| {
@@ -135,7 +139,7 @@ impl RespSession {
     ) -> Result<Step, Pending> {
         let gathering = self.gathering.take();
         let arguments = gathering.arguments(input);
-        let step = self.call(arguments, len, out, world);
+        let step = self.call(arguments, &input[..len], out, world);
         self.gathering = match step {
             Ok(_) => gathering.done(),
             // The same command is executed again.
@@ -147,10 +151,11 @@ impl RespSession {
     fn call<K: Keyspace>(
         &mut self,
         arguments: Arguments<'_>,
-        len: usize,
+        bytes: &[u8],
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Result<Step, Pending> {
+        let len = bytes.len();
         let name = arguments.name();
         let mut reply = self.reply(out);
         let Some(spec) = lookup(name) else {
@@ -158,19 +163,50 @@ impl RespSession {
                 return Ok(Step::Close);
             }
             put_unknown(&arguments, &mut reply);
+            self.spoil();
             return Ok(Step::Done(len));
         };
         if !spec.takes(arguments.len()) {
-            reply.wrong_arity(spec.name);
+            if spec.id == Id::Exec {
+                self.exec_wrong_arity(&mut reply);
+            } else {
+                reply.wrong_arity(spec.name);
+                self.spoil();
+            }
             return Ok(Step::Done(len));
         }
         if !spec.is_before_auth() && !self.identity.is_known(world.settings) {
             reply.error("NOAUTH Authentication required.");
+            self.spoil();
             return Ok(Step::Done(len));
         }
         let role = self.identity.role(world.settings);
         if role < spec.role() {
             reply.no_permission(spec.name);
+            self.spoil();
+            return Ok(Step::Done(len));
+        }
+        match spec.id {
+            Id::Multi | Id::Discard => {
+                match spec.id {
+                    Id::Multi => self.multi(&mut reply),
+                    _ => self.discard(&mut reply),
+                }
+                return Ok(Step::Done(len));
+            }
+            Id::Exec => return self.exec(len, out, world),
+            Id::Quit | Id::Reset => {
+                self.transaction = None;
+                self.watched.clear();
+            }
+            _ => {}
+        }
+        if let Some(open) = &mut self.transaction {
+            open.queue(bytes, spec, &mut reply);
+            return Ok(Step::Done(len));
+        }
+        if spec.id == Id::Unwatch {
+            self.unwatch(&mut reply);
             return Ok(Step::Done(len));
         }
         let mut call = Call {
@@ -206,6 +242,9 @@ impl RespSession {
             Id::Persist => expire::persist(&mut call)?,
             Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call)?,
             Id::Scan => scan::scan(&mut call)?,
+            Id::Keys => self.keys = keys::keys(&mut call),
+            Id::Eval | Id::EvalSha => self.script = eval::eval(&mut call),
+            Id::Script => eval::script(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),
             Id::Client => connection::client(&mut call, identity),
@@ -225,7 +264,18 @@ impl RespSession {
             Id::Time => server::time(&mut call),
             Id::Command => describe::command(&mut call),
             // Gathering hands these over unless their arguments are no pairs.
-            Id::MGet | Id::MSet | Id::Del | Id::Unlink | Id::Exists | Id::Touch => {
+            Id::MGet
+            | Id::MSet
+            | Id::Del
+            | Id::Unlink
+            | Id::Exists
+            | Id::Touch
+            | Id::Watch
+            // Done with above.
+            | Id::Multi
+            | Id::Exec
+            | Id::Discard
+            | Id::Unwatch => {
                 call.reply.wrong_arity(spec.name);
             }
         }

@@ -1,4 +1,4 @@
-//! Commands of many keys: MGET, MSET, DEL, UNLINK, EXISTS, TOUCH.
+//! Commands of many keys: MGET, MSET, DEL, UNLINK, EXISTS, TOUCH, WATCH.
 //!
 //! Each key (or pair) is executed and done with as it comes, so that a command
 //! of a million keys takes no more memory than one of two, and a long answer
@@ -9,13 +9,17 @@ use super::parse::{Part, ProtocolError, bulk_len};
 use super::reply::Reply;
 use super::table::{Id, Spec};
 use super::{Skip, Step};
-use crate::keyspace::{Access, Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
+use crate::keyspace::{Access, Fault, Keyspace, NewItem, Pending};
 use crate::world::{Command, Done, Ending, World};
+use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
 use trefoil_layout::op::Rejection;
 
-/// Keys that go to the keyspace together, to overlap memory latencies.
+/// Keys that go to the keyspace together, to overlap memory latencies, and what is
+/// asked of backends.
 const CHUNK_LEN: usize = 32;
+/// Bytes of pairs that do, but for the last one.
+const PAIRS_LEN_MAX: usize = 1 << 20;
 
 /// A command of many keys on its way.
 #[derive(Debug)]
@@ -27,6 +31,13 @@ pub(super) struct Many {
     tally: i64,
     /// The first fault, which is what will be answered.
     fault: Option<Fault>,
+    /// How many keys were begun to be stored or removed, and are pending: more may
+    /// have come meanwhile, but the same is executed again.
+    begun: usize,
+    /// Keys to be watched, and their versions.
+    seen: Vec<(Vec<u8>, Option<Version>)>,
+    /// There are too many of those.
+    is_refused: bool,
 }
 
 /// An argument at some place of the input.
@@ -74,6 +85,9 @@ impl Many {
             left: count,
             tally: 0,
             fault: None,
+            begun: 0,
+            seen: Vec::new(),
+            is_refused: false,
         }
     }
 
@@ -87,8 +101,27 @@ impl Many {
         match (self.id, &self.fault) {
             (Id::MGet, _) => {}
             (_, Some(fault)) => reply.fault(fault),
-            (Id::MSet, None) => reply.simple("OK"),
+            (Id::Watch, None) if self.is_refused => reply.error("ERR too many watched keys"),
+            (Id::MSet | Id::Watch, None) => reply.simple("OK"),
             (_, None) => reply.integer(self.tally),
+        }
+    }
+
+    /// Keys to be watched that have been looked at.
+    pub(super) fn take_seen(&mut self) -> Vec<(Vec<u8>, Option<Version>)> {
+        std::mem::take(&mut self.seen)
+    }
+
+    /// There are too many keys to be watched.
+    pub(super) fn refuse_watch(&mut self) {
+        self.is_refused = true;
+    }
+
+    /// Most keys of the next chunk of writes.
+    fn chunk_len(&self, left: usize) -> usize {
+        match self.begun {
+            0 => CHUNK_LEN.min(left),
+            begun => begun,
         }
     }
 
@@ -106,7 +139,7 @@ impl Many {
         world: &mut World<'_, K>,
     ) -> Step {
         if self.id == Id::MSet {
-            return self.step_pair(input, skip, world);
+            return self.step_pairs(input, skip, world);
         }
         let mut keys: [&[u8]; CHUNK_LEN] = [b""; CHUNK_LEN];
         let mut ends = [0; CHUNK_LEN];
@@ -154,7 +187,7 @@ impl Many {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> (usize, Result<(), Pending>) {
-        let access = if self.id == Id::Exists {
+        let access = if matches!(self.id, Id::Exists | Id::Watch) {
             Access::Peek
         } else {
             Access::Use
@@ -169,12 +202,21 @@ impl Many {
                 Ok(None) => (Ending::Miss, 0),
                 Err(_) => (Ending::ServerError, 0),
             };
-            observer.done(&Done {
-                command: Command::Get,
-                ending,
-                key: keys[index],
-                value_len,
-            });
+            if self.id == Id::Watch {
+                // Nobody has such a version: what could not be read has changed.
+                let version = match &read {
+                    Ok(item) => item.map(|item| item.version),
+                    Err(_) => Some(Version::default()),
+                };
+                self.seen.push((keys[index].to_vec(), version));
+            } else {
+                observer.done(&Done {
+                    command: Command::Get,
+                    ending,
+                    key: keys[index],
+                    value_len,
+                });
+            }
             match read {
                 Ok(item) if self.id == Id::MGet => reply.value_or_null(item),
                 Ok(item) => self.tally += i64::from(item.is_some()),
@@ -187,47 +229,116 @@ impl Many {
         (executed, end)
     }
 
+    /// Removes keys, all at the same time where that can be.
     fn remove<K: Keyspace>(
         &mut self,
         keys: &[&[u8]],
         world: &mut World<'_, K>,
     ) -> (usize, Result<(), Pending>) {
-        for (index, key) in keys.iter().enumerate() {
-            let erased = world.keyspace.update(key, &mut |item, _| match item {
-                Some(_) => Decision::Erase,
-                None => Decision::Keep,
-            });
-            let Ok(erased) = erased.ready() else {
-                return (index, Err(Pending));
-            };
+        // The second of two that are the same finds nothing.
+        let len_max = self.chunk_len(keys.len());
+        let len = distinct(&keys[..len_max.min(keys.len())]);
+        let keys = &keys[..len];
+        let World {
+            keyspace, observer, ..
+        } = world;
+        let erased = keyspace.erase_many(keys, &mut |index, erased| {
             let ending = match erased {
-                Ok(Updated::Erased) => {
+                Ok(true) => {
                     self.tally += 1;
                     Ending::Hit
                 }
-                Ok(_) => Ending::Miss,
+                Ok(false) => Ending::Miss,
                 Err(fault) => {
                     self.note(fault);
                     Ending::ServerError
                 }
             };
-            world.observer.done(&Done {
+            observer.done(&Done {
                 command: Command::Delete,
                 ending,
-                key,
+                key: keys[index],
                 value_len: 0,
             });
-            // Each key is done with by itself.
-            world.conclude();
-        }
-        (keys.len(), Ok(()))
+        });
+        self.begun = match erased {
+            Ok(()) => 0,
+            Err(Pending) => len,
+        };
+        (len - self.begun, erased)
     }
 
-    /// Stores the pair at the front of the input.
-    fn step_pair<K: Keyspace>(
+    /// Stores the pairs at the front of the input that have come, as many as are stored
+    /// at the same time.
+    fn step_pairs<K: Keyspace>(
         &mut self,
         input: &[u8],
         skip: &mut Skip,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        let len_max = value_len_max(world);
+        let mut items: [(&[u8], NewItem<'_>); CHUNK_LEN] = Default::default();
+        let (mut count, mut at, mut len) = (0, 0, 0);
+        let count_max = self.chunk_len(self.left / 2);
+        while count < count_max && len < PAIRS_LEN_MAX {
+            let Found::Whole(key, key_end) = argument(input, at, KEY_LEN_MAX) else {
+                break;
+            };
+            let Found::Whole(value, end) = argument(input, key_end, len_max) else {
+                break;
+            };
+            let is_known = items[..count].iter().any(|(known, _)| *known == key);
+            if key.is_empty() || is_known {
+                break;
+            }
+            let item = NewItem {
+                value,
+                ..NewItem::default()
+            };
+            items[count] = (key, item);
+            (count, at, len) = (count + 1, end, len + key.len() + value.len());
+        }
+        let items = &items[..count];
+        if items.is_empty() {
+            return self.step_odd_pair(input, skip, len_max, world);
+        }
+        let World {
+            keyspace, observer, ..
+        } = world;
+        let stored = keyspace.set_many(items, &mut |index, stored| {
+            let (key, item) = &items[index];
+            let ending = self.ending(stored.err());
+            observer.done(&Done {
+                command: Command::Set,
+                ending,
+                key,
+                value_len: item.value.len(),
+            });
+        });
+        if let Err(Pending) = stored {
+            self.begun = count;
+            return Step::Pending(0);
+        }
+        self.begun = 0;
+        self.left -= 2 * count;
+        Step::Done(at)
+    }
+
+    fn ending(&mut self, fault: Option<Fault>) -> Ending {
+        let Some(fault) = fault else {
+            return Ending::Hit;
+        };
+        let ending = ending_of(&fault);
+        self.note(fault);
+        ending
+    }
+
+    /// Deals with a pair that has not come, or cannot be stored.
+    fn step_odd_pair<K: Keyspace>(
+        &mut self,
+        input: &[u8],
+        skip: &mut Skip,
+        len_max: usize,
         world: &mut World<'_, K>,
     ) -> Step {
         let (key, key_end) = match argument(input, 0, KEY_LEN_MAX) {
@@ -245,37 +356,17 @@ impl Many {
                 return Step::Done(start);
             }
         };
-        let (stored, value_len, len) = match argument(input, key_end, value_len_max(world)) {
-            Found::Whole(value, end) if key.is_empty() => {
-                let empty = Fault::Rejected(Rejection::KeyEmpty);
-                (Err(empty), value.len(), end)
-            }
-            Found::Whole(value, end) => {
-                let item = NewItem {
-                    value,
-                    ..NewItem::default()
-                };
-                let Ok(stored) = world.keyspace.set(key, &item).ready() else {
-                    return Step::Pending(0);
-                };
-                (stored, value.len(), end)
-            }
+        let (rejection, value_len, len) = match argument(input, key_end, len_max) {
+            // The others were stored.
+            Found::Whole(value, end) => (Rejection::KeyEmpty, value.len(), end),
             Found::Incomplete(needed) => return Step::Input(needed),
             Found::Lost(error) => return Step::Lost(error),
             Found::TooLong(start, len) => {
                 skip.bytes = len + 2;
-                let too_long = Fault::Rejected(Rejection::ValueTooLong);
-                (Err(too_long), len, start)
+                (Rejection::ValueTooLong, len, start)
             }
         };
-        let ending = match stored {
-            Ok(_) => Ending::Hit,
-            Err(fault) => {
-                let ending = ending_of(&fault);
-                self.note(fault);
-                ending
-            }
-        };
+        let ending = self.ending(Some(Fault::Rejected(rejection)));
         world.observer.done(&Done {
             command: Command::Set,
             ending,
@@ -285,6 +376,12 @@ impl Many {
         self.left -= 2;
         Step::Done(len)
     }
+}
+
+/// How many of these, from the first on, are different.
+fn distinct(keys: &[&[u8]]) -> usize {
+    let is_repeated = |index: &usize| keys[..*index].contains(&keys[*index]);
+    (0..keys.len()).find(is_repeated).unwrap_or(keys.len())
 }
 
 /// Whose mistake a fault is.

@@ -8,6 +8,9 @@
 //! | keys | any length | 1 to 65,536 bytes; a longer one is never found, storing one is an error |
 //! | many keys (MGET, MSET, DEL, UNLINK, EXISTS, TOUCH) | one step | key after key, as they come; memory does not grow with their number, other clients may act in between |
 //! | a key of MGET that cannot be read for now | – | an error in its place, never null |
+//! | MULTI, EXEC | all commands as one | one key as one; several where the store is in this process; see `transaction` |
+//! | EVAL, EVALSHA | any keys | one key; stored if its item has not changed, else executed again; one that fails stores nothing; no `cjson`, `cmsgpack`, `bit`, `struct`, `load`, coroutines; a quarter of a second of CPU, 32 MiB |
+//! | hashes, lists, sets, sorted sets, streams, messages, bits, places | there | refused with an error that says so |
 //! | databases | 16 | 1 |
 //! | expiry | any 64-bit time | no later than in the year 10889; later ones become that |
 //! | a new expiry (EXPIRE, PERSIST, GETEX) | changes the expiry | stores the item again, value included, at every replica |
@@ -18,7 +21,9 @@
 //! | SLOWLOG | arguments of slow commands | kind of command and key; no HELP |
 //! | CLIENT SETINFO, NO-TOUCH | of Redis 7.2 | taken, because clients send it |
 //! | more than 1,024 arguments to a command that does not take many keys | taken | refused with an error |
-//! | SCAN's MATCH over 1,024 bytes | taken | refused with an error |
+//! | MATCH of SCAN, pattern of KEYS, over 1,024 bytes | taken | refused with an error |
+//! | SCAN's COUNT | keys that are looked at | the same; before a cell, 512 to 1,024: each is a call to backends |
+//! | KEYS | one step | in slices; items that come or go meanwhile may be listed or not; at most 64 MiB |
 //!
 //! Faults of the cell: `-TRYAGAIN` if no quorum agrees or too many write the
 //! same key, so that trying again may help; `-OOM` if memory is full; `-ERR`
@@ -33,34 +38,46 @@
 //! | `execute` | from the command to its function |
 //! | `many` | commands of many keys, executed as they come |
 //! | `read`, `write`, `count`, `expire` | commands of one key |
-//! | `scan`, `glob` | SCAN and patterns |
+//! | `scan`, `keys`, `glob` | SCAN, KEYS and patterns |
+//! | `eval`, `sha1` | EVAL, EVALSHA, SCRIPT |
+//! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
 //! | `connection`, `server`, `describe`, `slow_log` | commands about the rest |
 
+mod absent;
 mod connection;
 mod count;
 mod describe;
+mod eval;
 mod execute;
 mod expire;
 mod gather;
 mod glob;
+mod keys;
 mod many;
 mod parse;
 mod read;
 mod reply;
 mod scan;
 mod server;
+mod sha1;
 mod slow_log;
 mod table;
+mod transaction;
 mod write;
 
 use crate::keyspace::{Keyspace, Pending};
 use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
+use eval::Run;
+pub use eval::{ScriptContext, ScriptHash, ScriptJob, ScriptValue, Scripts};
 use gather::{Gathered, Gathering};
+use keys::Keys;
 use many::Many;
 use parse::{LINE_LEN_MAX, Part, ProtocolError};
 use reply::Reply;
+use table::Id;
+use transaction::{Replay, Transaction, Watched};
 
 /// One connection that speaks RESP.
 #[derive(Debug, Default)]
@@ -70,12 +87,27 @@ pub struct RespSession {
     gathering: Gathering,
     /// The command of many keys that is being executed.
     many: Option<Many>,
+    /// The list of keys that is being collected.
+    keys: Option<Keys>,
+    /// The script that is being executed.
+    script: Option<Box<Run>>,
     /// What is left of a command that has been answered.
     skip: Skip,
     /// A command that came in one line, in the other form, and how much of it
     /// is done with.
     inline: Vec<u8>,
     inline_at: usize,
+    /// Commands that are queued since MULTI.
+    transaction: Option<Box<Transaction>>,
+    /// Keys that are watched.
+    watched: Vec<Watched>,
+    /// Commands of a transaction that is being executed.
+    replay: Option<Replay>,
+}
+
+/// SHA-1 in hexadecimal, by which Redis names scripts. For nothing secret.
+pub fn sha1_hex(bytes: &[u8]) -> String {
+    sha1::hex(&sha1::sha1(bytes))
 }
 
 /// What is left of a command that has been answered.
@@ -111,6 +143,14 @@ impl RespSession {
         Reply {
             out,
             is_resp3: self.identity.is_resp3,
+        }
+    }
+
+    /// A command was refused: the transaction that it was to be part of will not be
+    /// executed.
+    fn spoil(&mut self) {
+        if let Some(open) = &mut self.transaction {
+            open.spoil();
         }
     }
 
@@ -162,7 +202,8 @@ impl RespSession {
         Step::Done(end + 1)
     }
 
-    /// Does what can be done next with this input, which is not empty.
+    /// Does what can be done next with this input, which is not empty unless a command
+    /// goes on by itself.
     fn step<K: Keyspace>(
         &mut self,
         input: &[u8],
@@ -170,21 +211,42 @@ impl RespSession {
         out_len_max: usize,
         world: &mut World<'_, K>,
     ) -> Step {
+        if let Some(keys) = self.keys.take() {
+            return self.step_keys(keys, out, world);
+        }
+        if let Some(run) = self.script.take() {
+            return self.step_script(run, out, world);
+        }
         let is_known = self.identity.is_known(world.settings);
         if self.skip.bytes > 0 || self.skip.arguments > 0 {
             return self.step_over(input, is_known);
         }
-        if let Some(many) = &mut self.many {
+        if let Some(mut many) = self.many.take() {
             let mut reply = Reply {
                 out,
                 is_resp3: self.identity.is_resp3,
             };
             let step = many.step(input, &mut reply, out_len_max, &mut self.skip, world);
+            for (key, version) in many.take_seen() {
+                if !self.watch(&key, version) {
+                    many.refuse_watch();
+                }
+            }
             if many.is_done() {
-                many.finish(&mut reply);
-                self.many = None;
+                many.finish(&mut self.reply(out));
+            } else {
+                self.many = Some(many);
             }
             return step;
+        }
+        if let Some(open) = &mut self.transaction
+            && open.is_taking()
+        {
+            let mut reply = Reply {
+                out,
+                is_resp3: self.identity.is_resp3,
+            };
+            return open.step(input, &mut reply);
         }
         if !self.gathering.is_begun() && input[0] != b'*' {
             return self.step_inline(input);
@@ -198,7 +260,17 @@ impl RespSession {
                 let mut reply = self.reply(out);
                 if !is_allowed {
                     reply.no_permission(spec.name);
+                    self.spoil();
                     self.skip.arguments = count;
+                    return Step::Done(len);
+                }
+                if let Some(open) = &mut self.transaction {
+                    if spec.id == Id::Watch {
+                        reply.error("ERR WATCH inside MULTI is not allowed");
+                        self.skip.arguments = count;
+                    } else {
+                        open.begin_many(&input[..len], count);
+                    }
                     return Step::Done(len);
                 }
                 let many = Many::begin(spec, count, &mut reply);
@@ -206,6 +278,7 @@ impl RespSession {
                 Step::Done(len)
             }
             Gathered::Refused { len, skip, refusal } => {
+                self.spoil();
                 self.refuse(input, refusal, out, world);
                 self.skip = skip;
                 Step::Done(len)
@@ -234,7 +307,8 @@ impl Session for RespSession {
         let began = world.keyspace.work();
         let wants = loop {
             let is_inline = self.inline_at < self.inline.len();
-            if !is_inline && consumed == input.len() {
+            let goes_on = self.replay.is_some() || self.keys.is_some() || self.script.is_some();
+            if !goes_on && !is_inline && consumed == input.len() {
                 break Wants::Input(0);
             }
             if out.len() >= out_len_max {
@@ -243,7 +317,10 @@ impl Session for RespSession {
             if is_work_done(world.keyspace, began) {
                 break Wants::Turn;
             }
-            let step = if is_inline {
+            let mut replay = self.replay.take();
+            let step = if let Some(replay) = &replay {
+                self.step(&replay.bytes[replay.at..], out, out_len_max, world)
+            } else if is_inline {
                 let inline = std::mem::take(&mut self.inline);
                 let step = self.step(&inline[self.inline_at..], out, out_len_max, world);
                 self.inline = inline;
@@ -254,15 +331,23 @@ impl Session for RespSession {
                 self.inline_at = 0;
                 self.step(&input[consumed..], out, out_len_max, world)
             };
+            if let (Some(replay), Step::Done(len) | Step::Pending(len)) = (&mut replay, &step) {
+                replay.at += len;
+            }
+            let is_replay = replay.is_some();
+            if let Some(replay) = replay.filter(|replay| replay.at < replay.bytes.len()) {
+                self.replay = Some(replay);
+            }
             let is_pending = matches!(step, Step::Pending(_));
             if !is_pending {
                 world.conclude();
             }
             match step {
                 Step::Done(len) | Step::Pending(len) => {
-                    match is_inline {
-                        true => self.inline_at += len,
-                        false => consumed += len,
+                    match (is_replay, is_inline) {
+                        (true, _) => {}
+                        (false, true) => self.inline_at += len,
+                        (false, false) => consumed += len,
                     }
                     if is_pending {
                         break Wants::Operation;
@@ -293,6 +378,9 @@ impl Session for RespSession {
     }
 
     fn kept(&self) -> usize {
-        self.inline.capacity() + self.gathering.kept()
+        let keys = self.keys.as_ref().map_or(0, Keys::kept);
+        let script = self.script.as_ref().map_or(0, |run| run.kept());
+        let parts = [self.gathering.kept(), self.transaction_kept(), keys, script];
+        self.inline.capacity() + parts.iter().sum::<usize>()
     }
 }

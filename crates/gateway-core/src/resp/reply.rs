@@ -89,6 +89,12 @@ impl Reply<'_> {
         self.out.extend_from_slice(null);
     }
 
+    /// What stands in the place of an array.
+    pub(super) fn null_array(&mut self) {
+        let null: &[u8] = if self.is_resp3 { b"_\r\n" } else { b"*-1\r\n" };
+        self.out.extend_from_slice(null);
+    }
+
     pub(super) fn array(&mut self, len: usize) {
         self.head(b'*', len);
     }

@@ -4,20 +4,23 @@ use super::execute::Call;
 use super::glob;
 use super::parse::number;
 use super::reply::{Reply, put_number};
-use crate::keyspace::{Keyspace, Pending, Ready as _};
+use crate::keyspace::{Keyspace, PAGE_LEN, Pending, Ready as _};
 
 /// Items that are listed unless the client says otherwise.
 const COUNT_DEFAULT: i64 = 10;
 /// Items that are looked at before the answer's length is.
 const STEP_LEN: usize = 16;
+/// Where pages are calls to somebody else a command brings one, of at least so many
+/// items: COUNT is what a client thinks is little work.
+const CALL_LEN_MIN: usize = 512;
 /// Most items that one command looks at: others wait meanwhile.
 const COUNT_MAX: usize = 10_000;
 /// Longest answer, but for one step.
 const ANSWER_LEN_MAX: usize = 256 * 1024;
 /// Longest pattern.
-const PATTERN_LEN_MAX: usize = 1024;
+pub(super) const PATTERN_LEN_MAX: usize = 1024;
 /// Most comparisons of bytes, but for one step.
-const WORK_MAX: usize = 1 << 22;
+pub(super) const WORK_MAX: usize = 1 << 22;
 
 /// Most work of the keyspace, but for one step: an index that is almost empty has
 /// many places to look at.
@@ -104,8 +107,16 @@ pub(super) fn scan<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
     let start = reply.out.len();
     let began = call.world.keyspace.work();
     let (mut looked_at, mut listed, mut work) = (0, 0, 0);
-    while looked_at < options.count {
-        let step_len = STEP_LEN.min(options.count - looked_at);
+    let page_len = call.world.keyspace.page_len();
+    let (count, step_len_max) = match page_len > PAGE_LEN {
+        true => (
+            options.count.clamp(CALL_LEN_MIN.min(page_len), page_len),
+            page_len,
+        ),
+        false => (options.count, STEP_LEN),
+    };
+    while looked_at < count {
+        let step_len = step_len_max.min(count - looked_at);
         looked_at += step_len;
         let step = call.world.keyspace.list(cursor, step_len, &mut |item| {
             work += pattern_len * item.key.len();

@@ -5,7 +5,7 @@ use super::execute::Call;
 use super::gather::value_len_max;
 use super::glob;
 use crate::keyspace::{Keyspace, Pending, Ready as _};
-use crate::world::{Command, Ending, Role};
+use crate::world::{Command, Ending, Isolation, Role, World};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -124,6 +124,19 @@ fn fixed_lines(section: &str, eviction: &str, text: &mut String) {
     text.push_str(lines);
 }
 
+/// How many keys a transaction changes as one, and what becomes of others.
+fn transactions<K: Keyspace>(world: &World<'_, K>) -> (&'static str, &'static str) {
+    let keys = match world.keyspace.isolates() {
+        true => "several",
+        false => "one",
+    };
+    let others = match world.settings.transactions {
+        Isolation::Relaxed => "relaxed",
+        Isolation::Strict => "strict",
+    };
+    (keys, others)
+}
+
 /// INFO.
 pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     // Without them the front door's own counters are better than nothing.
@@ -154,6 +167,13 @@ pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
         }
         let _ = write!(text, "# {section}\r\n");
         fixed_lines(section, &eviction, &mut text);
+        if section == "Server" {
+            let (keys, others) = transactions(call.world);
+            let _ = write!(
+                text,
+                "trefoil_transaction_keys:{keys}\r\ntrefoil_transactions:{others}\r\n"
+            );
+        }
         for (name, statistic) in lines {
             if let Some(value) = statistics.get(*statistic) {
                 let _ = write!(text, "{name}:{value}\r\n");

@@ -14,7 +14,11 @@ pub(super) enum Id {
     Decr,
     DecrBy,
     Del,
+    Discard,
     Echo,
+    Eval,
+    EvalSha,
+    Exec,
     Exists,
     Expire,
     ExpireAt,
@@ -30,8 +34,10 @@ pub(super) enum Id {
     Incr,
     IncrBy,
     Info,
+    Keys,
     MGet,
     MSet,
+    Multi,
     Persist,
     PExpire,
     PExpireAt,
@@ -42,6 +48,7 @@ pub(super) enum Id {
     Quit,
     Reset,
     Scan,
+    Script,
     Select,
     Set,
     SetEx,
@@ -55,6 +62,8 @@ pub(super) enum Id {
     Ttl,
     Type,
     Unlink,
+    Unwatch,
+    Watch,
 }
 
 /// What is said of a command.
@@ -77,6 +86,8 @@ const WRITE: &[&str] = &["write", "denyoom", "fast"];
 const REMOVE: &[&str] = &["write", "fast"];
 const CONNECTION: &[&str] = &["loading", "stale", "fast"];
 const BEFORE_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
+const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
+const SCRIPT: &[&str] = &["noscript", "movablekeys"];
 const ADMIN: &[&str] = &["loading", "stale"];
 
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
@@ -116,7 +127,11 @@ pub(super) const SPECS: &[Spec] = &[
     spec("decr", Id::Decr, 2, WRITE, ONE_KEY, "string", "Counts down by one"),
     spec("decrby", Id::DecrBy, 3, WRITE, ONE_KEY, "string", "Counts down"),
     spec("del", Id::Del, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
+    spec("discard", Id::Discard, 1, TRANSACTION, NO_KEY, "transactions", "Forgets the commands that are queued"),
     spec("echo", Id::Echo, 2, CONNECTION, NO_KEY, "connection", "Answers its argument"),
+    spec("eval", Id::Eval, -3, SCRIPT, NO_KEY, "scripting", "Executes a script over one key"),
+    spec("evalsha", Id::EvalSha, -3, SCRIPT, NO_KEY, "scripting", "Executes a script that is kept"),
+    spec("exec", Id::Exec, 1, TRANSACTION, NO_KEY, "transactions", "Executes the commands that are queued"),
     spec("exists", Id::Exists, -2, READ, ALL_KEYS, "generic", "Counts the keys that exist"),
     spec("expire", Id::Expire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in seconds"),
     spec("expireat", Id::ExpireAt, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry as a Unix time"),
@@ -132,8 +147,10 @@ pub(super) const SPECS: &[Spec] = &[
     spec("incr", Id::Incr, 2, WRITE, ONE_KEY, "string", "Counts up by one"),
     spec("incrby", Id::IncrBy, 3, WRITE, ONE_KEY, "string", "Counts up"),
     spec("info", Id::Info, -1, ADMIN, NO_KEY, "server", "Information about the server"),
+    spec("keys", Id::Keys, 2, &["readonly"], NO_KEY, "generic", "Lists all keys that match a pattern"),
     spec("mget", Id::MGet, -2, READ, ALL_KEYS, "string", "Reads many values"),
     spec("mset", Id::MSet, -3, WRITE, PAIRS, "string", "Stores many values"),
+    spec("multi", Id::Multi, 1, TRANSACTION, NO_KEY, "transactions", "Begins to queue commands"),
     spec("persist", Id::Persist, 2, REMOVE, ONE_KEY, "generic", "Removes the expiry"),
     spec("pexpire", Id::PExpire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in milliseconds"),
     spec("pexpireat", Id::PExpireAt, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry as a Unix time in milliseconds"),
@@ -144,6 +161,7 @@ pub(super) const SPECS: &[Spec] = &[
     spec("quit", Id::Quit, -1, BEFORE_AUTH, NO_KEY, "connection", "Ends the connection"),
     spec("reset", Id::Reset, 1, BEFORE_AUTH, NO_KEY, "connection", "Makes the connection like a new one"),
     spec("scan", Id::Scan, -2, &["readonly"], NO_KEY, "generic", "Lists keys, a part at a time"),
+    spec("script", Id::Script, -2, SCRIPT, NO_KEY, "scripting", "Keeps and forgets scripts"),
     spec("select", Id::Select, 2, CONNECTION, NO_KEY, "connection", "Chooses a database; there is one"),
     spec("set", Id::Set, -3, WRITE, ONE_KEY, "string", "Stores a value"),
     spec("setex", Id::SetEx, 4, WRITE, ONE_KEY, "string", "Stores a value with an expiry in seconds"),
@@ -157,10 +175,12 @@ pub(super) const SPECS: &[Spec] = &[
     spec("ttl", Id::Ttl, 2, READ, ONE_KEY, "generic", "Time to live in seconds"),
     spec("type", Id::Type, 2, READ, ONE_KEY, "generic", "Type of a value: string or none"),
     spec("unlink", Id::Unlink, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
+    spec("unwatch", Id::Unwatch, 1, TRANSACTION, NO_KEY, "transactions", "Watches no keys any more"),
+    spec("watch", Id::Watch, -2, TRANSACTION, ALL_KEYS, "transactions", "Has EXEC do nothing if these keys change"),
 ];
 
 /// Where GET stands among them.
-const GET: usize = 16;
+const GET: usize = 20;
 const _: () = assert!(matches!(SPECS[GET].id, Id::Get));
 
 /// The longest name.
@@ -197,6 +217,8 @@ impl Spec {
     pub(super) fn role(&self) -> Role {
         match self.id {
             Id::FlushAll | Id::FlushDb => Role::Admin,
+            // A script may write.
+            Id::Eval | Id::EvalSha | Id::Script => Role::Write,
             _ if self.flags.contains(&"write") => Role::Write,
             _ => Role::Read,
         }

@@ -318,6 +318,7 @@ impl<S: Session> Connection<S> {
             connections_max: 10,
             idle_timeout: None,
             thread_count: 1,
+            transactions: trefoil_gateway_core::world::Isolation::Relaxed,
         };
         keyspace.enter(self.number, now.monotonic_ns);
         let mut world = World {
@@ -436,6 +437,10 @@ const INLINE: &[&str] = &[
     "MSET @a 1 @b 2 @c 3 @d 4\r\n",
     "*5\r\n$4\r\nMSET\r\n$2\r\n@a\r\n$1\r\n1\r\n$5\r\n@down\r\n$1\r\n2\r\n",
     "DEL @a @b @down @c\r\n",
+    "DEL @a @b @a @c @d @e @f @g @h @i @j @k @l @m @n @o @p @q @r @s @t @u @v @w @x @y @z @aa @bb @cc @dd @ee @ff @gg @hh\r\n",
+    "*8\r\n$6\r\nUNLINK\r\n$2\r\n@a\r\n$2\r\n@b\r\n$2\r\n@c\r\n$2\r\n@d\r\n$2\r\n@e\r\n$2\r\n@f\r\n$2\r\n@g\r\n",
+    "MSET @a 1 @b 2 @a 3 @full 4 @d 5 @e 6\r\n",
+    "*9\r\n$4\r\nMSET\r\n$2\r\n@a\r\n$1\r\n1\r\n$2\r\n@b\r\n$1\r\n2\r\n$2\r\n@c\r\n$1\r\n3\r\n$2\r\n@d\r\n$1\r\n4\r\n",
     "EXISTS @a @b @a\r\n",
     "TOUCH @a @b\r\n",
     "EXPIRE @a 100\r\n",
@@ -444,8 +449,18 @@ const INLINE: &[&str] = &[
     "GETEX @a EX 100\r\n",
     "GETEX @b EX 0\r\n",
     "GETDEL @b\r\n",
+    "MULTI\r\nINCR @a\r\nEXPIRE @a 100\r\nGET @a\r\nEXEC\r\n",
+    "MULTI\r\nINCR @a\r\nMSET @b 1 @c 2\r\nMGET @a @down @b\r\nDEL @b\r\nEXEC\r\n",
+    "MULTI\r\nSET @full x\r\nSET @a 1\r\nEXEC\r\n",
+    "MULTI\r\nINCR @down\r\nEXEC\r\n",
+    "WATCH @a @b\r\n",
+    "WATCH @a\r\nMULTI\r\nGETSET @a 7\r\nDEL @a\r\nEXEC\r\n",
+    "MULTI\r\nSET @a 1\r\nDISCARD\r\n",
     "SCAN 0 COUNT 3\r\n",
     "SCAN 0 COUNT 300\r\n",
+    "KEYS *\r\n",
+    "KEYS ?[a-c]\r\n",
+    "MULTI\r\nKEYS *\r\nDBSIZE\r\nEXEC\r\n",
     "DBSIZE\r\n",
     "INFO\r\n",
     "CONFIG GET max*\r\n",
@@ -645,7 +660,7 @@ fn redis_commands_are_answered_the_same_in_any_order() {
         shuffled(RespSession::new, seed, |random, letter| {
             let pieces = match letter {
                 b'l' => INLINE,
-                _ => &INLINE[..INLINE.len() - 9],
+                _ => &INLINE[..INLINE.len() - 12],
             };
             script(random, pieces, letter)
         });
@@ -813,4 +828,72 @@ fn what_is_kept_for_a_parked_connection_is_told() {
     ];
     assert_eq!(held, expected);
     assert_eq!(keyspace.held(2), 0);
+}
+
+/// Counts operations under way: nothing is answered before `poll`.
+#[derive(Default)]
+struct Slow {
+    waiting: Vec<(Ticket, Operation)>,
+    most: usize,
+}
+
+impl Executor for Slow {
+    fn try_get(
+        &mut self,
+        _key: &[u8],
+        _access: Access,
+        _with: &mut dyn FnMut(Option<&Item<'_>>),
+    ) -> Option<Result<(), Fault>> {
+        None
+    }
+
+    fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        self.waiting.push((ticket, operation));
+        self.most = self.most.max(self.waiting.len());
+        None
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
+        for (ticket, operation) in self.waiting.drain(..) {
+            let outcome = match operation {
+                Operation::Get { .. } => Outcome::Item(Ok(None)),
+                Operation::Set { .. } => Outcome::Stored(Ok(trefoil_layout::Version::ZERO)),
+                other => panic!("{other:?}"),
+            };
+            each(ticket, outcome);
+        }
+    }
+
+    fn value_len_max(&self) -> usize {
+        1000
+    }
+}
+
+/// Operations of one command overlap, and each wait is for many of them.
+#[test]
+fn keys_of_one_command_are_under_way_together() {
+    for (name, answer) in [("MSET", "+OK\r\n"), ("DEL", ":0\r\n")] {
+        let words: Vec<String> = (0..1000)
+            .map(|number| format!("k{number} v{number}"))
+            .collect();
+        let input = format!("{name} {}\r\n", words.join(" ")).into_bytes();
+        let mut keyspace = DeferredKeyspace::new(Slow::default(), Duration::from_secs(1), 1);
+        let mut notes = Notes::default();
+        let mut connection = Connection::new(RespSession::new(), 1, input);
+        connection.come = connection.input.len();
+        for tick in 1..500 {
+            connection.turn(&mut keyspace, &mut notes, 1 << 16, now(tick));
+            let mut resumed = 0;
+            keyspace.poll(now(tick).monotonic_ns, &mut |_| resumed += 1);
+            assert_eq!(resumed, usize::from(connection.is_parked), "{name}, {tick}");
+            if connection.is_over {
+                break;
+            }
+        }
+        assert_eq!(connection.output, answer.as_bytes(), "{name}");
+        assert_eq!(keyspace.executor().most, 32, "{name}");
+        assert!(connection.turns < 80, "{name}: {}", connection.turns);
+        let done = notes.done.len();
+        assert_eq!(done, if name == "MSET" { 1000 } else { 2000 });
+    }
 }

@@ -127,6 +127,7 @@ fn allocates_nothing<S: Session>(mut session: S, requests: &[Vec<u8>]) {
         connections_max: 1,
         idle_timeout: None,
         thread_count: 1,
+        transactions: trefoil_gateway_core::world::Isolation::Relaxed,
     };
     let mut keyspace = OneItem {
         value: Vec::new(),

@@ -5,8 +5,8 @@ use crate::rig::Rig;
 use std::collections::BTreeSet;
 use trefoil_gateway_core::keyspace::Fault;
 use trefoil_gateway_core::resp::RespSession;
-use trefoil_gateway_core::session::Wants;
-use trefoil_gateway_core::world::{Command, Ending};
+use trefoil_gateway_core::session::{Session as _, Wants};
+use trefoil_gateway_core::world::{Command, Ending, Isolation};
 use trefoil_layout::op::Rejection;
 
 const TOO_LONG: &str = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
@@ -399,9 +399,9 @@ fn reports_are_whole() {
         let config = ask(&mut rig, "CONFIG GET timeout");
         assert_eq!(bulks(&config), ["timeout", shown]);
     }
-    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":50\r\n");
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 50);
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 50);
+    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":59\r\n");
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 59);
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 59);
     assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
     assert_eq!(
         bulks(&ask(&mut rig, "COMMAND DOCS get")),
@@ -473,4 +473,131 @@ fn a_long_line_waits_for_the_output() {
     assert!(whole.ends_with(b"+PONG\r\n"));
     rig.out_len_max = 1;
     assert_eq!(rig.feed(line.as_bytes()), whole);
+}
+
+const EXECABORT: &str = "-EXECABORT Transaction refused, nothing was applied: ";
+
+/// Before a replicated cell: what is atomic, what is not, and what is refused.
+#[test]
+fn transactions_of_several_keys_are_refused_where_that_is_asked_for() {
+    let mut rig = rig();
+    rig.keyspace.is_alone = false;
+    let exec = |rig: &mut Rig<RespSession>, lines: &[&str]| {
+        for line in lines {
+            ask(rig, line);
+        }
+        ask(rig, "EXEC")
+    };
+    // One key, and several without a watch.
+    let one = exec(&mut rig, &["WATCH a", "MULTI", "SET a 1", "INCR a"]);
+    assert_eq!(one, "*2\r\n+OK\r\n:2\r\n");
+    let several = exec(&mut rig, &["MULTI", "SET a 1", "MSET b 1 c 1"]);
+    assert_eq!(several, "*2\r\n+OK\r\n+OK\r\n");
+    let stale = exec(&mut rig, &["WATCH a", "SET a 1", "MULTI", "SET a 2"]);
+    assert_eq!(stale, "*-1\r\n");
+    // Several under a watch.
+    for lines in [
+        ["WATCH a", "MULTI", "SET b 2"],
+        ["WATCH a b", "MULTI", "SET a 2"],
+        ["WATCH a b", "MULTI", "PING"],
+        ["WATCH a", "MULTI", "FLUSHALL"],
+    ] {
+        let refused = exec(&mut rig, &lines);
+        assert!(refused.starts_with(EXECABORT), "{lines:?}: {refused}");
+    }
+    assert_eq!(
+        ask(&mut rig, "MGET a b c"),
+        "*3\r\n$1\r\n1\r\n$1\r\n1\r\n$1\r\n1\r\n"
+    );
+    assert!(ask(&mut rig, "INFO server").contains("trefoil_transaction_keys:one\r\n"));
+    rig.settings.transactions = Isolation::Strict;
+    let refused = exec(&mut rig, &["MULTI", "SET a 3", "SET b 3"]);
+    assert!(refused.starts_with(EXECABORT), "{refused}");
+    let one = exec(&mut rig, &["MULTI", "SET a 3", "PING", "MGET a a"]);
+    assert_eq!(one, "*3\r\n+OK\r\n+PONG\r\n*2\r\n$1\r\n3\r\n$1\r\n3\r\n");
+    assert_eq!(ask(&mut rig, "GET b"), "$1\r\n1\r\n");
+    assert!(ask(&mut rig, "INFO server").contains("trefoil_transactions:strict\r\n"));
+}
+
+/// Where the store is in this process a transaction is one step, but for a long one.
+#[test]
+fn a_transaction_is_one_step_as_long_as_it_is_short() {
+    let mut rig = rig();
+    let pairs: Vec<String> = (0..3000).map(|number| format!("k{number} v")).collect();
+    let mset = format!("MSET {}", pairs.join(" "));
+    rig.keyspace.isolations = 0;
+    rig.out_len_max = 1;
+    rig.feed(&command(&["MULTI"]));
+    ask(&mut rig, &mset);
+    ask(&mut rig, "MGET k1 k2");
+    assert_eq!(
+        ask(&mut rig, "EXEC"),
+        "*2\r\n+OK\r\n*2\r\n$1\r\nv\r\n$1\r\nv\r\n"
+    );
+    assert_eq!(rig.keyspace.isolations, 1);
+    rig.settings.transactions = Isolation::Strict;
+    rig.feed(&command(&["MULTI"]));
+    ask(&mut rig, &mset);
+    ask(&mut rig, &mset);
+    let refused = ask(&mut rig, "EXEC");
+    assert!(refused.starts_with(EXECABORT), "{refused}");
+    rig.settings.transactions = Isolation::Relaxed;
+    rig.feed(&command(&["MULTI"]));
+    ask(&mut rig, &mset);
+    ask(&mut rig, &mset);
+    assert_eq!(ask(&mut rig, "EXEC"), "*2\r\n+OK\r\n+OK\r\n");
+}
+
+/// What a connection may have queued is bounded, and said.
+#[test]
+fn a_transaction_that_is_too_long_is_refused() {
+    let mut rig = rig();
+    ask(&mut rig, "MULTI");
+    let value = "v".repeat(1 << 20);
+    let mut answers: Vec<String> = (0..40)
+        .map(|_| ask(&mut rig, &format!("SET a {value}")))
+        .collect();
+    answers.dedup();
+    assert_eq!(
+        answers.len(),
+        3,
+        "queued, refused once, and nothing kept of what follows"
+    );
+    assert!(
+        answers[1].starts_with("-ERR a transaction has at most"),
+        "{}",
+        answers[1]
+    );
+    assert!(rig.session.kept() < 1 << 20);
+    let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    assert_eq!(ask(&mut rig, "EXEC"), aborted);
+    // The same within a command of many keys.
+    ask(&mut rig, "MULTI");
+    let many = format!("MSET a {}", vec![value.as_str(); 39].join(" k "));
+    let refused = ask(&mut rig, &many);
+    assert!(
+        refused.starts_with("-ERR a transaction has at most"),
+        "{refused:.80}"
+    );
+    assert_eq!(refused.lines().count(), 1);
+    assert_eq!(ask(&mut rig, "EXEC"), aborted);
+    assert_eq!(ask(&mut rig, "GET a"), "$-1\r\n");
+}
+
+/// A key that could not be read is not taken for unchanged.
+#[test]
+fn a_watch_that_failed_stops_the_transaction() {
+    let mut rig = rig();
+    rig.keyspace.fault = Some(Fault::Inquorate);
+    assert!(ask(&mut rig, "WATCH a").starts_with("-TRYAGAIN"));
+    rig.keyspace.fault = None;
+    ask(&mut rig, "MULTI");
+    ask(&mut rig, "SET a 1");
+    assert_eq!(ask(&mut rig, "EXEC"), "*-1\r\n");
+    ask(&mut rig, "MULTI");
+    ask(&mut rig, "SET a 1");
+    rig.keyspace.fault = Some(Fault::Inquorate);
+    assert!(ask(&mut rig, "EXEC").starts_with("-TRYAGAIN"));
+    rig.keyspace.fault = None;
+    assert_eq!(ask(&mut rig, "EXEC"), "-ERR EXEC without MULTI\r\n");
 }

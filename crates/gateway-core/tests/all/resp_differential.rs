@@ -478,6 +478,126 @@ fn the_script_in_one_piece_is_answered_as_redis_answers() {
     pair.same(&all, &mut random, "all, no room for answers");
 }
 
+/// Scenes of transactions; each ends with none open.
+const TRANSACTIONS: &[&str] = &[
+    "MULTI|EXEC",
+    "EXEC|DISCARD|UNWATCH|EXEC x|UNWATCH x",
+    "MULTI|SET a 1|INCR a|GET a|EXEC|GET a",
+    "MULTI|SET a 1|SET b 2|GET a|GET b|MGET a b none|EXEC|MGET a b",
+    "MULTI|MSET a 1 b 2 c 3|DEL a none|EXISTS a b|EXEC|MGET a b c",
+    "MULTI|SET a x|INCR a|SET a 1|EXEC|GET a",
+    "MULTI|SET a x|INCR a|SET b 1|EXEC|GET b",
+    "MULTI|SET a 1|DISCARD|GET a",
+    "MULTI|MULTI|SET a 2|EXEC",
+    "MULTI|WATCH a|SET a 3|EXEC",
+    "MULTI|SET a 4|SET a|EXEC|GET a",
+    "MULTI|nosuch a|SET a 5|EXEC|GET a",
+    "MULTI|WATCH|EXEC",
+    "MULTI|MSET a|EXEC",
+    "MULTI|DISCARD x|EXEC",
+    "MULTI|EXEC x|EXEC",
+    "MULTI|UNWATCH|EXEC",
+    "MULTI|PING|ECHO hello|SELECT 0|SELECT x|EXEC",
+    "MULTI|SET a 1|RESET|EXEC|GET a",
+    "WATCH a|MULTI|SET a 6|EXEC|GET a",
+    "WATCH a|SET a 7|MULTI|SET a 8|EXEC|GET a",
+    "WATCH a b|SET b 7|MULTI|SET c 8|EXEC|GET c",
+    "WATCH a b|MULTI|SET c 8|SET a 9|EXEC|MGET a b c",
+    "WATCH none|SET none x|MULTI|SET a 10|EXEC|DEL none|GET a",
+    "WATCH none|MULTI|SET a 10|EXEC|GET a",
+    "WATCH a|SET a 11|UNWATCH|MULTI|SET a 12|EXEC|GET a",
+    "WATCH a|MULTI|DISCARD|SET a 13|MULTI|SET a 14|EXEC|GET a",
+    "WATCH a|MULTI|EXEC|SET a 15|MULTI|SET a 16|EXEC|GET a",
+    "WATCH a|EXPIRE a 1000|MULTI|GET a|EXEC|TTL a",
+    "WATCH a|SETNX a x|DEL none|MULTI|GET a|EXEC",
+    "WATCH a|FLUSHALL|MULTI|GET a|EXEC|SET a 1",
+    "WATCH none|FLUSHALL|MULTI|GET a|EXEC|SET a 1",
+    "SET a 1|WATCH a|MULTI|GET none|EXEC",
+    "MULTI|SET a 1 EX 1000|TTL a|PERSIST a|TTL a|SET a 1 PX 1000|PERSIST a|EXEC|TTL a",
+    "MULTI|SET a 1|PEXPIREAT a 1|GET a|EXISTS a|EXEC|GET a",
+    "SET a 1|MULTI|DEL a|SETNX a 2|GET a|EXEC|GET a",
+    "SET a 1|MULTI|GETDEL a|GETSET a 2|APPEND a x|STRLEN a|GETRANGE a 0 0|GETEX a PERSIST|EXEC",
+    "MULTI|DBSIZE|FLUSHALL|DBSIZE|EXEC",
+    "MULTI|SET a 1|DEL a b|DBSIZE|EXEC",
+    "MULTI|QUIT",
+];
+
+#[test]
+fn transactions_are_answered_as_redis_answers() {
+    for hello in ["HELLO 2", "HELLO 3"] {
+        let mut pair = Pair::new();
+        let mut random = Random::new(7);
+        let hello = command(&words(hello));
+        let _ = pair.real.ask(&hello, b"modules\r\n*0\r\n");
+        pair.ours.feed(&hello);
+        for scene in TRANSACTIONS {
+            let commands = scene.split('|').flat_map(|line| command(&words(line)));
+            let commands: Vec<u8> = commands.collect();
+            pair.same(&commands, &mut random, scene);
+            let lines: Vec<String> = scene.split('|').map(|line| format!("{line}\r\n")).collect();
+            pair.same(lines.concat().as_bytes(), &mut random, scene);
+            pair.ours.out_len_max = 1;
+            pair.same(&commands, &mut random, scene);
+            pair.ours.out_len_max = 1 << 16;
+        }
+    }
+}
+
+/// Commands of a few keys, as they come, in transactions.
+#[test]
+fn random_transactions_are_answered_as_redis_answers() {
+    let mut pair = Pair::new();
+    for seed in 1000..1300 {
+        let mut random = Random::new(seed);
+        for batch in 0..5 {
+            let mut bytes = Vec::new();
+            if random.below(2) == 0 {
+                let key = format!("k{}", random.below(8));
+                bytes.extend(command(&["WATCH", key.as_str()]));
+            }
+            for _ in 0..random.below(3) {
+                bytes.extend(command(&random_words(&mut random)));
+            }
+            bytes.extend(command(&["MULTI"]));
+            for _ in 0..random.below(8) {
+                bytes.extend(command(&random_words(&mut random)));
+            }
+            bytes.extend(command(&[*random.pick(&["EXEC", "EXEC", "DISCARD"])]));
+            pair.same(&bytes, &mut random, &format!("seed {seed}, batch {batch}"));
+        }
+    }
+}
+
+/// KEYS lists what SCAN lists, in no order.
+#[test]
+fn keys_are_those_of_redis() {
+    let mut pair = Pair::new();
+    let mut random = Random::new(8);
+    let names: Vec<String> = (0..300)
+        .map(|number| format!("{:03}k{number}", number * 7))
+        .collect();
+    for name in &names {
+        pair.same(&command(&["SET", name, "x"]), &mut random, name);
+    }
+    for pattern in ["*", "0*", "*k1?", "[01]??k*", "none", "*k[^1]", "", "007k1"] {
+        let sent = [command(&["KEYS", pattern]), command(&["ECHO", "end"])].concat();
+        let (real, _) = pair.real.ask(&sent, b"$3\r\nend\r\n");
+        pair.ours.out_len_max = 1;
+        let mut ours = pair.ours.feed(&sent);
+        ours.truncate(ours.len() - b"$3\r\nend\r\n".len());
+        let sorted = |answer: &[u8]| {
+            let mut lines: Vec<_> = answer
+                .split(|byte| *byte == b'\n')
+                .map(<[u8]>::to_vec)
+                .collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&real), sorted(&ours), "{pattern}");
+    }
+    pair.same(&command(&["KEYS"]), &mut random, "KEYS");
+}
+
 #[test]
 fn nonsense_is_answered_as_redis_answers() {
     let scenes: Vec<Vec<u8>> = vec![

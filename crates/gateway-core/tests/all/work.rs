@@ -189,6 +189,10 @@ fn a_listing_that_finds_nothing_leaves_others_their_turn() {
         assert_eq!(works.iter().sum::<u64>(), EMPTY_PAGES * page);
         assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + page);
     }
+    let (out, works) = drives(RespSession::new(), b"KEYS *\r\nPING\r\n");
+    assert_eq!(out, b"*0\r\n+PONG\r\n");
+    assert_eq!(works.iter().sum::<u64>(), EMPTY_PAGES * page);
+    assert!(*works.iter().max().unwrap() < DRIVE_WORK_MAX + page);
     // SCAN ends early; its client asks again.
     let (out, works) = drives(RespSession::new(), b"SCAN 0 COUNT 10000\r\n");
     assert!(
@@ -197,4 +201,21 @@ fn a_listing_that_finds_nothing_leaves_others_their_turn() {
         String::from_utf8_lossy(&out)
     );
     assert!(works.iter().sum::<u64>() <= (1 << 20) + page, "{works:?}");
+}
+
+/// Tools ask for one class after the other; only the first question goes through all
+/// items, unless something else was said in between, or it was too long ago.
+#[test]
+fn classes_that_were_found_to_be_empty_are_not_looked_for_again() {
+    let ask = |input: &str| {
+        let (out, works) = drives(MemcacheSession::new(), input.as_bytes());
+        let pages = works.iter().sum::<u64>() / (PAGE_HOMES * HOME_WORK);
+        (String::from_utf8(out).unwrap(), pages)
+    };
+    let many: String = (1..64)
+        .map(|class| format!("stats cachedump {class} 0\r\n"))
+        .collect();
+    assert_eq!(ask(&many), ("END\r\n".repeat(63), EMPTY_PAGES));
+    let (_, pages) = ask("stats cachedump 1 0\r\nmn\r\nstats cachedump 2 0\r\n");
+    assert_eq!(pages, 2 * EMPTY_PAGES);
 }

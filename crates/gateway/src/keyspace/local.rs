@@ -2,6 +2,7 @@
 //! partition's lock, with the value copied once, into the answer; a write is
 //! one mutation.
 
+use super::gates::{Gate, Gates};
 use super::versions::Nominator;
 use trefoil_backend::LocalStore;
 use trefoil_gateway_core::keyspace::{
@@ -20,6 +21,9 @@ const ATTEMPTS_MAX: usize = 1000;
 /// Longest scratch buffer that is kept between updates, in bytes.
 const SCRATCH_LEN_MAX: usize = 1 << 20;
 
+/// What a mutation counts as: see [`Keyspace::work`].
+const MUTATION_WORK: u64 = 256;
+
 /// Places that a page of the store's listing looks at most, and length from which
 /// its keys count as several: see `Store::list`.
 const LISTED_HOMES_MAX: u64 = 4096;
@@ -30,6 +34,7 @@ const LISTED_KEY_LEN: usize = 256;
 pub struct LocalKeyspace {
     local: LocalStore,
     versions: Nominator,
+    gate: Gate,
     scratch: Vec<u8>,
     keeps_last_use: bool,
     /// See [`Keyspace::work`].
@@ -37,9 +42,15 @@ pub struct LocalKeyspace {
 }
 
 impl LocalKeyspace {
-    /// A keyspace over the store of this process.
+    /// A keyspace over the store of this process, for its only event loop.
     pub fn new(local: LocalStore) -> Self {
+        LocalKeyspace::beside(local, &Gates::default())
+    }
+
+    /// The same for one of several, which have these gates.
+    pub fn beside(local: LocalStore, gates: &Gates) -> Self {
         LocalKeyspace {
+            gate: gates.gate(),
             local,
             versions: Nominator::new(),
             scratch: Vec::new(),
@@ -97,6 +108,7 @@ impl LocalKeyspace {
             work,
             ..
         } = self;
+        *work += MUTATION_WORK;
         let _turn = local.turn(key);
         for _ in 0..ATTEMPTS_MAX {
             scratch.clear();
@@ -191,6 +203,7 @@ impl Keyspace for LocalKeyspace {
     }
 
     fn set(&mut self, key: &[u8], item: &NewItem<'_>) -> Result<Version, Halt> {
+        self.work += MUTATION_WORK;
         for _ in 0..ATTEMPTS_MAX {
             let now = self.local.now();
             let (version, outcome) =
@@ -317,6 +330,28 @@ impl Keyspace for LocalKeyspace {
     #[inline]
     fn work(&self) -> u64 {
         self.work
+    }
+
+    fn isolates(&self) -> bool {
+        true
+    }
+
+    fn isolate(&mut self) {
+        self.gate.isolate();
+    }
+
+    fn end_isolation(&mut self) {
+        self.gate.end_isolation();
+    }
+
+    #[inline]
+    fn enter(&mut self, _connection: u64, _now_ns: u64) {
+        self.gate.enter();
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.gate.leave();
     }
 
     fn keep_last_use(&mut self) {

@@ -99,6 +99,24 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         self.wait(|keyspace| keyspace.update(key, decide))
     }
 
+    fn set_many(
+        &mut self,
+        items: &[(&[u8], NewItem<'_>)],
+        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+    ) -> Result<(), Pending> {
+        let _ = self.wait(|keyspace| Ok(keyspace.set_many(items, each)?));
+        Ok(())
+    }
+
+    fn erase_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Result<bool, Fault>),
+    ) -> Result<(), Pending> {
+        let _ = self.wait(|keyspace| Ok(keyspace.erase_many(keys, each)?));
+        Ok(())
+    }
+
     fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         self.wait(|keyspace| keyspace.flush(at_ms))
     }
@@ -122,6 +140,22 @@ impl<K: Keyspace> Keyspace for Patient<K> {
 
     fn value_len_max(&self) -> usize {
         self.keyspace.value_len_max()
+    }
+
+    fn page_len(&self) -> usize {
+        self.keyspace.page_len()
+    }
+
+    fn isolates(&self) -> bool {
+        self.keyspace.isolates()
+    }
+
+    fn isolate(&mut self) {
+        self.keyspace.isolate();
+    }
+
+    fn end_isolation(&mut self) {
+        self.keyspace.end_isolation();
     }
 
     fn keep_last_use(&mut self) {

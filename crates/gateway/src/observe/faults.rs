@@ -106,6 +106,39 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         self.note(result)
     }
 
+    fn set_many(
+        &mut self,
+        items: &[(&[u8], NewItem<'_>)],
+        each: &mut dyn FnMut(usize, Result<Version, Fault>),
+    ) -> Result<(), Pending> {
+        // It tells results once.
+        let block = &self.block;
+        let stored = self.keyspace.set_many(items, &mut |index, stored| {
+            if let Err(fault) = &stored {
+                block.fault(fault);
+            }
+            each(index, stored);
+        });
+        self.is_pending |= stored.is_err();
+        stored
+    }
+
+    fn erase_many(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Result<bool, Fault>),
+    ) -> Result<(), Pending> {
+        let block = &self.block;
+        let erased = self.keyspace.erase_many(keys, &mut |index, erased| {
+            if let Err(fault) = &erased {
+                block.fault(fault);
+            }
+            each(index, erased);
+        });
+        self.is_pending |= erased.is_err();
+        erased
+    }
+
     fn flush(&mut self, at_ms: u64) -> Result<(), Halt> {
         let result = self.keyspace.flush(at_ms);
         self.note(result)
@@ -133,6 +166,22 @@ impl<K: Keyspace> Keyspace for Counted<K> {
 
     fn value_len_max(&self) -> usize {
         self.keyspace.value_len_max()
+    }
+
+    fn page_len(&self) -> usize {
+        self.keyspace.page_len()
+    }
+
+    fn isolates(&self) -> bool {
+        self.keyspace.isolates()
+    }
+
+    fn isolate(&mut self) {
+        self.keyspace.isolate();
+    }
+
+    fn end_isolation(&mut self) {
+        self.keyspace.end_isolation();
     }
 
     fn eviction(&self) -> &str {

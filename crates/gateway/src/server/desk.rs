@@ -2,6 +2,7 @@
 
 use super::front::{Front, LoopObserver, Orders};
 use super::outbox::Outbox;
+use super::scripts::Executor;
 use super::shared::{Chosen, Shared};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
@@ -32,12 +33,16 @@ pub(super) struct Desk<K, O> {
     pub(super) outbox: Outbox,
     /// Bytes that the loop's connections keep.
     pub(super) kept: usize,
+    /// Scripts of the loop's connections.
+    pub(super) scripts: Executor,
 }
 
 impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
     pub(super) fn new(keyspace: K, observer: O, shared: Arc<Shared>, index: usize) -> Self {
         let chosen_count = shared.chosen_count();
+        let woken = Arc::clone(&shared);
         Desk {
+            scripts: Executor::new(move || woken.loops[index].wake()),
             chosen: shared.chosen(),
             chosen_count,
             keyspace,
@@ -94,6 +99,7 @@ impl<K: Keyspace, O: LoopObserver> Desk<K, O> {
         let mut front = Front {
             observer: &mut self.observer,
             shared: &self.shared,
+            scripts: &mut self.scripts,
             orders,
             index: self.index,
             fd,

@@ -286,13 +286,9 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
             ..
         } = self;
         let mut flush_goes_on = false;
-        desk.keyspace.poll(now_ns, &mut |number| {
-            if number == NO_CONNECTION {
-                flush_goes_on = true;
-                return;
-            }
+        let mut resume = |number: u64| {
             let Some(index) = parked.remove(&number) else {
-                return;
+                return false;
             };
             if let Some(Some(connection)) = connections.get_mut(index) {
                 connection.resume();
@@ -301,7 +297,15 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
                     queue.push_back(index);
                 }
             }
+            true
+        };
+        desk.keyspace.poll(now_ns, &mut |number| match number {
+            NO_CONNECTION => flush_goes_on = true,
+            number => {
+                resume(number);
+            }
         });
+        desk.scripts.poll(&mut resume);
         if !self.resumed.is_empty() {
             // Results take room until they are answered.
             let mut resumed = std::mem::take(&mut self.resumed);
@@ -639,6 +643,7 @@ impl<K: Keyspace, O: LoopObserver, S: Session> EventLoop<K, O, S> {
         self.desk.kept -= connection.counted;
         self.parked.remove(&connection.number());
         self.desk.keyspace.forget(connection.number());
+        self.desk.scripts.forget(connection.number());
         self.desk.observer.connection_closed();
         self.desk.shared.leave(self.desk.index, connection.number());
         if connection.watches != 0 {

@@ -2,9 +2,12 @@
 //! [`LoopObserver`], what concerns connections and the server is kept here.
 
 use super::options::Protocol;
+use super::scripts::Executor;
 use super::shared::Shared;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trefoil_gateway_core::keyspace::Totals;
+use trefoil_gateway_core::resp::{ScriptHash, ScriptJob, Scripts};
 use trefoil_gateway_core::world::{
     Command, Done, Ending, Observer, Role, ServerRequest, SlowCommand,
 };
@@ -72,6 +75,7 @@ pub(super) struct Orders {
 pub(super) struct Front<'a, O> {
     pub(super) observer: &'a mut O,
     pub(super) shared: &'a Shared,
+    pub(super) scripts: &'a mut Executor,
     pub(super) orders: &'a mut Orders,
     /// Loop that this is, which needs no waking.
     pub(super) index: usize,
@@ -164,6 +168,10 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         self.observer.request(request);
     }
 
+    fn scripts(&mut self) -> Option<&mut dyn Scripts> {
+        Some(self)
+    }
+
     fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
         let role = match self.shared.users() {
             Some(users) => users.role(name, password),
@@ -172,5 +180,27 @@ impl<O: LoopObserver> Observer for Front<'_, O> {
         };
         self.observer.authenticated(role.is_some());
         role
+    }
+}
+
+impl<O> Scripts for Front<'_, O> {
+    fn find(&mut self, hash: &ScriptHash) -> Option<Arc<[u8]>> {
+        self.shared.scripts.find(hash)
+    }
+
+    fn keep(&mut self, hash: ScriptHash, source: Arc<[u8]>) {
+        self.shared.scripts.keep(hash, source);
+    }
+
+    fn forget(&mut self) {
+        self.shared.scripts.forget();
+    }
+
+    fn begin(&mut self, job: Box<ScriptJob>) -> Result<(), Box<ScriptJob>> {
+        self.scripts.begin(self.connection, job)
+    }
+
+    fn take(&mut self) -> Option<Box<ScriptJob>> {
+        self.scripts.take(self.connection)
     }
 }

@@ -24,6 +24,7 @@
 //! | `front` | what a session sees as its observer |
 //! | `waiting` | when to poll and when to sleep |
 //! | `watch` | log lines for connections that watch |
+//! | `scripts` | Redis's scripts, in threads of their own |
 //! | `speaker` | the session that fits a door |
 //! | `socket`, `tls` | a client's socket, plain or encrypted |
 //! | `users` | names and passwords |
@@ -38,6 +39,7 @@ mod front;
 mod gateway;
 mod options;
 mod outbox;
+mod scripts;
 mod shared;
 mod socket;
 mod speaker;

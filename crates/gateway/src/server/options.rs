@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use trefoil_gateway_core::world::Settings;
+use trefoil_gateway_core::world::{Isolation, Settings};
 
 /// What is spoken at a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,8 @@ pub struct GatewayOptions {
     pub shutdown_allowed: bool,
     /// Whether administrative commands are obeyed: `Role::Admin`.
     pub admin_commands: bool,
+    /// What becomes of transactions that cannot be atomic here.
+    pub transactions: Isolation,
     /// What `version` answers; see [`MEMCACHED_VERSION`].
     pub version: &'static str,
     /// Called when a client has asked for a shutdown that is allowed.
@@ -172,6 +174,7 @@ impl GatewayOptions {
             item_len_max: 1 << 20,
             shutdown_allowed: false,
             admin_commands: true,
+            transactions: Isolation::Relaxed,
             version: MEMCACHED_VERSION,
             on_shutdown: None,
             on_failure: None,
@@ -189,6 +192,7 @@ impl GatewayOptions {
             connections_max: self.limits.connections_max,
             idle_timeout: self.limits.idle_timeout,
             thread_count: self.thread_count.max(1),
+            transactions: self.transactions,
         }
     }
 }

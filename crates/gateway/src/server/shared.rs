@@ -2,6 +2,7 @@
 //! of a request, but for counters that only their own loop writes.
 
 use super::options::{Limits, OnFailure, Protocol};
+use super::scripts::Library;
 use super::socket::Socket;
 use super::users::Users;
 use super::watch::Hub;
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) hub: Hub,
     pub(super) loops: Vec<LoopHandle>,
     pub(super) table: ConnectionTable,
+    /// Scripts that clients have sent.
+    pub(super) scripts: Library,
     connection_count: AtomicUsize,
     next_connection: AtomicU64,
     stopping: AtomicBool,
@@ -100,6 +103,7 @@ impl Shared {
             hub: Hub::new(loops.len()),
             loops,
             table: ConnectionTable::default(),
+            scripts: Library::default(),
             connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             stopping: AtomicBool::new(false),

@@ -3,7 +3,9 @@
 mod cell;
 mod keyspaces;
 mod pending;
+mod scripts;
 mod serving;
 mod statistics;
 mod support;
 mod tls;
+mod transactions;

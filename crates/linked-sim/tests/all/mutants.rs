@@ -11,15 +11,27 @@ const SCRIPTED: [Mutant; 2] = [Mutant::ForgottenWhenBack, Mutant::UnsettledServe
 /// Seeds within which a broken rule must show.
 const SEEDS: u64 = 20_000;
 
+/// These are the assigners'.
+const ASSIGNERS: [Mutant; 3] = [
+    Mutant::LeaseLengthForgotten,
+    Mutant::DealtAtOnce,
+    Mutant::StruckOffReturns,
+];
+
 #[track_caller]
 fn shows(mutant: Mutant, properties: &[Property]) {
+    let runs = if ASSIGNERS.contains(&mutant) {
+        Runs::Assigners
+    } else {
+        Runs::Any
+    };
     let found = (0..SEEDS).find_map(|seed| {
         mutants::set(Some(mutant));
-        let violation = run_seed(Runs::Any, seed, None).err()?;
+        let violation = run_seed(runs, seed, None).err()?;
         mutants::set(None);
         let protected = properties.contains(&violation.property);
         // What goes wrong with the rule as well says nothing about it.
-        let clean = || run_seed(Runs::Any, seed, None).is_ok();
+        let clean = || run_seed(runs, seed, None).is_ok();
         (protected && clean()).then_some(violation)
     });
     mutants::set(None);
@@ -51,11 +63,15 @@ each! {
     what_was_sent_is_not_served: ServedInTransit => OneOwner | Fresh | Reported;
     a_lease_is_needed: LeaseIgnored => OneOwner | Fresh;
     copies_confirm_first: AcknowledgedEarly => Copied | Undone | Reported | Fresh;
+    enough_copies_confirm: ThinAcknowledged => Copied | Undone | Reported;
     a_dirty_copy_is_not_read: DirtyCopyRead => Fresh;
     losses_are_reported: LossUnreported => Reported;
     values_are_kept_until_taken: ForgottenWhenSent => Reported | Fresh | Moved;
     new_copies_hear_of_pending_commits: PendingNotCopied => Fresh | Reported | Undone;
     a_copy_is_kept_until_replaced: ExcludedEarly => Undone;
     what_cannot_be_copied_is_not_confirmed: FailedCopyConfirmed => Copied | Undone | Fresh;
+    longer_leases_are_waited_for: LeaseLengthForgotten => OneOwner | Token | Fresh | Reported;
+    nothing_is_dealt_before_leases_end: DealtAtOnce => OneOwner | Token | Fresh | Reported;
+    who_was_struck_off_stays_so: StruckOffReturns => OneOwner | Token | Fresh | Reported;
     new_owners_hear_of_copies: HoldersForgotten => Fresh | Reported | Undone | Drained;
 }

@@ -139,6 +139,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub(crate) fn again(&self, error: Error) -> Result<Pause<'_, V>, Error> {
         match error {
             Error::NotMine(_) if self.call().redirected => Ok(Pause::Again(error)),
+            // Another server is being given the key, most likely.
+            Error::TooFewCopies { .. } => Ok(Pause::Again(error)),
             error => Err(error),
         }
     }
@@ -173,6 +175,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             }
             Decision::Refused(Refused::NoLease) => Err(Error::NoLease),
             Decision::Refused(Refused::Replaced) => Err(Error::NotMember),
+            Decision::Refused(Refused::TooFewCopies { have, need }) => {
+                Err(Error::TooFewCopies { have, need })
+            }
         }
     }
 }

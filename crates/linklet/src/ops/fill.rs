@@ -214,7 +214,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let weight = store.weight(key, value);
         let (_, kept) = self
-            .write(key, Some(weight), |entry| match entry {
+            .write_as(Access::Refresh, key, Some(weight), |entry| match entry {
                 Some(entry) if entry.stamp.position >= at_least => {
                     let there = (Some(Arc::clone(entry.value)), entry.stamp);
                     (Plan::Keep, Ok(there))

@@ -19,7 +19,7 @@ use std::time::Duration;
 use trefoil_freshness_core::event::{Gap, Progress, Scope, Sink};
 use trefoil_freshness_core::position::Place;
 use trefoil_freshness_core::table::{Stamp, Sweep, Verdict};
-use trefoil_linklet_core::{Replication, Status};
+use trefoil_linklet_core::{Access, Replication, Status};
 use trefoil_sharder::{KeyPoint, Slice};
 
 /// Makes a value of a key and the bytes that a refresh brings.
@@ -73,43 +73,48 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     }
 
     /// Takes a key out of the replicas that is not here any more, or not to be
-    /// seen.
-    pub(crate) async fn withdraw_absent(&self, key: &[u8]) {
+    /// seen; whether that has to be tried again.
+    pub(crate) async fn withdraw_absent(&self, key: &[u8]) -> bool {
         let at = self.inner().store.key(key);
         let withdrawn = self
-            .propose(at, Shown::Fresh, |entry| match entry {
+            .propose(Access::Refresh, at, Shown::Fresh, |entry| match entry {
                 Some(_) => (Plan::Keep, ()),
                 None => (Plan::Remove, ()),
             })
             .await;
         match withdrawn {
             // It goes on, until the replicas have confirmed.
-            Ok(_) | Err(Error::Indeterminate(_)) => {}
-            // A commit was before it, or came between.
-            Err(Error::Unsettled { .. } | Error::Conflict) => {
-                self.inner()
-                    .store
-                    .leave(|errands| errands.withdrawn.push(named(at.hash.place, key)));
-            }
+            Ok(_) | Err(Error::Indeterminate(_)) => false,
             // The key is not this server's any more: who has it is told, too.
-            Err(error) => tracing::debug!(%error, "a key was not withdrawn here"),
+            Err(error @ (Error::NotMine(_) | Error::NotMember)) => {
+                tracing::debug!(%error, "a key was not withdrawn here");
+                false
+            }
+            // A commit was before it, or came between; or nothing can be
+            // committed at the moment.
+            Err(_) => true,
         }
     }
 
-    /// Puts the value of a refresh in, unless the key has gone, or is newer.
-    pub(crate) async fn refresh_copied(&self, key: &[u8], value: Arc<V>, stamp: Stamp) {
+    /// Puts the value of a refresh in, unless the key has gone, or is newer. If
+    /// that fails the key is withdrawn; whether that has to be tried again.
+    pub(crate) async fn refresh_copied(&self, key: &[u8], value: Arc<V>, stamp: Stamp) -> bool {
         let at = self.inner().store.key(key);
         let refreshed = self
-            .propose(at, Shown::All, |entry| match entry {
+            .propose(Access::Refresh, at, Shown::All, |entry| match entry {
                 Some(entry) if entry.stamp.position < stamp.position => {
                     (Plan::Put(value, stamp), ())
                 }
                 _ => (Plan::Keep, ()),
             })
             .await;
-        if let Err(error) = refreshed {
-            tracing::debug!(%error, "a key was not refreshed here, and is dropped");
-            self.withdraw_absent(key).await;
+        match refreshed {
+            // It goes on; what is told meanwhile is looked at when it is settled.
+            Ok(_) | Err(Error::Indeterminate(_)) => false,
+            Err(error) => {
+                tracing::debug!(%error, "a key was not refreshed here, and is dropped");
+                self.withdraw_absent(key).await
+            }
         }
     }
 }
@@ -222,10 +227,20 @@ impl<V: Send + Sync + 'static> Sink for LinkletSink<V> {
         let weight = value.as_ref().map(|value| store.weight(key, value));
         let room = weight.and_then(|weight| store.reserve(weight).ok());
         let mut visit = store.table.visit(at);
-        let kept = visit.peek().filter(|entry| !entry.stale);
-        let kept = kept.map(|entry| entry.stamp);
+        let there = visit.peek().map(|entry| (entry.stamp, entry.stale));
+        let kept = there.filter(|&(_, stale)| !stale).map(|(stamp, _)| stamp);
         let verdict = store.fresh.refresh(at.hash, position, kept);
-        let Some(kept) = kept else { return };
+        let Some(kept) = kept else {
+            // An older refresh, or a withdrawal, is under way: this one follows.
+            let proposed = matches!(visit.status(), Status::Owned { propose: true, .. });
+            if let (Some(_), true, Verdict::Replace(stamp), Some(value)) =
+                (there, proposed, verdict, value)
+            {
+                drop(visit);
+                store.leave(|errands| errands.refreshed.push((key.clone(), value, stamp)));
+            }
+            return;
+        };
         let stamp = match verdict {
             Verdict::Keep => return,
             Verdict::Replace(stamp) => Some(stamp),

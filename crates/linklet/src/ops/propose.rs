@@ -15,13 +15,14 @@ use super::write::{Plan, Seen};
 use crate::error::{Error, Indeterminate};
 use crate::life::Settlement;
 use crate::linklet::Linklet;
+use crate::stats::Counters;
 use crate::table::{Entry, Key};
 use crate::values::{Kept, Staged, stamped};
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use trefoil_freshness_core::table::Stamp;
-use trefoil_linklet_core::{Access, Operation};
+use trefoil_linklet_core::{Access, Commit, Operation};
 use trefoil_sharder::{AssignmentVersion, ServerId};
 
 /// What stood in the table when a plan was made.
@@ -64,9 +65,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// Does with a key what `plan` says when it sees it, once every replica has
     /// confirmed. Until then readers see what was there before. One at a time
     /// for each key, so that `plan` sees what the one before has done: also one
-    /// whose caller has gone.
+    /// whose caller has gone. [`Access::Refresh`]: it can be had again, and needs
+    /// no copies.
     pub(crate) async fn propose<R>(
         &self,
+        access: Access,
         key: Key<'_>,
         shown: Shown,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
@@ -84,16 +87,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             let _ = visit.get();
             (gate, visit.peek().map(|entry| Base::of(entry)))
         };
-        let (gate, base) = self
-            .run_within(key, Access::Commit, &mut wait, look)
-            .await?;
+        // First this, then the value: what was told up to there is in what is
+        // seen, or has hidden it.
+        let sent = inner.store.fresh.sent();
+        let (gate, base) = self.run_within(key, access, &mut wait, look).await?;
         let Gate::Owned { token, .. } = gate else {
             return Err(Error::NotMember);
         };
         let visible = base.as_ref();
         let visible = visible.filter(|base| shown == Shown::All || !base.stale);
         // Whether the stamp is still good is looked at when the commit is settled.
-        let sent = inner.store.fresh.sent();
         let history = inner.store.fresh.history();
         let (plan, result) = plan(visible.map(Base::seen));
         let (operation, value) = match plan {
@@ -102,8 +105,14 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             Plan::Put(value, stamp) => {
                 let bytes = stamped(sent.history, &*inner.store.marshaller, key.bytes, &*value)
                     .map_err(Error::Marshal)?;
+                // A replica that has heard of a change in the meantime hides what
+                // may not contain it. A refresh contains what came with it.
+                let position = match shown {
+                    Shown::Fresh => stamp.position.max(sent.reached),
+                    Shown::All => stamp.position,
+                };
                 let operation = Operation::Put {
-                    version: stamp.position,
+                    version: position,
                     value: bytes,
                 };
                 let kept = Kept {
@@ -111,20 +120,52 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     stamp,
                     history,
                     over_stale: base.as_ref().is_some_and(|base| base.stale),
+                    refreshed: shown == Shown::All,
                 };
                 (operation, Some(kept))
             }
         };
         let settled = self
-            .put_forward(key, base.as_ref(), operation, value, turn, &mut wait)
+            .put_forward(
+                access,
+                key,
+                base.as_ref(),
+                operation,
+                value,
+                turn,
+                &mut wait,
+            )
             .await?;
         match wait.within(settled).await {
-            Some(Ok(Ok(commit))) => Ok((commit.token, result)),
-            Some(Ok(Err(_)) | Err(_)) => Err(Error::Indeterminate(Indeterminate::Replaced)),
+            Some(Ok(Ok(commit))) => {
+                if access == Access::Commit {
+                    self.note_copies(&commit);
+                }
+                Ok((commit.token, result))
+            }
+            Some(Ok(Err(uncertain))) => Err(Error::Indeterminate(uncertain.into())),
+            Some(Err(_)) => Err(Error::Indeterminate(Indeterminate::Replaced)),
             None => Err(Error::Indeterminate(Indeterminate::Unconfirmed {
                 waited: self.call().patience,
                 by: self.awaited(key),
             })),
+        }
+    }
+
+    /// Says that a commit has fewer copies than it should have: somebody chose
+    /// that it counts all the same.
+    fn note_copies(&self, commit: &Commit) {
+        let inner = self.inner();
+        let need = inner.config.copies_min;
+        if commit.copies < need
+            && let Some(count) = Counters::one_told(&inner.store.counters.commits_thin)
+        {
+            tracing::warn!(
+                copies = commit.copies,
+                need,
+                count,
+                "strong commits have too few copies: the next death may take them"
+            );
         }
     }
 
@@ -147,8 +188,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     }
 
     /// Proposes it to the protocol. The turn stays with the proposal.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one proposal")]
     async fn put_forward(
         &self,
+        access: Access,
         key: Key<'_>,
         base: Option<&Base<V>>,
         operation: Operation,
@@ -163,7 +206,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             let pause = {
                 let mut guard = inner.life();
                 let life = guard.as_mut().ok_or(Error::NotMember)?;
-                let asked = self.request(life, key, Access::Commit);
+                let asked = self.request(life, key, access);
                 let decision = life.drive(|core, now, values| core.request(now, values, &asked));
                 match self.decided(life, decision) {
                     Ok(Some(Gate::Copy)) => return Err(Error::NotMember),
@@ -174,7 +217,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                         return Err(Error::Conflict);
                     }
                     Ok(Some(Gate::Owned { .. })) => {
-                        let request = self.request(life, key, Access::Commit);
+                        let request = self.request(life, key, access);
                         let staged = Staged {
                             key: bytes.clone(),
                             value: value.clone(),

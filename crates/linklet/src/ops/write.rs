@@ -141,7 +141,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 }
                 None => (Plan::Keep, None),
             };
-            self.propose(at, Shown::Fresh, plan).await?.1
+            self.propose(Access::Commit, at, Shown::Fresh, plan)
+                .await?
+                .1
         } else {
             self.update_in_place(at, change).await?
         };
@@ -172,7 +174,9 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
-            self.propose(at, Shown::Fresh, plan).await?.1
+            self.propose(Access::Commit, at, Shown::Fresh, plan)
+                .await?
+                .1
         } else {
             self.replace(at, plan).await?.1
         };
@@ -188,6 +192,17 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         weight: Option<u64>,
         plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
+        self.write_as(Access::Commit, key, weight, plan).await
+    }
+
+    /// Likewise; [`Access::Refresh`] for what can be had again.
+    pub(crate) async fn write_as<R>(
+        &self,
+        access: Access,
+        key: &[u8],
+        weight: Option<u64>,
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
+    ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
         let at = store.key(key);
         let probe = store.meters.probe();
@@ -198,7 +213,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     bound: store.table.bound(),
                 });
             }
-            self.propose(at, Shown::Fresh, plan).await?
+            self.propose(access, at, Shown::Fresh, plan).await?
         } else {
             // Made before the visit, so that it fits when it comes in.
             let mut room = weight.map(|weight| store.reserve(weight)).transpose()?;

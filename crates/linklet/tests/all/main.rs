@@ -1,6 +1,7 @@
 //! The tests of `trefoil-linklet` from outside, as one program: a module for each subject.
 
 mod cluster;
+mod copies;
 mod moves;
 mod objects;
 mod strong;

@@ -3,6 +3,7 @@
 
 use crate::cluster;
 use crate::cluster::CORPUS;
+use bytes::Bytes;
 use std::future::poll_fn;
 use std::net::TcpListener;
 use std::pin::pin;
@@ -14,6 +15,10 @@ use tokio::runtime::Runtime;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use trefoil_coordination::LocalCoordinator;
+use trefoil_layout::hash::KeyHasher;
+use trefoil_linklet::freshness::event::{Progress, Sink};
+use trefoil_linklet::freshness::position::{History, Place};
+use trefoil_linklet::freshness::table::SLOTS_DEFAULT;
 use trefoil_linklet::{
     Error, Indeterminate, Linklet, Marshal, MarshalError, PlainMarshal, Replication,
 };
@@ -216,6 +221,7 @@ async fn a_closure_may_ask_what_the_server_has() {
     ] {
         let linklet = Linklet::builder(CORPUS, PlainMarshal)
             .replication(replication)
+            .copies(1)
             .listen(LocalCoordinator::new(), "127.0.0.1:0".parse().unwrap())
             .await
             .unwrap();
@@ -291,4 +297,91 @@ async fn what_a_replica_cannot_store_is_not_acknowledged() {
         };
         assert_eq!(seen.as_deref(), Some("new form!"));
     }
+}
+
+/// The stream of changes as both servers hear it, up to `position`.
+fn follow(sink: &mut impl Sink, position: u64) {
+    sink.begun(&Place {
+        history: History("log".to_owned()),
+        position,
+    });
+    sink.progress(Progress {
+        position,
+        as_of: None,
+    });
+}
+
+/// Another key's change, which shares the memory of changes with this one, may
+/// not take a copy away that was confirmed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replica_has_confirmed_it_has() {
+    let fleet = Three::start().await;
+    let mut sinks = [fleet.linklet.sink(), fleet.other.sink()];
+    for sink in &mut sinks {
+        follow(sink, 10);
+    }
+    let key = fleet.copied().await;
+    fleet.linklet.insert(&key, "a".to_owned()).await.unwrap();
+    let slot = |key: &[u8]| {
+        let hash = KeyHasher::default().hash(key);
+        (hash.place ^ hash.tag) % SLOTS_DEFAULT as u64
+    };
+    let neighbour = (0u64..)
+        .map(|n| format!("neighbour {n}").into_bytes())
+        .find(|neighbour| slot(neighbour) == slot(&key));
+    // The replica hears of it first.
+    sinks[1].invalidate(&Bytes::from(neighbour.unwrap()), 500);
+    let push = |text: &mut String| text.push('b');
+    fleet.linklet.update(&key, push).await.unwrap();
+    for linklet in [&fleet.linklet, &fleet.other] {
+        let seen = loop {
+            match linklet.read(&key, String::clone).await {
+                Err(Error::NotMine(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                seen => break seen.unwrap(),
+            }
+        };
+        assert_eq!(seen.as_deref(), Some("ab"));
+    }
+}
+
+/// What is told of a key while a refresh of it is on its way to the replicas.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_of_several_changes_counts() {
+    let mut fleet = Three::start().await;
+    let mut sink = fleet.linklet.sink();
+    follow(&mut sink, 10);
+    let key = fleet.copied().await;
+    let name = Bytes::from(key.clone());
+    let longer = fleet.linklet.patient(Duration::from_secs(60));
+    longer.insert(&key, "first".to_owned()).await.unwrap();
+    let brief = fleet.linklet.patient(Duration::from_millis(20));
+    // A commit of the key has begun.
+    let under_way = async || {
+        while !matches!(brief.remove(&key).await, Err(Error::Unsettled { .. })) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    fleet.stop();
+    sink.refresh(&name, &Bytes::from_static(b"second"), 20);
+    under_way().await;
+    sink.refresh(&name, &Bytes::from_static(b"third"), 30);
+    fleet.go_on();
+    while longer.read(&key, String::clone).await.unwrap().as_deref() != Some("third") {
+        let seen = longer.read(&key, String::clone).await.unwrap();
+        assert_ne!(
+            seen.as_deref(),
+            Some("second"),
+            "it is known to be out of date"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    fleet.stop();
+    sink.refresh(&name, &Bytes::from_static(b"fourth"), 40);
+    under_way().await;
+    sink.invalidate(&name, 50);
+    fleet.go_on();
+    // Once it is this one's turn.
+    let seen = longer.update(&key, |text| text.clone()).await.unwrap();
+    assert_eq!(seen, None);
+    assert_eq!(longer.read(&key, String::clone).await.unwrap(), None);
 }

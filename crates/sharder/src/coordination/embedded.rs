@@ -1,17 +1,10 @@
 //! The store inside one process: for a single node, for tests, and the
 //! reference for what other stores have to do.
 
-use super::{AssignmentStore, CandidateId, Completion, Reply, Request, StoreError, Ticket};
+use super::{CandidateId, Reply, Request, StoreError};
 use crate::assignment::Assignment;
-use crate::diff::AssignmentDiff;
 use crate::version::AssignmentVersion;
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-/// Diffs kept for watches that come back.
-const DIFFS_KEPT: usize = 256;
-/// Open watches.
-const WATCHES_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Leader {
@@ -23,14 +16,8 @@ struct Leader {
 #[derive(Debug, Default)]
 pub struct EmbeddedStore {
     current: Option<Assignment>,
-    /// Each leads from the version before to the next; the last leads to
-    /// `current`.
-    diffs: VecDeque<AssignmentDiff>,
     leader: Option<Leader>,
     term: u64,
-    watches: BTreeMap<Ticket, Option<AssignmentVersion>>,
-    answers: VecDeque<Completion>,
-    tickets: u64,
 }
 
 impl EmbeddedStore {
@@ -67,6 +54,20 @@ impl EmbeddedStore {
         self.current.as_ref().map(Assignment::version)
     }
 
+    /// Does what is asked. `now` is the store's clock, monotonic.
+    pub fn request(&mut self, now: Duration, request: Request) -> Result<Reply, StoreError> {
+        match request {
+            Request::Load => Ok(Reply::Loaded(self.current.clone())),
+            Request::Swap {
+                term,
+                expected,
+                next,
+            } => self.swap(now, term, expected, next),
+            Request::Campaign { candidate, lease } => Ok(self.campaign(now, candidate, lease)),
+            Request::Resign { candidate, term } => Ok(self.resign(candidate, term)),
+        }
+    }
+
     fn swap(
         &mut self,
         now: Duration,
@@ -86,21 +87,13 @@ impl EmbeddedStore {
             return Err(StoreError::Conflict { expected, found });
         }
         let version = next.version();
-        if let Some(current) = &self.current {
-            if version <= current.version() {
-                return Err(StoreError::NotNewer {
-                    current: current.version(),
-                    next: version,
-                });
-            }
-            if self.diffs.len() == DIFFS_KEPT {
-                self.diffs.pop_front();
-            }
-            self.diffs
-                .push_back(AssignmentDiff::between(current, &next));
+        if let Some(current) = found.filter(|&current| version <= current) {
+            return Err(StoreError::NotNewer {
+                current,
+                next: version,
+            });
         }
         self.current = Some(next);
-        self.wake();
         Ok(Reply::Swapped(version))
     }
 
@@ -142,83 +135,11 @@ impl EmbeddedStore {
         }
         Reply::Resigned
     }
-
-    /// What a watch after `after` gets now; `None` if it has to wait.
-    fn news(&self, after: Option<AssignmentVersion>) -> Option<Result<Reply, StoreError>> {
-        let store = self.version();
-        let Some(after) = after else {
-            return self
-                .current
-                .clone()
-                .map(|current| Ok(Reply::Snapshot(current)));
-        };
-        match &self.current {
-            Some(current) if current.version() == after => None,
-            Some(current) if current.version() > after => {
-                let from = self.diffs.iter().position(|diff| diff.from == after);
-                Some(Ok(match from {
-                    Some(from) => Reply::Diffs(self.diffs.iter().skip(from).cloned().collect()),
-                    None => Reply::Snapshot(current.clone()),
-                }))
-            }
-            _ => Some(Err(StoreError::Behind { store, seen: after })),
-        }
-    }
-
-    fn wake(&mut self) {
-        for (ticket, after) in std::mem::take(&mut self.watches) {
-            match self.news(after) {
-                Some(result) => self.answers.push_back(Completion { ticket, result }),
-                None => {
-                    self.watches.insert(ticket, after);
-                }
-            }
-        }
-    }
-}
-
-impl AssignmentStore for EmbeddedStore {
-    fn submit(&mut self, now: Duration, request: Request) -> Ticket {
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        let result = match request {
-            Request::Load => Ok(Reply::Loaded(self.current.clone())),
-            Request::Swap {
-                term,
-                expected,
-                next,
-            } => self.swap(now, term, expected, next),
-            Request::Campaign { candidate, lease } => Ok(self.campaign(now, candidate, lease)),
-            Request::Resign { candidate, term } => Ok(self.resign(candidate, term)),
-            Request::Watch { after } => match self.news(after) {
-                Some(result) => result,
-                None if self.watches.len() >= WATCHES_MAX => {
-                    Err(StoreError::TooManyWatches { limit: WATCHES_MAX })
-                }
-                None => {
-                    self.watches.insert(ticket, after);
-                    return ticket;
-                }
-            },
-        };
-        self.answers.push_back(Completion { ticket, result });
-        ticket
-    }
-
-    fn poll(&mut self, _now: Duration) -> Option<Completion> {
-        self.answers.pop_front()
-    }
-
-    fn cancel(&mut self, ticket: Ticket) {
-        self.watches.remove(&ticket);
-        self.answers.retain(|answer| answer.ticket != ticket);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::known::{KnownAssignment, Learned};
     use crate::server::ServerId;
 
     const A: CandidateId = CandidateId(1);
@@ -234,10 +155,7 @@ mod tests {
         now: Duration,
         request: Request,
     ) -> Result<Reply, StoreError> {
-        let ticket = store.submit(now, request);
-        let answer = store.poll(now).expect("answered at once");
-        assert_eq!(answer.ticket, ticket);
-        answer.result
+        store.request(now, request)
     }
 
     fn lead(store: &mut EmbeddedStore, now: Duration, candidate: CandidateId) -> u64 {
@@ -340,79 +258,5 @@ mod tests {
         assert_eq!(lead(&mut store, at(1), A), term, "still leads");
         ask(&mut store, at(1), resign(A, term)).unwrap();
         assert_eq!(lead(&mut store, at(1), B), term + 1);
-    }
-
-    #[test]
-    fn a_watch_is_resumed_where_it_was() {
-        let mut store = EmbeddedStore::holding(map(1));
-        let term = lead(&mut store, at(0), A);
-        let mut known = KnownAssignment::none();
-        match ask(&mut store, at(0), Request::Watch { after: None }) {
-            Ok(Reply::Snapshot(map)) => assert_eq!(known.offer(map), Learned::Adopted),
-            other => panic!("{other:?}"),
-        }
-        // Waits, and is answered by the change.
-        let after = known.version();
-        let waiting = store.submit(at(0), Request::Watch { after });
-        assert_eq!(store.poll(at(0)), None);
-        let cancelled = store.submit(at(0), Request::Watch { after });
-        store.cancel(cancelled);
-        let swapped = store.submit(at(1), swap(term, Some(1), 2));
-        let answers: Vec<_> = std::iter::from_fn(|| store.poll(at(1))).collect();
-        assert_eq!(answers.len(), 2, "the cancelled watch is not answered");
-        assert!(answers.iter().any(|answer| answer.ticket == swapped));
-        let told = answers.iter().find(|answer| answer.ticket == waiting);
-        match &told.expect("the watch was answered").result {
-            Ok(Reply::Diffs(diffs)) => assert_eq!(known.offer_diff(&diffs[0]), Learned::Adopted),
-            other => panic!("{other:?}"),
-        }
-        // Was away for a while: everything in between, in order.
-        for next in 3..=9 {
-            ask(&mut store, at(1), swap(term, Some(next - 1), next)).unwrap();
-        }
-        let after = known.version();
-        match ask(&mut store, at(1), Request::Watch { after }) {
-            Ok(Reply::Diffs(diffs)) => {
-                assert_eq!(diffs.len(), 7);
-                for diff in &diffs {
-                    assert_eq!(known.offer_diff(diff), Learned::Adopted);
-                }
-            }
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(known.current(), Some(&map(9)));
-    }
-
-    #[test]
-    fn a_watch_that_was_away_too_long_gets_the_whole() {
-        let mut store = EmbeddedStore::holding(map(1));
-        let last = 2 + DIFFS_KEPT as u64;
-        for next in 2..=last {
-            let term = lead(&mut store, at(0), A);
-            ask(&mut store, at(0), swap(term, Some(next - 1), next)).unwrap();
-        }
-        assert_eq!(store.diffs.len(), DIFFS_KEPT);
-        let watch = |generation| Request::Watch {
-            after: Some(map(generation).version()),
-        };
-        assert_eq!(
-            ask(&mut store, at(0), watch(1)),
-            Ok(Reply::Snapshot(map(last)))
-        );
-        match ask(&mut store, at(0), watch(2)) {
-            Ok(Reply::Diffs(diffs)) => assert_eq!(diffs.len(), DIFFS_KEPT),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_store_with_old_data_is_found_out() {
-        let mut store = EmbeddedStore::holding(map(4));
-        let seen = map(9).version();
-        let error = ask(&mut store, at(0), Request::Watch { after: Some(seen) }).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "the store has generation 1.4 although generation 1.9 was in use: it lags or was restored from an old copy"
-        );
     }
 }

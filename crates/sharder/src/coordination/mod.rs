@@ -1,11 +1,11 @@
 //! Where the assignment in force is kept, and who may change it.
 //!
-//! A store answers requests some time after they were submitted, or never;
-//! whoever drives it hands the answers on. Nothing here waits, so the same
-//! callers work over a store inside the process, over one across a network,
-//! and over one in a simulation that loses answers. Implemented here:
-//! [`EmbeddedStore`]. The crate `coordination` keeps the same promises over
-//! etcd, whose transactions and leases offer just these requests.
+//! An assigner's requests are values, and so are a store's answers; whoever
+//! drives both hands them on. So the same assigner works over a store inside
+//! the process, over one across a network, and over one in a simulation that
+//! loses answers. Implemented here: [`EmbeddedStore`]. The crate
+//! `coordination` keeps the same promises over etcd, whose transactions and
+//! leases offer just these requests; it also follows what changes.
 //!
 //! What every store promises:
 //!
@@ -15,16 +15,16 @@
 //! 2. Terms only grow; at any moment at most one candidate holds the present
 //!    one. A leader's clock is not trusted with this: a swap of a former term
 //!    is refused, however sure of itself the former leader is.
-//! 3. A watch that names a version gets everything after it, in order, as
-//!    diffs, or the whole assignment if the diffs are no longer there. It
-//!    never gets anything older than what it named.
+//!
+//! What a leader owes to the leases of members: [`LeaseTerms`].
 
 mod embedded;
+mod leases;
 
 pub use embedded::EmbeddedStore;
+pub use leases::{Forgotten, LeaseTerms, Recovery, Told};
 
 use crate::assignment::Assignment;
-use crate::diff::AssignmentDiff;
 use crate::version::AssignmentVersion;
 use std::fmt;
 use std::time::Duration;
@@ -67,11 +67,6 @@ pub enum Request {
         /// In which term.
         term: u64,
     },
-    /// Waits for something newer.
-    Watch {
-        /// Than what; `None` for whatever there is.
-        after: Option<AssignmentVersion>,
-    },
 }
 
 /// What a store answers.
@@ -95,10 +90,6 @@ pub enum Reply {
     },
     /// To `Resign`.
     Resigned,
-    /// To `Watch`: diffs that follow one another.
-    Diffs(Vec<AssignmentDiff>),
-    /// To `Watch`: the whole.
-    Snapshot(Assignment),
 }
 
 /// Why a request was not carried out.
@@ -132,19 +123,21 @@ pub enum StoreError {
     },
     /// The asker knows something newer than the store: the store has lost what
     /// it had acknowledged, or is a copy that lags.
-    #[error("the store has {} although {seen} was in use: it lags or was restored from an old copy", or_none(*store))]
+    #[error(
+        "the store has {} although {seen} was in use: it lags or was restored from an old copy; \
+         if it will not catch up, `trefoil assigner begin-incarnation` goes on from what it has",
+        or_none(*store)
+    )]
     Behind {
         /// What the store has.
         store: Option<AssignmentVersion>,
         /// What was seen.
         seen: AssignmentVersion,
     },
-    /// Too many watches are open.
-    #[error("{limit} watches are open, which is the limit")]
-    TooManyWatches {
-        /// The limit.
-        limit: usize,
-    },
+    /// The store holds something that another release, or somebody else, has
+    /// written.
+    #[error("the coordination store holds {0}")]
+    Unreadable(String),
     /// The store cannot be reached.
     #[error("the coordination store cannot be reached: {0}")]
     Unavailable(String),
@@ -152,31 +145,4 @@ pub enum StoreError {
 
 pub(crate) fn or_none(version: Option<AssignmentVersion>) -> String {
     version.map_or_else(|| "none".to_owned(), |version| version.to_string())
-}
-
-/// Names a submitted request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
-
-/// An answered request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// Which.
-    pub ticket: Ticket,
-    /// The answer.
-    pub result: Result<Reply, StoreError>,
-}
-
-/// Keeps one corpus's assignment. Call `poll` until it returns `None`
-/// whenever something was submitted or happened.
-pub trait AssignmentStore {
-    /// Takes a request. `now` is the store's clock, monotonic.
-    fn submit(&mut self, now: Duration, request: Request) -> Ticket;
-
-    /// The next answer.
-    fn poll(&mut self, now: Duration) -> Option<Completion>;
-
-    /// Forgets a request whose answer nobody waits for; it may have been
-    /// carried out.
-    fn cancel(&mut self, ticket: Ticket);
 }

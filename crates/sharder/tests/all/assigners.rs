@@ -2,9 +2,7 @@
 //! forgotten.
 
 use std::time::Duration;
-use trefoil_sharder::coordination::{
-    AssignmentStore, CandidateId, EmbeddedStore, Reply, Request, StoreError,
-};
+use trefoil_sharder::coordination::{CandidateId, EmbeddedStore, Reply, Request, StoreError};
 use trefoil_sharder::{
     Assigner, AssignerEvent, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
     Capacity, Member, ServerId, ServerReport,
@@ -47,9 +45,7 @@ fn converse(
         let Some((id, request)) = assigner.poll_request(now, members) else {
             break;
         };
-        store.submit(now, request);
-        let answer = store.poll(now).expect("answered at once");
-        assigner.handle_reply(now, id, answer.result);
+        assigner.handle_reply(now, id, store.request(now, request));
     }
     std::iter::from_fn(|| assigner.poll_event()).collect()
 }
@@ -137,8 +133,7 @@ fn a_swap_of_a_former_term_is_refused_when_it_arrives() {
         Some(version(1, 1)),
         "as expected by the late one"
     );
-    store.submit(at(7_100), late);
-    let refused = store.poll(at(7_100)).expect("answered").result;
+    let refused = store.request(at(7_100), late);
     assert_eq!(refused, Err(StoreError::NotLeader { term: 1, last: 2 }));
     one.handle_reply(at(7_200), late_id, refused);
     assert!(!one.leads(at(7_200)));
@@ -153,8 +148,7 @@ fn a_lost_answer_is_looked_up_and_not_guessed() {
     let (id, request) = assigner
         .poll_request(at(1_100), &members(&[1]))
         .expect("a server has died");
-    store.submit(at(1_100), request);
-    let lost = store.poll(at(1_100)).expect("answered").result;
+    let lost = store.request(at(1_100), request);
     assert_eq!(lost, Ok(Reply::Swapped(version(1, 2))));
     assert_eq!(
         assigner.poll_request(at(1_900), &members(&[1])),
@@ -239,14 +233,10 @@ fn a_new_incarnation_comes_whatever_was_under_way() {
         if matches!(request, Request::Swap { .. }) {
             break (id, request);
         }
-        store.submit(now, request);
-        let answer = store.poll(now).expect("answered at once");
-        assigner.handle_reply(now, id, answer.result);
+        assigner.handle_reply(now, id, store.request(now, request));
     };
     assigner.begin_incarnation();
-    store.submit(at(1_500), request);
-    let answer = store.poll(at(1_500)).expect("answered at once");
-    assigner.handle_reply(at(1_500), id, answer.result);
+    assigner.handle_reply(at(1_500), id, store.request(at(1_500), request));
     assert_eq!(store.version(), Some(version(1, 2)));
     converse(&mut assigner, &mut store, at(2_600), &members(&[1]));
     assert_eq!(store.version(), Some(version(2, 1)));
@@ -274,4 +264,23 @@ fn who_takes_over_knows_what_was_published() {
     );
     assert_eq!(published(&events), []);
     assert_eq!(two.assignment(), Some(&known));
+}
+
+/// The store has nothing: the map comes from servers, and nothing moves.
+#[test]
+fn a_map_that_servers_remember_is_gone_on_from() {
+    let ids = [ServerId(1), ServerId(2)];
+    let known = Assignment::even(version(1, 7), &ids, 8, 1);
+    let (mut assigner, mut store) = (assigner(1), EmbeddedStore::new());
+    assigner.heard_of(known.version());
+    let events = converse(&mut assigner, &mut store, at(0), &members(&[1, 2]));
+    assert_eq!(published(&events), [], "it waits");
+    assigner.recover(known.clone());
+    let events = converse(&mut assigner, &mut store, at(2_000), &members(&[1, 2]));
+    assert_eq!(published(&events), [version(2, 1)]);
+    let found = store.current().expect("published");
+    assert_eq!(found.slices(), known.slices());
+    // It goes on as if nothing had been.
+    let events = converse(&mut assigner, &mut store, at(9_000), &members(&[1]));
+    assert_eq!(published(&events), [version(2, 2)], "{events:?}");
 }

@@ -72,6 +72,11 @@ impl Backends {
         } in adoptions
         {
             let at = number as usize;
+            let Some(connection) = connection else {
+                // The memory of a dead process is nobody's but the engine's.
+                self.slots.get_mut(at).map(Option::take);
+                continue;
+            };
             if self.slots.len() <= at {
                 self.slots.resize_with(at + 1, || None);
             }

@@ -2,8 +2,9 @@
 //! anything but sockets.
 //!
 //! A round takes what epoll names. Each session that is ready receives once, and what
-//! it has asked for is carried out to its end and sent, in one call each way for a
-//! batch. After a request the loop looks for more for a while, and then sleeps.
+//! it has asked for is carried out and sent, in one call each way for a batch. One that
+//! asks for very much goes on in the next round, after the others. After a request the
+//! loop looks for more for a while, and then sleeps.
 
 use super::backends::Backends;
 use super::counters::add;
@@ -54,6 +55,8 @@ pub(super) struct EventLoop {
     next_session: u64,
     guest_count: usize,
     blocked_count: usize,
+    /// Sessions that go on in the next round.
+    ready: Vec<u64>,
     backends: Backends,
     buffers: Buffers,
     swept_at: Instant,
@@ -92,6 +95,7 @@ impl EventLoop {
             next_session: SESSION_FIRST,
             guest_count: 0,
             blocked_count: 0,
+            ready: Vec::new(),
             buffers: Buffers::new(),
             swept_at: Instant::now(),
         })
@@ -104,7 +108,7 @@ impl EventLoop {
         // Whether it looks or sleeps.
         let mut is_awake = false;
         while !self.shared.is_stopped() {
-            let timeout = match is_awake {
+            let timeout = match is_awake || !self.ready.is_empty() {
                 true => Some(Duration::ZERO),
                 false => {
                     self.backends.flush_touches();
@@ -148,7 +152,8 @@ impl EventLoop {
             Err(_) => &mut [],
         };
         self.backends.adopt();
-        let mut served = 0;
+        let ready = std::mem::take(&mut self.ready);
+        let mut served = ready.len();
         for event in events.iter() {
             let data = event.data;
             match data.u64() {
@@ -156,16 +161,23 @@ impl EventLoop {
                     let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
                 }
                 LISTENER => self.accept(),
+                // Those that go on anyway receive nothing before.
+                name if self.goes_on(name) => {}
                 name => {
                     served += 1;
                     self.serve(name);
                 }
             }
         }
+        ready.into_iter().for_each(|name| self.serve(name));
         if self.guest_count > 0 || self.blocked_count > 0 || self.accepts_at.is_some() {
             self.sweep();
         }
         served
+    }
+
+    fn goes_on(&self, name: u64) -> bool {
+        self.sessions.get(&name).is_some_and(Session::is_ready)
     }
 
     fn serve(&mut self, name: u64) {
@@ -174,10 +186,15 @@ impl EventLoop {
         };
         let (was_blocked, was_admitted) = (session.is_blocked(), session.target.is_admitted());
         let (bytes_in, bytes_out) = (session.bytes_in, session.bytes_out);
-        let turn = match was_blocked {
-            true => session.resume(Instant::now(), &mut self.backends, &mut self.buffers),
-            false => session.receive(&mut self.backends, &mut self.buffers),
+        let (backends, buffers) = (&mut self.backends, &mut self.buffers);
+        let turn = match (was_blocked, session.is_ready()) {
+            (true, _) => session.resume(Instant::now(), backends, buffers),
+            (false, true) => session.carry_out(backends, buffers),
+            (false, false) => session.receive(backends, buffers),
         };
+        if turn == Turn::Ready {
+            self.ready.push(name);
+        }
         add(&self.shared.counters.bytes_in, session.bytes_in - bytes_in);
         add(
             &self.shared.counters.bytes_out,

@@ -27,6 +27,10 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 /// Patience with one greeting: others wait meanwhile.
 const GREETING: Duration = Duration::from_millis(300);
 
+/// So long after its lease has ended, a backend's memory is given up: if it hangs, it is
+/// mapped anew when it goes on; if it is dead, nobody else holds its memory any more.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(5);
+
 /// Where the backends of a cell are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellPlaces {
@@ -51,9 +55,24 @@ pub struct Place {
 #[derive(Default)]
 struct Known {
     view: Option<Arc<RegionView>>,
+    /// Since when its lease is known to have ended.
+    lapsed_since: Option<Instant>,
     generation: u32,
     retry_at: Option<Instant>,
     pause: Duration,
+}
+
+impl Known {
+    /// Has the memory unmapped, if it is mapped.
+    fn give_up(&mut self, number: u32, shared: &Shared) {
+        if self.view.take().is_some() {
+            shared.adopt(Adoption {
+                number,
+                generation: self.generation,
+                connection: None,
+            });
+        }
+    }
 }
 
 pub(super) struct Mapper {
@@ -117,8 +136,12 @@ impl Mapper {
     fn look(&mut self, places: &CellPlaces) -> (bool, bool) {
         let now_ns = monotonic_ns();
         let (mut is_missing, mut is_moving) = (false, false);
-        self.known
-            .retain(|number, _| places.backends.iter().any(|place| place.number == *number));
+        // What is known of one that has gone stays: a handle never names two mappings.
+        for (number, known) in &mut self.known {
+            if !places.backends.iter().any(|place| place.number == *number) {
+                known.give_up(*number, &self.shared);
+            }
+        }
         for place in &places.backends {
             if place.number >= BACKEND_COUNT_MAX {
                 continue;
@@ -126,10 +149,17 @@ impl Mapper {
             let known = self.known.entry(place.number).or_default();
             let moved = match &known.view {
                 Some(view) if view.agreement().topology.life != places.life => false,
-                Some(view) if view.lease_alive(now_ns) => continue,
+                Some(view) if view.lease_alive(now_ns) => {
+                    known.lapsed_since = None;
+                    continue;
+                }
                 Some(view) => view.has_moved(),
                 None => false,
             };
+            let lapsed_since = *known.lapsed_since.get_or_insert_with(Instant::now);
+            if lapsed_since.elapsed() >= GIVEN_UP_AFTER {
+                known.give_up(place.number, &self.shared);
+            }
             if !moved && known.retry_at.is_some_and(|at| Instant::now() < at) {
                 is_missing = true;
                 continue;
@@ -139,12 +169,13 @@ impl Mapper {
                     known.generation = known.generation.wrapping_add(1);
                     known.view = Some(Arc::clone(connection.view()));
                     known.retry_at = None;
+                    known.lapsed_since = None;
                     known.pause = RETRY_MIN;
                     add(&self.shared.counters.mapped_total, 1);
                     self.shared.adopt(Adoption {
                         number: place.number,
                         generation: known.generation,
-                        connection,
+                        connection: Some(connection),
                     });
                 }
                 None => {

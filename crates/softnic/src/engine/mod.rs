@@ -75,7 +75,8 @@ struct Adoption {
     number: u32,
     /// Another one for each mapping of that number.
     generation: u32,
-    connection: Connection,
+    /// `None` if what was mapped is not to be any more.
+    connection: Option<Connection>,
 }
 
 /// What the two threads share.

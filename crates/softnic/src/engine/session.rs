@@ -11,6 +11,8 @@ use trefoil_softnic_core::{Memory, Target, TargetError};
 pub(super) enum Turn {
     /// It waits for more to come.
     Waits,
+    /// It has asked for more, and others come first.
+    Ready,
     /// It waits for the client to take answers.
     Blocked,
     /// It ends.
@@ -33,6 +35,9 @@ pub(super) struct Buffers {
 
 /// Bytes received at a time.
 const RECEIVE_LEN: usize = 64 << 10;
+/// Bytes of answers after which others have their turn. A client's window stops a turn
+/// before its next frame, too: two windows are the most that one turn sends.
+const TURN_LEN: usize = 64 << 10;
 
 impl Buffers {
     pub(super) fn new() -> Self {
@@ -46,8 +51,10 @@ impl Buffers {
 pub(super) struct Session {
     pub(super) socket: OwnedFd,
     pub(super) target: Target,
-    /// Less than one frame, unless it is blocked.
+    /// Less than one frame, unless it is blocked or ready.
     input: Vec<u8>,
+    /// Whether there may be whole frames in the input.
+    is_ready: bool,
     /// What the client has not taken.
     output: Vec<u8>,
     sent: usize,
@@ -63,6 +70,7 @@ impl Session {
             socket,
             target: Target::new(),
             input: Vec::new(),
+            is_ready: false,
             output: Vec::new(),
             sent: 0,
             since: now,
@@ -75,7 +83,13 @@ impl Session {
         !self.output.is_empty()
     }
 
-    /// Receives once, and carries out what is whole.
+    /// Whether its next turn waits for nothing.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    /// Receives once, and carries out what is whole. Not while it is ready: what it keeps
+    /// would grow without bound.
     pub(super) fn receive(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
         // A frame that is not whole leaves less room for what comes next: what is kept
         // stays below one frame and one receipt.
@@ -114,7 +128,7 @@ impl Session {
     }
 
     /// What was kept.
-    fn carry_out(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
+    pub(super) fn carry_out(&mut self, memory: &mut impl Memory, buffers: &mut Buffers) -> Turn {
         let mut input = std::mem::take(&mut self.input);
         let (turn, used) = self.carry_out_from(&input, memory, buffers);
         input.drain(..used);
@@ -123,7 +137,7 @@ impl Session {
     }
 
     /// Carries out whole frames until there is none, or the client does not take the
-    /// answers; and how many bytes that were.
+    /// answers, or others have waited long enough; and how many bytes that were.
     fn carry_out_from(
         &mut self,
         input: &[u8],
@@ -131,6 +145,8 @@ impl Session {
         buffers: &mut Buffers,
     ) -> (Turn, usize) {
         let mut used = 0;
+        let bytes_out = self.bytes_out;
+        self.is_ready = false;
         loop {
             buffers.out.clear();
             let result = self.target.handle(&input[used..], memory, &mut buffers.out);
@@ -146,6 +162,10 @@ impl Session {
                 Err(end) => return (Turn::Ends(end), used),
                 Ok(false) => return (Turn::Blocked, used),
                 Ok(true) if done == 0 => return (Turn::Waits, used),
+                Ok(true) if self.bytes_out - bytes_out >= TURN_LEN as u64 => {
+                    self.is_ready = true;
+                    return (Turn::Ready, used);
+                }
                 Ok(true) => {}
             }
         }
@@ -191,5 +211,121 @@ impl Session {
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(_) => Err(End::Closed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use trefoil_layout::KeyHash;
+    use trefoil_softnic_core::ReadRange;
+    use trefoil_softnic_core::limits::WINDOW_LEN;
+    use trefoil_softnic_core::wire::{
+        Answer, Ask, HEAD_LEN, Head, Hello, Kind, Open, OpenStatus, Opened, RefusalCode, Region,
+        Request, Status, Welcome,
+    };
+
+    /// Everybody comes in, and reads zeroes.
+    struct Zeroes;
+
+    impl Memory for Zeroes {
+        fn admit(&mut self, _: &[u8]) -> Result<Welcome, RefusalCode> {
+            Ok(Welcome {
+                window: WINDOW_LEN,
+                engine: 1,
+                session: 1,
+            })
+        }
+
+        fn open(&mut self, _: &Open) -> Result<Opened, OpenStatus> {
+            unreachable!("nobody opens")
+        }
+
+        fn scan(&mut self, _: u32, _: u8, _: KeyHash, _: u32, _: u32, _: &mut Vec<u8>) -> Answer {
+            unreachable!("nobody scans")
+        }
+
+        fn read(&mut self, _: u32, range: &ReadRange, data: &mut Vec<u8>) -> Answer {
+            data.resize(data.len() + range.len as usize, 0);
+            Answer {
+                data_len: range.len,
+                ..Answer::bare(Status::Done)
+            }
+        }
+
+        fn touch(&mut self, _: u32, _: u8, _: KeyHash) {}
+    }
+
+    const READ_LEN: u32 = 128 << 10;
+
+    fn asks(frames: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Hello::new(WINDOW_LEN, &[]).encode(&mut bytes);
+        for id in 0..frames {
+            let request = Request::Read {
+                region: Region::Data,
+                partition: 0,
+                window_id: 0,
+                offset: 0,
+                len: READ_LEN,
+            };
+            let ask = Ask {
+                id,
+                handle: 0,
+                request,
+            };
+            let ask = ask.encode();
+            let head = Head {
+                len: ask.len(),
+                kind: Kind::Asks,
+                count: 1,
+            };
+            bytes.extend_from_slice(&head.encode());
+            bytes.extend_from_slice(&ask);
+        }
+        bytes
+    }
+
+    #[test]
+    fn whoever_asks_for_much_lets_others_in_between() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let frames = 200;
+        client.write_all(&asks(frames)).unwrap();
+        let mut session = Session::new(socket.into(), Instant::now());
+        // What it takes meanwhile, so that nothing else stops a turn.
+        let taker = std::thread::spawn(move || {
+            let (mut len, mut buffer) = (0, vec![0; 1 << 20]);
+            while let Ok(count) = client.read(&mut buffer)
+                && count > 0
+            {
+                len += count as u64;
+            }
+            len
+        });
+        let mut buffers = Buffers::new();
+        let (mut longest, mut was_ready) = (0, false);
+        while session.bytes_out < frames * u64::from(READ_LEN) {
+            let before = session.bytes_out;
+            let turn = match (session.is_blocked(), session.is_ready()) {
+                (true, _) => session.resume(Instant::now(), &mut Zeroes, &mut buffers),
+                (false, true) => session.carry_out(&mut Zeroes, &mut buffers),
+                (false, false) => session.receive(&mut Zeroes, &mut buffers),
+            };
+            assert!(!matches!(turn, Turn::Ends(_)), "{turn:?}");
+            was_ready |= turn == Turn::Ready;
+            longest = longest.max(session.bytes_out - before);
+        }
+        assert!(was_ready, "no turn was ended for others");
+        let most = 2 * (u64::from(WINDOW_LEN) + (HEAD_LEN as u64) * 64);
+        assert!(
+            longest <= most + TURN_LEN as u64,
+            "{longest} bytes in one turn"
+        );
+        drop(session);
+        assert!(taker.join().unwrap() >= frames * u64::from(READ_LEN));
     }
 }

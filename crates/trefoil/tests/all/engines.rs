@@ -514,6 +514,30 @@ fn backends_that_move_or_die_are_followed() {
     );
 }
 
+/// Memory objects that a process has mapped.
+fn mapped(pid: u32) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    maps.lines().filter(|line| line.contains("memfd:")).count()
+}
+
+#[test]
+fn memory_of_the_dead_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "64MiB", "--restart", "never"]);
+    let engine = Engine::beside(&cell);
+    let mut client = engine.client(&cell);
+    set(&mut client, "key", b"value");
+    let before = mapped(engine.child.id());
+    assert!(before >= 3, "{before}");
+    cell.kill(1);
+    let begin = Instant::now();
+    while mapped(engine.child.id()) > before / 3 * 2 {
+        assert_eq!(stored(&mut client, "key"), b"value");
+        assert!(begin.elapsed() < PATIENCE, "its memory is still mapped");
+    }
+    assert_eq!(stored(&mut client, "key"), b"value");
+}
+
 #[test]
 fn reads_are_reported_to_the_backends() {
     let (_dir, cell) = up("R=3.2");

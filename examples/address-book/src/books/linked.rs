@@ -121,20 +121,14 @@ impl LinkedBooks {
             books.insert(&owner, book).await?;
             return Ok(version);
         }
-        let mut change = Some(change);
+        // One step, whether somebody has written it before or not: of two first
+        // changes at a time none is lost.
+        let empty = domain::empty(&change.owner);
         let apply = |book: &mut AddressBook| {
-            let change = change.take().unwrap_or_default();
             domain::apply(book, change, domain::now_us());
             book.version
         };
-        if let Some(version) = books.update(&owner, apply).await? {
-            return Ok(version);
-        }
-        // Nobody has written it yet.
-        let book = domain::replacement(change.take().unwrap_or_default(), domain::now_us());
-        let version = book.version;
-        books.insert(&owner, book).await?;
-        Ok(version)
+        Ok(books.upsert(&owner, || empty, apply).await?)
     }
 
     /// First the database, which refuses what is not newer, then memory.

@@ -14,7 +14,6 @@ use super::MaintenanceOptions;
 use super::phase::Phase;
 use super::slots::{SLOT, Slot, slots};
 use super::watch::watch;
-use crate::load::pin_current_thread;
 use crate::server::{Server, ServerOptions};
 
 const BACKENDS: usize = 3;
@@ -145,11 +144,13 @@ pub(super) fn run(
     let mut ended: Vec<Ended> = Vec::with_capacity((seconds * OPS_PER_S) as usize);
     let (length, first_failure, looks, done) = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {
-            stage.leave_the_load_alone();
+            // Where that fails they disturb the load; its figures show that.
+            let _ = options.scenario.pin_aside();
             watch(&cell, server.process(), stage.origin, &is_over)
         });
         let events = scope.spawn(|| {
-            stage.leave_the_load_alone();
+            // Where that fails they disturb the load; its figures show that.
+            let _ = options.scenario.pin_aside();
             stage.course(plan)
         });
         let course = load.run_noting(&mut || events.is_finished(), &mut |one| ended.push(one));
@@ -204,14 +205,6 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// The calling thread, and what it starts, go to the servers' core.
-    fn leave_the_load_alone(&self) {
-        if let Some(core) = self.options.scenario.server_core {
-            // Then they disturb the load; its figures show that.
-            let _ = pin_current_thread(core);
-        }
-    }
-
     fn note(&self, label: &str) {
         let event = MaintenanceEvent {
             at_ms: self.origin.elapsed().as_millis() as u64,

@@ -11,8 +11,8 @@ use crate::session::Tasks;
 use crate::store::state::{CorpusState, LeaderRecord};
 use crate::store::{Roll, Writer};
 use crate::wire::{
-    MemberRecord, assignment_from, encode_assignment, freeze_from, freeze_to, member_from,
-    member_to,
+    MemberRecord, assignment_from, encode_assignment, freeze_from, freeze_to, lease_to,
+    member_from, member_to,
 };
 use prost::Message as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,9 +70,6 @@ impl EtcdCorpus {
             } => self.swap(term, expected, next).await,
             Request::Campaign { candidate, lease } => self.campaign(candidate, lease).await,
             Request::Resign { term, .. } => self.resign(term).await,
-            Request::Watch { .. } => Err(StoreError::Unavailable(
-                "watches are followed, not asked for one by one".to_owned(),
-            )),
         }
     }
 
@@ -84,6 +81,8 @@ impl EtcdCorpus {
                 roll.members.push(decode_member(&kv.value)?);
             } else if kv.key == self.keys.freeze.as_bytes() {
                 roll.freeze = decode_freeze(&kv.value)?;
+            } else if kv.key == self.keys.lease.as_bytes() {
+                roll.lease = Some(decode_lease(&kv.value)?);
             } else if kv.key == self.keys.assignment.as_bytes() {
                 roll.version = Some(decode_assignment(&kv.value)?.version());
             }
@@ -110,6 +109,14 @@ impl EtcdCorpus {
             mode: freeze_to(freeze).into(),
         };
         self.write(term, put(&self.keys.freeze, record.encode_to_vec(), 0))
+            .await
+    }
+
+    pub(crate) async fn set_lease(&self, term: u64, lease: Duration) -> Result<(), StoreError> {
+        let record = v1::LeaseRecord {
+            lease_ms: lease_to(lease),
+        };
+        self.write(term, put(&self.keys.lease, record.encode_to_vec(), 0))
             .await
     }
 
@@ -321,7 +328,7 @@ impl EtcdCorpus {
 }
 
 fn unreadable(what: &str, reason: impl std::fmt::Display) -> StoreError {
-    StoreError::Unavailable(format!("etcd holds a {what} that is none: {reason}"))
+    StoreError::Unreadable(format!("a {what} that is none: {reason}"))
 }
 
 pub(super) fn decode_assignment(value: &[u8]) -> Result<Assignment, StoreError> {
@@ -346,6 +353,11 @@ pub(super) fn decode_leader(value: &[u8]) -> Result<LeaderRecord, StoreError> {
 fn decode_freeze(value: &[u8]) -> Result<Freeze, StoreError> {
     let record = v1::FreezeRecord::decode(value).map_err(|error| unreadable("switch", error))?;
     freeze_from(record.mode).map_err(|error| unreadable("switch", error))
+}
+
+fn decode_lease(value: &[u8]) -> Result<Duration, StoreError> {
+    let record = v1::LeaseRecord::decode(value).map_err(|error| unreadable("lease", error))?;
+    Ok(Duration::from_millis(record.lease_ms))
 }
 
 fn decode_term(value: &[u8]) -> Result<u64, StoreError> {

@@ -32,7 +32,7 @@ pub(crate) async fn follow(
         match follow_once(&client, &keys, &state).await {
             Ok(()) => backoff = BACKOFF_MIN,
             Err(error) => {
-                tracing::debug!(prefix = %keys.all, %error, "following etcd");
+                note(&keys, &state, error);
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF_MAX);
             }
@@ -41,6 +41,29 @@ pub(crate) async fn follow(
             return;
         }
     }
+}
+
+/// Says why etcd is not followed. What cannot be read does not pass by itself:
+/// somebody has to look into it.
+fn note(keys: &Keys, state: &watch::Sender<Arc<CorpusState>>, error: StoreError) {
+    if !matches!(error, StoreError::Unreadable(_)) {
+        tracing::debug!(prefix = %keys.all, %error, "following etcd");
+        return;
+    }
+    state.send_if_modified(|state| {
+        let news = state.unreadable.as_ref() != Some(&error);
+        if news {
+            tracing::error!(
+                prefix = %keys.all,
+                %error,
+                "etcd is not followed any more: the map stays as it is until this is mended"
+            );
+            let mut now = CorpusState::clone(state);
+            now.unreadable = Some(error);
+            *state = Arc::new(now);
+        }
+        news
+    });
 }
 
 /// One list and the watch that follows it; `Ok` when it is time for another.

@@ -12,6 +12,7 @@ pub(crate) struct Keys {
     pub(crate) assignment: String,
     pub(crate) members: String,
     pub(crate) freeze: String,
+    pub(crate) lease: String,
 }
 
 impl Keys {
@@ -23,6 +24,7 @@ impl Keys {
             assignment: format!("{all}assignment"),
             members: format!("{all}members/"),
             freeze: format!("{all}freeze"),
+            lease: format!("{all}lease"),
             all,
         }
     }

@@ -7,6 +7,7 @@
 //! | `assignment` | the assignment in force | the writer is `leader`, and it is still the one that was read |
 //! | `members/ID` | a member | the writer is `leader` |
 //! | `freeze` | the switch for deployments | the writer is `leader` |
+//! | `lease` | the length that no member's lease in force exceeds | the writer is `leader` |
 //!
 //! Each condition is a comparison in the transaction that writes, so no clock
 //! but etcd's own decides who leads, and a former leader writes nothing. The
@@ -21,7 +22,9 @@ mod tests;
 
 pub(crate) use corpus::EtcdCorpus;
 
+use super::LeaderRecord;
 use client::EtcdClient;
+use corpus::decode_leader;
 use keys::Keys;
 use std::sync::Arc;
 use trefoil_sharder::coordination::StoreError;
@@ -40,6 +43,13 @@ impl EtcdStore {
             client: Arc::new(EtcdClient::new(hosts)?),
             prefix: prefix.to_owned(),
         })
+    }
+
+    /// Who leads a corpus.
+    pub(crate) async fn leader(&self, corpus: &str) -> Result<Option<LeaderRecord>, StoreError> {
+        let keys = Keys::of(&self.prefix, corpus);
+        let found = self.client.get(&keys.leader).await?;
+        found.map(|kv| decode_leader(&kv.value)).transpose()
     }
 
     /// The corpora that have had a leader.

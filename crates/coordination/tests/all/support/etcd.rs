@@ -118,6 +118,16 @@ impl Etcd {
         self.ctl(&["compact", &revision]).expect("it compacts");
     }
 
+    /// Writes a key, as nobody should.
+    pub(crate) fn put(&self, key: &str, value: &str) {
+        self.ctl(&["put", key, value]).expect("it writes");
+    }
+
+    /// Removes a key.
+    pub(crate) fn delete(&self, key: &str) {
+        self.ctl(&["del", key]).expect("it deletes");
+    }
+
     /// Whether there is such a key.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.ctl(&["get", key]).is_ok_and(|found| !found.is_empty())

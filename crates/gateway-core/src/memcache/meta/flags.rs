@@ -2,7 +2,7 @@
 
 use super::base64;
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::expiry_ms;
+use crate::memcache::expiry::text_expiry_ms;
 use crate::memcache::number::{parse_i64, parse_u32, parse_u64};
 use crate::memcache::text::BAD_FORMAT;
 use crate::world::Now;
@@ -145,7 +145,7 @@ impl<'f> Flags<'f> {
         // words of its own.
         let mut error = None;
         let mut opaque_is_long = false;
-        let expiry = |token| parse_i64(token).map(|seconds| expiry_ms(seconds, now));
+        let expiry = |token| parse_i64(token).map(|seconds| text_expiry_ms(seconds, now));
         for word in words {
             let (letter, token) = (word[0], &word[1..]);
             if letter >= 127 || seen >> letter & 1 != 0 {

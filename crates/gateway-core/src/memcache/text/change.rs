@@ -4,7 +4,7 @@ use super::line::{Args, Words};
 use super::{BAD_FORMAT, Desk, ERROR};
 use crate::keyspace::{Decision, Fault, Keyspace, NewItem, Pending, Ready as _, Updated};
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::expiry_ms;
+use crate::memcache::expiry::text_expiry_ms;
 use crate::memcache::mutate::{self, put_fault};
 use crate::memcache::number::{parse_i64, parse_u64, put_u64};
 use crate::world::{Command, Ending};
@@ -67,7 +67,7 @@ pub(super) fn touch<K: Keyspace>(
         desk.answer(noreply, b"CLIENT_ERROR invalid exptime argument");
         return Ok(());
     };
-    let expiry_ms = expiry_ms(seconds, desk.world.now);
+    let expiry_ms = text_expiry_ms(seconds, desk.world.now);
     let mut value_len = 0;
     let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |item| {
         value_len = item.value.len();

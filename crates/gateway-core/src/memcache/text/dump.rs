@@ -15,8 +15,8 @@ use crate::world::Now;
 use std::io::Write;
 use trefoil_layout::size_class;
 
-/// Items that are looked at in one piece of work.
-const STEP_COUNT: usize = 64;
+/// What a list found of classes is believed for so long, in the lists behind it.
+const EMPTY_CLASSES_NS: u64 = 1_000_000_000;
 
 /// Longest answer to `stats cachedump`, as memcached has it.
 const CACHEDUMP_LEN_MAX: usize = 2 << 20;
@@ -28,6 +28,24 @@ pub(in crate::memcache) struct Dump {
     cursor: u64,
     /// A bit for each class that is listed.
     classes: u64,
+    /// A bit for each class that was found to have items.
+    seen: u64,
+    /// When it began, by the monotonic clock.
+    began_ns: u64,
+}
+
+/// Classes that a list of all items has found to have none. Tools ask for one class
+/// after the other, most of them empty: those need not go through all items again.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::memcache) struct EmptyClasses {
+    seen: u64,
+    began_ns: u64,
+}
+
+impl EmptyClasses {
+    fn has(self, classes: u64, now_ns: u64) -> bool {
+        self.seen & classes == 0 && now_ns.saturating_sub(self.began_ns) < EMPTY_CLASSES_NS
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,12 +91,18 @@ fn begin<K: Keyspace>(state: &mut State, classes: &[u8], kind: Kind, desk: &mut 
         kind,
         cursor: 0,
         classes: if everything { u64::MAX } else { named },
+        seen: 0,
+        began_ns: desk.world.now.monotonic_ns,
     });
 }
 
-/// `stats cachedump <class> <count>`; a count of 0 is all.
+/// `stats cachedump <class> <count>`; a count of 0 is all. `before`: what the
+/// command before this one has found, if it was another one of these; what this one
+/// finds is `empty`.
 pub(super) fn cachedump<K: Keyspace>(
     state: &mut State,
+    empty: &mut Option<EmptyClasses>,
+    before: Option<EmptyClasses>,
     args: &[&[u8]],
     desk: &mut Desk<'_, '_, K>,
 ) {
@@ -98,28 +122,40 @@ pub(super) fn cachedump<K: Keyspace>(
         count_left: if count == 0 { u32::MAX } else { count },
         len_left: CACHEDUMP_LEN_MAX,
     };
+    let (classes, now_ns) = (1 << class, desk.world.now.monotonic_ns);
+    if before.is_some_and(|before| before.has(classes, now_ns)) {
+        *empty = before;
+        desk.answer(false, kind.end());
+        return;
+    }
     *state = State::Dump(Dump {
         kind,
         cursor: 0,
-        classes: 1 << class,
+        classes,
+        seen: 0,
+        began_ns: now_ns,
     });
 }
 
 /// Lists more items.
 pub(super) fn resume<K: Keyspace>(
     state: &mut State,
+    empty: &mut Option<EmptyClasses>,
     mut dump: Dump,
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<Step, Pending> {
     let now = desk.world.now;
     let out = &mut *desk.out;
-    let kind = &mut dump.kind;
+    let (kind, seen) = (&mut dump.kind, &mut dump.seen);
+    let page_len = desk.world.keyspace.page_len();
     let listed = desk
         .world
         .keyspace
-        .list(dump.cursor, STEP_COUNT, &mut |item| {
+        .list(dump.cursor, page_len, &mut |item| {
             // Other protocols have longer keys; no client could use them here.
-            let is_wanted = dump.classes & 1 << size_class::of_entry(item.entry_len) != 0;
+            let class = 1 << size_class::of_entry(item.entry_len);
+            *seen |= class;
+            let is_wanted = dump.classes & class != 0;
             if is_wanted && item.key.len() <= KEY_LEN_MAX {
                 put_item(out, kind, item, now);
             }
@@ -136,7 +172,13 @@ pub(super) fn resume<K: Keyspace>(
             // others get their turn in between.
             return Ok(Step::Done(0));
         }
-        Ok(_) => {
+        Ok(cursor) => {
+            if cursor == 0 && matches!(dump.kind, Kind::Cache { .. }) {
+                *empty = Some(EmptyClasses {
+                    seen: dump.seen,
+                    began_ns: dump.began_ns,
+                });
+            }
             desk.answer(false, dump.kind.end());
             State::Command
         }

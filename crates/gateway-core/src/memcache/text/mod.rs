@@ -48,6 +48,8 @@ pub(super) struct TextSession {
     /// Of the user, once authenticated.
     user: Option<Role>,
     watching: bool,
+    /// What the last command has found, if that was a list by class.
+    empty: Option<dump::EmptyClasses>,
 }
 
 /// What a connection is in the middle of.
@@ -169,7 +171,7 @@ impl TextSession {
                 };
                 Step::Done(swallowed)
             }
-            State::Dump(dump) => return dump::resume(&mut self.state, dump, desk),
+            State::Dump(dump) => return dump::resume(&mut self.state, &mut self.empty, dump, desk),
         })
     }
 
@@ -188,6 +190,7 @@ impl TextSession {
         let mut words = Words::of(line.text);
         let word = words.next().unwrap_or_default();
         let state = &mut self.state;
+        let before = self.empty.take();
         let done = Step::Done(line.len);
         desk.role = desk.world.settings.role(self.user);
         if desk.role < Role::Admin && desk.role < role_of(word) {
@@ -228,7 +231,7 @@ impl TextSession {
             b"version" => server::version(desk),
             b"verbosity" => server::verbosity(words, desk),
             b"flush_all" => server::flush_all(words, desk)?,
-            b"stats" => server::stats(state, words, desk)?,
+            b"stats" => server::stats(state, (&mut self.empty, before), words, desk)?,
             b"cache_memlimit" => server::memory_limit(words, desk)?,
             b"watch" => server::watch(&mut self.watching, words, desk),
             b"lru_crawler" => tuning::lru_crawler(state, words, desk),

@@ -8,7 +8,7 @@ use super::line::{Line, Words};
 use super::{BAD_FORMAT, Desk, ERROR, LINE_LEN_MAX, State, Step};
 use crate::keyspace::{Access, Fault, Item, Keyspace, Pending, Ready as _};
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::expiry_ms;
+use crate::memcache::expiry::text_expiry_ms;
 use crate::memcache::mutate::{self, put_fault};
 use crate::memcache::number::{parse_i64, put_u64};
 use crate::world::{Command, Done, Ending};
@@ -401,7 +401,7 @@ fn touch_batch<K: Keyspace>(
     desk: &mut Desk<'_, '_, K>,
 ) -> (usize, BatchEnd) {
     for (index, key) in batch.iter().enumerate() {
-        let expiry_ms = expiry_ms(seconds, desk.world.now);
+        let expiry_ms = text_expiry_ms(seconds, desk.world.now);
         let mark = desk.out.len();
         let out = &mut *desk.out;
         let mut value_len = 0;

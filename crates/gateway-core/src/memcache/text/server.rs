@@ -82,6 +82,7 @@ pub(super) fn flush_all<K: Keyspace>(
 /// `stats [group]`.
 pub(super) fn stats<K: Keyspace>(
     state: &mut State,
+    (empty, before): (&mut Option<dump::EmptyClasses>, Option<dump::EmptyClasses>),
     words: Words<'_>,
     desk: &mut Desk<'_, '_, K>,
 ) -> Result<(), Pending> {
@@ -109,7 +110,7 @@ pub(super) fn stats<K: Keyspace>(
             desk.answer(false, b"RESET");
         }
         b"detail" => detail(args.get(1).copied().unwrap_or_default(), desk),
-        b"cachedump" => dump::cachedump(state, &args[1..], desk),
+        b"cachedump" => dump::cachedump(state, empty, before, &args[1..], desk),
         group => {
             let mark = desk.out.len();
             let out = &mut *desk.out;

@@ -4,7 +4,7 @@ use super::line::{Args, Line, Words};
 use super::{BAD_DATA_CHUNK, BAD_FORMAT, Desk, ERROR, State, Step, TOO_LARGE, put_not_allowed};
 use crate::keyspace::{Keyspace, Pending, Ready as _};
 use crate::memcache::KEY_LEN_MAX;
-use crate::memcache::expiry::expiry_ms;
+use crate::memcache::expiry::text_expiry_ms;
 use crate::memcache::mutate::{self, Mode, Outcome, Storing, put_fault};
 use crate::memcache::number::{parse_i64, parse_u32, parse_u64};
 use crate::world::{Command, Ending, Role};
@@ -125,7 +125,7 @@ pub(super) fn store<K: Keyspace>(
         key,
         value,
         client_flags: announced.client_flags,
-        expiry_ms: expiry_ms(announced.expiration, desk.world.now),
+        expiry_ms: text_expiry_ms(announced.expiration, desk.world.now),
         compare: announced.compare,
         unique: None,
         allow_stale: false,

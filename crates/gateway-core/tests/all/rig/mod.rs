@@ -13,8 +13,8 @@ use trefoil_gateway_core::keyspace::{
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Now, Observer, Progress, Role, ServerRequest, Settings, SlowCommand,
-    World,
+    Command, Done, Ending, Isolation, Now, Observer, Progress, Role, ServerRequest, Settings,
+    SlowCommand, World,
 };
 use trefoil_layout::Version;
 
@@ -22,6 +22,10 @@ use trefoil_layout::Version;
 pub(crate) struct FaultyKeyspace {
     pub(crate) inner: MemoryKeyspace,
     pub(crate) fault: Option<Fault>,
+    /// Whether it is a store that nobody else has.
+    pub(crate) is_alone: bool,
+    /// How often somebody was alone with it.
+    pub(crate) isolations: usize,
 }
 
 impl FaultyKeyspace {
@@ -78,6 +82,15 @@ impl Keyspace for FaultyKeyspace {
 
     fn value_len_max(&self) -> usize {
         self.inner.value_len_max()
+    }
+
+    fn isolates(&self) -> bool {
+        self.is_alone
+    }
+
+    fn isolate(&mut self) {
+        assert!(self.is_alone);
+        self.isolations += 1;
     }
 }
 
@@ -191,6 +204,8 @@ impl<S: Session> Rig<S> {
             keyspace: FaultyKeyspace {
                 inner: MemoryKeyspace::new(now_ms()),
                 fault: None,
+                is_alone: true,
+                isolations: 0,
             },
             notes: Notes::default(),
             settings: Settings {
@@ -202,6 +217,7 @@ impl<S: Session> Rig<S> {
                 connections_max: 1024,
                 idle_timeout: None,
                 thread_count: 1,
+                transactions: Isolation::Relaxed,
             },
             out_len_max: 1 << 16,
             wants: Wants::Input(0),

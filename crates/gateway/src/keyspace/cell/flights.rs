@@ -175,18 +175,30 @@ impl Flights {
     /// Begins an operation on a key, or lets it wait for its turn; its outcome, if it
     /// comes at once.
     pub(super) fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
-        if !self.waiting.is_empty() || !self.has_room(&operation) {
-            self.waiting.push_back((ticket, operation));
-            return None;
-        }
-        if let Some(outcome) = self.begin(ticket, operation) {
+        if let Some(outcome) = self.submit_beside(ticket, operation) {
             return Some(outcome);
+        }
+        if !self.under_way.contains_key(&ticket) {
+            return None;
         }
         let limit = self.spin.wait()?;
         let begun = Instant::now();
         let outcome = self.wait_for(ticket, begun + limit);
         self.spin.waited(begun, outcome.is_some());
         outcome
+    }
+
+    /// The same, without waiting for it on the spot: others are begun first.
+    pub(super) fn submit_beside(
+        &mut self,
+        ticket: Ticket,
+        operation: Operation,
+    ) -> Option<Outcome> {
+        if !self.waiting.is_empty() || !self.has_room(&operation) {
+            self.waiting.push_back((ticket, operation));
+            return None;
+        }
+        self.begin(ticket, operation)
     }
 
     /// Waits on the spot.

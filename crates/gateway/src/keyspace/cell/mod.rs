@@ -20,11 +20,13 @@
 //! | `flights` | operations on keys, under way on the loop's client |
 //! | `spin` | whether to wait for an answer on the spot |
 //! | `workers`, `whole` | operations on the whole cell, by threads that wait |
+//! | `pages` | pages of listings, fetched ahead |
 //! | `totals` | totals of all backends |
 //! | `items` | items and faults of the client library in the keyspace's words |
 
 mod flights;
 mod items;
+mod pages;
 mod spin;
 mod totals;
 mod whole;
@@ -33,6 +35,7 @@ mod workers;
 use self::items::{access_is_use, hand_out};
 use super::versions::random_bits;
 use flights::Flights;
+use pages::{Found, Pages, Part};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use trefoil_client::{Cell, Lookup, MissReason, Options};
@@ -48,6 +51,8 @@ const DEADLINE: Duration = Duration::from_secs(4);
 /// How often it is looked which backends went or came back, though nobody asks for
 /// anything.
 const WATCH_NS: u64 = 1_000_000_000;
+/// Items of one page of a listing: what a backend tells at a time.
+const LISTED_MAX: usize = 1024;
 /// How long totals wait until all copies of what was stored here are where they
 /// belong, so that they are counted.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
@@ -90,6 +95,7 @@ pub fn cell_keyspace(cell: Cell, options: CellOptions) -> CellKeyspace {
 pub struct CellExecutor {
     flights: Flights,
     workers: Workers,
+    pages: Pages,
     /// Totals that wait for copies on their way.
     settling: Vec<Job>,
     /// Somebody has asked how items are used: reads are reported before the next
@@ -107,6 +113,7 @@ impl CellExecutor {
             watch_at_ns: 0,
             flights: Flights::new(cell.client(options.client), options.spin),
             workers: Workers::new(cell),
+            pages: Pages::default(),
             settling: Vec::new(),
             tells_uses: false,
             outcomes: Vec::new(),
@@ -124,6 +131,17 @@ impl CellExecutor {
         self.flights.client.tend();
         self.flights.turn();
         self.cell.tell_changes();
+    }
+
+    /// Has a worker fetch a page that nobody has asked for yet.
+    fn fetch_ahead(&mut self, ahead: Option<(Ticket, Part)>) {
+        if let Some((ticket, Part { cursor, count })) = ahead {
+            self.workers.submit(Job {
+                ticket,
+                begun: Instant::now(),
+                operation: Operation::List { cursor, count },
+            });
+        }
     }
 
     /// Goes on with everything, and hands totals over that need not wait any more.
@@ -194,6 +212,18 @@ impl Executor for CellExecutor {
     }
 
     fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        if let Operation::List { cursor, count } = operation {
+            let part = Part { cursor, count };
+            match self.pages.ask(ticket, part) {
+                Found::UnderWay => return None,
+                Found::Page(outcome) => {
+                    let ahead = self.pages.ahead(part, &outcome);
+                    self.fetch_ahead(ahead);
+                    return Some(outcome);
+                }
+                Found::Nothing => {}
+            }
+        }
         match operation {
             Operation::Flush { .. }
             | Operation::List { .. }
@@ -204,6 +234,9 @@ impl Executor for CellExecutor {
                     begun: Instant::now(),
                     operation,
                 };
+                if matches!(job.operation, Operation::Flush { .. }) {
+                    self.pages.clear();
+                }
                 let is_counting = matches!(job.operation, Operation::Totals);
                 if is_counting && !self.flights.client.is_settled() {
                     self.settling.push(job);
@@ -228,20 +261,42 @@ impl Executor for CellExecutor {
         }
     }
 
+    fn submit_beside(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
+        match operation {
+            Operation::Set { .. } | Operation::Change { .. } | Operation::Get { .. } => {
+                if self.tells_uses {
+                    self.flights.client.flush_touches();
+                }
+                self.flights.submit_beside(ticket, operation)
+            }
+            other => self.submit(ticket, other),
+        }
+    }
+
     fn poll(&mut self, each: &mut dyn FnMut(Ticket, Outcome)) {
         if self.flights.is_busy() || !self.settling.is_empty() {
             self.go_on();
         }
         self.flights.take(&mut self.outcomes);
         self.workers.take(&mut self.outcomes);
-        for (ticket, outcome) in self.outcomes.drain(..) {
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        for (ticket, outcome) in outcomes.drain(..) {
+            let Some((ticket, outcome)) = self.pages.arrived(ticket, outcome) else {
+                continue;
+            };
+            if matches!(outcome, Outcome::Listed(_)) {
+                let ahead = self.pages.handed_out(ticket, &outcome);
+                self.fetch_ahead(ahead);
+            }
             each(ticket, outcome);
         }
+        self.outcomes = outcomes;
     }
 
     fn cancel(&mut self, ticket: Ticket) {
         self.flights.cancel(ticket);
         self.workers.cancel(ticket);
+        self.pages.cancel(ticket);
         self.settling.retain(|job| job.ticket != ticket);
     }
 
@@ -268,6 +323,10 @@ impl Executor for CellExecutor {
 
     fn value_len_max(&self) -> usize {
         self.flights.client.config().value_len_max as usize
+    }
+
+    fn page_len(&self) -> usize {
+        LISTED_MAX
     }
 
     fn eviction(&self) -> &str {

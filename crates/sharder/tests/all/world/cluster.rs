@@ -10,19 +10,19 @@ use super::load::Keys;
 use super::rng::Rng;
 use super::server::{Server, report_all};
 use super::track::Tracker;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use trefoil_sharder::coordination::{
-    AssignmentStore, CandidateId, EmbeddedStore, Reply, Request, StoreError, Ticket,
-};
+use trefoil_sharder::coordination::{CandidateId, EmbeddedStore, Reply, Request, StoreError};
 use trefoil_sharder::{
-    Assigner, AssignerEvent, AssignerOptions, Assignment, AssignmentVersion, BalanceConfig,
-    Capacity, KnownAssignment, Learned, Member, MemberState, ServerId, ServerReport,
+    Assigner, AssignerEvent, AssignerOptions, Assignment, AssignmentDiff, AssignmentVersion,
+    BalanceConfig, Capacity, KnownAssignment, Learned, Member, MemberState, ServerId, ServerReport,
 };
 
 pub const STEP: f64 = 0.1;
 /// A watch that was not answered for so long is asked again.
 const WATCH_TIMEOUT: f64 = 2.0;
+/// For those who were away; beyond that they are told everything.
+const DIFFS_KEPT: usize = 16;
 
 /// What an assigner knew when it proposed.
 #[derive(Clone, Debug)]
@@ -46,13 +46,21 @@ struct Answer {
     result: Result<Reply, StoreError>,
 }
 
+/// What somebody is told who follows the store.
+#[derive(Clone, Debug)]
+enum News {
+    /// They follow one another.
+    Diffs(Vec<AssignmentDiff>),
+    Whole(Assignment),
+}
+
 /// Somebody who follows the store: a server, a router, an assigner.
 #[derive(Clone, Debug)]
 struct Follower {
     known: KnownAssignment,
     /// Watch requests, and their answers.
     ask: Link<Option<AssignmentVersion>>,
-    answers: Link<Result<Reply, StoreError>>,
+    answers: Link<News>,
     asked: Option<f64>,
 }
 
@@ -118,8 +126,10 @@ pub struct Cluster {
     store_clock: f64,
     controls: Vec<Control>,
     followers: BTreeMap<Who, Follower>,
-    watches: BTreeMap<Ticket, Who>,
-    waiting: BTreeMap<Ticket, (usize, u64)>,
+    /// Who waits for something newer than this.
+    watches: BTreeMap<Who, Option<AssignmentVersion>>,
+    /// The last ones, for those who were away.
+    diffs: VecDeque<AssignmentDiff>,
     current: Option<Assignment>,
     tracker: Tracker,
     next_server: u64,
@@ -173,7 +183,7 @@ impl Cluster {
             controls,
             followers: BTreeMap::new(),
             watches: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            diffs: VecDeque::new(),
             current: None,
             tracker: Tracker::new(),
             next_server: 1,
@@ -435,8 +445,15 @@ impl Cluster {
                     Request::Swap { next, .. } => Some(next.clone()),
                     _ => None,
                 };
-                let ticket = self.store.submit(clock, question.request.clone());
-                self.waiting.insert(ticket, (question.from, question.id));
+                let result = self.store.request(clock, question.request.clone());
+                self.tally.refused += usize::from(result.is_err());
+                let answer = Answer {
+                    id: question.id,
+                    result,
+                };
+                self.controls[question.from]
+                    .answers
+                    .send(self.now, &mut self.rng, answer);
                 if self.store.version() != before {
                     match next {
                         Some(next) => self.published(next, &question.knowledge),
@@ -451,26 +468,35 @@ impl Cluster {
                 continue;
             };
             for after in follower.ask.receive(self.now) {
-                let ticket = self.store.submit(clock, Request::Watch { after });
-                self.watches.insert(ticket, who);
+                self.watches.insert(who, after);
             }
         }
-        while let Some(done) = self.store.poll(clock) {
-            if let Some((from, id)) = self.waiting.remove(&done.ticket) {
-                self.tally.refused += usize::from(done.result.is_err());
-                let answer = Answer {
-                    id,
-                    result: done.result,
-                };
-                self.controls[from]
-                    .answers
-                    .send(self.now, &mut self.rng, answer);
-            } else if let Some(who) = self.watches.remove(&done.ticket)
-                && let Some(follower) = self.followers.get_mut(&who)
-            {
-                follower.answers.send(self.now, &mut self.rng, done.result);
+        let waiting = std::mem::take(&mut self.watches);
+        for (who, after) in waiting {
+            let news = self.news(after);
+            match (news, self.followers.get_mut(&who)) {
+                (Some(news), Some(follower)) => {
+                    follower.answers.send(self.now, &mut self.rng, news);
+                }
+                (None, Some(_)) => {
+                    self.watches.insert(who, after);
+                }
+                (_, None) => {}
             }
         }
+    }
+
+    /// What is newer than `after`.
+    fn news(&self, after: Option<AssignmentVersion>) -> Option<News> {
+        let current = self.current.as_ref()?;
+        if after >= Some(current.version()) {
+            return None;
+        }
+        let known = self.diffs.iter().position(|diff| Some(diff.from) == after);
+        Some(match known {
+            Some(from) => News::Diffs(self.diffs.iter().skip(from).cloned().collect()),
+            None => News::Whole(current.clone()),
+        })
     }
 
     fn follow(&mut self) {
@@ -479,15 +505,11 @@ impl Cluster {
             for answer in follower.answers.receive(now) {
                 follower.asked = None;
                 let learned: Vec<Learned> = match answer {
-                    Ok(Reply::Snapshot(whole)) => vec![follower.known.offer(whole)],
-                    Ok(Reply::Diffs(diffs)) => diffs
+                    News::Whole(whole) => vec![follower.known.offer(whole)],
+                    News::Diffs(diffs) => diffs
                         .iter()
                         .map(|diff| follower.known.offer_diff(diff))
                         .collect(),
-                    other => {
-                        self.violations.push(format!("a watch was told {other:?}"));
-                        continue;
-                    }
                 };
                 for learned in learned {
                     if let Learned::Refused(why) = learned {
@@ -537,6 +559,12 @@ impl Cluster {
             if let Err(error) = next.validate(alive, !members.is_empty()) {
                 self.violations.push(error.to_string());
             }
+        }
+        if let Some(before) = &self.current {
+            if self.diffs.len() == DIFFS_KEPT {
+                self.diffs.pop_front();
+            }
+            self.diffs.push_back(AssignmentDiff::between(before, &next));
         }
         let window = self.config.no_return.as_secs_f64();
         let moved = self.tracker.see(&next, &self.keys, self.now, window, alive);

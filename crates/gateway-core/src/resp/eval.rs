@@ -1,0 +1,524 @@
+//! EVAL, EVALSHA, SCRIPT: programs that clients send, over one item.
+//!
+//! The item is read; the script is executed over a draft of it, elsewhere
+//! ([`Scripts`]), while the connection is parked; what it leaves is stored iff the item
+//! has not changed, else all of that again. So a script is atomic for its key on any
+//! cell, and one that fails stores nothing.
+//!
+//! | stage | waits for | then |
+//! |---|---|---|
+//! | `Read` | the item | `Running` |
+//! | `Running` | the script | `Commit`, or the answer if nothing has changed |
+//! | `Commit` | the store | the answer, or `Read` if somebody was faster |
+
+use super::execute::Call;
+use super::parse::{Part, bulk_len, count, number};
+use super::reply::Reply;
+use super::sha1::{Digest, from_hex, hex, sha1};
+use super::table::{Id, lookup};
+use super::{RespSession, Step};
+use crate::deferred::OwnedItem;
+use crate::draft::{DraftKeyspace, DraftNotes};
+use crate::keyspace::{Access, Decision, Fault, Keyspace, Ready as _};
+use crate::world::{Now, Progress, Settings, World};
+use std::sync::Arc;
+use trefoil_layout::Version;
+use trefoil_layout::limits::KEY_LEN_MAX;
+
+/// Longest script, in bytes.
+const SOURCE_LEN_MAX: usize = 256 << 10;
+/// How long a script is tried again while others change its item, in nanoseconds.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+const NOT_HERE: &str = "ERR scripts are not available here";
+
+/// What a script is told, and tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScriptValue {
+    /// Null.
+    Nil,
+    /// A number.
+    Integer(i64),
+    /// A string.
+    Bulk(Vec<u8>),
+    /// `OK` and its like.
+    Status(Vec<u8>),
+    /// An error, with its code.
+    Error(Vec<u8>),
+    /// Several.
+    Array(Vec<ScriptValue>),
+}
+
+impl ScriptValue {
+    fn put(&self, reply: &mut Reply<'_>) {
+        match self {
+            ScriptValue::Nil => reply.null(),
+            ScriptValue::Integer(number) => reply.integer(*number),
+            ScriptValue::Bulk(bytes) => reply.bulk(bytes),
+            ScriptValue::Error(words) => reply.error(words),
+            ScriptValue::Status(words) => {
+                let one_line = |byte: &u8| !matches!(byte, b'\r' | b'\n');
+                let words: Vec<u8> = words.iter().copied().filter(one_line).collect();
+                reply.out.push(b'+');
+                reply.out.extend_from_slice(&words);
+                reply.out.extend_from_slice(b"\r\n");
+            }
+            ScriptValue::Array(values) => {
+                reply.array(values.len());
+                values.iter().for_each(|value| value.put(reply));
+            }
+        }
+    }
+
+    /// The answer at the front of these bytes, in the second version of the protocol,
+    /// and its length.
+    fn parse(bytes: &[u8]) -> Option<(ScriptValue, usize)> {
+        let end = memchr::memchr(b'\n', bytes)?;
+        let line = bytes.get(1..end)?;
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let after = end + 1;
+        Some(match bytes.first()? {
+            b'+' => (ScriptValue::Status(line.to_vec()), after),
+            b'-' => (ScriptValue::Error(line.to_vec()), after),
+            b':' => (ScriptValue::Integer(number(line)?), after),
+            b'$' if line == b"-1" => (ScriptValue::Nil, after),
+            b'$' => {
+                let Part::Whole((len, _)) = bulk_len(bytes, true) else {
+                    return None;
+                };
+                let value = bytes.get(after..after + len)?.to_vec();
+                (ScriptValue::Bulk(value), after + len + 2)
+            }
+            b'*' if line == b"-1" => (ScriptValue::Nil, after),
+            b'*' => {
+                let Part::Whole((count, _)) = count(bytes, true) else {
+                    return None;
+                };
+                let (mut values, mut at) = (Vec::new(), after);
+                for _ in 0..count {
+                    let (value, len) = ScriptValue::parse(bytes.get(at..)?)?;
+                    values.push(value);
+                    at += len;
+                }
+                (ScriptValue::Array(values), at)
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// What a script's commands are executed over.
+#[derive(Debug)]
+pub struct ScriptContext {
+    key: Option<Vec<u8>>,
+    draft: DraftKeyspace,
+    notes: DraftNotes,
+    session: RespSession,
+    settings: Settings,
+    now: Now,
+    connection: u64,
+}
+
+impl ScriptContext {
+    /// Executes one command.
+    pub fn call(&mut self, words: &[Vec<u8>]) -> ScriptValue {
+        let error = |words: &str| ScriptValue::Error(words.as_bytes().to_vec());
+        let Some(name) = words.first() else {
+            return error("ERR Please specify at least one argument for this redis lib call");
+        };
+        let Some(spec) = lookup(name) else {
+            return match super::absent::kind_of(name) {
+                Some(kind) => ScriptValue::Error(super::absent::words(name, kind)),
+                None => error("ERR Unknown Redis command called from script"),
+            };
+        };
+        let is_of_keys = spec.keys.0 > 0 && spec.id != Id::Watch;
+        if !is_of_keys && !matches!(spec.id, Id::Ping | Id::Echo | Id::Time) {
+            return error("ERR This Redis command is not allowed from script");
+        }
+        if !spec.takes(words.len()) {
+            return error("ERR Wrong number of args calling Redis command from script");
+        }
+        if is_of_keys {
+            let (first, last, step) = spec.keys;
+            let last = match last {
+                -1 => words.len() - 1,
+                last => last as usize,
+            };
+            let mut keys = words.iter().take(last + 1).skip(first as usize);
+            if !keys
+                .by_ref()
+                .step_by(step as usize)
+                .all(|key| Some(key) == self.key.as_ref())
+            {
+                return error(
+                    "ERR Script attempted to access a key that is not the one in KEYS: \
+                     it is executed over that item",
+                );
+            }
+        }
+        let mut bytes = Vec::new();
+        let mut request = Reply {
+            out: &mut bytes,
+            is_resp3: false,
+        };
+        request.array(words.len());
+        words.iter().for_each(|word| request.bulk(word));
+        let mut world = World {
+            keyspace: &mut self.draft,
+            observer: &mut self.notes,
+            settings: &self.settings,
+            now: self.now,
+            next_now: self.now,
+            progress: Progress::Begun,
+            connection: self.connection,
+        };
+        let mut out = Vec::new();
+        self.session.execute_all(&bytes, &mut out, &mut world);
+        let answer = ScriptValue::parse(&out);
+        answer.map_or_else(|| error("ERR no answer"), |(answer, _)| answer)
+    }
+}
+
+/// A script to be executed, and then what it came to.
+#[derive(Debug)]
+pub struct ScriptJob {
+    /// The program.
+    pub source: Arc<[u8]>,
+    /// Its digest, in hexadecimal.
+    pub hash: String,
+    /// KEYS.
+    pub keys: Vec<Vec<u8>>,
+    /// ARGV.
+    pub arguments: Vec<Vec<u8>>,
+    /// What `redis.call` is about.
+    pub context: ScriptContext,
+    /// What it has answered. `Err`: it has failed, and nothing of it is stored.
+    pub answer: Option<Result<ScriptValue, Vec<u8>>>,
+}
+
+/// A program by its digest.
+pub type ScriptHash = [u8; 20];
+
+/// Keeps scripts, and executes them for one connection.
+pub trait Scripts {
+    /// The script of this digest, if it is kept.
+    fn find(&mut self, hash: &ScriptHash) -> Option<Arc<[u8]>>;
+
+    /// Keeps one; others may be forgotten for it.
+    fn keep(&mut self, hash: ScriptHash, source: Arc<[u8]>);
+
+    /// Forgets all.
+    fn forget(&mut self);
+
+    /// Has one executed elsewhere; gives it back if there are too many. Its connection
+    /// is told as of an operation of the keyspace.
+    fn begin(&mut self, job: Box<ScriptJob>) -> Result<(), Box<ScriptJob>>;
+
+    /// The one that has been executed, once.
+    fn take(&mut self) -> Option<Box<ScriptJob>>;
+}
+
+/// A script on its way.
+#[derive(Debug)]
+pub(super) struct Run {
+    source: Arc<[u8]>,
+    hash: String,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+    stage: Stage,
+    /// The version that the item had when it was read.
+    version: Option<Version>,
+    began_ns: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Read,
+    Running,
+    Commit(Box<ScriptJob>),
+}
+
+impl Run {
+    /// Bytes that it keeps.
+    pub(super) fn kept(&self) -> usize {
+        let words = self.keys.iter().chain(&self.arguments);
+        let words: usize = words.map(|word| word.len() + size_of::<Vec<u8>>()).sum();
+        words + self.source.len()
+    }
+}
+
+/// EVAL, EVALSHA: begins one, or answers what is wrong.
+pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Run>> {
+    let arguments = call.arguments;
+    let Some(key_count) = number(arguments.get(2)) else {
+        call.reply.not_an_integer();
+        return None;
+    };
+    let refusal = match usize::try_from(key_count) {
+        Err(_) => Some("ERR Number of keys can't be negative"),
+        Ok(count) if count > arguments.len() - 3 => {
+            Some("ERR Number of keys can't be greater than number of args")
+        }
+        Ok(_) => None,
+    };
+    if let Some(refusal) = refusal {
+        call.reply.error(refusal);
+        return None;
+    }
+    let (keys, rest) = (3..3 + key_count as usize, 3 + key_count as usize);
+    let keys: Vec<Vec<u8>> = keys.map(|at| arguments.get(at).to_vec()).collect();
+    if keys.iter().any(|key| *key != keys[0]) {
+        call.reply.error(
+            "ERR a script is about one key here: this is a cache, and several keys cannot be \
+             changed as one",
+        );
+        return None;
+    }
+    if keys
+        .first()
+        .is_some_and(|key| !(1..=KEY_LEN_MAX).contains(&key.len()))
+    {
+        let fault = call.key_fault();
+        call.reply.fault(&fault);
+        return None;
+    }
+    let given = arguments.get(1);
+    let Some(scripts) = call.world.observer.scripts() else {
+        call.reply.error(NOT_HERE);
+        return None;
+    };
+    let is_by_hash = call.spec.id == Id::EvalSha;
+    let found = match is_by_hash {
+        true => from_hex(given).and_then(|hash| Some((hash, scripts.find(&hash)?))),
+        false if given.len() > SOURCE_LEN_MAX => {
+            call.reply
+                .error(format!("ERR a script has at most {SOURCE_LEN_MAX} bytes"));
+            return None;
+        }
+        false => Some(kept(scripts, given)),
+    };
+    let Some((hash, source)) = found else {
+        call.reply
+            .error("NOSCRIPT No matching script. Please use EVAL.");
+        return None;
+    };
+    Some(Box::new(Run {
+        source,
+        hash: hex(&hash),
+        keys,
+        arguments: arguments.from(rest).map(<[u8]>::to_vec).collect(),
+        stage: Stage::Read,
+        version: None,
+        began_ns: call.world.now.monotonic_ns,
+    }))
+}
+
+/// The script, which is kept from now on.
+fn kept(scripts: &mut dyn Scripts, source: &[u8]) -> (Digest, Arc<[u8]>) {
+    let hash = sha1(source);
+    let source = scripts.find(&hash).unwrap_or_else(|| {
+        let source: Arc<[u8]> = source.into();
+        scripts.keep(hash, Arc::clone(&source));
+        source
+    });
+    (hash, source)
+}
+
+/// SCRIPT LOAD, EXISTS, FLUSH.
+pub(super) fn script<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
+    let known = [("load", 3), ("exists", -3), ("flush", -2)];
+    let Some(name) = super::connection::subcommand(call, &known) else {
+        return;
+    };
+    let arguments = call.arguments;
+    let Some(scripts) = call.world.observer.scripts() else {
+        return call.reply.error(NOT_HERE);
+    };
+    match name {
+        "load" if arguments.get(2).len() > SOURCE_LEN_MAX => call
+            .reply
+            .error(format!("ERR a script has at most {SOURCE_LEN_MAX} bytes")),
+        "load" => {
+            let (hash, _) = kept(scripts, arguments.get(2));
+            call.reply.bulk(hex(&hash));
+        }
+        "exists" => {
+            call.reply.array(arguments.len() - 2);
+            for text in arguments.from(2) {
+                let found = from_hex(text).and_then(|hash| scripts.find(&hash));
+                call.reply.integer(i64::from(found.is_some()));
+            }
+        }
+        _ if arguments.len() == 2 || arguments.is(2, "sync") || arguments.is(2, "async") => {
+            scripts.forget();
+            call.reply.simple("OK");
+        }
+        _ => call
+            .reply
+            .error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
+    }
+}
+
+impl RespSession {
+    /// Goes on with a script: see the module.
+    pub(super) fn step_script<K: Keyspace>(
+        &mut self,
+        mut run: Box<Run>,
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        let step = match run.stage {
+            Stage::Read => self.read_for_script(&mut run, world),
+            Stage::Running => match world.observer.scripts().and_then(|scripts| scripts.take()) {
+                Some(job) => {
+                    run.stage = Stage::Commit(job);
+                    Ok(Step::Done(0))
+                }
+                None => Err(Fault::Unavailable(
+                    "the script broke off; the server's log says why".to_owned(),
+                )),
+            },
+            Stage::Commit(job) => {
+                run.stage = Stage::Running;
+                return self.commit_script(run, job, out, world);
+            }
+        };
+        match step {
+            Ok(step) => {
+                self.script = Some(run);
+                step
+            }
+            Err(fault) => {
+                self.reply(out).fault(&fault);
+                Step::Done(0)
+            }
+        }
+    }
+
+    fn read_for_script<K: Keyspace>(
+        &mut self,
+        run: &mut Run,
+        world: &mut World<'_, K>,
+    ) -> Result<Step, Fault> {
+        let mut item = None;
+        if let Some(key) = run.keys.first() {
+            let read = world.keyspace.get(key, Access::Peek, &mut |found| {
+                item = found.map(OwnedItem::of);
+            });
+            match read.ready() {
+                Ok(read) => read?,
+                Err(_) => return Ok(Step::Pending(0)),
+            }
+            world.conclude();
+        }
+        let item = item.as_ref().map(OwnedItem::item);
+        run.version = item.map(|item| item.version);
+        let key = run.keys.first().map_or(b"".as_slice(), Vec::as_slice);
+        let value_len_max = world.keyspace.value_len_max();
+        let job = Box::new(ScriptJob {
+            source: Arc::clone(&run.source),
+            hash: run.hash.clone(),
+            keys: run.keys.clone(),
+            arguments: run.arguments.clone(),
+            context: ScriptContext {
+                key: run.keys.first().cloned(),
+                draft: DraftKeyspace::new(key, item.as_ref(), world.now.unix_ms, value_len_max),
+                notes: DraftNotes::default(),
+                session: RespSession {
+                    identity: self.identity.for_scripts(),
+                    ..RespSession::default()
+                },
+                settings: world.settings.clone(),
+                now: world.now,
+                connection: world.connection,
+            },
+            answer: None,
+        });
+        let begun = world.observer.scripts().map(|scripts| scripts.begin(job));
+        match begun {
+            Some(Ok(())) => {
+                run.stage = Stage::Running;
+                Ok(Step::Pending(0))
+            }
+            Some(Err(_)) => Err(Fault::Unavailable(
+                "too many scripts are being executed".to_owned(),
+            )),
+            None => Err(Fault::Unsupported("a script")),
+        }
+    }
+
+    fn commit_script<K: Keyspace>(
+        &mut self,
+        mut run: Box<Run>,
+        mut job: Box<ScriptJob>,
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) -> Step {
+        let has_changed = matches!(job.answer, Some(Ok(_))) && job.context.draft.has_changed();
+        let mut is_stale = false;
+        if let Some(key) = run.keys.first().filter(|_| has_changed) {
+            let draft = &job.context.draft;
+            let stored = world.keyspace.update(key, &mut |item, scratch| {
+                is_stale = item.map(|item| item.version) != run.version;
+                match is_stale {
+                    true => Decision::Keep,
+                    false => draft.decision(scratch),
+                }
+            });
+            match stored.ready() {
+                Err(_) => {
+                    run.stage = Stage::Commit(job);
+                    self.script = Some(run);
+                    return Step::Pending(0);
+                }
+                Ok(Err(fault)) => {
+                    self.reply(out).fault(&fault);
+                    return Step::Done(0);
+                }
+                Ok(Ok(_)) => {}
+            }
+        }
+        let waited_ns = world.next_now.monotonic_ns.saturating_sub(run.began_ns);
+        if is_stale && waited_ns > PATIENCE_NS {
+            self.reply(out).fault(&Fault::Contended);
+        } else if is_stale {
+            run.stage = Stage::Read;
+            self.script = Some(run);
+        } else {
+            let mut reply = self.reply(out);
+            match job.answer.take() {
+                Some(Ok(answer)) => answer.put(&mut reply),
+                Some(Err(error)) => reply.error(error),
+                None => reply.error("ERR the script was not executed"),
+            }
+            job.context.notes.tell(world.observer);
+        }
+        Step::Done(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ScriptValue::{self, *};
+
+    #[test]
+    fn answers_are_read_as_they_are_written() {
+        let value = Array(vec![
+            Nil,
+            Integer(-5),
+            Bulk(b"a\r\nb".to_vec()),
+            Status(b"OK".to_vec()),
+            Error(b"ERR no".to_vec()),
+            Array(vec![]),
+        ]);
+        let mut out = Vec::new();
+        value.put(&mut super::Reply {
+            out: &mut out,
+            is_resp3: false,
+        });
+        assert_eq!(ScriptValue::parse(&out), Some((value, out.len())));
+        assert_eq!(ScriptValue::parse(b"$5\r\nab"), None);
+        assert_eq!(ScriptValue::parse(b""), None);
+    }
+}

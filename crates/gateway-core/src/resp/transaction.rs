@@ -1,0 +1,539 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! Commands are queued as the bytes that they came in. EXEC looks which keys they
+//! touch, and executes them in one of three ways:
+//!
+//! | keys | how | others see |
+//! |---|---|---|
+//! | one | over a draft of the item, which is stored iff the item has not changed ([`DraftKeyspace`]) | all of it or nothing, everywhere |
+//! | several, the store is in this process | at a stretch, all event loops standing still ([`Keyspace::isolate`]) | all of it or nothing, at this front door |
+//! | several, any other cell | one after another, each by itself | parts; refused if the operator wants strictness, or a key is watched |
+//!
+//! A watch is the version that a key had. A version never comes back, so an equal one
+//! means that nothing was stored since.
+
+use super::parse::{Part, bulk_len, count};
+use super::reply::Reply;
+use super::table::{Id, Spec, lookup};
+use super::{RespSession, Step};
+use crate::draft::{DraftKeyspace, DraftNotes};
+use crate::keyspace::{Access, Keyspace, Pending, Ready as _};
+use crate::world::{Command, Ending, Isolation, Progress, World};
+use trefoil_layout::Version;
+
+/// Most bytes of queued commands of one connection.
+const QUEUE_LEN_MAX: usize = 32 << 20;
+/// Most queued commands of one connection.
+const COMMANDS_MAX: usize = 1 << 16;
+/// Most keys that one connection watches.
+const WATCHED_MAX: usize = 1024;
+/// Keys and commands that are executed at a stretch: others stand still meanwhile.
+pub(super) const STRETCH_OPERATIONS_MAX: usize = 4096;
+/// Bytes of answers, and work of the keyspace, after which a stretch ends.
+const STRETCH_LEN_MAX: usize = 16 << 20;
+
+const REFUSED: &str = "EXECABORT Transaction refused, nothing was applied:";
+
+/// What a connection has queued since MULTI.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    queue: Vec<u8>,
+    commands: usize,
+    /// Commands, and keys of those that have many.
+    operations: usize,
+    /// Some are scripts: those are executed elsewhere, and not at a stretch.
+    has_scripts: bool,
+    /// A command was refused when it was queued: nothing will be executed.
+    is_spoilt: bool,
+    /// Arguments of a command of many keys that are still to come, and bytes of the
+    /// one that is coming.
+    left: usize,
+    bytes: usize,
+}
+
+/// A key whose version was taken.
+#[derive(Debug)]
+pub(super) struct Watched {
+    key: Box<[u8]>,
+    version: Option<Version>,
+}
+
+/// Commands of a transaction that are being executed one after another.
+#[derive(Debug)]
+pub(super) struct Replay {
+    pub(super) bytes: Vec<u8>,
+    pub(super) at: usize,
+}
+
+/// Keys that a transaction touches.
+#[derive(Debug, PartialEq, Eq)]
+enum Touched<'a> {
+    None,
+    One(&'a [u8]),
+    Several,
+}
+
+impl<'a> Touched<'a> {
+    fn add(self, key: &'a [u8]) -> Self {
+        match self {
+            Touched::None => Touched::One(key),
+            Touched::One(known) if known == key => Touched::One(known),
+            _ => Touched::Several,
+        }
+    }
+}
+
+impl Transaction {
+    /// Bytes that it keeps.
+    pub(super) fn kept(&self) -> usize {
+        self.queue.capacity()
+    }
+
+    /// A command was refused.
+    pub(super) fn spoil(&mut self) {
+        self.is_spoilt = true;
+        self.queue = Vec::new();
+    }
+
+    /// Whether the rest of a command of many keys is still to come.
+    pub(super) fn is_taking(&self) -> bool {
+        self.left > 0 || self.bytes > 0
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if self.is_spoilt {
+            return;
+        }
+        if self.queue.len() + bytes.len() > QUEUE_LEN_MAX || self.commands > COMMANDS_MAX {
+            self.spoil();
+            return;
+        }
+        self.queue.extend_from_slice(bytes);
+    }
+
+    /// Queues a whole command, and answers.
+    pub(super) fn queue(&mut self, bytes: &[u8], spec: &Spec, reply: &mut Reply<'_>) {
+        self.has_scripts |= matches!(spec.id, Id::Eval | Id::EvalSha);
+        self.commands += 1;
+        self.operations += 1;
+        let was_spoilt = self.is_spoilt;
+        self.push(bytes);
+        self.answer(was_spoilt, reply);
+    }
+
+    fn answer(&self, was_spoilt: bool, reply: &mut Reply<'_>) {
+        match self.is_spoilt && !was_spoilt {
+            true => reply.error(format!(
+                "ERR a transaction has at most {COMMANDS_MAX} commands and {QUEUE_LEN_MAX} bytes"
+            )),
+            false => reply.simple("QUEUED"),
+        }
+    }
+
+    /// Begins to queue a command of many keys, with the bytes up to those.
+    pub(super) fn begin_many(&mut self, head: &[u8], count: usize) {
+        self.commands += 1;
+        self.operations += count;
+        self.left = count;
+        self.push(head);
+    }
+
+    /// Goes on with that: see [`RespSession::step`].
+    pub(super) fn step(&mut self, input: &[u8], reply: &mut Reply<'_>) -> Step {
+        let was_spoilt = self.is_spoilt;
+        let len = if self.bytes > 0 {
+            let len = self.bytes.min(input.len());
+            self.bytes -= len;
+            len
+        } else {
+            match bulk_len(input, true) {
+                Part::Incomplete => return Step::Input(0),
+                Part::Bad(error) => return Step::Lost(error),
+                Part::Whole((len, line_len)) => {
+                    self.left -= 1;
+                    self.bytes = len + 2;
+                    line_len
+                }
+            }
+        };
+        self.push(&input[..len]);
+        if self.is_spoilt && !was_spoilt {
+            // Said once, in the place of the command's answer.
+            self.answer(was_spoilt, reply);
+            self.commands = usize::MAX;
+        } else if !self.is_taking() && self.commands != usize::MAX {
+            self.answer(was_spoilt, reply);
+        }
+        if !self.is_taking() && self.commands == usize::MAX {
+            self.commands = COMMANDS_MAX;
+        }
+        Step::Done(len)
+    }
+
+    /// The keys that it touches; `false`: it also has commands that are about more
+    /// than keys and the connection.
+    fn touched(&self) -> (Touched<'_>, bool) {
+        let mut touched = Touched::None;
+        let mut is_plain = true;
+        let mut at = 0;
+        while let Some((arguments, end)) = arguments(&self.queue, at) {
+            let spec = arguments.first().and_then(|name| lookup(name));
+            if let Some(spec) = spec {
+                is_plain &= is_plain_in_draft(spec);
+                let (first, last, step) = spec.keys;
+                let last = match last {
+                    -1 => arguments.len() - 1,
+                    last => last as usize,
+                };
+                let keys = arguments.iter().take(last + 1).skip(first as usize);
+                if first > 0 {
+                    for key in keys.step_by(step as usize) {
+                        touched = touched.add(key);
+                    }
+                }
+            }
+            if touched == Touched::Several {
+                break;
+            }
+            at = end;
+        }
+        (touched, is_plain)
+    }
+}
+
+/// Whether a command needs nothing but its keys, the time and the connection.
+fn is_plain_in_draft(spec: &Spec) -> bool {
+    spec.keys.0 > 0
+        || matches!(
+            spec.id,
+            Id::Ping | Id::Echo | Id::Select | Id::Time | Id::Unwatch
+        )
+}
+
+/// The arguments of the whole command at this place, and where the next one begins.
+fn arguments(queue: &[u8], at: usize) -> Option<(Vec<&[u8]>, usize)> {
+    let Part::Whole((count, len)) = count(queue.get(at..)?, true) else {
+        return None;
+    };
+    let mut at = at + len;
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let Part::Whole((len, line_len)) = bulk_len(queue.get(at..)?, true) else {
+            return None;
+        };
+        found.push(queue.get(at + line_len..at + line_len + len)?);
+        at += line_len + len + 2;
+    }
+    Some((found, at))
+}
+
+impl RespSession {
+    /// Bytes that transactions keep.
+    pub(super) fn transaction_kept(&self) -> usize {
+        let queued = self.transaction.as_ref().map_or(0, |open| open.kept());
+        let replayed = self
+            .replay
+            .as_ref()
+            .map_or(0, |replay| replay.bytes.capacity());
+        let watched = self
+            .watched
+            .iter()
+            .map(|watched| watched.key.len() + size_of::<Watched>());
+        queued + replayed + watched.sum::<usize>()
+    }
+
+    /// MULTI.
+    pub(super) fn multi(&mut self, reply: &mut Reply<'_>) {
+        if self.transaction.is_some() {
+            return reply.error("ERR MULTI calls can not be nested");
+        }
+        self.transaction = Some(Box::default());
+        reply.simple("OK");
+    }
+
+    /// DISCARD.
+    pub(super) fn discard(&mut self, reply: &mut Reply<'_>) {
+        if self.transaction.take().is_none() {
+            return reply.error("ERR DISCARD without MULTI");
+        }
+        self.watched.clear();
+        reply.simple("OK");
+    }
+
+    /// UNWATCH.
+    pub(super) fn unwatch(&mut self, reply: &mut Reply<'_>) {
+        self.watched.clear();
+        reply.simple("OK");
+    }
+
+    /// Takes note of a key's version; a key that is watched already keeps the first
+    /// one. `false`: there are too many.
+    pub(super) fn watch(&mut self, key: &[u8], version: Option<Version>) -> bool {
+        if self.watched.iter().any(|watched| *watched.key == *key) {
+            return true;
+        }
+        if self.watched.len() >= WATCHED_MAX {
+            return false;
+        }
+        self.watched.push(Watched {
+            key: key.into(),
+            version,
+        });
+        true
+    }
+
+    /// EXEC with arguments: the transaction is gone.
+    pub(super) fn exec_wrong_arity(&mut self, reply: &mut Reply<'_>) {
+        self.transaction = None;
+        self.watched.clear();
+        reply.error(
+            "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' \
+             command",
+        );
+    }
+
+    /// EXEC. Until it is done the transaction stays: the same EXEC may be executed
+    /// again.
+    pub(super) fn exec<K: Keyspace>(
+        &mut self,
+        len: usize,
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) -> Result<Step, Pending> {
+        let Some(open) = self.transaction.take() else {
+            self.reply(out).error("ERR EXEC without MULTI");
+            return Ok(Step::Done(len));
+        };
+        if open.is_spoilt {
+            self.watched.clear();
+            self.reply(out)
+                .error("EXECABORT Transaction discarded because of previous errors.");
+            return Ok(Step::Done(len));
+        }
+        let (mut touched, is_plain) = open.touched();
+        for watched in &self.watched {
+            touched = touched.add(&watched.key);
+        }
+        let is_strict = world.settings.transactions == Isolation::Strict;
+        let is_long = open.operations > STRETCH_OPERATIONS_MAX;
+        let isolates = world.keyspace.isolates() && !open.has_scripts;
+        match touched {
+            // Nothing to wait for, nothing to be seen.
+            Touched::None if is_plain => self.begin_replay(*open, out),
+            Touched::One(key) if is_plain => {
+                let key = key.to_vec();
+                if let Err(Pending) = self.exec_one_key(&key, &open, out, world) {
+                    self.transaction = Some(open);
+                    return Err(Pending);
+                }
+            }
+            _ if isolates && !(is_long && is_strict) => {
+                world.keyspace.isolate();
+                if self.is_unchanged(world) {
+                    self.begin_replay(*open, out);
+                    if !is_long {
+                        self.stretch(out, world);
+                    }
+                } else {
+                    self.reply(out).null_array();
+                }
+                world.keyspace.end_isolation();
+            }
+            _ if isolates => self.reply(out).error(format!(
+                "{REFUSED} more than {STRETCH_OPERATIONS_MAX} keys or commands cannot be \
+                 executed at a stretch, and --transactions is strict"
+            )),
+            _ if !self.watched.is_empty() => self.reply(out).error(format!(
+                "{REFUSED} before a replicated cell, or with scripts, a transaction under WATCH \
+                 is about one key, the watched one"
+            )),
+            _ if is_strict => self.reply(out).error(format!(
+                "{REFUSED} before a replicated cell, or with scripts, a transaction is atomic \
+                 for one key only, and --transactions is strict"
+            )),
+            _ => self.begin_replay(*open, out),
+        }
+        self.watched.clear();
+        Ok(Step::Done(len))
+    }
+
+    /// Has the commands executed one after another.
+    fn begin_replay(&mut self, open: Transaction, out: &mut Vec<u8>) {
+        self.reply(out).array(open.commands);
+        if open.commands > 0 {
+            self.replay = Some(Replay {
+                bytes: open.queue,
+                at: 0,
+            });
+        }
+    }
+
+    /// Executes the commands that are being replayed, at a stretch, as far as that
+    /// may take.
+    fn stretch<K: Keyspace>(&mut self, out: &mut Vec<u8>, world: &mut World<'_, K>) {
+        let (began, start) = (world.keyspace.work(), out.len());
+        while let Some(mut replay) = self.replay.take() {
+            let step = self.step(&replay.bytes[replay.at..], out, usize::MAX, world);
+            let is_done = match step {
+                Step::Done(len) => {
+                    world.conclude();
+                    replay.at += len;
+                    replay.at >= replay.bytes.len()
+                }
+                Step::Pending(len) => {
+                    // A keyspace that isolates is always ready.
+                    debug_assert!(false, "pending at a stretch");
+                    replay.at += len;
+                    self.replay = Some(replay);
+                    return;
+                }
+                // What was queued was whole.
+                Step::Input(_) | Step::Lost(_) | Step::Close => true,
+            };
+            if is_done {
+                return;
+            }
+            self.replay = Some(replay);
+            let work = world.keyspace.work().wrapping_sub(began);
+            if out.len() - start > STRETCH_LEN_MAX || work > STRETCH_LEN_MAX as u64 {
+                return;
+            }
+        }
+    }
+
+    /// Whether all watched keys have the versions that they had.
+    fn is_unchanged<K: Keyspace>(&self, world: &mut World<'_, K>) -> bool {
+        self.watched.iter().all(|watched| {
+            let mut version = None;
+            let read = world.keyspace.get(&watched.key, Access::Peek, &mut |item| {
+                version = item.map(|item| item.version);
+            });
+            read.is_ok() && version == watched.version
+        })
+    }
+
+    /// Executes commands of one key: see the module.
+    fn exec_one_key<K: Keyspace>(
+        &mut self,
+        key: &[u8],
+        open: &Transaction,
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) -> Result<(), Pending> {
+        let watched = self.watched.first().map(|watched| watched.version);
+        let value_len_max = world.keyspace.value_len_max();
+        let (settings, now, connection) = (world.settings, world.now, world.connection);
+        let mut answers = Vec::new();
+        let mut notes = DraftNotes::default();
+        let mut is_stale = false;
+        let identity = &self.identity;
+        let updated = world.keyspace.update(key, &mut |item, scratch| {
+            answers.clear();
+            notes.clear();
+            is_stale = watched.is_some_and(|version| version != item.map(|item| item.version));
+            let mut draft = DraftKeyspace::new(key, item, now.unix_ms, value_len_max);
+            if !is_stale {
+                let mut session = RespSession {
+                    identity: identity.clone(),
+                    ..RespSession::default()
+                };
+                session.reply(&mut answers).array(open.commands);
+                let mut world = World {
+                    keyspace: &mut draft,
+                    observer: &mut notes,
+                    settings,
+                    now,
+                    next_now: now,
+                    progress: Progress::Begun,
+                    connection,
+                };
+                session.execute_all(&open.queue, &mut answers, &mut world);
+            }
+            draft.decision(scratch)
+        });
+        match updated.ready()? {
+            Ok(_) if is_stale => self.reply(out).null_array(),
+            Ok(_) => {
+                out.extend_from_slice(&answers);
+                notes.tell(world.observer);
+            }
+            Err(fault) => {
+                self.reply(out).fault(&fault);
+                world.observer.done(&crate::world::Done {
+                    command: Command::Other,
+                    ending: Ending::ServerError,
+                    key,
+                    value_len: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes whole commands over a keyspace that is always ready.
+    pub(super) fn execute_all<K: Keyspace>(
+        &mut self,
+        commands: &[u8],
+        out: &mut Vec<u8>,
+        world: &mut World<'_, K>,
+    ) {
+        let mut at = 0;
+        while at < commands.len() {
+            match self.step(&commands[at..], out, usize::MAX, world) {
+                Step::Done(len) => at += len,
+                _ => {
+                    debug_assert!(false, "what is executed at once is whole and ready");
+                    return;
+                }
+            }
+            world.conclude();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction(lines: &[&str]) -> Transaction {
+        let mut open = Transaction::default();
+        for line in lines {
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut bytes = format!("*{}\r\n", words.len());
+            for word in words {
+                bytes += &format!("${}\r\n{word}\r\n", word.len());
+            }
+            let mut out = Vec::new();
+            let mut reply = Reply {
+                out: &mut out,
+                is_resp3: false,
+            };
+            let name = line.split(' ').next().unwrap_or_default();
+            let spec = lookup(name.as_bytes()).expect("a command");
+            open.queue(bytes.as_bytes(), spec, &mut reply);
+            assert_eq!(out, b"+QUEUED\r\n");
+        }
+        open
+    }
+
+    #[test]
+    fn keys_that_are_touched() {
+        let cases: [(&[&str], _, bool); 8] = [
+            (&[], Touched::None, true),
+            (&["PING", "TIME"], Touched::None, true),
+            (&["DBSIZE"], Touched::None, false),
+            (&["SET a 1", "INCR a", "PING"], Touched::One(b"a"), true),
+            (&["MSET a 1 a 2", "DEL a a"], Touched::One(b"a"), true),
+            (&["SET a 1", "FLUSHALL"], Touched::One(b"a"), false),
+            (&["MSET a 1 b 2"], Touched::Several, true),
+            (&["GET a", "GET b"], Touched::Several, true),
+        ];
+        for (lines, touched, is_plain) in cases {
+            assert_eq!(
+                transaction(lines).touched(),
+                (touched, is_plain),
+                "{lines:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Executes one script, in a Lua state of its own: bounded in processor time and
+//! memory, and without anything that reaches beyond it (`prelude.lua`).
+
+use mlua::{
+    ChunkMode, Error, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value,
+    VmState,
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use trefoil_gateway_core::resp::{ScriptJob, ScriptValue, sha1_hex};
+
+/// Processor time of one script, in nanoseconds.
+const TIME_NS_MAX: u64 = 250_000_000;
+/// Instructions between two looks at that.
+const INSTRUCTIONS: u32 = 1000;
+/// Memory of one script, in bytes.
+const MEMORY_MAX: usize = 32 << 20;
+/// Values within values that an answer may have, and values in all.
+const DEPTH_MAX: usize = 32;
+const VALUES_MAX: usize = 1 << 17;
+
+/// How the error of a script begins that is no program.
+const NOT_COMPILED: &str = "ERR Error compiling script (new function)";
+/// What Lua says itself where protected calls are told.
+const NOT_ENOUGH_MEMORY: &[u8] = b"not enough memory";
+
+const PRELUDE: &str = include_str!("prelude.lua");
+
+/// Executes the job's script, and leaves its answer there.
+pub(super) fn execute(mut job: Box<ScriptJob>) -> Box<ScriptJob> {
+    let shared = Rc::new(RefCell::new(Some(job)));
+    let answer = run(&shared);
+    let returned = shared.borrow_mut().take();
+    // Nothing keeps it but the borrow that has ended.
+    job = returned.expect("the job is lent for the time of the script only");
+    job.answer = Some(answer.map_err(|words| words_of(&words, &job.hash)));
+    job
+}
+
+/// Redis's form of a script's error.
+fn words_of(words: &[u8], hash: &str) -> Vec<u8> {
+    if words.starts_with(NOT_COMPILED.as_bytes()) {
+        return words.to_vec();
+    }
+    let text = String::from_utf8_lossy(words);
+    let line = text
+        .strip_prefix("user_script:")
+        .or_else(|| text.strip_prefix("ERR user_script:"))
+        .and_then(|rest| rest.split(':').next())
+        .filter(|line| line.bytes().all(|byte| byte.is_ascii_digit()))
+        .unwrap_or("1");
+    let mut all = Vec::new();
+    if !starts_with_code(words) {
+        all.extend_from_slice(b"ERR ");
+    }
+    all.extend_from_slice(words);
+    all.extend_from_slice(format!(" script: {hash}, on @user_script:{line}.").as_bytes());
+    all
+}
+
+/// Whether an error begins with a word in capitals.
+fn starts_with_code(words: &[u8]) -> bool {
+    let code = words.split(|byte| *byte == b' ').next().unwrap_or_default();
+    !code.is_empty() && code.iter().all(u8::is_ascii_uppercase)
+}
+
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+type Lent = Rc<RefCell<Option<Box<ScriptJob>>>>;
+
+fn run(job: &Lent) -> Result<ScriptValue, Vec<u8>> {
+    let is_over = Rc::new(Cell::new(false));
+    let lua = Lua::new_with(
+        StdLib::TABLE | StdLib::STRING | StdLib::MATH,
+        LuaOptions::default(),
+    );
+    let lua = lua.map_err(|error| words(&error))?;
+    let called = prepare(&lua, job, &is_over).map_err(|error| words(&error))?;
+    let source = job.borrow().as_ref().map(|job| job.source.clone());
+    let source = source.ok_or(b"ERR the script was not executed")?;
+    let chunk = lua
+        .load(&*source)
+        .set_name("@user_script")
+        .set_mode(ChunkMode::Text)
+        .into_function();
+    let chunk = chunk.map_err(|error| {
+        let words = String::from_utf8_lossy(&words(&error)).into_owned();
+        format!("{NOT_COMPILED}: {words}").into_bytes()
+    })?;
+    let began = cpu_ns();
+    let over = Rc::clone(&is_over);
+    let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
+    let hooked = lua.set_hook(triggers, move |_, _| {
+        if cpu_ns() - began > TIME_NS_MAX {
+            over.set(true);
+        }
+        match over.get() {
+            true => Err(Error::runtime("the script ran for too long")),
+            false => Ok(VmState::Continue),
+        }
+    });
+    hooked.map_err(|error| words(&error))?;
+    let (is_done, answer): (bool, Value) = called.call(chunk).map_err(|error| words(&error))?;
+    if !is_done {
+        return Err(error_words(&answer));
+    }
+    let mut left = VALUES_MAX;
+    value_of(answer, 0, &mut left)
+}
+
+/// Makes what scripts find; the function that calls one.
+fn prepare(lua: &Lua, job: &Lent, is_over: &Rc<Cell<bool>>) -> mlua::Result<Function> {
+    lua.set_memory_limit(MEMORY_MAX)?;
+    let own = Rc::clone(job);
+    let call = lua.create_function(move |lua, words: MultiValue| {
+        let words: Option<Vec<Vec<u8>>> = words.iter().map(word_of).collect();
+        let answer = match (words, own.borrow_mut().as_mut()) {
+            (Some(words), Some(job)) => job.context.call(&words),
+            (None, _) => ScriptValue::Error(
+                b"ERR Lua redis lib command arguments must be strings or integers".to_vec(),
+            ),
+            (_, None) => ScriptValue::Error(b"ERR the script has ended".to_vec()),
+        };
+        to_lua(lua, answer)
+    })?;
+    let over = Rc::clone(is_over);
+    let is_over = lua.create_function(move |_, ()| Ok(over.get()))?;
+    let sha1hex = lua.create_function(|_, bytes: mlua::String| Ok(sha1_hex(&bytes.as_bytes())))?;
+    let lent = job.borrow();
+    let strings = |words: &[Vec<u8>]| -> mlua::Result<Table> {
+        let words = words.iter().map(|word| lua.create_string(word));
+        lua.create_sequence_from(words.collect::<mlua::Result<Vec<_>>>()?)
+    };
+    let (keys, arguments) = match lent.as_ref() {
+        Some(job) => (strings(&job.keys)?, strings(&job.arguments)?),
+        None => (strings(&[])?, strings(&[])?),
+    };
+    let prelude = lua.load(PRELUDE).set_name("@prelude");
+    prelude.call((call, is_over, sha1hex, keys, arguments))
+}
+
+/// An argument of a command.
+fn word_of(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(number) => Some(number.to_string().into_bytes()),
+        // As Lua writes numbers, of which whole ones are whole.
+        Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e17 => {
+            Some(format!("{number:.0}").into_bytes())
+        }
+        Value::Number(number) => Some(number.to_string().into_bytes()),
+        _ => None,
+    }
+}
+
+/// An answer of a command, for the script.
+fn to_lua(lua: &Lua, value: ScriptValue) -> mlua::Result<Value> {
+    let one = |name: &str, words: &[u8]| {
+        let table = lua.create_table()?;
+        table.set(name, lua.create_string(words)?)?;
+        Ok(Value::Table(table))
+    };
+    Ok(match value {
+        ScriptValue::Nil => Value::Boolean(false),
+        ScriptValue::Integer(number) => Value::Number(number as f64),
+        ScriptValue::Bulk(bytes) => Value::String(lua.create_string(&bytes)?),
+        ScriptValue::Status(words) => return one("ok", &words),
+        ScriptValue::Error(words) => return one("err", &words),
+        ScriptValue::Array(values) => {
+            let table = lua.create_table_with_capacity(values.len(), 0)?;
+            for (index, value) in values.into_iter().enumerate() {
+                table.raw_set(index + 1, to_lua(lua, value)?)?;
+            }
+            Value::Table(table)
+        }
+    })
+}
+
+/// What a script has answered.
+fn value_of(value: Value, depth: usize, left: &mut usize) -> Result<ScriptValue, Vec<u8>> {
+    *left = left
+        .checked_sub(1)
+        .filter(|_| depth <= DEPTH_MAX)
+        .ok_or_else(|| b"ERR the script's answer has too many values".to_vec())?;
+    Ok(match value {
+        Value::String(text) => ScriptValue::Bulk(text.as_bytes().to_vec()),
+        Value::Integer(number) => ScriptValue::Integer(number),
+        Value::Number(number) => ScriptValue::Integer(number as i64),
+        Value::Boolean(true) => ScriptValue::Integer(1),
+        Value::Table(table) => {
+            let string = |name: &str| match table.raw_get(name) {
+                Ok(Value::String(text)) => Some(text.as_bytes().to_vec()),
+                _ => None,
+            };
+            if let Some(words) = string("err") {
+                return Ok(ScriptValue::Error(words));
+            }
+            if let Some(words) = string("ok") {
+                return Ok(ScriptValue::Status(words));
+            }
+            let mut values = Vec::new();
+            for index in 1.. {
+                match table.raw_get(index) {
+                    Ok(Value::Nil) | Err(_) => break,
+                    Ok(value) => values.push(value_of(value, depth + 1, left)?),
+                }
+            }
+            ScriptValue::Array(values)
+        }
+        _ => ScriptValue::Nil,
+    })
+}
+
+/// What a script has failed with.
+fn error_words(value: &Value) -> Vec<u8> {
+    match value {
+        Value::String(text) if *text.as_bytes() == *NOT_ENOUGH_MEMORY => out_of_memory(),
+        Value::String(text) => text.as_bytes().to_vec(),
+        Value::Table(table) => match table.raw_get("err") {
+            Ok(Value::String(text)) => text.as_bytes().to_vec(),
+            _ => b"ERR the script failed with a table".to_vec(),
+        },
+        Value::Error(error) => words(error),
+        _ => b"ERR the script failed".to_vec(),
+    }
+}
+
+/// The first line of Lua's own words.
+fn words(error: &Error) -> Vec<u8> {
+    let text = match error {
+        Error::MemoryError(_) => return out_of_memory(),
+        Error::RuntimeError(text) | Error::SyntaxError { message: text, .. } => text.clone(),
+        Error::CallbackError { cause, .. } => return words(cause),
+        other => other.to_string(),
+    };
+    let line = text.lines().next().unwrap_or_default();
+    line.as_bytes().to_vec()
+}
+
+fn out_of_memory() -> Vec<u8> {
+    format!("ERR the script needs more than {MEMORY_MAX} bytes").into_bytes()
+}

@@ -1,0 +1,355 @@
+//! Scripts through a front door, beside Debian's redis-server: of the store of this
+//! process, and of a replicated cell.
+
+use crate::cell::TestCell;
+use crate::support::{self, Client, connect};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+use trefoil_cell::Mode;
+use trefoil_gateway::keyspace::{CellOptions, cell_keyspace};
+use trefoil_gateway::server::{Doors, Gateway, Protocol};
+use trefoil_gateway_core::keyspace::Keyspace;
+use trefoil_ports::ServerProcess;
+
+fn open<K: Keyspace + Send + 'static>(keyspace: impl Fn() -> K) -> Gateway {
+    let mut options = support::options();
+    options.doors[0].protocol = Protocol::Redis;
+    let doors = Doors::open(&options).unwrap();
+    Gateway::start(options, doors, |_| keyspace(), |_| support::Nobody).unwrap()
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len());
+    for word in words {
+        bytes += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    bytes.into_bytes()
+}
+
+/// What is answered to these words.
+fn ask(stream: &mut TcpStream, words: &[&str]) -> String {
+    let bytes = [command(words), command(&["ECHO", "that was all"])].concat();
+    stream.write_all(&bytes).unwrap();
+    let last = b"$12\r\nthat was all\r\n";
+    let mut answer = Vec::new();
+    let mut buffer = [0; 1 << 14];
+    while !answer.ends_with(last) {
+        let len = stream.read(&mut buffer).unwrap();
+        assert!(len > 0, "closed after {answer:?}");
+        answer.extend_from_slice(&buffer[..len]);
+    }
+    answer.truncate(answer.len() - last.len());
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn raw(client: Client<TcpStream>) -> TcpStream {
+    client.stream.into_inner()
+}
+
+/// What clients' libraries send: locks of redis-py and redlock, session locks, rate
+/// limits.
+const RELEASE: &str = "local token = redis.call('get', KEYS[1]) \
+    if not token or token ~= ARGV[1] then return 0 end redis.call('del', KEYS[1]) return 1";
+const EXTEND: &str = "local token = redis.call('get', KEYS[1]) \
+    if not token or token ~= ARGV[1] then return 0 end \
+    local expiration = redis.call('pttl', KEYS[1]) if not expiration then expiration = 0 end \
+    if expiration < 0 then return 0 end \
+    local newttl = ARGV[2] if ARGV[3] == '0' then newttl = ARGV[2] + expiration end \
+    redis.call('pexpire', KEYS[1], newttl) return 1";
+const LIMIT: &str = "local ok = redis.call('set', KEYS[1], 0, 'EX', ARGV[2], 'NX') \
+    local consumed = redis.call('incrby', KEYS[1], ARGV[1]) \
+    local ttl = redis.call('pttl', KEYS[1]) \
+    return {consumed, ttl > 99000}";
+
+/// Words of a command by `|`.
+fn scenes() -> Vec<String> {
+    let eval = |source: &str, rest: &str| format!("EVAL|{source}|{rest}");
+    let mut scenes = vec![
+        "SET|lock|mine|PX|100000".to_owned(),
+        eval(EXTEND, "1|lock|other|1000|0"),
+        eval(EXTEND, "1|lock|mine|100000|0"),
+        eval(RELEASE, "1|lock|other"),
+        eval(RELEASE, "1|lock|mine"),
+        eval(RELEASE, "1|lock|mine"),
+        eval(LIMIT, "1|limit|2|100"),
+        eval(LIMIT, "1|limit|3|100"),
+    ];
+    for source in [
+        "return 1",
+        "return 'text'",
+        "return 3.99",
+        "return -3.99",
+        "return nil",
+        "return true",
+        "return false",
+        "return {1, 'a', {true, false}, 2}",
+        "return {1, nil, 3}",
+        "return {ok='FINE'}",
+        "return {err='BAD thing'}",
+        "return redis.status_reply('FINE')",
+        "return {KEYS[1], ARGV[1], #KEYS, #ARGV}",
+        "return redis.call('set', KEYS[1], ARGV[1])",
+        "return redis.call('get', KEYS[1])",
+        "return redis.call('get', KEYS[1]) == false",
+        "return {redis.call('set', KEYS[1], 1), redis.call('incr', KEYS[1])}",
+        "return redis.call('mget', KEYS[1], KEYS[1])",
+        "redis.call('set', KEYS[1], 'x') return redis.pcall('incr', KEYS[1])",
+        "return redis.pcall('incr', KEYS[1])['err']",
+        "return redis.call('set', KEYS[1], 10, 'EX', 1000, 'NX')",
+        "redis.call('expire', KEYS[1], 1000) return redis.call('ttl', KEYS[1])",
+        "return redis.call('strlen', KEYS[1]) + redis.call('exists', KEYS[1])",
+        "return redis.call('append', KEYS[1], 5) .. ''",
+        "return {redis.call('getdel', KEYS[1]), redis.call('type', KEYS[1])}",
+        "return redis.call('del', KEYS[1])",
+        "return redis.call('echo', 'hello')",
+        "return redis.sha1hex('abc')",
+        "return tostring(1e15) .. tostring(0.1) .. string.format('%05.1f', 2.55)",
+        "local t = {} for i = 1, 10 do t[i] = 11 - i end table.sort(t) return t",
+        "return {string.find('hello', 'l+'), string.match('k:12', '%d+'), ('a,b'):gsub(',', '')}",
+        "return {pcall(function() error('x', 0) end)}",
+        "return {math.floor(3.7), math.max(1, 5), tonumber('0x10'), tonumber('z')}",
+        "local ok, e = pcall(redis.call, 'nosuch') return {ok, e.err}",
+        "local function f(n) if n < 2 then return n end return f(n-1) + f(n-2) end return f(15)",
+        "return type(redis.call) .. type(string) .. type(io_is_not) ",
+        "return #string.rep('ab', 1000, '')",
+        "return select('#', unpack({1, 2, 3}))",
+    ] {
+        scenes.push(eval(source, "1|key|value"));
+    }
+    scenes.extend(
+        [
+            "GET|key",
+            "SCRIPT|LOAD|return {KEYS[1], ARGV[1]}",
+            "EVALSHA|2f18e84d1b5a54ae8a5cbf7bb8ab8e0bd4d7a2b0|0",
+            "EVALSHA|x|0",
+            "EVALSHA|E0E1F9FABFC9D4800C877A703B823AC0578FF8DB|0",
+            "EVAL|return 1|0",
+            "EVALSHA|E0E1F9FABFC9D4800C877A703B823AC0578FF8DB|0",
+            "SCRIPT|EXISTS|e0e1f9fabfc9d4800c877a703b823ac0578ff8db|x",
+            "SCRIPT|FLUSH",
+            "SCRIPT|FLUSH|NEVER",
+            "SCRIPT|EXISTS|e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
+            "EVAL|return 1|x",
+            "EVAL|return 1|-1",
+            "EVAL|return 1|2|a",
+            "EVAL|return 1",
+            "EVAL",
+            "EVAL|return #ARGV|0|a|b",
+            "SCRIPT|LOAD",
+        ]
+        .map(str::to_owned),
+    );
+    scenes
+}
+
+fn assert_same(gateway: &Gateway) {
+    let server = ServerProcess::start(|port| {
+        let mut command = std::process::Command::new("/usr/bin/redis-server");
+        let port = port.to_string();
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+        command.stdin(std::process::Stdio::null());
+        command.stdout(std::process::Stdio::null());
+        command
+    });
+    let server = server.expect("Debian's package is installed");
+    let mut real = TcpStream::connect(server.address()).unwrap();
+    real.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut ours = raw(connect(gateway));
+    let mut different = Vec::new();
+    for scene in scenes() {
+        let words: Vec<&str> = scene.split('|').collect();
+        let answers = (ask(&mut ours, &words), ask(&mut real, &words));
+        if answers.0 != answers.1 {
+            different.push((scene, answers));
+        }
+    }
+    // Errors of Lua are alike in what clients look at: their first words.
+    for (source, words) in [
+        ("return nosuch", 6),
+        ("return redis.call('nosuch', KEYS[1])", 6),
+        ("return redis.call('get')", 6),
+        (
+            "redis.call('set', KEYS[1], 'x') return redis.call('incr', KEYS[1])",
+            6,
+        ),
+        ("error('x', 0)", 2),
+        ("error({err='MINE x'})", 2),
+        ("return {", 4),
+        ("nosuch = 1", 6),
+        ("return loadfile('/etc/passwd')", 2),
+        ("return redis.call()", 6),
+        ("return redis.call('subscribe', 'x')", 1),
+    ] {
+        let of = |stream: &mut TcpStream| {
+            let answer = ask(stream, &["EVAL", source, "1", "key"]);
+            let first = answer.split(' ').take(words).collect::<Vec<_>>().join(" ");
+            (first, ask(stream, &["DEL", "key"]).len())
+        };
+        let answers = (of(&mut ours), of(&mut real));
+        if answers.0 != answers.1 {
+            different.push((source.to_owned(), (answers.0.0, answers.1.0)));
+        }
+    }
+    assert!(different.is_empty(), "(ours, Redis's): {different:#?}");
+}
+
+#[test]
+fn scripts_are_answered_as_redis_answers() {
+    let cell = TestCell::start(Mode::R1);
+    assert_same(&open(|| cell.local()));
+}
+
+#[test]
+fn scripts_over_a_replicated_cell_are_answered_as_redis_answers() {
+    let running = TestCell::start(Mode::R32);
+    let cell = running.client();
+    let gateway = open(|| cell_keyspace(cell.clone(), CellOptions::default()));
+    assert_same(&gateway);
+    // Everybody counts by a script that reads first; everything counts.
+    let count = "local n = tonumber(redis.call('get', KEYS[1]) or '0') \
+                 redis.call('set', KEYS[1], n + 1, 'PX', 100000) return n + 1";
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut stream = raw(connect(&gateway));
+                for _ in 0..25 {
+                    let answer = ask(&mut stream, &["EVAL", count, "1", "counter"]);
+                    assert!(answer.starts_with(':'), "{answer}");
+                }
+            });
+        }
+    });
+    let mut stream = raw(connect(&gateway));
+    assert_eq!(ask(&mut stream, &["GET", "counter"]), "$3\r\n100\r\n");
+}
+
+/// What a script must not do is refused, and nothing of a script that fails is stored.
+#[test]
+fn scripts_are_kept_within_bounds() {
+    let cell = TestCell::start(Mode::R1);
+    let gateway = open(|| cell.local());
+    let mut stream = raw(connect(&gateway));
+    let mut different = Vec::new();
+    let mut eval = |source: &str| ask(&mut stream, &["EVAL", source, "1", "key"]);
+    for (source, expected) in [
+        (
+            "redis.call('set', KEYS[1], 'x') error('no')",
+            "-ERR user_script:1: no",
+        ),
+        (
+            "redis.call('set', 'other', 'x')",
+            "-ERR Script attempted to access a key",
+        ),
+        (
+            "redis.call('mset', KEYS[1], 'x', 'other', 'y')",
+            "-ERR Script attempted",
+        ),
+        (
+            "return redis.call('flushall')",
+            "-ERR This Redis command is not allowed",
+        ),
+        (
+            "return redis.call('hset', KEYS[1], 'a', 'b')",
+            "-ERR unknown command 'hset': this is a cache",
+        ),
+        ("while true do end", "-ERR the script ran for too long"),
+        (
+            "while true do pcall(function() while true do end end) end",
+            "-ERR the script ran for too long",
+        ),
+        (
+            "local s = 'x' while true do s = s .. s end",
+            "-ERR the script needs more than",
+        ),
+        (
+            "local t = {} while true do t[#t + 1] = {} end",
+            "-ERR the script",
+        ),
+        (
+            "local t = {1} for i = 1, 30 do t = {t, t} end return t",
+            "-ERR the script's answer has too many",
+        ),
+        (
+            "local t = {} t[1] = t return t",
+            "-ERR the script's answer has too many",
+        ),
+        (
+            "local at = string.find(string.rep('a', 30000), string.rep('a-', 60) .. 'b') return at",
+            "-ERR user_script:1: the pattern has too many",
+        ),
+        (
+            "return os",
+            "-ERR user_script:1: Script attempted to access nonexistent global variable 'os'",
+        ),
+        ("return io", "-ERR user_script:1: Script attempted"),
+        ("return debug", "-ERR user_script:1: Script attempted"),
+        ("return load", "-ERR user_script:1: Script attempted"),
+        ("return loadstring", "-ERR user_script:1: Script attempted"),
+        ("return coroutine", "-ERR user_script:1: Script attempted"),
+        ("setmetatable(_G, nil)", "-ERR"),
+        ("\u{1b}Lua", "-ERR Error compiling script"),
+    ] {
+        let answer = eval(source);
+        if !answer.starts_with(expected) {
+            different.push((source, expected, answer));
+        }
+    }
+    assert!(different.is_empty(), "{different:#?}");
+    assert_eq!(eval("return redis.call('exists', KEYS[1])"), ":0\r\n");
+    // Nothing that one script does is there for the next.
+    assert_eq!(eval("string.x = 1 redis.y = 1 return 1"), ":1\r\n");
+    assert_eq!(
+        eval("return {string.x == nil, redis.y == nil}"),
+        "*2\r\n:1\r\n:1\r\n"
+    );
+    let two = ask(&mut stream, &["EVAL", "return 1", "2", "a", "b"]);
+    assert!(two.starts_with("-ERR a script is about one key"), "{two}");
+    let hash = ask(&mut stream, &["HGETALL", "a"]);
+    assert!(
+        hash.starts_with("-ERR unknown command 'HGETALL': this is a cache"),
+        "{hash}"
+    );
+    // In a transaction they are executed one after another.
+    let queued = [
+        &["MULTI"][..],
+        &["EVAL", "return 7", "0"],
+        &["PING"],
+        &["EXEC"],
+    ];
+    for words in queued {
+        stream.write_all(&command(words)).unwrap();
+    }
+    let answer = ask(&mut stream, &["PING"]);
+    assert_eq!(
+        answer,
+        "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:7\r\n+PONG\r\n+PONG\r\n"
+    );
+}
+
+/// Scripts that run for long hold nobody else up.
+#[test]
+fn a_long_script_leaves_others_their_turn() {
+    let cell = TestCell::start(Mode::R1);
+    let gateway = open(|| cell.local());
+    let mut slow: Vec<TcpStream> = (0..8).map(|_| raw(connect(&gateway))).collect();
+    for stream in &mut slow {
+        let endless = command(&["EVAL", "while true do end", "1", "key"]);
+        stream.write_all(&endless).unwrap();
+    }
+    let mut quick = raw(connect(&gateway));
+    for _ in 0..200 {
+        assert_eq!(ask(&mut quick, &["PING"]), "+PONG\r\n");
+    }
+    // All of that was answered before the last of them was.
+    let last = slow.last_mut().unwrap();
+    last.set_nonblocking(true).unwrap();
+    let read = last.read(&mut [0]);
+    assert!(read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    // One leaves; the others are told.
+    drop(slow.pop());
+    for mut stream in slow {
+        assert!(ask(&mut stream, &["PING"]).starts_with("-ERR the script ran for too long"));
+    }
+}
