@@ -15,7 +15,8 @@
 //! ([`KeyMap`]), and tells a [`Sink`] which keys are out of date, in commit
 //! order, each change with its log position. A [`FreshTable`] decides which
 //! values may be stored, kept and served. [`FreshCache`] is both with a map of
-//! values.
+//! values, for tests and as an example; a linklet is kept fresh by its own sink.
+//! Positions, events and the table are `trefoil-freshness-core`.
 //!
 //! # Invariants
 //!
@@ -33,12 +34,11 @@
 //!
 //! | module | what it does | I/O |
 //! |---|---|---|
-//! | `position`, `snapshot` | log positions; who sees which transaction | |
+//! | `snapshot` | who sees which transaction | |
 //! | `pgoutput`, `row` | the stream's messages; rows with missing columns | |
 //! | `template`, `keymap`, `changes` | rows to keys to events | |
 //! | `pending` | commits to progress | |
-//! | `table` | what may be stored, kept, served | |
-//! | `cache` | a small cache on top of it | |
+//! | `cache` | a small cache on top of `FreshTable` | |
 //! | `database`, `setup` | connections; is everything there; slots | Postgres |
 //! | `relay` | follows the stream | Postgres |
 //! | `notify` | the fallback without logical replication | Postgres |
@@ -57,7 +57,6 @@
 mod cache;
 mod changes;
 mod database;
-mod event;
 mod generated;
 mod hub;
 mod keymap;
@@ -65,7 +64,6 @@ mod log;
 mod notify;
 mod pending;
 pub mod pgoutput;
-mod position;
 mod relay;
 mod row;
 mod sampler;
@@ -73,11 +71,12 @@ mod serve;
 mod setup;
 mod snapshot;
 mod subscribe;
-mod table;
 mod template;
 pub mod throwaway;
 mod wire;
 mod written;
+
+pub(crate) use trefoil_freshness_core::{event, position, table};
 
 pub use cache::{CacheCounts, CacheOptions, CacheSink, FreshCache};
 pub use changes::{ChangeCounts, Changes, Committed, StreamError};

@@ -441,6 +441,28 @@ impl World<'_> {
             server.crashed || server.expired
         };
         let unnoticed = listed.iter().filter(dead).count();
+        let lacks = |id: &&ServerId| {
+            let server = &self.servers[id.0 as usize - 1];
+            let member = server.is_up() && !server.expired;
+            member && server.memory.read(point, key) != expected
+        };
+        // Later commits may have got there already.
+        let memory = &self.servers[at].memory;
+        let mut proposed = memory.proposed.values();
+        let last = memory.read(point, key) == expected
+            && !proposed.any(|(at, of, _)| (*at, of) == (point, key));
+        // What is being given away is the next owner's to copy.
+        let owned = self.servers[at].core.owned();
+        let stays = owned.iter().any(|slice| slice.contains(point));
+        if last
+            && stays
+            && listed.first() == Some(&self.servers[at].id)
+            && let Some(lacks) = listed[1..].iter().find(lacks)
+        {
+            let message =
+                format!("{lacks} is to have key {index}, and lacks an acknowledged commit");
+            return Err((Property::Copied, message));
+        }
         let truth = &mut self.truth.keys[index];
         truth.copies = if promised { copies } else { 0 };
         truth.deaths = self.deaths - unnoticed;

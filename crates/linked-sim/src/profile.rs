@@ -57,6 +57,9 @@ pub(crate) struct Profile {
     pub(crate) unmarshallable: u32,
     /// Values that cannot be stored where they arrive.
     pub(crate) unreadable: u32,
+    /// Servers that cannot store some copies (an older release, or no room) until
+    /// everything is well again; for strong copies.
+    pub(crate) picky: u32,
     /// The pause between two things going wrong; none if zero.
     pub(crate) fault_every: Duration,
     /// Only pauses of single servers, around the length of the lease.
@@ -79,7 +82,7 @@ impl Profile {
             }
         };
         let values = replication != Strong && rng.chance(200);
-        Profile {
+        let profile = Profile {
             replication,
             lease_required: rng.chance(200),
             leases: [LEASE; 2],
@@ -100,12 +103,21 @@ impl Profile {
             late: rate(rng, 150),
             unmarshallable: if values { 100 } else { 0 },
             unreadable: if values { 60 } else { 0 },
+            picky: 0,
             fault_every: rng.pick(&[0, 300, 700, 1_500].map(Duration::from_millis)),
             pauses_only: false,
             bytes_per_second: rng.pick(&[u64::MAX, u64::MAX, 2_000, 200]),
             chunk_entries: rng.pick(&[1, 2, 100]),
             copies_min: rng.pick(&[1, 2, 2, 2]),
+        };
+        if replication == Strong && rng.chance(300) {
+            return Profile {
+                unreadable: 150,
+                picky: 500,
+                ..profile
+            };
         }
+        profile
     }
 
     /// Owners that are stopped past their lease, and continued.
@@ -117,6 +129,7 @@ impl Profile {
             pauses_only: true,
             unmarshallable: 0,
             unreadable: 0,
+            picky: 0,
             replicas: 2,
             ..Profile::draw(rng)
         }

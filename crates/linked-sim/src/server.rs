@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_linklet_core::{
-    Config, Core, Entry, Limit, NotStored, Operation, Scan, Table, Ticket, Values,
+    Config, Core, Entry, Limit, NotStored, Operation, Replication, Scan, Table, Ticket, Values,
 };
 use trefoil_sharder::{Assignment, AssignmentVersion, KeyPoint, ServerId, Slice};
 
@@ -45,6 +45,9 @@ pub(crate) struct Memory {
     /// Proposed and not settled.
     pub(crate) proposed: BTreeMap<Ticket, (KeyPoint, Bytes, Option<Stored>)>,
     pub(crate) table: Option<Arc<Table>>,
+    /// Strong copies: `unreadable` is what cannot be stored while this holds.
+    pub(crate) picky: bool,
+    strong: bool,
 }
 
 impl Memory {
@@ -99,11 +102,22 @@ impl Values for Memory {
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
         let stored = Stored::read(&entry.value.ok_or(NotStored::Unreadable)?);
-        if stored.unreadable {
+        if stored.unreadable && !self.strong {
             return Err(NotStored::Unreadable);
         }
         self.values.insert((entry.point, entry.key), stored);
         Ok(())
+    }
+
+    fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
+        let flagged = entry
+            .value
+            .as_ref()
+            .is_some_and(|v| Stored::read(v).unreadable);
+        if self.picky && flagged {
+            return Err(NotStored::NoRoom);
+        }
+        self.store(entry)
     }
 
     fn remove(&mut self, point: KeyPoint, key: &Bytes) {
@@ -179,7 +193,10 @@ impl Server {
         Server {
             id,
             core,
-            memory: Memory::default(),
+            memory: Memory {
+                strong: profile.replication == Replication::Strong,
+                ..Memory::default()
+            },
             crashed: false,
             left: false,
             replaced: false,

@@ -12,6 +12,9 @@ pub enum Property {
     /// A strong commit, acknowledged when several servers had it, was lost
     /// though at most one of them died.
     Undone,
+    /// A strong commit was acknowledged though a server that is alive, and to have
+    /// a copy, had none.
+    Copied,
     /// Two servers served one key at once.
     OneOwner,
     /// A fencing token did not grow with a new owner.
@@ -37,6 +40,7 @@ impl fmt::Display for Property {
         f.write_str(match self {
             Property::Fresh => "fresh",
             Property::Undone => "undone",
+            Property::Copied => "copied",
             Property::OneOwner => "one owner",
             Property::Token => "token",
             Property::Reported => "reported",

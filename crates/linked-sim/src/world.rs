@@ -157,7 +157,10 @@ impl World<'_> {
         let drift = self.rng.below(2 * DRIFT_PPM_MAX as usize) as i64 - DRIFT_PPM_MAX;
         let offset = self.rng.micros(0, 1_000_000_000);
         let id = ServerId(at as u64 + 1);
-        let server = Server::new(id, &self.profile, drift, offset);
+        let mut server = Server::new(id, &self.profile, drift, offset);
+        if self.profile.picky > 0 && !self.calm {
+            server.memory.picky = self.rng.chance(self.profile.picky);
+        }
         self.servers.push(server);
         let first = self.rng.micros(0, 20_000);
         self.after(first, Event::Renew(at));
@@ -339,7 +342,7 @@ impl World<'_> {
                 }
                 Effect::Loss(loss) => losses.push(loss),
                 Effect::Gained(slices) => gained.extend(slices),
-                Effect::Gave(_) => {}
+                Effect::Gave(_) | Effect::NotCopied { .. } => {}
                 Effect::Learn(_) => {
                     let server = &self.servers[at];
                     if !server.cut
@@ -631,6 +634,7 @@ impl World<'_> {
         self.parted.clear();
         for at in 0..self.servers.len() {
             self.servers[at].cut = false;
+            self.servers[at].memory.picky = false;
             self.resume(at);
         }
         while self.staying() < 2 {

@@ -16,8 +16,9 @@ use crate::message::{
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
-/// The first byte of every frame.
-const FORMAT: u8 = 1;
+/// The first byte of every frame. 2: replicas refuse what they cannot store, and
+/// values carry the history of the database's log.
+const FORMAT: u8 = 2;
 
 /// A longer frame is refused.
 pub const FRAME_BYTES_MAX: usize = 1 << 30;
@@ -31,6 +32,12 @@ pub enum DecodeError {
     /// A part is not one that there is.
     #[error("a frame has an unknown {0}: the servers of a corpus have to run compatible versions")]
     Unknown(&'static str),
+    /// It is of another release's form: nothing of it is taken.
+    #[error(
+        "a frame has form {0}, and this release speaks form {FORMAT}: all servers of a corpus \
+         have to run compatible versions"
+    )]
+    Format(u8),
     /// A slice ends before it begins.
     #[error("a frame has a slice that ends before it begins")]
     BadSlice,
@@ -299,6 +306,12 @@ impl Part for Message {
                 tag(to, 13);
                 id.put(to);
             }
+            Message::CopyFailed { id, points, kept } => {
+                tag(to, 14);
+                id.put(to);
+                points.put(to);
+                u8::from(*kept).put(to);
+            }
         }
     }
 
@@ -346,6 +359,11 @@ impl Part for Message {
             13 => Message::Settled {
                 id: Part::get(from)?,
             },
+            14 => Message::CopyFailed {
+                id: Part::get(from)?,
+                points: Part::get(from)?,
+                kept: u8::get(from)? == 1,
+            },
             _ => return Err(DecodeError::Unknown("kind of message")),
         })
     }
@@ -371,8 +389,9 @@ impl Frame {
         if bytes.len() > FRAME_BYTES_MAX {
             return Err(DecodeError::Long(bytes.len()));
         }
-        if u8::get(&mut bytes)? != FORMAT {
-            return Err(DecodeError::Unknown("format"));
+        match u8::get(&mut bytes)? {
+            FORMAT => {}
+            other => return Err(DecodeError::Format(other)),
         }
         let sequence = u64::get(&mut bytes)?;
         let confirmed = u64::get(&mut bytes)?;
@@ -529,6 +548,15 @@ mod tests {
                 unsettled
             }),
             id().prop_map(|id| Message::Settled { id }),
+            (
+                id(),
+                prop::collection::vec(any::<u64>(), 0..4),
+                any::<bool>()
+            )
+                .prop_map(|(id, points, kept)| {
+                    let points = points.into_iter().map(KeyPoint).collect();
+                    Message::CopyFailed { id, points, kept }
+                }),
         ]
     }
 

@@ -4,6 +4,7 @@
 use crate::Replication;
 use crate::core::Core;
 use crate::message::{Chunk, ChunkKind, CopyOrder, Entry, Message, Operation};
+use crate::mutants::{self, Mutant};
 use crate::ranges::{RangeSet, in_order};
 use crate::values::{Limit, Values};
 use bytes::Bytes;
@@ -41,8 +42,12 @@ impl Core {
             None => self.sift(token, &ranges),
         };
         let state = CopyState { owner: from, token };
+        let mut failed = Vec::new();
+        let mut kept = false;
         match order {
-            CopyOrder::Fill { entries, .. } => self.fill(values, state, &ranges, entries),
+            CopyOrder::Fill { entries, .. } => {
+                failed = self.fill(values, state, &ranges, entries);
+            }
             CopyOrder::Attach { .. } => self.attach(now, id, state, &ranges),
             CopyOrder::Exclude { .. } => {
                 for slice in ranges {
@@ -62,12 +67,31 @@ impl Core {
                 key,
                 operation,
             } => {
-                if refused.is_empty() && self.copies.get(point) == Some(&state) {
-                    self.apply(values, id, state, point, key, operation);
+                // Where nothing is, nothing is kept: the copy was dropped, or an
+                // earlier order of it failed.
+                let present = self.copies.get(point) == Some(&state);
+                if refused.is_empty()
+                    && !(present && self.apply(values, id, state, point, key, operation))
+                {
+                    // Strong: what was acknowledged before stays here. It is not
+                    // served, for the key is not settled.
+                    kept = present && self.config.replication == Replication::Strong;
+                    if present && !kept {
+                        self.drop_point(values, point);
+                    }
+                    failed.push(point);
                 }
             }
         }
+        if mutants::is(Mutant::FailedCopyConfirmed) {
+            failed.clear();
+        }
         let answer = match newest {
+            None if !failed.is_empty() => Message::CopyFailed {
+                id,
+                points: failed,
+                kept,
+            },
             None => Message::CopyDone { id },
             Some(newest) => Message::CopyRefused {
                 id,
@@ -137,7 +161,8 @@ impl Core {
         state: CopyState,
         ranges: &[Slice],
         entries: Vec<Entry>,
-    ) {
+    ) -> Vec<KeyPoint> {
+        let mut failed = Vec::new();
         for &slice in ranges {
             self.resolve_transit(slice);
             self.clean(slice);
@@ -150,13 +175,14 @@ impl Core {
             if self.copies.get(point) != Some(&state) {
                 continue;
             }
-            // What cannot be kept is no copy, and counts as lost if the owner
-            // dies.
-            if entry.value.is_none() || values.store(entry).is_err() {
+            // What cannot be kept is no copy, which the owner hears.
+            if entry.value.is_none() || values.store_copy(entry).is_err() {
                 self.drop_point(values, point);
+                failed.push(point);
             }
         }
         self.table_stale = true;
+        failed
     }
 
     fn drop_point(&mut self, values: &mut dyn Values, point: KeyPoint) {
@@ -185,6 +211,7 @@ impl Core {
         self.say(now, state.owner, message);
     }
 
+    /// Carries a commit out; whether it is stored.
     fn apply(
         &mut self,
         values: &mut dyn Values,
@@ -193,7 +220,7 @@ impl Core {
         point: KeyPoint,
         key: Bytes,
         operation: Operation,
-    ) {
+    ) -> bool {
         if self.config.replication == Replication::Strong {
             self.dirty.insert((point, key.clone()), (state.owner, id));
         }
@@ -205,12 +232,11 @@ impl Core {
                     version,
                     value: Some(value),
                 };
-                if values.store(entry).is_err() {
-                    self.drop_point(values, point);
-                }
+                return values.store_copy(entry).is_ok();
             }
             Operation::Remove => values.remove(point, &key),
         }
+        true
     }
 
     pub(crate) fn hear_settled(&mut self, from: ServerId, id: u64) {

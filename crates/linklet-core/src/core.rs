@@ -300,6 +300,19 @@ impl Core {
             self.hear(now, values, from, message);
         }
         self.run(now, values);
+        if let Some(link) = self.links.get_mut(&from) {
+            let again = link.go_on();
+            for frame in again.into_iter().chain(link.confirm(now)) {
+                self.effects.push_back(Effect::Send { to: from, frame });
+            }
+        }
+    }
+
+    /// Bytes of messages on their way to other servers, which are kept until they
+    /// are confirmed. For each server about [`Config::window_bytes`] at most, but
+    /// for commits under way and what somebody waits for.
+    pub fn unconfirmed_bytes(&self) -> usize {
+        self.links.values().map(Link::unconfirmed_bytes).sum()
     }
 
     fn hear(&mut self, now: Duration, values: &mut dyn Values, from: ServerId, message: Message) {
@@ -318,6 +331,9 @@ impl Core {
                 self.hear_copy(now, values, from, id, token, order);
             }
             Message::CopyDone { id } => self.hear_done(from, id),
+            Message::CopyFailed { id, points, kept } => {
+                self.hear_failed(now, from, id, &points, kept);
+            }
             Message::CopyRefused { id, newest, ranges } => {
                 self.hear_refused(now, from, id, newest, &ranges);
             }
@@ -363,6 +379,7 @@ impl Core {
             .filter_map(Link::next_tick)
             .chain(lapse)
             .chain(give)
+            .chain(self.followers.values().filter_map(|f| f.retry_at))
             .chain(self.learn.map(|(_, at)| at))
             .min()
     }
@@ -546,6 +563,12 @@ impl Core {
         if let Some((_, awaited)) = &mut self.farewell {
             awaited.remove(&server);
         }
+    }
+
+    /// Whether more may be sent to this server that can wait.
+    pub(crate) fn is_open(&self, server: ServerId) -> bool {
+        let link = self.links.get(&server);
+        link.is_none_or(|link| link.is_open(self.config.window_bytes))
     }
 
     /// Says something to somebody who is not known to be dead.

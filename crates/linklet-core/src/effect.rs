@@ -30,6 +30,14 @@ pub enum Effect {
     },
     /// Values are lost: tell the application.
     Loss(Loss),
+    /// A server that is to have copies could not store these. Commits of them are
+    /// not acknowledged; it is sent them again from time to time.
+    NotCopied {
+        /// Who.
+        to: ServerId,
+        /// Where the keys lie.
+        points: Vec<KeyPoint>,
+    },
     /// This server is now the owner of these (all of their values are here).
     Gained(Vec<Slice>),
     /// This server is not the owner of these any more.

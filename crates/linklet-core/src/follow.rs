@@ -9,6 +9,7 @@
 
 use crate::Replication;
 use crate::core::Core;
+use crate::effect::Effect;
 use crate::message::{CopyOrder, Message, Operation};
 use crate::mutants::{self, Mutant};
 use crate::ranges::RangeSet;
@@ -17,6 +18,10 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
+
+/// What could not be stored is sent again after so many times the time after
+/// which messages are.
+const RETRY_AFTER: u32 = 4;
 
 /// A server with copies.
 #[derive(Debug, Default)]
@@ -30,6 +35,13 @@ pub(crate) struct Follower {
     excluding: RangeSet,
     /// Not wanted there by this owner; not offered again for now.
     refused: RangeSet,
+    /// To be there, and could not be stored when it was sent; neither held nor
+    /// confirmed. Sent again at `retry_at`, or with the next commit.
+    failed: RangeSet,
+    pub(crate) retry_at: Option<Duration>,
+    /// Keys committed that it is to be told of when there is room on the way to
+    /// it: with what they are by then.
+    untold: BTreeSet<(KeyPoint, Bytes)>,
     /// The last order.
     last: u64,
     /// Not confirmed.
@@ -56,7 +68,13 @@ pub(crate) enum Order {
 impl Follower {
     /// Whether what is committed now will be in its copy.
     pub(crate) fn keeps(&self, point: KeyPoint) -> bool {
-        self.held.has(point) && !self.excluding.has(point)
+        self.held.has(point) && !self.excluding.has(point) && !self.failed.has(point)
+    }
+
+    /// Whether it will be given a copy with the next commit, if it is to have
+    /// one: it has none, and has not just shown that it cannot store it.
+    pub(crate) fn takes(&self, point: KeyPoint) -> bool {
+        !self.held.has(point) && !self.failed.has(point)
     }
 
     /// Keys of a range that it may not have been told of.
@@ -66,6 +84,13 @@ impl Follower {
             _ => None,
         });
         keys.collect()
+    }
+
+    /// Takes out keys of a range that it has not been told of.
+    pub(crate) fn take_untold(&mut self, ranges: &RangeSet) -> Vec<(KeyPoint, Bytes)> {
+        self.untold
+            .extract_if(.., |(point, _)| ranges.has(*point))
+            .collect()
     }
 
     /// The parts of a range of which it has, or may soon have, no complete copy:
@@ -84,6 +109,7 @@ impl Follower {
             self.attach.remove(slice);
             self.excluding.remove(slice);
             self.refused.remove(slice);
+            self.failed.remove(slice);
             for (_, order) in &mut self.orders {
                 match order {
                     Order::Fill(set) | Order::Attach(set) | Order::Exclude(set) => {
@@ -154,6 +180,8 @@ impl Core {
             ..
         } = note
         {
+            // Told once more, it is settled with the last order of it.
+            follower.applies.retain(|_, told| *told != number);
             follower.applies.insert(id, number);
         }
         if matches!(note, Order::Apply { .. }) {
@@ -197,6 +225,14 @@ impl Core {
             return;
         }
         self.flush_touched(now, values);
+        let mut again: BTreeSet<ServerId> = BTreeSet::new();
+        for (&server, follower) in &mut self.followers {
+            if follower.retry_at.is_some_and(|at| now >= at) {
+                follower.retry_at = Some(now + RETRY_AFTER * self.config.resend_after);
+                again.insert(server);
+            }
+        }
+        self.follow_stale |= !again.is_empty();
         if !std::mem::take(&mut self.follow_stale) {
             return;
         }
@@ -210,8 +246,9 @@ impl Core {
             self.attach_server(now, server);
         }
         let desired = self.desired();
+        self.release_failed(now, &desired);
         for (&server, ranges) in &desired {
-            self.fill_server(now, values, server, ranges);
+            self.fill_server(now, values, server, ranges, again.contains(&server));
         }
         self.exclude(now, &desired);
     }
@@ -260,23 +297,33 @@ impl Core {
         }
     }
 
+    /// Sends copies of what is missing there; `again`: also of what could not be
+    /// stored before.
     fn fill_server(
         &mut self,
         now: Duration,
         values: &mut dyn Values,
         server: ServerId,
         desired: &RangeSet,
+        again: bool,
     ) {
         let mut missing = Vec::new();
         for (slice, ()) in desired.iter() {
             match self.followers.get(&server) {
                 Some(follower) => {
+                    let mut skipped = follower.refused.clone();
+                    if !again {
+                        follower.failed.common(slice).for_each(|s| skipped.add(s));
+                    }
                     for gap in follower.held.gaps(slice) {
-                        missing.extend(follower.refused.gaps(gap));
+                        missing.extend(skipped.gaps(gap));
                     }
                 }
                 None => missing.push(slice),
             }
+        }
+        if again {
+            self.tell_failed(now, server);
         }
         for (token, ranges) in self.by_token(&RangeSet::of(missing)) {
             for slice in ranges {
@@ -284,6 +331,39 @@ impl Core {
                     // The rest once the window is open again.
                     self.follow_stale = true;
                     return;
+                }
+            }
+        }
+    }
+
+    /// Tells a server again of commits that it could not store, where it has a
+    /// copy: the oldest first, as far as the window allows.
+    fn tell_failed(&mut self, now: Duration, server: ServerId) {
+        let Some(follower) = self.followers.get(&server) else {
+            return;
+        };
+        let parts = follower
+            .failed
+            .iter()
+            .flat_map(|(slice, ())| follower.held.common(slice).collect::<Vec<_>>())
+            .filter(|part| follower.excluding.gaps(*part) == [*part]);
+        // Behind all others where nothing is under way any more.
+        let mut parts: Vec<(u64, Slice)> = parts
+            .map(|part| (self.proposals.first_within(part).unwrap_or(u64::MAX), part))
+            .collect();
+        parts.sort_unstable_by_key(|&(first, part)| (first, part.start()));
+        for (_, part) in parts {
+            if !self.is_open(server) {
+                // The rest when it is time again.
+                return;
+            }
+            if let Some(follower) = self.followers.get_mut(&server) {
+                follower.failed.remove(part);
+                follower.synced.add(part);
+            }
+            for (token, ranges) in self.by_token(&RangeSet::of([part])) {
+                for slice in ranges {
+                    self.tell_pending(now, server, slice, token);
                 }
             }
         }
@@ -299,9 +379,7 @@ impl Core {
         token: AssignmentVersion,
     ) -> bool {
         loop {
-            let link = self.links.get(&server);
-            let on_the_way = link.map_or(0, |link| link.unconfirmed_bytes());
-            if on_the_way >= self.config.window_bytes {
+            if !self.is_open(server) {
                 return false;
             }
             let last = self.fill_part(now, values, server, slice, token);
@@ -327,7 +405,12 @@ impl Core {
         let scan = values.scan(slice, limit);
         let last = scan.last.clamp(slice.start(), slice.last());
         let part = Slice::spanning(slice.start(), last);
-        self.followers.entry(server).or_default().held.add(part);
+        let follower = self.followers.entry(server).or_default();
+        follower.held.add(part);
+        follower.failed.remove(part);
+        if follower.failed.is_empty() {
+            follower.retry_at = None;
+        }
         self.table_stale = true;
         let order = CopyOrder::Fill {
             ranges: vec![part],
@@ -428,64 +511,79 @@ impl Core {
         self.leaving.iter().map(|(slice, _)| (slice, &()))
     }
 
-    /// Eventual: tells the copies of what was committed, newest values only.
+    /// Eventual: tells the copies of what was committed, newest values only, as
+    /// far as the window allows.
     fn flush_touched(&mut self, now: Duration, values: &mut dyn Values) {
-        if self.touched.is_empty() {
-            return;
-        }
         for (point, key) in std::mem::take(&mut self.touched) {
-            let Some(&token) = self.owned.get(point) else {
-                continue;
-            };
+            let mut rest = self.followers.values_mut();
             // A copy that is being dropped hears nothing more; if it is to be there
             // again, it is filled with what is the newest then.
-            let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
-            let holders: Vec<ServerId> = self
-                .followers
-                .iter()
-                .filter(|(_, follower)| follows(follower))
-                .map(|(&server, _)| server)
-                .collect();
-            if holders.is_empty() {
-                continue;
+            let follows = |f: &&mut Follower| f.held.has(point) && !f.excluding.has(point);
+            while let Some(follower) = rest.find(follows) {
+                follower.untold.insert((point, key.clone()));
             }
-            let operation = match values.get(point, &key) {
-                None => Some(Operation::Remove),
-                Some(entry) => entry.value.map(|value| Operation::Put {
-                    version: entry.version,
-                    value,
-                }),
-            };
-            for server in holders {
-                // An order waits for its turn behind the attachment.
-                self.attach_server(now, server);
-                match &operation {
-                    Some(operation) => {
-                        let order = CopyOrder::Apply {
-                            point,
-                            key: key.clone(),
-                            operation: operation.clone(),
-                        };
-                        let note = Order::Apply {
-                            point,
-                            key: key.clone(),
-                            proposal: None,
-                        };
-                        self.order(now, server, token, order, note);
-                    }
-                    None => {
-                        // It cannot be marshalled: better no copy than an old one.
-                        let slice = Slice::of_point(point);
-                        if let Some(follower) = self.followers.get_mut(&server) {
-                            follower.excluding.add(slice);
-                        }
-                        let order = CopyOrder::Exclude {
-                            ranges: vec![slice],
-                        };
-                        let note = Order::Exclude(RangeSet::of([slice]));
-                        self.order(now, server, token, order, note);
-                    }
+        }
+        let untold = self.followers.iter().filter(|(_, f)| !f.untold.is_empty());
+        for server in untold.map(|(&server, _)| server).collect::<Vec<_>>() {
+            while self.is_open(server) {
+                let follower = self.followers.get_mut(&server);
+                let Some((point, key)) = follower.and_then(|f| f.untold.pop_first()) else {
+                    break;
+                };
+                self.tell_touched(now, values, server, point, key);
+            }
+        }
+    }
+
+    fn tell_touched(
+        &mut self,
+        now: Duration,
+        values: &mut dyn Values,
+        server: ServerId,
+        point: KeyPoint,
+        key: Bytes,
+    ) {
+        let follows = |f: &Follower| f.held.has(point) && !f.excluding.has(point);
+        if !self.followers.get(&server).is_some_and(follows) {
+            return;
+        }
+        let Some(&token) = self.owned.get(point) else {
+            return;
+        };
+        let operation = match values.get(point, &key) {
+            None => Some(Operation::Remove),
+            Some(entry) => entry.value.map(|value| Operation::Put {
+                version: entry.version,
+                value,
+            }),
+        };
+        // An order waits for its turn behind the attachment.
+        self.attach_server(now, server);
+        match operation {
+            Some(operation) => {
+                let note = Order::Apply {
+                    point,
+                    key: key.clone(),
+                    proposal: None,
+                };
+                let order = CopyOrder::Apply {
+                    point,
+                    key,
+                    operation,
+                };
+                self.order(now, server, token, order, note);
+            }
+            None => {
+                // It cannot be marshalled: better no copy than an old one.
+                let slice = Slice::of_point(point);
+                if let Some(follower) = self.followers.get_mut(&server) {
+                    follower.excluding.add(slice);
                 }
+                let order = CopyOrder::Exclude {
+                    ranges: vec![slice],
+                };
+                let note = Order::Exclude(RangeSet::of([slice]));
+                self.order(now, server, token, order, note);
             }
         }
     }
@@ -494,6 +592,7 @@ impl Core {
         let Some(follower) = self.followers.get_mut(&from) else {
             return;
         };
+        let mut dropped = Vec::new();
         while let Some((_, order)) = follower.orders.pop_front_if(|(order, _)| *order <= id) {
             match order {
                 Order::Fill(ranges) => {
@@ -504,6 +603,10 @@ impl Core {
                 }
                 Order::Exclude(ranges) => {
                     for (slice, ()) in ranges.iter() {
+                        for part in follower.failed.common(slice).collect::<Vec<_>>() {
+                            follower.failed.remove(part);
+                            dropped.push(part);
+                        }
                         follower.held.remove(slice);
                         follower.synced.remove(slice);
                         follower.excluding.remove(slice);
@@ -520,6 +623,124 @@ impl Core {
                     self.proposals.confirm(number, from, kept);
                 }
                 Order::Attach(_) | Order::Apply { .. } => {}
+            }
+        }
+        // What it could not store is not there now, nor what was before.
+        self.confirm_within(from, &dropped);
+    }
+
+    /// A server has no copy of these, and is not to have one: commits do not wait
+    /// for it.
+    fn confirm_within(&mut self, server: ServerId, ranges: &[Slice]) {
+        for &slice in ranges {
+            for (number, ..) in self.proposals.within(slice) {
+                self.proposals.confirm(number, server, false);
+            }
+        }
+    }
+
+    /// Some copies could not be stored there. Commits go on waiting for them: a
+    /// server that is alive and to have a copy has one before anything is
+    /// acknowledged. The map decides whether it is to have one.
+    pub(crate) fn hear_failed(
+        &mut self,
+        now: Duration,
+        from: ServerId,
+        id: u64,
+        points: &[KeyPoint],
+        kept: bool,
+    ) {
+        let retry_at = now + RETRY_AFTER * self.config.resend_after;
+        let Some(follower) = self.followers.get_mut(&from) else {
+            return;
+        };
+        let Some(at) = follower.orders.iter().position(|(order, _)| *order == id) else {
+            return;
+        };
+        let mut failed = Vec::new();
+        for &point in points {
+            let slice = Slice::of_point(point);
+            match &mut follower.orders[at].1 {
+                Order::Fill(set) if set.has(point) => set.remove(slice),
+                Order::Apply { point: of, .. } if *of == point => {}
+                _ => continue,
+            }
+            let sent_again = follower
+                .orders
+                .iter()
+                .skip(at + 1)
+                .any(|(_, order)| matches!(order, Order::Fill(set) if set.has(point)));
+            if !sent_again {
+                if !kept {
+                    follower.held.remove(slice);
+                }
+                follower.synced.remove(slice);
+                follower.failed.add(slice);
+                follower.retry_at.get_or_insert(retry_at);
+                failed.push(point);
+            }
+        }
+        if matches!(&follower.orders[at].1, Order::Apply { point, .. } if points.contains(point)) {
+            // It confirms nothing.
+            follower.orders.remove(at);
+        }
+        self.follow_stale = true;
+        self.table_stale = true;
+        self.hear_done(from, id);
+        if !failed.is_empty() {
+            self.tell(Effect::NotCopied {
+                to: from,
+                points: failed,
+            });
+        }
+    }
+
+    /// What could not be stored, and is not to be there (any more), is waited for
+    /// no longer once there is no copy that could differ.
+    fn release_failed(&mut self, now: Duration, desired: &BTreeMap<ServerId, RangeSet>) {
+        let mut released = Vec::new();
+        let mut exclude = Vec::new();
+        for (&server, follower) in &mut self.followers {
+            for slice in follower.failed.slices() {
+                let parts = match desired.get(&server) {
+                    Some(desired) => desired.gaps(slice),
+                    None => vec![slice],
+                };
+                for part in parts {
+                    for gap in follower.held.gaps(part) {
+                        follower.failed.remove(gap);
+                        released.push((server, gap));
+                    }
+                    // What is about to be given away waits for this commit, so
+                    // that the copy cannot be dropped with the others.
+                    for (leaving, _) in self.leaving.within(part) {
+                        exclude.extend(
+                            follower
+                                .held
+                                .common(leaving)
+                                .flat_map(|part| follower.excluding.gaps(part))
+                                .map(|part| (server, part)),
+                        );
+                    }
+                }
+            }
+            if follower.failed.is_empty() {
+                follower.retry_at = None;
+            }
+        }
+        for (server, part) in released {
+            self.confirm_within(server, &[part]);
+        }
+        for (server, part) in exclude {
+            for (token, ranges) in self.by_token(&RangeSet::of([part])) {
+                if let Some(follower) = self.followers.get_mut(&server) {
+                    ranges.iter().for_each(|&part| follower.excluding.add(part));
+                }
+                let set = RangeSet::of(ranges.iter().copied());
+                // From now on nobody counts on what it has confirmed.
+                self.proposals.dropped(server, &set);
+                let order = CopyOrder::Exclude { ranges };
+                self.order(now, server, token, order, Order::Exclude(set));
             }
         }
     }

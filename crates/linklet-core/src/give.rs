@@ -187,9 +187,7 @@ impl Core {
                 self.urgent.insert(to, rest);
             }
             loop {
-                let link = self.links.get(&to);
-                let on_the_way = link.map_or(0, |link| link.unconfirmed_bytes());
-                if now < self.give_at || on_the_way >= self.config.window_bytes {
+                if now < self.give_at || !self.is_open(to) {
                     break;
                 }
                 let here = self.leaving.iter().filter(|&(_, at)| *at == to);
@@ -265,6 +263,7 @@ impl Core {
             let held = common(&ranges, &follower.held);
             if !held.is_empty() {
                 unsettled.extend(follower.unconfirmed(&set));
+                unsettled.extend(follower.take_untold(&set));
                 follower.let_go(&held);
                 holders.push((server, held));
             }

@@ -30,7 +30,8 @@
 //!    of its key has confirmed it, is known to have dropped its copy, or is
 //!    dead; and only under a lease; and [`Config::copies_min`] servers have it,
 //!    this one counted. Everybody who is assigned and alive gets a
-//!    copy first. So any copy will do when the owner dies. A copy is dropped
+//!    copy first; what it cannot store it refuses, keeps what it had, and is
+//!    sent again. So any copy will do when the owner dies. A copy is dropped
 //!    when the others are complete, not before; the giver's values are a copy
 //!    too. A key with a commit of unknown fate is served by a new owner only
 //!    after all copies agree about it.

@@ -9,10 +9,17 @@ use crate::message::{Frame, Message};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Messages sent again at once.
-const RESEND_MAX: usize = 32;
-/// Messages kept that arrived ahead of their turn.
-const AHEAD_MAX: u64 = 256;
+/// Messages sent again at once when nothing was confirmed in time. What gets
+/// through doubles it: what was lost with a broken connection is there again after
+/// some round trips, and a peer that is gone for good costs little.
+const RESEND_MIN: usize = 32;
+/// Messages on their way at most, but for those that cannot wait.
+const UNCONFIRMED_MAX: usize = 1_024;
+/// Messages kept that arrived ahead of their turn: all that may be on their way,
+/// and room for those that cannot wait.
+const AHEAD_MAX: u64 = 4 * UNCONFIRMED_MAX as u64;
+/// Messages after which a confirmation is said at once.
+const CONFIRM_EVERY: u32 = 16;
 /// A confirmation is owed for this part of the time after which messages are
 /// sent again.
 const CONFIRM_PART: u32 = 4;
@@ -32,18 +39,38 @@ pub(crate) struct Link {
     unconfirmed_bytes: usize,
     /// When to send again.
     resend_at: Option<Duration>,
+    /// What is being sent again, as confirmations come.
+    again: Option<Again>,
     /// Everything up to this one has arrived.
     arrived: u64,
     ahead: BTreeMap<u64, Message>,
     /// Something arrived, and the other does not know yet: when to say so at
     /// the latest. Most answers say so by the way.
     confirm_at: Option<Duration>,
+    /// How much that is.
+    unsaid: u32,
+}
+
+/// A pass over what was not confirmed in time.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    /// Next to be sent.
+    next: u64,
+    /// The last one that was sent before the pass began.
+    last: u64,
+    /// How many at once.
+    count: usize,
 }
 
 impl Link {
     /// Bytes on their way.
     pub(crate) fn unconfirmed_bytes(&self) -> usize {
         self.unconfirmed_bytes
+    }
+
+    /// Whether more may be sent that can wait.
+    pub(crate) fn is_open(&self, window_bytes: usize) -> bool {
+        self.unconfirmed_bytes < window_bytes && self.unconfirmed.len() < UNCONFIRMED_MAX
     }
 
     /// Whether everything that was said has arrived.
@@ -70,7 +97,7 @@ impl Link {
             message: message.clone(),
         });
         self.resend_at.get_or_insert(now + every);
-        self.confirm_at = None;
+        self.said();
         Frame {
             sequence: self.sent,
             confirmed: self.arrived,
@@ -97,11 +124,23 @@ impl Link {
         }
         if self.unconfirmed.len() != before {
             self.resend_at = (!self.unconfirmed.is_empty()).then(|| now + every);
+            // It gets through: what was sent again meanwhile is not the loss.
+            if let Some(again) = &mut self.again {
+                again.count = (2 * again.count).min(UNCONFIRMED_MAX);
+                if frame.confirmed >= again.last {
+                    self.again = None;
+                }
+            }
         }
         let Some(message) = frame.message else {
             return;
         };
         self.confirm_at.get_or_insert(now + every / CONFIRM_PART);
+        self.unsaid += 1;
+        if self.unsaid >= CONFIRM_EVERY || frame.sequence <= self.arrived {
+            // Many, or one that was sent again: the other side waits.
+            self.confirm_at = Some(now);
+        }
         if frame.sequence > self.arrived && frame.sequence <= self.arrived + AHEAD_MAX {
             self.ahead.insert(frame.sequence, message);
         }
@@ -117,6 +156,7 @@ impl Link {
     /// A bare confirmation, if one has been owed for long enough.
     pub(crate) fn confirm(&mut self, now: Duration) -> Option<Frame> {
         self.confirm_at.take_if(|at| *at <= now)?;
+        self.unsaid = 0;
         Some(Frame {
             sequence: 0,
             confirmed: self.arrived,
@@ -130,16 +170,46 @@ impl Link {
             return Vec::new();
         }
         self.resend_at = Some(now + every);
-        self.confirm_at = None;
-        self.unconfirmed
-            .iter()
-            .take(RESEND_MAX)
+        self.again = self.unconfirmed.front().map(|first| Again {
+            next: first.sequence,
+            last: self.sent,
+            count: RESEND_MIN,
+        });
+        self.go_on()
+    }
+
+    /// What may be sent again by now, after something was confirmed.
+    pub(crate) fn go_on(&mut self) -> Vec<Frame> {
+        let Some(again) = &mut self.again else {
+            return Vec::new();
+        };
+        let Some(first) = self.unconfirmed.front().map(|sent| sent.sequence) else {
+            return Vec::new();
+        };
+        // Not more than that on its way at a time.
+        let end = (first + again.count as u64).min(again.last + 1);
+        let from = again.next.max(first);
+        if from >= end {
+            return Vec::new();
+        }
+        again.next = end;
+        let frames = self
+            .unconfirmed
+            .range((from - first) as usize..(end - first) as usize)
             .map(|sent| Frame {
                 sequence: sent.sequence,
                 confirmed: self.arrived,
                 message: Some(sent.message.clone()),
             })
-            .collect()
+            .collect();
+        self.said();
+        frames
+    }
+
+    /// A frame says what has arrived.
+    fn said(&mut self) {
+        self.confirm_at = None;
+        self.unsaid = 0;
     }
 }
 

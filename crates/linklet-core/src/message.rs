@@ -163,6 +163,17 @@ pub enum Message {
         /// Everything up to this one was carried out.
         id: u64,
     },
+    /// Of these points something could not be stored, or was for a copy that is
+    /// not here. Nothing of them is confirmed.
+    CopyFailed {
+        /// Of which order; those before it, and the rest of it, are carried out.
+        id: u64,
+        /// Where.
+        points: Vec<KeyPoint>,
+        /// The copies from before the order are still there, and are not served;
+        /// else there is no copy of these points.
+        kept: bool,
+    },
     /// A newer owner has been heard of: the sender is a former one.
     CopyRefused {
         /// Which; those before it, and the rest of it, are carried out.

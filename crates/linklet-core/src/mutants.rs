@@ -36,6 +36,8 @@ pub enum Mutant {
     ExcludedEarly,
     /// A new owner does not hear who has copies.
     HoldersForgotten,
+    /// A copy that could not be stored is confirmed.
+    FailedCopyConfirmed,
     /// An assigner knows nothing of the longer leases of the one before it.
     LeaseLengthForgotten,
     /// An assigner whose store has forgotten everything deals it out at once.
@@ -46,7 +48,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 17] = [
+    pub const ALL: [Mutant; 18] = [
         Mutant::NotEverybodyAsked,
         Mutant::PromiseForgotten,
         Mutant::ServedInTransit,
@@ -61,6 +63,7 @@ impl Mutant {
         Mutant::UnsettledServed,
         Mutant::ExcludedEarly,
         Mutant::HoldersForgotten,
+        Mutant::FailedCopyConfirmed,
         Mutant::LeaseLengthForgotten,
         Mutant::DealtAtOnce,
         Mutant::StruckOffReturns,

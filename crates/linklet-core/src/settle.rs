@@ -101,6 +101,14 @@ impl Proposals {
         found
     }
 
+    /// The first of the commits under way in a range.
+    pub(crate) fn first_within(&self, slice: Slice) -> Option<u64> {
+        let keys = self.by_key.range((slice.start(), Bytes::new())..);
+        keys.take_while(|((point, _), _)| *point <= slice.last())
+            .filter_map(|(_, numbers)| numbers.front().copied())
+            .min()
+    }
+
     pub(crate) fn wait_for(&mut self, number: u64, server: ServerId) {
         if let Some(proposal) = self.pending.get_mut(&number) {
             proposal.waits.insert(server);
@@ -181,6 +189,16 @@ impl Core {
         decision
     }
 
+    /// Who has not confirmed the commits of a key that are under way.
+    pub fn awaited(&self, point: KeyPoint, key: &Bytes) -> Vec<ServerId> {
+        let proposals = &self.proposals;
+        let numbers = proposals.by_key.get(&(point, key.clone()));
+        let pending = numbers.into_iter().flatten();
+        let waits = pending.filter_map(|number| Some(&proposals.pending.get(number)?.waits));
+        let servers: BTreeSet<ServerId> = waits.flatten().copied().collect();
+        servers.into_iter().collect()
+    }
+
     /// Servers that have to have a commit before it is acknowledged.
     fn copies_needed(&self) -> usize {
         let early = mutants::is(Mutant::AcknowledgedEarly) || mutants::is(Mutant::ThinAcknowledged);
@@ -200,16 +218,16 @@ impl Core {
             let follower = self.followers.get(server);
             follower.is_some_and(|follower| follower.keeps(point))
         };
-        let holds = |server: &ServerId| {
+        let takes = |server: &ServerId| {
             let follower = self.followers.get(server);
-            follower.is_some_and(|follower| follower.held.has(point))
+            follower.is_none_or(|follower| follower.takes(point))
         };
         let listed = self.map.current().map(|map| &map.slice_of(point).servers);
         let next = listed.filter(|servers| servers.first() == Some(&self.me));
         let next = next
             .into_iter()
             .flatten()
-            .filter(|&server| *server != self.me && self.alive.contains(server) && !holds(server));
+            .filter(|&server| *server != self.me && self.alive.contains(server) && takes(server));
         let holders = self.followers.keys().filter(|&server| keeps(server));
         let (have, need) = (1 + holders.count() + next.count(), self.copies_needed());
         (have < need).then_some(Refused::TooFewCopies { have, need })

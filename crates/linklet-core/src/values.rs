@@ -56,6 +56,12 @@ pub trait Values {
     /// Takes a value from elsewhere, instead of the one that is there.
     fn store(&mut self, entry: Entry) -> Result<(), NotStored>;
 
+    /// The same, for a copy of another server's value. What is refused here is
+    /// sent again later.
+    fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
+        self.store(entry)
+    }
+
     /// Removes one key, if it is there.
     fn remove(&mut self, point: KeyPoint, key: &Bytes);
 

@@ -18,6 +18,10 @@ use trefoil_sharder::{MemberState, Slice};
 
 /// The lease and the clock are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// For how long a refresh stands in line before its key is dropped instead.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(5);
+/// What could not be withdrawn is tried again after this.
+const WITHDRAW_AGAIN: Duration = Duration::from_millis(50);
 /// And not more often, whatever the protocol waits for.
 const LOOK_SOONEST: Duration = Duration::from_millis(1);
 const REJOIN_EVERY: Duration = Duration::from_millis(500);
@@ -175,11 +179,32 @@ fn run_errands<V: Send + Sync + 'static>(inner: &Arc<Inner<V>>, life: &mut Life<
             }
         });
     }
-    if inner.config.replication == Replication::Strong && !errands.withdrawn.is_empty() {
+    let withdrawals = !errands.withdrawn.is_empty() || !errands.refreshed.is_empty();
+    if inner.config.replication == Replication::Strong && withdrawals {
         let linklet = crate::Linklet::new(Arc::clone(inner), Vec::new(), LOOK_EVERY);
+        for (key, value, stamp) in errands.refreshed {
+            // Each for itself: it stands in line behind the commit before it, and
+            // before the withdrawal of what that brings.
+            let linklet = linklet.patient(REFRESH_PATIENCE);
+            tokio::spawn(async move {
+                if linklet.refresh_copied(&key, value, stamp).await {
+                    let again = (linklet.point(&key), key);
+                    let store = &linklet.inner().store;
+                    store.leave(|errands| errands.withdrawn.push(again));
+                }
+            });
+        }
         tokio::spawn(async move {
-            for (_, key) in errands.withdrawn {
-                linklet.withdraw_absent(&key).await;
+            let mut again = Vec::new();
+            for (point, key) in errands.withdrawn {
+                if linklet.withdraw_absent(&key).await {
+                    again.push((point, key));
+                }
+            }
+            if !again.is_empty() {
+                tokio::time::sleep(WITHDRAW_AGAIN).await;
+                let store = &linklet.inner().store;
+                store.leave(|errands| errands.withdrawn.extend(again));
             }
         });
     }

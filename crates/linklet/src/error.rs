@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Status};
+use trefoil_linklet_core::Uncertain;
 use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 
 /// Somebody else serves the key.
@@ -37,7 +38,7 @@ impl fmt::Display for Redirect {
 }
 
 /// Why an operation was not carried out. Nothing was changed, except with
-/// [`Error::Uncertain`].
+/// [`Error::Indeterminate`].
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Somebody else serves the key.
@@ -85,23 +86,86 @@ pub enum Error {
     /// The value cannot be sent to the replicas, so it is not committed.
     #[error("the value cannot be marshalled for its replicas: {0}")]
     Marshal(#[source] MarshalError),
-    /// The key has been changed since the value was handed out.
+    /// The key has been changed since the value was handed out. With strong
+    /// replication also where a change of the database, an eviction or a move
+    /// came between the look at the value and its commit: try again.
     #[error("the key has been changed since its value was handed out")]
     Conflict,
-    /// The lease, or too many replicas, were lost before every replica had
-    /// confirmed: it is not known whether the commit will be seen, and for how
-    /// long.
+    /// An earlier commit of the key is on its way to the replicas, and was not
+    /// confirmed in time. This one was not begun: try again.
     #[error(
-        "the lease or a replica was lost before every replica had confirmed: \
-         the commit may be seen or not"
+        "an earlier commit of the key has not been confirmed after {waited:?}, by {}",
+        Named(by)
     )]
-    Uncertain,
+    Unsettled {
+        /// For how long it was waited.
+        waited: Duration,
+        /// Who has not confirmed it.
+        by: Vec<ServerId>,
+    },
+    /// It is not known whether the commit will be seen. Whoever changes the key
+    /// next, sees it if it is.
+    #[error("the commit may be seen or not: {0}")]
+    Indeterminate(#[source] Indeterminate),
     /// The loader failed.
     #[error("loading failed: {0}")]
     Load(#[source] LoaderError),
     /// The key is not here, and there is no loader.
     #[error("there is no loader for keys that are not in memory")]
     NoLoader,
+}
+
+/// Why it is not known what became of a commit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Indeterminate {
+    /// This server lost its lease, was taken for dead or left before every
+    /// replica had confirmed.
+    #[error("this server's membership ended before every replica had confirmed")]
+    Replaced,
+    /// Not every replica has confirmed in time. The commit goes on: it is seen
+    /// once they have, or are dead.
+    #[error("not confirmed after {waited:?} by {}", Named(by))]
+    Unconfirmed {
+        /// For how long it was waited.
+        waited: Duration,
+        /// Who has not confirmed it.
+        by: Vec<ServerId>,
+    },
+    /// Copies were lost while it was under way. It is seen, but the next death
+    /// may take it.
+    #[error("{copies} servers have it, and not {need}")]
+    TooFewCopies {
+        /// Servers that have it; this one counted.
+        copies: usize,
+        /// [`Builder::copies`](crate::Builder::copies).
+        need: usize,
+    },
+}
+
+impl From<Uncertain> for Indeterminate {
+    fn from(uncertain: Uncertain) -> Self {
+        match uncertain {
+            Uncertain::Replaced => Indeterminate::Replaced,
+            Uncertain::TooFewCopies { copies, need } => {
+                Indeterminate::TooFewCopies { copies, need }
+            }
+        }
+    }
+}
+
+/// Servers in a sentence.
+struct Named<'a>(&'a [ServerId]);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => write!(f, "its replicas"),
+            [first, others @ ..] => {
+                write!(f, "{first}")?;
+                others.iter().try_for_each(|server| write!(f, ", {server}"))
+            }
+        }
+    }
 }
 
 /// For tonic handlers: `?` answers with the right status. A redirect is one
@@ -121,10 +185,14 @@ impl From<Error> for Status {
             Error::Moving { .. }
             | Error::NoLease
             | Error::TooFewCopies { .. }
-            | Error::NotMember => Code::Unavailable,
+            | Error::NotMember
+            | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } => Code::ResourceExhausted,
             Error::Conflict => Code::FailedPrecondition,
-            Error::Uncertain => Code::Unknown,
+            Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,
+            Error::Indeterminate(Indeterminate::Replaced | Indeterminate::TooFewCopies { .. }) => {
+                Code::Unknown
+            }
             Error::Marshal(_) | Error::Load(_) | Error::NoLoader => Code::Internal,
         };
         Status::new(code, error.to_string())

@@ -1,11 +1,6 @@
-//! Loads under way: concurrent misses of one key run the loader once, and an
-//! invalidation that arrives meanwhile keeps what was loaded out of the store.
-//!
-//! Why that is enough against the race of loads and invalidations: an
-//! invalidation that arrives before a load begins was sent before it, so the
-//! load reads what it announced; one that arrives after the value was stored
-//! removes it; one in between meets the flight here. (What comes in sideways,
-//! from another server, is the matter of `fresh`.)
+//! Loads under way: concurrent misses of one key run the loader once. Whether
+//! what was loaded may be kept, and told to those who came later, is the matter of
+//! `fresh`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,8 +12,6 @@ type Slot<T> = Option<T>;
 
 struct Flight<T> {
     done: watch::Receiver<Slot<T>>,
-    /// The highest position of an invalidation since it began.
-    invalidated: Option<u64>,
     id: u64,
 }
 
@@ -74,11 +67,7 @@ impl<T> Flights<T> {
             Entry::Vacant(place) => {
                 let (done, waiting) = watch::channel(None);
                 let key = Arc::clone(place.key());
-                place.insert(Flight {
-                    done: waiting,
-                    invalidated: None,
-                    id,
-                });
+                place.insert(Flight { done: waiting, id });
                 board.next = id;
                 Turn::Lead(Lead {
                     flights: self,
@@ -90,22 +79,6 @@ impl<T> Flights<T> {
         }
     }
 
-    /// Marks a load under way as overtaken by a change at `position`.
-    pub(crate) fn invalidate(&self, key: &[u8], position: u64) {
-        if let Some(flight) = self.board().flights.get_mut(key) {
-            flight.invalidated = flight.invalidated.max(Some(position));
-        }
-    }
-
-    /// Marks those loads under way that `covers` holds of.
-    pub(crate) fn invalidate_where(&self, position: u64, covers: impl Fn(&[u8]) -> bool) {
-        for (key, flight) in &mut self.board().flights {
-            if covers(key) {
-                flight.invalidated = flight.invalidated.max(Some(position));
-            }
-        }
-    }
-
     /// Loads under way.
     pub(crate) fn len(&self) -> usize {
         self.board().flights.len()
@@ -113,30 +86,6 @@ impl<T> Flights<T> {
 }
 
 impl<T> Lead<'_, T> {
-    /// Whether a change after `as_of`, which is where the loaded value comes
-    /// from, has been announced since the load began. To be asked under the
-    /// lock of the key's part of the table: an announcement that comes later
-    /// then finds the stored value there.
-    pub(crate) fn overtaken(&self, as_of: u64) -> bool {
-        self.flights
-            .board()
-            .flights
-            .get(&self.key)
-            .filter(|flight| flight.id == self.id)
-            .and_then(|flight| flight.invalidated)
-            .is_some_and(|position| position > as_of)
-    }
-
-    /// Lets the load begin anew; what was announced so far will be in it.
-    /// With it: the highest position of that.
-    pub(crate) fn restart(&self) -> u64 {
-        let mut board = self.flights.board();
-        let flight = board.flights.get_mut(&self.key);
-        flight
-            .and_then(|flight| flight.invalidated.take())
-            .unwrap_or(0)
-    }
-
     /// Hands the outcome to everybody who waits.
     pub(crate) fn land(self, outcome: T) {
         // The flight ends first (when `self` is dropped): who comes later finds
@@ -208,18 +157,5 @@ mod tests {
         drop(first);
         assert_eq!(outcome(waiting).await, None);
         lead(&flights, b"k").land(1);
-    }
-
-    #[test]
-    fn what_was_overtaken_is_not_stored() {
-        let flights: Flights<u32> = Flights::default();
-        let load = lead(&flights, b"k");
-        flights.invalidate(b"k", 20);
-        assert!(load.overtaken(19) && !load.overtaken(20));
-        assert_eq!(load.restart(), 20);
-        assert!(!load.overtaken(0));
-        flights.invalidate_where(3, |key| key == b"k");
-        assert!(load.overtaken(2));
-        flights.invalidate(b"nobody loads this", 9);
     }
 }

@@ -1,122 +1,196 @@
-//! Which changes of the database have been announced, for values that come in
-//! sideways: from a former owner or a replica's owner, marshalled some time
-//! before they arrive. Such a value is fresh as of a position; it is admitted
-//! only if no later change of its key has been announced here.
+//! What has been told of the database's changes: one [`FreshTable`] for all keys.
 //!
-//! Memory is bounded: what is forgotten raises a floor, below which nothing is
-//! admitted any more, whether it was changed or not.
+//! Lock order: the lock of a key's part, then this one; never the other way
+//! round. So whoever stores a value asks under the part's lock; a change that is
+//! told later finds the value there.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use trefoil_freshness_core::event::{Gap, Progress};
+use trefoil_freshness_core::position::Place;
+use trefoil_freshness_core::table::{
+    FillToken, FreshTable, Refused, SLOTS_DEFAULT, Stamp, Sweep, Verdict,
+};
 use trefoil_layout::hash::KeyHash;
 
-/// Changed keys that are remembered.
-const CHANGES_MAX: usize = 1 << 16;
-
-#[derive(Debug, Default)]
-struct Changes {
-    last: HashMap<(u64, u64), u64>,
-    order: VecDeque<((u64, u64), u64)>,
-    floor: u64,
+/// See the page of this module.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    table: Mutex<FreshTable>,
+    /// Somebody tells of changes. Until then every value may be kept.
+    connected: AtomicBool,
+    /// The history that positions of values belong to when they are sent; 0
+    /// while what is kept does not belong to one.
+    history: AtomicU64,
+    /// Up to where every value that is kept is fresh; 0 while that is unknown.
+    reached: watch::Sender<u64>,
 }
 
-/// See the page of this module.
-#[derive(Debug, Default)]
-pub(crate) struct Fresh {
-    changes: Mutex<Changes>,
-    /// Everything up to here has been announced.
-    progress: AtomicU64,
+impl Default for Fresh {
+    fn default() -> Self {
+        Fresh {
+            table: Mutex::new(FreshTable::new(SLOTS_DEFAULT)),
+            connected: AtomicBool::new(false),
+            history: AtomicU64::new(0),
+            reached: watch::Sender::new(0),
+        }
+    }
+}
+
+/// What is said of a value that is sent: read before the value is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) history: u64,
+    pub(crate) reached: u64,
+}
+
+fn id(hash: KeyHash) -> u64 {
+    hash.place ^ hash.tag
 }
 
 impl Fresh {
-    /// A change of this key has been announced. The values are seen to next,
-    /// and `reached` is told last: who reads the progress first and a value
-    /// then knows that the value is fresh as of that progress.
-    pub(crate) fn changed(&self, hash: KeyHash, position: u64) {
-        let id = (hash.place, hash.tag);
-        let mut changes = self.changes.lock().unwrap_or_else(|e| e.into_inner());
-        let last = changes.last.entry(id).or_insert(0);
-        if *last >= position {
-            return;
+    fn table(&self) -> MutexGuard<'_, FreshTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
+    }
+
+    /// To be taken before a load begins to read. `at_least`: the caller knows
+    /// that the commit there was acknowledged.
+    pub(crate) fn token(&self, at_least: u64) -> FillToken {
+        self.table().token().after(at_least)
+    }
+
+    /// Whether a loaded value may be stored: under the lock of its part.
+    pub(crate) fn admit(&self, hash: KeyHash, token: FillToken) -> Result<Stamp, Refused> {
+        let table = self.table();
+        let now = Instant::now();
+        match table.admit(id(hash), token, now) {
+            Err(Refused::NotFollowing) if !self.connected() => Ok(table.unfollowed(token, now)),
+            admitted => admitted,
         }
-        *last = position;
-        changes.order.push_back((id, position));
-        while changes.order.len() > CHANGES_MAX {
-            let Some((id, position)) = changes.order.pop_front() else {
-                break;
-            };
-            if changes.last.get(&id) == Some(&position) {
-                changes.last.remove(&id);
+    }
+
+    /// For a loaded value that is not kept.
+    pub(crate) fn unkept(&self, token: FillToken) -> Stamp {
+        self.table().unfollowed(token, Instant::now())
+    }
+
+    /// For a value that the application has made: under the lock of its part.
+    pub(crate) fn written(&self) -> Stamp {
+        if self.connected() {
+            self.table().written(Instant::now())
+        } else {
+            Stamp::UNKNOWN
+        }
+    }
+
+    /// For a value from elsewhere: under the lock of its part. None if it is not
+    /// known to be fresh.
+    pub(crate) fn receive(&self, hash: KeyHash, history: u64, position: u64) -> Option<Stamp> {
+        let table = self.table();
+        table.receive(id(hash), history, position, Instant::now())
+    }
+
+    /// Whether a value that was kept aside since is fresh: under the lock of its
+    /// part.
+    pub(crate) fn is_fresh(&self, hash: KeyHash, history: u64, stamp: Stamp) -> bool {
+        let table = self.table();
+        history == table.history_id() && table.is_fresh(id(hash), stamp)
+    }
+
+    /// What is to be said of values that are looked up from now on.
+    pub(crate) fn sent(&self) -> Sent {
+        let history = self.history.load(Ordering::Acquire);
+        let reached = self.reached();
+        // Another history may have begun between: of that nothing is said.
+        if history == self.history.load(Ordering::Acquire) {
+            Sent { history, reached }
+        } else {
+            Sent {
+                history: 0,
+                reached: 0,
             }
-            changes.floor = changes.floor.max(position);
         }
     }
 
-    /// Everything up to this position has been announced.
-    pub(crate) fn reached(&self, position: u64) {
-        self.progress.fetch_max(position, Ordering::AcqRel);
+    /// The history that stamps are made in now.
+    pub(crate) fn history(&self) -> u64 {
+        self.table().history_id()
     }
 
-    /// Changes up to this position may have been missed.
-    pub(crate) fn missed(&self, position: u64) {
-        let mut changes = self.changes.lock().unwrap_or_else(|e| e.into_inner());
-        changes.floor = changes.floor.max(position);
+    /// Every value that is kept is fresh as of this position; 0 if that is not
+    /// known.
+    pub(crate) fn reached(&self) -> u64 {
+        *self.reached.borrow()
     }
 
-    /// How far the announcements have come.
-    pub(crate) fn progress(&self) -> u64 {
-        self.progress.load(Ordering::Acquire)
+    /// Follows [`Fresh::reached`].
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.reached.subscribe()
     }
 
-    /// Whether a value that is fresh as of a position still is, as far as is
-    /// known here.
-    pub(crate) fn admits(&self, hash: KeyHash, as_of: u64) -> bool {
-        let changes = self.changes.lock().unwrap_or_else(|e| e.into_inner());
-        match changes.last.get(&(hash.place, hash.tag)) {
-            Some(&last) => last <= as_of,
-            None => changes.floor <= as_of,
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.table().place()
+    }
+
+    pub(crate) fn staleness(&self) -> Option<Duration> {
+        self.table().staleness(Instant::now())
+    }
+
+    /// What has to go; then `begun_here`.
+    pub(crate) fn begin(&self, place: &Place) -> Sweep {
+        self.connected.store(true, Ordering::Release);
+        let mut table = self.table();
+        let sweep = table.begun(place);
+        if sweep != Sweep::Keep {
+            self.history.store(0, Ordering::Release);
+            self.reached.send_replace(0);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hash(n: u64) -> KeyHash {
-        KeyHash { place: n, tag: 1 }
+        sweep
     }
 
-    #[test]
-    fn later_changes_keep_older_values_out() {
-        let fresh = Fresh::default();
-        assert!(fresh.admits(hash(1), 0));
-        fresh.changed(hash(1), 10);
-        fresh.changed(hash(1), 7);
-        assert!(!fresh.admits(hash(1), 9) && fresh.admits(hash(1), 10));
-        assert!(fresh.admits(hash(2), 0));
-        assert_eq!(fresh.progress(), 0);
-        fresh.reached(10);
-        fresh.reached(9);
-        assert_eq!(fresh.progress(), 10);
-        fresh.missed(30);
-        assert!(!fresh.admits(hash(2), 29) && fresh.admits(hash(2), 30));
+    /// What had to go has gone: what is kept belongs to the stream's history.
+    pub(crate) fn begun(&self) {
+        let history = self.table().history_id();
+        self.history.store(history, Ordering::Release);
     }
 
-    #[test]
-    fn what_is_forgotten_is_refused() {
-        let fresh = Fresh::default();
-        for n in 0..CHANGES_MAX as u64 + 10 {
-            fresh.changed(hash(n), n + 1);
+    pub(crate) fn gap(&self, gap: &Gap) -> Sweep {
+        let mut table = self.table();
+        let sweep = table.gap(gap);
+        if !table.following() {
+            self.reached.send_replace(0);
         }
-        assert!(
-            !fresh.admits(hash(3), 9),
-            "it was changed at 4, but who knows"
-        );
-        assert!(!fresh.admits(hash(u64::MAX), 9));
-        assert!(fresh.admits(hash(3), 10));
-        let changes = fresh.changes.lock().unwrap();
-        assert!(changes.last.len() <= CHANGES_MAX);
+        sweep
+    }
+
+    /// A change: what becomes of the key's value. Under the lock of its part.
+    pub(crate) fn invalidate(&self, hash: KeyHash, position: u64) -> Verdict {
+        self.table().invalidate(id(hash), position)
+    }
+
+    /// The same, with the new value.
+    pub(crate) fn refresh(&self, hash: KeyHash, position: u64, kept: Option<Stamp>) -> Verdict {
+        self.table().refresh(id(hash), position, kept)
+    }
+
+    /// Everything up to there was told, and has been seen to.
+    pub(crate) fn progress(&self, progress: Progress) {
+        self.connected.store(true, Ordering::Release);
+        let position = {
+            let mut table = self.table();
+            table.progress(progress);
+            table.position()
+        };
+        self.reached.send_replace(position);
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.table().position()
     }
 }

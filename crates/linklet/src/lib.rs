@@ -43,15 +43,18 @@
 //! 4. Memory: no more than [`Builder::memory`] and one value.
 //! 5. With [`Replication::Strong`] a commit is seen by nobody before every
 //!    replica has it, and a server whose lease has ended serves nothing,
-//!    whatever it believes.
+//!    whatever it believes. A commit that is not confirmed in time is
+//!    [`Error::Indeterminate`], names who has not confirmed it, and goes on: the
+//!    next change of the key sees it, or waits for it. Other keys do not wait.
 //!
 //! # Threads
 //!
 //! Operations run on the caller's thread. A part of the table is locked for
 //! as long as a lookup takes ([`Linklet::update`] and [`Linklet::upsert`]: as
-//! long as their closures); other closures run outside any lock. The protocol's
-//! lock is taken only for keys that are being moved, for strong commits, and
-//! by the driver.
+//! long as their closures; with [`Replication::Strong`] these run outside any
+//! lock, too); other closures run outside any lock. The protocol's lock is taken
+//! only for keys that are being moved, for strong commits, and by the driver, and
+//! no closure runs under it.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -62,13 +65,14 @@
 //! | `life`, `driver` | one membership; the tasks |
 //! | `peers`, `service` | frames out and in, over gRPC |
 //! | `load` | CPU time, bytes, hot keys, for the assigner |
-//! | `flight`, `loader`, `fresh` | single flights; races with changes of the database |
-//! | `event`, `stats`, `error` | what the application is told |
+//! | `flight`, `loader`, `fresh` | single flights; what was told of the database's changes |
+//! | `event`, `facts`, `stats`, `error` | what the application is told |
 
 mod builder;
 mod driver;
 mod error;
 mod event;
+mod facts;
 mod flight;
 mod fresh;
 mod generated;
@@ -86,12 +90,13 @@ mod table;
 mod values;
 
 pub use builder::{Assigner, Builder};
-pub use error::{CommitError, Error, Redirect, StartError};
+pub use error::{CommitError, Error, Indeterminate, Redirect, StartError};
 pub use event::{Listener, StateLoss, StateLossReason};
 pub use linklet::{Drained, Linklet};
 pub use loader::{LoadFuture, Loaded, Loader, LoaderError};
 pub use marshal::{Marshal, MarshalError, PlainMarshal, ProstMarshal};
-pub use ops::{Committed, Held};
+pub use ops::{Committed, Held, LinkletSink};
 pub use service::PeerService;
 pub use stats::Stats;
+pub use trefoil_freshness_core as freshness;
 pub use trefoil_linklet_core::{Config, Extent, LossReason, Replication, TooFew};

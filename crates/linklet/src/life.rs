@@ -6,9 +6,10 @@
 //! requests for keys that are being moved. Nothing waits under it.
 
 use crate::event::Event;
+use crate::ops::Turn;
 use crate::peers::Peers;
 use crate::store::Store;
-use crate::values::Objects;
+use crate::values::{Objects, Staged};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +22,21 @@ use trefoil_sharder::{AssignmentVersion, MemberState, ServerId, Slice};
 /// What a commit that waits for its replicas comes to.
 pub(crate) type Settlement = Result<Commit, Uncertain>;
 
+/// A commit on its way to the replicas.
+struct Proposed {
+    /// Who began it, if he is still there.
+    caller: oneshot::Sender<Settlement>,
+    /// The key's turn: whoever changes the key next sees what this comes to.
+    turn: Option<Turn>,
+}
+
 pub(crate) struct Life<V> {
     core: Core,
     pub(crate) objects: Objects<V>,
     pub(crate) session: Session,
     peers: Peers,
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
-    proposed: HashMap<Ticket, oneshot::Sender<Settlement>>,
+    proposed: HashMap<Ticket, Proposed>,
     lease_told: Duration,
     /// About to stop, and has said so.
     leaving: bool,
@@ -35,6 +44,12 @@ pub(crate) struct Life<V> {
     pub(crate) replaced: bool,
     /// Everything had arrived when the driver looked last.
     pub(crate) settled: bool,
+}
+
+impl<V> Drop for Life<V> {
+    fn drop(&mut self) {
+        self.objects.store.facts.end(self.core.id());
+    }
 }
 
 impl<V: Send + Sync + 'static> Life<V> {
@@ -45,8 +60,10 @@ impl<V: Send + Sync + 'static> Life<V> {
     ) -> Result<Self, ConfigError> {
         let id = session.server_id();
         let peers = Peers::new(session.corpus().to_owned(), id, session.view());
+        let core = Core::new(id, config)?;
+        store.facts.begin(&session);
         Ok(Life {
-            core: Core::new(id, config)?,
+            core,
             objects: Objects {
                 store,
                 staged: HashMap::new(),
@@ -73,6 +90,7 @@ impl<V: Send + Sync + 'static> Life<V> {
         while let Some(effect) = self.core.poll() {
             self.carry_out(effect);
         }
+        self.objects.store.facts.follow(&self.core);
         result
     }
 
@@ -93,10 +111,19 @@ impl<V: Send + Sync + 'static> Life<V> {
             Effect::Settled { ticket, result } => {
                 self.objects.staged.remove(&ticket);
                 if let Some(proposed) = self.proposed.remove(&ticket) {
-                    let _ = proposed.send(result);
+                    let _ = proposed.caller.send(result);
                 }
             }
             Effect::Loss(loss) => store.tell(Event::StateLoss(loss.into())),
+            Effect::NotCopied { to, points } => {
+                let counter = &store.counters.copies_refused;
+                let before = counter.fetch_add(points.len() as u64, Ordering::Relaxed);
+                let count = before + points.len() as u64;
+                // At first often, then ever more rarely: it goes on until it can.
+                if before == 0 || before.ilog2() < count.ilog2() {
+                    tracing::warn!(%to, count, first = %points[0], "a replica cannot store values");
+                }
+            }
             Effect::Gained(slices) => store.tell(Event::Gained(slices)),
             Effect::Gave(slices) => store.tell(Event::Lost(slices)),
             // The watch of the session brings it.
@@ -193,16 +220,22 @@ impl<V: Send + Sync + 'static> Life<V> {
 
     /// To be told what a proposed commit comes to. Called before it is
     /// proposed.
-    pub(crate) fn expect(&mut self, ticket: Ticket) -> oneshot::Receiver<Settlement> {
-        let (done, settled) = oneshot::channel();
-        self.proposed.insert(ticket, done);
+    pub(crate) fn expect(
+        &mut self,
+        ticket: Ticket,
+        turn: Option<Turn>,
+        staged: Staged<V>,
+    ) -> oneshot::Receiver<Settlement> {
+        let (caller, settled) = oneshot::channel();
+        self.proposed.insert(ticket, Proposed { caller, turn });
+        self.objects.staged.insert(ticket, staged);
         settled
     }
 
     /// The commit was not accepted after all.
-    pub(crate) fn forget(&mut self, ticket: Ticket) {
-        self.proposed.remove(&ticket);
+    pub(crate) fn forget(&mut self, ticket: Ticket) -> Option<Turn> {
         self.objects.staged.remove(&ticket);
+        self.proposed.remove(&ticket)?.turn
     }
 
     pub(crate) fn version(&self) -> Option<AssignmentVersion> {

@@ -4,6 +4,7 @@ use crate::driver;
 use crate::error::{Error, Redirect};
 use crate::life::Life;
 use crate::loader::Loader;
+use crate::ops::Turns;
 use crate::service::PeerService;
 use crate::stats::Stats;
 use crate::store::Store;
@@ -13,13 +14,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use trefoil_coordination::View;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::Config;
 use trefoil_router::Routed;
 use trefoil_sharder::{AssignmentVersion, KeyPoint, ServerId, Slice};
 
-/// What a load comes to, for everybody who waited for it: the value, and the
-/// position that it is fresh as of.
-pub(crate) type Landed<V> = Result<Option<(Arc<V>, u64)>, Error>;
+/// What a load comes to, for everybody who waited for it: the value, and what it
+/// is known to contain.
+pub(crate) type Landed<V> = Result<Option<(Arc<V>, Stamp)>, Error>;
 
 /// The objects of one corpus in this server: those of the slices that are
 /// assigned to it. Cheap to clone; when the last clone is dropped the server's
@@ -65,9 +67,8 @@ pub(crate) struct Inner<V> {
     pub(crate) store: Arc<Store<V>>,
     pub(crate) config: Config,
     pub(crate) loader: Option<Arc<dyn Loader<V>>>,
-    /// One change at a time of a key whose replicas confirm, so that the next
-    /// one sees what this one did.
-    pub(crate) turns: Box<[tokio::sync::Mutex<()>]>,
+    /// One change at a time of a key whose replicas confirm.
+    pub(crate) turns: Arc<Turns>,
     life: Mutex<Option<Life<V>>>,
     pub(crate) progress: watch::Sender<Progress>,
 }
@@ -81,9 +82,6 @@ pub(crate) struct Progress {
     /// Nothing that is assigned to the server is still elsewhere.
     pub(crate) settled: bool,
 }
-
-/// Places of [`Inner::turns`].
-const TURN_COUNT: usize = 256;
 
 /// Ends the tasks with the last handle.
 #[derive(Debug, Default)]
@@ -108,9 +106,7 @@ impl<V: Send + Sync + 'static> Inner<V> {
             store,
             config,
             loader,
-            turns: (0..TURN_COUNT)
-                .map(|_| tokio::sync::Mutex::default())
-                .collect(),
+            turns: Arc::default(),
             life: Mutex::new(Some(life)),
             progress: watch::Sender::new(Progress::default()),
         }
@@ -238,10 +234,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// Under which id the server is a member now; another one after it was
     /// taken for dead and has joined anew.
     pub fn server_id(&self) -> Option<ServerId> {
-        self.inner
-            .life()
-            .as_ref()
-            .map(|life| life.session.server_id())
+        self.inner.store.facts.server()
     }
 
     /// Where a key lies in the hashed key space.
@@ -251,21 +244,18 @@ impl<V: Send + Sync + 'static> Linklet<V> {
 
     /// The assignment that the server goes by.
     pub fn version(&self) -> Option<AssignmentVersion> {
-        self.inner.life().as_ref().and_then(Life::version)
+        self.inner.store.facts.version()
     }
 
     /// The map and the members, as the assigner tells them; `None` while the
     /// server is no member.
     pub fn view(&self) -> Option<watch::Receiver<Arc<View>>> {
-        self.inner.life().as_ref().map(|life| life.session.view())
+        self.inner.store.facts.view()
     }
 
     /// What the server owns and serves, ascending.
     pub fn owned(&self) -> Vec<Slice> {
-        self.inner
-            .life()
-            .as_ref()
-            .map_or_else(Vec::new, |life| life.core().owned())
+        self.inner.store.facts.owned()
     }
 
     /// Counters, and what is in memory.

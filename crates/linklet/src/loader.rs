@@ -9,9 +9,9 @@ use std::sync::Arc;
 pub struct Loaded<V> {
     /// The value.
     pub value: V,
-    /// The position in the database's stream of changes that the value is
-    /// fresh as of: one noted *before* the database was read. Where nothing is
-    /// given, the position up to which changes had been announced to this
+    /// A position in the database's stream of changes whose commit was known to
+    /// be acknowledged *before* the database was read: the value contains it.
+    /// Where nothing is given, it is known to contain what had been told to this
     /// linklet when the load began.
     pub position: Option<u64>,
 }

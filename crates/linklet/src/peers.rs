@@ -11,6 +11,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -38,6 +39,9 @@ pub(crate) struct Peers {
     me: ServerId,
     view: watch::Receiver<Arc<View>>,
     links: HashMap<ServerId, Link>,
+    /// Where the streams' tasks run: not where a frame happens to be answered,
+    /// which may be a runtime of the application's that ends before this one.
+    runtime: Handle,
 }
 
 struct Link {
@@ -58,6 +62,7 @@ impl Peers {
             me,
             view,
             links: HashMap::new(),
+            runtime: Handle::current(),
         }
     }
 
@@ -70,7 +75,9 @@ impl Peers {
                 from: self.me.0,
                 to: to.0,
             };
-            let task = tokio::spawn(deliver(hello, self.view.clone(), frames));
+            let task = self
+                .runtime
+                .spawn(deliver(hello, self.view.clone(), frames));
             Link {
                 queue,
                 task: task.abort_handle(),

@@ -54,6 +54,9 @@ counters! {
     received,
     /// Values marshalled for other servers.
     sent,
+    /// Copies that a replica could not store: unreadable there, or no room. With
+    /// strong replication their commits are not acknowledged.
+    copies_refused,
     /// Frames that could not be sent at once; the protocol repeats them.
     frames_dropped,
     /// Strong commits acknowledged with fewer copies than there should be

@@ -1,6 +1,7 @@
 //! What the operations, the protocol's driver and the freshness hooks share.
 
 use crate::event::{Event, Events, StateLoss, StateLossReason};
+use crate::facts::Facts;
 use crate::flight::Flights;
 use crate::fresh::Fresh;
 use crate::linklet::Landed;
@@ -9,10 +10,11 @@ use crate::marshal::{Marshal, weigh};
 use crate::stats::{Counters, Stats};
 use crate::table::{Entry, Key, NoRoom, Room, Table};
 use bytes::Bytes;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use trefoil_coordination::BootInstant;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Extent, Replication};
 use trefoil_sharder::KeyPoint;
@@ -22,16 +24,30 @@ pub(crate) type Keys = Vec<(KeyPoint, Bytes)>;
 
 /// What threads leave for the driver, which tells the protocol and the
 /// application.
-#[derive(Debug, Default)]
-pub(crate) struct Errands {
+pub(crate) struct Errands<V> {
     /// Committed where copies follow by themselves.
     pub(crate) touched: Keys,
     /// Evicted where copies have to be told and confirm.
     pub(crate) withdrawn: Keys,
+    /// Refreshed where copies have to confirm.
+    pub(crate) refreshed: Vec<(Bytes, Arc<V>, Stamp)>,
     /// Lost for good, by reason.
     pub(crate) evicted: Keys,
     pub(crate) dropped: Keys,
     pub(crate) panicked: Keys,
+}
+
+impl<V> Default for Errands<V> {
+    fn default() -> Self {
+        Errands {
+            touched: Keys::new(),
+            withdrawn: Keys::new(),
+            refreshed: Vec::new(),
+            evicted: Keys::new(),
+            dropped: Keys::new(),
+            panicked: Keys::new(),
+        }
+    }
 }
 
 pub(crate) struct Store<V> {
@@ -41,13 +57,13 @@ pub(crate) struct Store<V> {
     pub(crate) marshaller: Box<dyn Marshal<V>>,
     pub(crate) has_loader: bool,
     pub(crate) fresh: Fresh,
-    pub(crate) progress: Notify,
     pub(crate) flights: Flights<Landed<V>>,
     pub(crate) meters: Meters,
     pub(crate) counters: Counters,
     pub(crate) events: Events,
     pub(crate) errand: Notify,
-    errands: Mutex<Errands>,
+    pub(crate) facts: Facts,
+    errands: Mutex<Errands<V>>,
     origin: BootInstant,
 }
 
@@ -70,12 +86,12 @@ impl<V: 'static> Store<V> {
             marshaller: options.marshaller,
             has_loader: options.has_loader,
             fresh: Fresh::default(),
-            progress: Notify::new(),
             flights: Flights::default(),
             meters: Meters::new(Instant::now()),
             counters: Counters::default(),
             events: options.events,
             errand: Notify::new(),
+            facts: Facts::default(),
             errands: Mutex::default(),
             origin: BootInstant::now(),
         }
@@ -135,17 +151,17 @@ impl<V: 'static> Store<V> {
     }
 
     /// Leaves something for the driver to do.
-    pub(crate) fn leave(&self, errand: impl FnOnce(&mut Errands)) {
+    pub(crate) fn leave(&self, errand: impl FnOnce(&mut Errands<V>)) {
         errand(&mut self.errands());
         self.errand.notify_one();
     }
 
     /// What has been left so far.
-    pub(crate) fn take_errands(&self) -> Errands {
+    pub(crate) fn take_errands(&self) -> Errands<V> {
         std::mem::take(&mut *self.errands())
     }
 
-    fn errands(&self) -> MutexGuard<'_, Errands> {
+    fn errands(&self) -> MutexGuard<'_, Errands<V>> {
         self.errands.lock().unwrap_or_else(|e| e.into_inner())
     }
 

@@ -1,12 +1,14 @@
 //! The values as the protocol sees them: marshalled, and only when they move.
 
-use crate::marshal::{marshal, unmarshal};
+use crate::fresh::Sent;
+use crate::marshal::{Marshal, MarshalError, marshal, unmarshal};
 use crate::stats::Counters;
 use crate::store::Store;
-use crate::table::Key;
+use crate::table::{Key, Room};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Entry, Limit, NotStored, Scan, Table as Rules, Ticket, Values};
 use trefoil_sharder::{KeyPoint, Slice};
 
@@ -16,8 +18,46 @@ const SCAN_COUNT: usize = 256;
 /// A commit that waits for its replicas.
 pub(crate) struct Staged<V> {
     pub(crate) key: Bytes,
-    /// The new value, with its position; `None` removes the key.
-    pub(crate) value: Option<(Arc<V>, u64)>,
+    /// The new value; `None` removes the key.
+    pub(crate) value: Option<Kept<V>>,
+}
+
+/// A value that is kept aside until its replicas have confirmed.
+pub(crate) struct Kept<V> {
+    pub(crate) value: Arc<V>,
+    pub(crate) stamp: Stamp,
+    /// The history that the stamp belongs to.
+    pub(crate) history: u64,
+    /// What it replaces was out of date when it was made.
+    pub(crate) over_stale: bool,
+    /// A refresh brought it: what was told of the key since says whether it is
+    /// to be seen, for it is the database that knows better.
+    pub(crate) refreshed: bool,
+}
+
+impl<V> Clone for Kept<V> {
+    fn clone(&self) -> Self {
+        Kept {
+            value: Arc::clone(&self.value),
+            ..*self
+        }
+    }
+}
+
+/// Bytes behind a marshalled value: the history of the database's log that the
+/// entry's version is a position in (u64, little-endian; 0 for none).
+const HISTORY_BYTES: usize = 8;
+
+/// A value as it goes to another server.
+pub(crate) fn stamped<V: 'static>(
+    history: u64,
+    marshaller: &dyn Marshal<V>,
+    key: &[u8],
+    value: &V,
+) -> Result<Bytes, MarshalError> {
+    let mut bytes = marshal(marshaller, key, value)?;
+    bytes.extend_from_slice(&history.to_le_bytes());
+    Ok(Bytes::from(bytes))
 }
 
 /// The values of one life of the server.
@@ -31,15 +71,16 @@ struct Found<V> {
     point: u64,
     key: Arc<[u8]>,
     value: Arc<V>,
-    position: u64,
+    stamp: Stamp,
     stale: bool,
 }
 
 impl<V: 'static> Objects<V> {
-    /// `progress` was read before the value was found: no change up to it had
-    /// been announced of this key when it was.
-    fn entry(&self, found: &Found<V>, progress: u64) -> Entry {
-        let value = marshal(&*self.store.marshaller, &found.key, &*found.value);
+    /// `sent` was read before the value was found: no change up to there had been
+    /// told of this key when it was.
+    fn entry(&self, found: &Found<V>, sent: Sent) -> Entry {
+        let marshaller = &*self.store.marshaller;
+        let value = stamped(sent.history, marshaller, &found.key, &*found.value);
         if let Err(error) = &value {
             tracing::error!(
                 key = %String::from_utf8_lossy(&found.key),
@@ -51,9 +92,66 @@ impl<V: 'static> Objects<V> {
         Entry {
             point: KeyPoint(found.point),
             key: Bytes::copy_from_slice(&found.key),
-            version: found.position.max(progress),
-            value: value.ok().map(Bytes::from),
+            version: found.stamp.position.max(sent.reached),
+            value: value.ok(),
         }
+    }
+
+    /// A value from elsewhere, with room for it; none where it was lost on the
+    /// way, which its server has said.
+    fn arrived<'a>(&'a self, entry: &'a Entry) -> Result<Option<Arrived<'a, V>>, NotStored> {
+        let Some(bytes) = &entry.value else {
+            return Ok(None);
+        };
+        let store = &*self.store;
+        let key = store.key(&entry.key);
+        let mut history = 0;
+        let value = match bytes.split_last_chunk::<HISTORY_BYTES>() {
+            _ if key.point() != entry.point => {
+                Err("it was hashed in another way: the servers of a corpus have to agree".into())
+            }
+            None => Err("it is shorter than any".to_owned()),
+            Some((bytes, of)) => {
+                history = u64::from_le_bytes(*of);
+                unmarshal(&*store.marshaller, &entry.key, bytes).map_err(|error| error.to_string())
+            }
+        };
+        let value = match value {
+            Ok(value) => Arc::new(value),
+            Err(error) => {
+                tracing::error!(
+                    key = %String::from_utf8_lossy(&entry.key),
+                    %error,
+                    "a value that arrived cannot be used"
+                );
+                return Err(NotStored::Unreadable);
+            }
+        };
+        let room = store
+            .reserve(store.weight(&entry.key, &value))
+            .map_err(|_| NotStored::NoRoom)?;
+        Ok(Some(Arrived {
+            key,
+            value,
+            history,
+            room,
+        }))
+    }
+}
+
+/// A value from elsewhere.
+struct Arrived<'a, V> {
+    key: Key<'a>,
+    value: Arc<V>,
+    /// The history that its version is a position in.
+    history: u64,
+    room: Room<'a, V>,
+}
+
+impl<V: 'static> Arrived<'_, V> {
+    /// None if it is not known to be fresh: under the lock of its part.
+    fn stamp(&self, store: &Store<V>, version: u64) -> Option<Stamp> {
+        store.fresh.receive(self.key.hash, self.history, version)
     }
 }
 
@@ -62,7 +160,7 @@ fn found<V>(entry: &crate::table::Entry<V>) -> Found<V> {
         point: entry.hash.place,
         key: Arc::clone(&entry.key),
         value: Arc::clone(&entry.value),
-        position: entry.position,
+        stamp: entry.stamp,
         stale: entry.stale,
     }
 }
@@ -73,7 +171,7 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
     }
 
     fn scan(&mut self, slice: Slice, limit: Limit) -> Scan {
-        let progress = self.store.fresh.progress();
+        let sent = self.store.fresh.sent();
         let mut entries: Vec<Entry> = Vec::new();
         let mut bytes = 0;
         let mut rest = slice;
@@ -87,7 +185,7 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
             let mut full = false;
             while let Some(next) = batch.next() {
                 if !next.stale {
-                    let entry = self.entry(&next, progress);
+                    let entry = self.entry(&next, sent);
                     bytes += entry.key.len() + entry.value.as_ref().map_or(0, Bytes::len);
                     entries.push(entry);
                 }
@@ -107,45 +205,56 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
     }
 
     fn get(&mut self, point: KeyPoint, key: &Bytes) -> Option<Entry> {
-        let progress = self.store.fresh.progress();
+        let sent = self.store.fresh.sent();
         let key = self.store.key(key);
         debug_assert_eq!(key.point(), point, "hashed as in the request");
         let found = self.store.table.visit(key).peek().map(|e| found(e))?;
-        (!found.stale).then(|| self.entry(&found, progress))
+        (!found.stale).then(|| self.entry(&found, sent))
     }
 
     fn store(&mut self, entry: Entry) -> Result<(), NotStored> {
-        let Some(bytes) = &entry.value else {
+        let Some(arrived) = self.arrived(&entry)? else {
             return Ok(());
         };
         let store = &self.store;
-        let key = store.key(&entry.key);
-        let value = if key.point() == entry.point {
-            unmarshal(&*store.marshaller, &entry.key, bytes).map_err(|error| error.to_string())
-        } else {
-            Err("it was hashed in another way: the servers of a corpus have to agree".to_owned())
+        let mut visit = store.table.visit(arrived.key);
+        // A change may have been told here while the value was on its way, or be
+        // unknown here. Without a loader nothing could bring the value back, and
+        // only a change that was told counts.
+        let stamp = arrived.stamp(store, entry.version).or_else(|| {
+            let unknown = !store.has_loader && arrived.history != store.fresh.history();
+            unknown.then_some(Stamp::UNKNOWN)
+        });
+        let old = match stamp {
+            Some(stamp) => visit.put(arrived.value, stamp, arrived.room),
+            None => visit.remove(),
         };
-        let value = match value {
-            Ok(value) => Arc::new(value),
-            Err(error) => {
-                tracing::error!(
-                    key = %String::from_utf8_lossy(&entry.key),
-                    %error,
-                    "a value that arrived cannot be used"
-                );
-                return Err(NotStored::Unreadable);
-            }
+        drop(visit);
+        if stamp.is_none() && !store.has_loader {
+            let named = (entry.point, entry.key.clone());
+            store.leave(|errands| errands.dropped.push(named));
+        }
+        drop(old);
+        Counters::one(&store.counters.received);
+        Ok(())
+    }
+
+    /// A copy is confirmed, so it is kept, whatever was told here. If it may be
+    /// out of date the owner hears so, too, and withdraws it by a commit. Until
+    /// then it is hidden where a loader can bring it back.
+    fn store_copy(&mut self, entry: Entry) -> Result<(), NotStored> {
+        let Some(arrived) = self.arrived(&entry)? else {
+            return Ok(());
         };
-        let room = store
-            .reserve(store.weight(&entry.key, &value))
-            .map_err(|_| NotStored::NoRoom)?;
-        let mut visit = store.table.visit(key);
-        // A change that was announced here while the value was on its way.
-        let old = if store.fresh.admits(key.hash, entry.version) {
-            visit.put(value, entry.version, room)
-        } else {
-            visit.remove()
-        };
+        let store = &self.store;
+        let mut visit = store.table.visit(arrived.key);
+        let stamp = arrived.stamp(store, entry.version);
+        let hidden = stamp.is_none() && store.has_loader;
+        let stamp = stamp.unwrap_or(Stamp::UNKNOWN);
+        let old = visit.put(arrived.value, stamp, arrived.room);
+        if let Some(entry) = visit.peek().filter(|_| hidden) {
+            entry.stale = true;
+        }
         drop(visit);
         drop(old);
         Counters::one(&store.counters.received);
@@ -168,12 +277,38 @@ impl<V: Send + Sync + 'static> Values for Objects<V> {
         let store = &self.store;
         let key: Key<'_> = store.key(&staged.key);
         let old = match staged.value {
-            Some((value, position)) => {
+            Some(Kept {
+                value,
+                stamp,
+                history,
+                over_stale,
+                refreshed,
+            }) => {
                 let weight = store.weight(&staged.key, &value);
                 let room = store
                     .table
                     .reserve_promised(weight, |entry| store.evicted(&entry));
-                store.table.visit(key).put(value, position, room)
+                let mut visit = store.table.visit(key);
+                // Made of a value that is out of date by now, it is, too. Without a
+                // loader what the application has put in counts, but for what a
+                // refresh brought the database knows better.
+                let told = refreshed && history == store.fresh.history();
+                let fresh = match visit.peek().map(|entry| entry.stale) {
+                    Some(false) => true,
+                    Some(true) if !over_stale => false,
+                    _ if store.has_loader || told => store.fresh.is_fresh(key.hash, history, stamp),
+                    _ => true,
+                };
+                let old = visit.put(value, stamp, room);
+                // A change was told while the replicas confirmed: it is about to be
+                // withdrawn, and is not seen until then.
+                if let Some(entry) = visit.peek().filter(|_| !fresh) {
+                    entry.stale = true;
+                    let named = (key.point(), staged.key.clone());
+                    drop(visit);
+                    store.leave(|errands| errands.withdrawn.push(named));
+                }
+                old
             }
             None => store.table.visit(key).remove(),
         };

@@ -62,13 +62,14 @@ each! {
     a_promise_is_kept: PromiseForgotten => OneOwner | Token | Fresh | Reported | Panic;
     what_was_sent_is_not_served: ServedInTransit => OneOwner | Fresh | Reported;
     a_lease_is_needed: LeaseIgnored => OneOwner | Fresh;
-    copies_confirm_first: AcknowledgedEarly => Undone | Reported | Fresh;
-    enough_copies_confirm: ThinAcknowledged => Undone | Reported;
+    copies_confirm_first: AcknowledgedEarly => Copied | Undone | Reported | Fresh;
+    enough_copies_confirm: ThinAcknowledged => Copied | Undone | Reported;
     a_dirty_copy_is_not_read: DirtyCopyRead => Fresh;
     losses_are_reported: LossUnreported => Reported;
     values_are_kept_until_taken: ForgottenWhenSent => Reported | Fresh | Moved;
     new_copies_hear_of_pending_commits: PendingNotCopied => Fresh | Reported | Undone;
     a_copy_is_kept_until_replaced: ExcludedEarly => Undone;
+    what_cannot_be_copied_is_not_confirmed: FailedCopyConfirmed => Copied | Undone | Fresh;
     longer_leases_are_waited_for: LeaseLengthForgotten => OneOwner | Token | Fresh | Reported;
     nothing_is_dealt_before_leases_end: DealtAtOnce => OneOwner | Token | Fresh | Reported;
     who_was_struck_off_stays_so: StruckOffReturns => OneOwner | Token | Fresh | Reported;

@@ -287,6 +287,33 @@ fn a_replaced_server_serves_nothing_and_names_what_is_void() {
     assert_eq!(losses[0].keys, [(at(3), cluster::name(3))]);
 }
 
+/// Copies that follow at 20,000 changes a second, over a connection that breaks
+/// for a second: what is kept meanwhile is bounded, and it is made up for soon.
+#[test]
+fn copies_catch_up_after_a_broken_connection() {
+    let config = Config {
+        window_bytes: 256 << 10,
+        ..Config::new(Replication::Eventual)
+    };
+    let bound = config.window_bytes + 1_024;
+    let mut cluster = filled(config, &[1, 2], &[&[1, 2]]);
+    for n in 0..20_000 {
+        cluster.put(1, n, n + 7);
+        if n % 20 == 0 {
+            cluster.lose(1, 2);
+            cluster.millis(1);
+        }
+        cluster.lose(1, 2);
+        assert!(cluster.unconfirmed(1) <= bound);
+    }
+    cluster.millis(600);
+    for n in 0..20_000 {
+        assert_eq!(cluster.get(2, n), Some(n + 7), "key {n}");
+    }
+    cluster.millis(200);
+    assert_eq!(cluster.unconfirmed(1), 0);
+}
+
 /// These rules are broken here rather than in the simulator, which met neither
 /// case in 50,000 seeds: one takes three owners, the other two reads, within the
 /// time in which a single message is under way.

@@ -148,7 +148,7 @@ async fn converse(linklet: Linklet<u64>, stream: TcpStream) {
                 });
                 format!("redirect {to} {version}")
             }
-            Err(Error::Uncertain) => "uncertain".to_owned(),
+            Err(Error::Indeterminate(_)) => "uncertain".to_owned(),
             Err(error) => format!("error {error}"),
         };
         if answers

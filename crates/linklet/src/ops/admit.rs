@@ -29,10 +29,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// What the rules say, for those keys that they are clear about.
     #[inline]
     pub(crate) fn gate(&self, visit: &Visit<'_, V>, access: Access) -> Option<Gate> {
-        let rules = visit.rules();
-        if self.call().known.is_some() && self.call().known > rules.version() {
+        if self.call().known.is_some() && self.call().known > visit.rules().version() {
             return None;
         }
+        self.allowed(visit, access)
+    }
+
+    /// The same, for whom the protocol has told that the map is new enough.
+    #[inline]
+    fn allowed(&self, visit: &Visit<'_, V>, access: Access) -> Option<Gate> {
+        let rules = visit.rules();
         match visit.status() {
             Status::Owned {
                 token,
@@ -66,7 +72,25 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 return Ok(act(&mut visit, gate));
             }
         }
-        self.ask(key, access, act).await
+        self.ask(key, access, &mut Wait::new(self.call().patience), act)
+            .await
+    }
+
+    /// The same, within a wait that has begun.
+    pub(crate) async fn run_within<'a, R>(
+        &'a self,
+        key: Key<'a>,
+        access: Access,
+        wait: &mut Wait,
+        act: impl FnOnce(&mut Visit<'a, V>, Gate) -> R,
+    ) -> Result<R, Error> {
+        {
+            let mut visit = self.inner().store.table.visit(key);
+            if let Some(gate) = self.gate(&visit, access) {
+                return Ok(act(&mut visit, gate));
+            }
+        }
+        self.ask(key, access, wait, act).await
     }
 
     #[cold]
@@ -74,11 +98,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         &'a self,
         key: Key<'a>,
         access: Access,
+        wait: &mut Wait,
         act: impl FnOnce(&mut Visit<'a, V>, Gate) -> R,
     ) -> Result<R, Error> {
         let inner = self.inner();
         Counters::one(&inner.store.counters.asked);
-        let mut wait = Wait::new(self.call().patience);
         loop {
             let pause = {
                 let mut guard = inner.life();
@@ -86,9 +110,20 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 let request = self.request(life, key, access);
                 let decision = life.drive(|core, now, values| core.request(now, values, &request));
                 match self.decided(life, decision) {
+                    // A closure of the application's, or a look that the rules
+                    // allow by now: under the key's lock alone.
+                    Ok(Some(Gate::Owned { .. })) => {
+                        drop(guard);
+                        let mut visit = inner.store.table.visit(key);
+                        if let Some(gate) = self.allowed(&visit, access) {
+                            return Ok(act(&mut visit, gate));
+                        }
+                        // It was claimed, or the lease ended, in between.
+                        continue;
+                    }
                     Ok(Some(gate)) => {
-                        // The protocol's lock is held, so that the key stays
-                        // this server's until it is done.
+                        // The rules do not speak of copies that may be read:
+                        // the protocol's lock is held until it is done.
                         let mut visit = inner.store.table.visit(key);
                         return Ok(act(&mut visit, gate));
                     }
@@ -159,6 +194,11 @@ impl Wait {
             patience,
             deadline: Instant::now() + patience,
         }
+    }
+
+    /// Waits for something; `None` if it did not come in time.
+    pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
+        timeout_at(self.deadline, future).await.ok()
     }
 
     /// Waits until it is worth another attempt. If the membership ends

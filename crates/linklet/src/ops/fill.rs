@@ -2,18 +2,22 @@
 
 use super::read::Held;
 use crate::error::Error;
-use crate::flight::{Lead, Turn, outcome};
+use crate::flight::{Turn, outcome};
 use crate::linklet::{Landed, Linklet};
 use crate::load::Cost;
-use crate::loader::{Loader, LoaderError};
+use crate::loader::Loader;
 use crate::stats::Counters;
 use std::sync::Arc;
+use std::time::Duration;
+use trefoil_freshness_core::table::{FillToken, Refused, Stamp};
 use trefoil_linklet_core::Access;
 
 use super::write::Plan;
 
-/// Loads of one key that may be overtaken by changes before it is given up.
-const ATTEMPTS_MAX: usize = 16;
+/// Loads of one key that may be overtaken by changes before it is not kept.
+const ATTEMPTS_MAX: usize = 8;
+/// A change that was told is visible, as a rule, well before this.
+const VISIBLE_SOON: Duration = Duration::from_millis(20);
 
 impl<V: Send + Sync + 'static> Linklet<V> {
     /// Hands an object out, loading it if it is not in memory; `None` if the
@@ -21,7 +25,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// loader once.
     pub async fn get_or_load(&self, key: &[u8]) -> Result<Option<Held<V>>, Error> {
         let found = self.fetch(key, 0).await?;
-        Ok(found.map(|(value, position)| self.hold(key, value, position)))
+        Ok(found.map(|(value, stamp)| self.hold(key, value, stamp)))
     }
 
     /// Like [`read`](Linklet::read), loading the object if it is not in memory.
@@ -48,27 +52,20 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             return self.get(key).await;
         }
         let found = self.fetch(key, position).await?;
-        Ok(found.map(|(value, position)| self.hold(key, value, position)))
+        Ok(found.map(|(value, stamp)| self.hold(key, value, stamp)))
     }
 
     async fn wait_for_progress(&self, position: u64) -> Result<(), Error> {
-        let store = &self.inner().store;
-        let wait = async {
-            loop {
-                let news = store.progress.notified();
-                if store.fresh.progress() >= position {
-                    return;
-                }
-                news.await;
-            }
-        };
+        let mut reached = self.inner().store.fresh.watch();
+        let there = reached.wait_for(|reached| *reached >= position);
         let patience = self.call().patience;
-        tokio::time::timeout(patience, wait)
-            .await
-            .map_err(|_| Error::Moving { waited: patience })
+        match tokio::time::timeout(patience, there).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Moving { waited: patience }),
+        }
     }
 
-    fn hold(&self, key: &[u8], value: Arc<V>, position: u64) -> Held<V> {
+    fn hold(&self, key: &[u8], value: Arc<V>, stamp: Stamp) -> Held<V> {
         // The version is that of the entry which has this very value; a value
         // that could not be stored has none, and cannot be committed.
         let at = self.inner().store.key(key);
@@ -86,26 +83,30 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             key: key.to_vec(),
             value,
             version,
-            position,
+            stamp,
             token,
         }
     }
 
-    /// The value in memory, if it is fresh enough, with its position.
+    /// The value in memory, if it is fresh enough.
     async fn found(&self, key: &[u8], at_least: u64) -> Landed<V> {
         let store = &self.inner().store;
-        let announced = store.fresh.progress();
+        // First this, then the value: what was told up to there has been seen to.
+        let reached = store.fresh.reached();
         let at = store.key(key);
         let found = self
             .run(at, Access::Read, |visit, _| {
                 visit
                     .get()
-                    .map(|entry| (Arc::clone(&entry.value), entry.position))
+                    .map(|entry| (Arc::clone(&entry.value), entry.stamp))
             })
             .await?;
         Ok(found
-            .map(|(value, position)| (value, position.max(announced)))
-            .filter(|(_, position)| *position >= at_least))
+            .map(|(value, mut stamp)| {
+                stamp.position = stamp.position.max(reached);
+                (value, stamp)
+            })
+            .filter(|(_, stamp)| stamp.position >= at_least))
     }
 
     async fn fetch(&self, key: &[u8], at_least: u64) -> Landed<V> {
@@ -117,88 +118,123 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         }
         let loader = inner.loader.as_ref().ok_or(Error::NoLoader)?;
         Counters::one(&counters.misses);
-        if at_least > inner.store.fresh.progress() {
-            // What is being loaded may have been read before the change.
-            self.change_announced(key, at_least).await;
-        }
         loop {
             match inner.store.flights.join(key) {
                 Turn::Follow(done) => match outcome(done).await {
-                    Some(Ok(Some((_, position)))) if position < at_least => {}
+                    // It may have been read before the caller's change.
+                    Some(Ok(found)) if !contains(found.as_ref(), at_least) => {}
                     Some(landed) => return landed,
-                    // Who was loading it went away.
+                    // Who was loading it went away, or may not share it.
                     None => {}
                 },
                 Turn::Lead(lead) => {
-                    let landed = self.load(key, at_least, &lead, &**loader).await;
-                    lead.land(landed.clone());
+                    let (landed, shared) = self.load(key, at_least, &**loader).await;
+                    if shared {
+                        lead.land(landed.clone());
+                    }
                     return landed;
                 }
             }
         }
     }
 
-    async fn load(
+    /// Loads a value, and whether it may be told to who came later.
+    ///
+    /// What was read before a change was visible is not kept, and is told to
+    /// nobody who came after it: it is loaded again once the change is visible.
+    async fn load(&self, key: &[u8], at_least: u64, loader: &dyn Loader<V>) -> (Landed<V>, bool) {
+        let store = &self.inner().store;
+        // Another load may have landed between the look and the lead.
+        match self.found(key, at_least).await {
+            Ok(None) => {}
+            found => return (found, true),
+        }
+        let mut reached = store.fresh.watch();
+        let mut last = None;
+        for _ in 0..ATTEMPTS_MAX {
+            reached.mark_unchanged();
+            let mut token = store.fresh.token(at_least);
+            Counters::one(&store.counters.loads);
+            let loaded = match loader.load(key.to_vec()).await {
+                Ok(loaded) => loaded,
+                Err(error) => {
+                    Counters::one(&store.counters.load_failures);
+                    return (Err(Error::Load(error)), true);
+                }
+            };
+            if let Some(position) = loaded.as_ref().and_then(|loaded| loaded.position) {
+                token = token.after(position);
+            }
+            let value = loaded.map(|loaded| Arc::new(loaded.value));
+            let stored = match &value {
+                Some(value) => self.store_loaded(key, at_least, value, token).await,
+                None => Ok(store
+                    .fresh
+                    .admit(store.key(key).hash, token)
+                    .map(|stamp| (None, stamp))),
+            };
+            let refused = match stored {
+                Ok(Ok((value, stamp))) => return (Ok(value.map(|value| (value, stamp))), true),
+                Ok(Err(refused)) => refused,
+                // It is good, though it cannot be kept.
+                Err(Error::NoRoom { .. }) => {
+                    let stamp = store.fresh.unkept(token);
+                    return (Ok(value.map(|value| (value, stamp))), false);
+                }
+                Err(error) => return (Err(error), true),
+            };
+            Counters::one(&store.counters.loads_overtaken);
+            let stamp = store.fresh.unkept(token);
+            last = Some(value.map(|value| (value, stamp)));
+            match refused {
+                // Nothing is told at the moment: loads share what they read.
+                Refused::NotFollowing => return (Ok(last.flatten()), true),
+                Refused::Gap => {}
+                Refused::Changed => {
+                    // In a moment the change is visible to who begins to read.
+                    let visible = reached.changed();
+                    let _ = tokio::time::timeout(VISIBLE_SOON, visible).await;
+                }
+            }
+        }
+        // As fresh as any read of the database; nobody else's, and not kept.
+        (Ok(last.flatten()), false)
+    }
+
+    /// Keeps a loaded value, unless a change has come between; or what somebody
+    /// has put in meanwhile, which is newer.
+    async fn store_loaded(
         &self,
         key: &[u8],
         at_least: u64,
-        lead: &Lead<'_, Landed<V>>,
-        loader: &dyn Loader<V>,
-    ) -> Landed<V> {
+        value: &Arc<V>,
+        token: FillToken,
+    ) -> Result<Result<(Option<Arc<V>>, Stamp), Refused>, Error> {
         let store = &self.inner().store;
-        // Another load may have landed between the look and the lead.
-        if let Some(found) = self.found(key, at_least).await? {
-            return Ok(Some(found));
-        }
-        let mut as_of = at_least;
-        for _ in 0..ATTEMPTS_MAX {
-            as_of = as_of.max(store.fresh.progress());
-            Counters::one(&store.counters.loads);
-            let loaded = match loader.load(key.to_vec()).await {
-                Ok(Some(loaded)) => loaded,
-                Ok(None) if lead.overtaken(as_of) => {
-                    as_of = as_of.max(lead.restart());
-                    continue;
+        let at = store.key(key);
+        let weight = store.weight(key, value);
+        let (_, kept) = self
+            .write_as(Access::Refresh, key, Some(weight), |entry| match entry {
+                Some(entry) if entry.stamp.position >= at_least => {
+                    let there = (Some(Arc::clone(entry.value)), entry.stamp);
+                    (Plan::Keep, Ok(there))
                 }
-                Ok(None) => return Ok(None),
-                Err(error) => {
-                    Counters::one(&store.counters.load_failures);
-                    return Err(Error::Load(error));
-                }
-            };
-            let position = loaded.position.unwrap_or(as_of);
-            let value = Arc::new(loaded.value);
-            let weight = store.weight(key, &value);
-            let offered = Arc::clone(&value);
-            let written = self
-                .write_as(Access::Refresh, key, Some(weight), |entry| match entry {
-                    _ if lead.overtaken(position) => (Plan::Keep, None),
-                    // Somebody has put one in meanwhile: his is newer.
-                    Some(entry) if entry.position >= at_least => {
-                        (Plan::Keep, Some((Arc::clone(&entry.value), entry.position)))
+                _ => match store.fresh.admit(at.hash, token) {
+                    Ok(stamp) => {
+                        let value = Arc::clone(value);
+                        let kept = (Some(Arc::clone(&value)), stamp);
+                        (Plan::Put(value, stamp), Ok(kept))
                     }
-                    _ => {
-                        let kept = Arc::clone(&offered);
-                        (Plan::Put(offered, position), Some((kept, position)))
-                    }
-                })
-                .await;
-            match written {
-                Ok((_, Some(found))) => return Ok(Some(found)),
-                Ok((_, None)) => {
-                    Counters::one(&store.counters.loads_overtaken);
-                    as_of = as_of.max(lead.restart());
-                }
-                // It is good, though it cannot be kept.
-                Err(Error::NoRoom { .. }) if !lead.overtaken(position) => {
-                    return Ok(Some((value, position)));
-                }
-                Err(Error::NoRoom { .. }) => as_of = as_of.max(lead.restart()),
-                Err(error) => return Err(error),
-            }
-        }
-        Err(Error::Load(LoaderError::new(
-            "the key changes faster than it can be loaded",
-        )))
+                    Err(refused) => (Plan::Keep, Err(refused)),
+                },
+            })
+            .await?;
+        Ok(kept)
     }
+}
+
+/// Whether what a load came to contains the changes up to a position. What is
+/// not there says nothing of when it was looked for.
+fn contains<V>(found: Option<&(Arc<V>, Stamp)>, at_least: u64) -> bool {
+    at_least == 0 || found.is_some_and(|(_, stamp)| stamp.position >= at_least)
 }

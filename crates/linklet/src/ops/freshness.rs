@@ -1,99 +1,179 @@
-//! What the relay of the database's changes tells: positions grow along the
-//! stream, and everything is told at least once.
+//! What the relay of the database's changes tells.
 //!
-//! For each change call [`Linklet::invalidate`] or [`Linklet::refresh`], and
-//! when all changes up to a position have been told, [`Linklet::progress`].
 //! Every server of a corpus is told everything: which keys it has is its own
-//! matter, and what it has not yet may be on its way.
+//! matter, and what it has not yet may be on its way. What is told of a key is
+//! done under the lock of the key's part, so that a load that stores its value
+//! either is refused, or is found.
 
+use super::propose::Shown;
 use super::write::Plan;
+use crate::error::Error;
 use crate::linklet::Linklet;
+use crate::marshal::unmarshal;
 use crate::stats::Counters;
+use crate::store::Store;
+use crate::table::Visit;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
+use trefoil_freshness_core::event::{Gap, Progress, Scope, Sink};
+use trefoil_freshness_core::position::Place;
+use trefoil_freshness_core::table::{Stamp, Sweep, Verdict};
 use trefoil_linklet_core::{Access, Replication, Status};
 use trefoil_sharder::{KeyPoint, Slice};
 
-use super::admit::Gate;
+/// Makes a value of a key and the bytes that a refresh brings.
+type ReadOf<V> = dyn Fn(&[u8], &[u8]) -> Option<V> + Send;
+
+/// Keeps a linklet fresh: to be given to whatever tells of the database's
+/// changes, `trefoil_freshness::Subscription::start` for example. Made by
+/// [`Linklet::sink`].
+pub struct LinkletSink<V> {
+    store: Arc<Store<V>>,
+    read: Box<ReadOf<V>>,
+}
+
+impl<V> std::fmt::Debug for LinkletSink<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinkletSink").finish_non_exhaustive()
+    }
+}
 
 impl<V: Send + Sync + 'static> Linklet<V> {
-    /// The rows behind a key have changed at `position`: an older value is not
-    /// served any more once this returns, here or where it is moved to, and a
-    /// load that began before is not stored.
-    pub async fn invalidate(&self, key: &[u8], position: u64) {
-        let store = &self.inner().store;
-        store.fresh.changed(store.key(key).hash, position);
-        self.change_announced(key, position).await;
+    /// What a relay tells, where refreshes carry values as
+    /// [`Marshal`](crate::Marshal) makes them. One for each linklet.
+    pub fn sink(&self) -> LinkletSink<V> {
+        let store = Arc::clone(&self.inner().store);
+        let marshaller = Arc::clone(&store);
+        self.sink_reading(move |key, bytes| unmarshal(&*marshaller.marshaller, key, bytes).ok())
     }
 
-    /// The rows behind a key have changed at `position`, and this is what they
-    /// come to: takes the place of an older value. A key that is not in memory
-    /// stays out of it.
-    pub async fn refresh(&self, key: &[u8], value: V, position: u64) {
-        let store = &self.inner().store;
-        let at = store.key(key);
-        store.fresh.changed(at.hash, position);
-        store.flights.invalidate(key, position);
-        let present = {
-            let mut visit = store.table.visit(at);
-            let mine = matches!(self.gate(&visit, Access::Commit), Some(Gate::Owned { .. }));
-            mine && visit.get().is_some_and(|entry| entry.position < position)
-        };
-        if present {
-            let value = Arc::new(value);
-            let weight = store.weight(key, &value);
-            let written = self
-                .write(key, Some(weight), |entry| match entry {
-                    Some(entry) if entry.position < position => (Plan::Put(value, position), ()),
-                    _ => (Plan::Keep, ()),
-                })
-                .await;
-            if written.is_ok() {
-                return;
+    /// The same, with refreshes of another form: where `read` makes no value of
+    /// one, the key is dropped.
+    pub fn sink_reading(
+        &self,
+        read: impl Fn(&[u8], &[u8]) -> Option<V> + Send + 'static,
+    ) -> LinkletSink<V> {
+        LinkletSink {
+            store: Arc::clone(&self.inner().store),
+            read: Box::new(read),
+        }
+    }
+
+    /// Where the stream of changes is, to go on from there after an
+    /// interruption; none before anything was told.
+    pub fn place(&self) -> Option<Place> {
+        self.inner().store.fresh.place()
+    }
+
+    /// How old what is kept may be: every commit that was acknowledged longer
+    /// ago is contained. None while nothing is known.
+    pub fn staleness(&self) -> Option<Duration> {
+        self.inner().store.fresh.staleness()
+    }
+
+    /// Takes a key out of the replicas that is not here any more, or not to be
+    /// seen; whether that has to be tried again.
+    pub(crate) async fn withdraw_absent(&self, key: &[u8]) -> bool {
+        let at = self.inner().store.key(key);
+        let withdrawn = self
+            .propose(Access::Refresh, at, Shown::Fresh, |entry| match entry {
+                Some(_) => (Plan::Keep, ()),
+                None => (Plan::Remove, ()),
+            })
+            .await;
+        match withdrawn {
+            // It goes on, until the replicas have confirmed.
+            Ok(_) | Err(Error::Indeterminate(_)) => false,
+            // The key is not this server's any more: who has it is told, too.
+            Err(error @ (Error::NotMine(_) | Error::NotMember)) => {
+                tracing::debug!(%error, "a key was not withdrawn here");
+                false
+            }
+            // A commit was before it, or came between; or nothing can be
+            // committed at the moment.
+            Err(_) => true,
+        }
+    }
+
+    /// Puts the value of a refresh in, unless the key has gone, or is newer. If
+    /// that fails the key is withdrawn; whether that has to be tried again.
+    pub(crate) async fn refresh_copied(&self, key: &[u8], value: Arc<V>, stamp: Stamp) -> bool {
+        let at = self.inner().store.key(key);
+        let refreshed = self
+            .propose(Access::Refresh, at, Shown::All, |entry| match entry {
+                Some(entry) if entry.stamp.position < stamp.position => {
+                    (Plan::Put(value, stamp), ())
+                }
+                _ => (Plan::Keep, ()),
+            })
+            .await;
+        match refreshed {
+            // It goes on; what is told meanwhile is looked at when it is settled.
+            Ok(_) | Err(Error::Indeterminate(_)) => false,
+            Err(error) => {
+                tracing::debug!(%error, "a key was not refreshed here, and is dropped");
+                self.withdraw_absent(key).await
             }
         }
-        self.change_announced(key, position).await;
+    }
+}
+
+impl<V: Send + Sync + 'static> LinkletSink<V> {
+    /// Drops the value of a key, or hides it where that is not this server's to
+    /// do alone.
+    fn drop_value(&self, key: &Bytes, mut visit: Visit<'_, V>) {
+        let store = &self.store;
+        let status = visit.status();
+        let Some(entry) = visit.peek().filter(|entry| !entry.stale) else {
+            return;
+        };
+        let point = KeyPoint(entry.hash.place);
+        let old = match status {
+            Status::Owned { propose: false, .. } => visit.remove(),
+            _ => {
+                entry.stale = true;
+                None
+            }
+        };
+        drop(visit);
+        Counters::one(&store.counters.invalidations);
+        match store.replication {
+            Replication::None => {}
+            Replication::Eventual if old.is_some() => {
+                store.leave(|errands| errands.touched.push((point, key.clone())));
+            }
+            Replication::Eventual => {}
+            // Nobody here sees it any more; the replicas are told.
+            Replication::Strong => {
+                store.leave(|errands| errands.withdrawn.push((point, key.clone())));
+            }
+        }
     }
 
-    /// All changes up to this position have been told.
-    pub fn progress(&self, position: u64) {
-        let store = &self.inner().store;
-        store.fresh.reached(position);
-        store.progress.notify_waiters();
+    fn sweep(&self, sweep: Sweep) {
+        if let Sweep::Drop { scope, before } = sweep {
+            self.drop_before(&scope, before);
+        }
     }
 
-    /// The position up to which all changes have been told.
-    pub fn announced(&self) -> u64 {
-        self.inner().store.fresh.progress()
-    }
-
-    /// Changes up to `position` may have been missed, of the keys that
-    /// `covers` holds of: what is older is dropped, to be loaded anew. Without
-    /// a loader it is lost, and reported. Returns how many values it was.
-    pub fn missed(&self, position: u64, covers: impl Fn(&[u8]) -> bool) -> usize {
-        self.missed_in(Slice::ALL, position, covers)
-    }
-
-    /// Like [`missed`](Linklet::missed), for a part of the key space.
-    pub fn missed_in(&self, slice: Slice, position: u64, covers: impl Fn(&[u8]) -> bool) -> usize {
-        let store = &self.inner().store;
-        store.fresh.missed(position);
-        store.flights.invalidate_where(position, |key| {
-            slice.contains(self.point(key)) && covers(key)
-        });
+    /// What is older is dropped, to be loaded anew. Without a loader it is lost,
+    /// and reported.
+    fn drop_before(&self, scope: &Scope, before: u64) {
+        let store = &self.store;
         let direct = store.replication != Replication::Strong;
-        let mut gone = store.table.remove_slice(slice, |entry, status| {
+        let mut gone = store.table.remove_slice(Slice::ALL, |entry, status| {
             direct
                 && matches!(status, Status::Owned { .. })
-                && entry.position < position
-                && covers(&entry.key)
+                && entry.stamp.position < before
+                && scope.covers(&entry.key)
         });
         gone.retain(|entry| !entry.stale);
         // Those that are being moved, or are others' copies, or are taken out
         // together with their replicas.
         let mut withdrawn = Vec::new();
-        store.table.mark_slice(slice, |entry| {
-            if entry.position < position && !entry.stale && covers(&entry.key) {
+        store.table.mark_slice(Slice::ALL, |entry| {
+            if entry.stamp.position < before && !entry.stale && scope.covers(&entry.key) {
                 entry.stale = true;
                 withdrawn.push(named(entry.hash.place, &entry.key));
             }
@@ -102,7 +182,6 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             .iter()
             .map(|entry| named(entry.hash.place, &entry.key))
             .collect();
-        let count = gone.len() + if direct { 0 } else { withdrawn.len() };
         store.leave(|errands| {
             if !store.has_loader {
                 errands.dropped.extend(gone.iter().cloned());
@@ -116,60 +195,94 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 Replication::Strong => errands.withdrawn.extend(withdrawn),
             }
         });
-        count
+    }
+}
+
+impl<V: Send + Sync + 'static> Sink for LinkletSink<V> {
+    fn begun(&mut self, place: &Place) {
+        let fresh = &self.store.fresh;
+        let first = fresh.place().is_none();
+        let sweep = fresh.begin(place);
+        // What was put in before anything was followed came from no database,
+        // where nothing is loaded from one.
+        if self.store.has_loader || !first {
+            self.sweep(sweep);
+        }
+        fresh.begun();
     }
 
-    /// Sees to a value and a load that are older than a change.
-    pub(crate) async fn change_announced(&self, key: &[u8], position: u64) {
-        let store = &self.inner().store;
+    fn invalidate(&mut self, key: &Bytes, position: u64) {
+        let at = self.store.key(key);
+        let visit = self.store.table.visit(at);
+        if self.store.fresh.invalidate(at.hash, position) == Verdict::Drop {
+            self.drop_value(key, visit);
+        }
+    }
+
+    fn refresh(&mut self, key: &Bytes, value: &Bytes, position: u64) {
+        let store = &self.store;
         let at = store.key(key);
-        store.flights.invalidate(key, position);
-        let taken = {
-            let mut visit = store.table.visit(at);
-            let status = visit.status();
-            match visit.peek() {
-                Some(entry) if entry.position < position => match status {
-                    Status::Owned { propose: false, .. } => visit.remove(),
-                    _ => {
-                        entry.stale = true;
-                        None
-                    }
-                },
-                _ => return,
+        let value = (self.read)(key, value).map(Arc::new);
+        // Made before the visit, so that it fits when it comes in.
+        let weight = value.as_ref().map(|value| store.weight(key, value));
+        let room = weight.and_then(|weight| store.reserve(weight).ok());
+        let mut visit = store.table.visit(at);
+        let there = visit.peek().map(|entry| (entry.stamp, entry.stale));
+        let kept = there.filter(|&(_, stale)| !stale).map(|(stamp, _)| stamp);
+        let verdict = store.fresh.refresh(at.hash, position, kept);
+        let Some(kept) = kept else {
+            // An older refresh, or a withdrawal, is under way: this one follows.
+            let proposed = matches!(visit.status(), Status::Owned { propose: true, .. });
+            if let (Some(_), true, Verdict::Replace(stamp), Some(value)) =
+                (there, proposed, verdict, value)
+            {
+                drop(visit);
+                store.leave(|errands| errands.refreshed.push((key.clone(), value, stamp)));
             }
+            return;
         };
-        Counters::one(&store.counters.invalidations);
-        match store.replication {
-            Replication::None => {}
-            Replication::Eventual => {
-                if taken.is_some() {
-                    store.leave(|errands| errands.touched.push(named(at.hash.place, key)));
+        let stamp = match verdict {
+            Verdict::Keep => return,
+            Verdict::Replace(stamp) => Some(stamp),
+            // What is kept may be newer; loading it again says which.
+            Verdict::Drop if store.has_loader => None,
+            Verdict::Drop => Some(Stamp::refreshed(position.max(kept.position))),
+        };
+        let (Some(stamp), Some(value)) = (stamp, value) else {
+            return self.drop_value(key, visit);
+        };
+        match (visit.status(), room) {
+            (Status::Owned { propose: false, .. }, Some(room)) => {
+                let old = visit.put(value, stamp, room);
+                drop(visit);
+                drop(old);
+                if store.replication == Replication::Eventual {
+                    store.leave(|errands| errands.touched.push((at.point(), key.clone())));
                 }
             }
-            // Nobody here sees it any more; the replicas are told.
-            Replication::Strong => self.withdraw(key, position).await,
+            (Status::Owned { propose: true, .. }, _) => {
+                // Not seen any more; the new one once the replicas have it.
+                if let Some(entry) = visit.peek() {
+                    entry.stale = true;
+                }
+                drop(visit);
+                store.leave(|errands| errands.refreshed.push((key.clone(), value, stamp)));
+            }
+            _ => self.drop_value(key, visit),
         }
     }
 
-    /// Takes a key out of the replicas that is not here any more.
-    pub(crate) async fn withdraw_absent(&self, key: &[u8]) {
-        self.withdraw(key, 0).await;
+    fn gap(&mut self, gap: &Gap) {
+        let sweep = self.store.fresh.gap(gap);
+        self.sweep(sweep);
     }
 
-    /// Takes a key out together with its replicas, unless it is newer than
-    /// `position` by then.
-    pub(crate) async fn withdraw(&self, key: &[u8], position: u64) {
-        let at = self.inner().store.key(key);
-        let withdrawn = self
-            .propose_as(Access::Refresh, at, |entry| match entry {
-                Some(entry) if entry.position >= position => (Plan::Keep, ()),
-                _ => (Plan::Remove, ()),
-            })
-            .await;
-        if let Err(error) = withdrawn {
-            // The key is not this server's any more: who has it is told, too.
-            tracing::debug!(%error, "a key was not withdrawn here");
-        }
+    fn progress(&mut self, progress: Progress) {
+        self.store.fresh.progress(progress);
+    }
+
+    fn taken(&self) -> u64 {
+        self.store.fresh.position()
     }
 }
 

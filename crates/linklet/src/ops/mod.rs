@@ -14,7 +14,10 @@ mod fill;
 mod freshness;
 mod propose;
 mod read;
+mod turns;
 mod write;
 
+pub use freshness::LinkletSink;
 pub use read::Held;
+pub(crate) use turns::{Turn, Turns};
 pub use write::Committed;

@@ -6,6 +6,7 @@ use crate::load::Cost;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::Access;
 use trefoil_sharder::AssignmentVersion;
 
@@ -19,7 +20,7 @@ pub struct Held<V> {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Arc<V>,
     pub(crate) version: u64,
-    pub(crate) position: u64,
+    pub(crate) stamp: Stamp,
     pub(crate) token: Option<AssignmentVersion>,
 }
 
@@ -51,7 +52,7 @@ impl<V> Held<V> {
     /// The position in the database's stream of changes that the object is
     /// fresh as of.
     pub fn position(&self) -> u64 {
-        self.position
+        self.stamp.position
     }
 
     /// Fencing token of the owner that handed the object out, for writes to a
@@ -114,7 +115,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     key: key.to_vec(),
                     value: Arc::clone(&entry.value),
                     version: entry.version,
-                    position: entry.position,
+                    stamp: entry.stamp,
                     token: match gate {
                         Gate::Owned { token, .. } => Some(token),
                         Gate::Copy => None,

@@ -1,6 +1,7 @@
 //! Changing: inserting, removing, committing and updating.
 
 use super::admit::Gate;
+use super::propose::Shown;
 use super::read::Held;
 use crate::error::{CommitError, Error};
 use crate::event::StateLossReason;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Access, Replication};
 use trefoil_sharder::AssignmentVersion;
 
@@ -28,10 +30,27 @@ pub struct Committed {
 pub(crate) enum Plan<V> {
     /// It stays as it is.
     Keep,
-    /// This value, fresh as of this position.
-    Put(Arc<V>, u64),
+    /// This value, with what is known of its freshness.
+    Put(Arc<V>, Stamp),
     /// It goes.
     Remove,
+}
+
+/// A value as a plan sees it.
+pub(crate) struct Seen<'a, V> {
+    pub(crate) value: &'a Arc<V>,
+    pub(crate) version: u64,
+    pub(crate) stamp: Stamp,
+}
+
+impl<'a, V> From<&'a Entry<V>> for Seen<'a, V> {
+    fn from(entry: &'a Entry<V>) -> Self {
+        Seen {
+            value: &entry.value,
+            version: entry.version,
+            stamp: entry.stamp,
+        }
+    }
 }
 
 impl From<NoRoom> for Error {
@@ -47,10 +66,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// Puts an object in, in the place of the one that is there.
     pub async fn insert(&self, key: &[u8], value: V) -> Result<Committed, Error> {
         let value = Arc::new(value);
-        let position = self.inner().store.fresh.progress();
-        let weight = self.inner().store.weight(key, &value);
+        let store = &self.inner().store;
+        let weight = store.weight(key, &value);
         let (token, ()) = self
-            .write(key, Some(weight), |_| (Plan::Put(value, position), ()))
+            .write(key, Some(weight), |_| {
+                (Plan::Put(value, store.fresh.written()), ())
+            })
             .await?;
         Ok(Committed { token })
     }
@@ -72,10 +93,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     pub async fn commit(&self, held: Held<V>) -> Result<Committed, CommitError<V>> {
         let value = Arc::clone(&held.value);
         let weight = self.inner().store.weight(&held.key, &value);
-        let (version, position) = (held.version, held.position);
+        let (version, stamp) = (held.version, held.stamp);
         let written = self
             .write(&held.key, Some(weight), |entry| match entry {
-                Some(entry) if entry.version == version => (Plan::Put(value, position), true),
+                Some(entry) if entry.version == version => (Plan::Put(value, stamp), true),
                 _ => (Plan::Keep, false),
             })
             .await;
@@ -93,6 +114,11 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// runs with the key locked and should be brief. If somebody still looks
     /// at the object, or replicas have to confirm, it works on a copy.
     ///
+    /// With [`Replication::Strong`] the change is under way once the closure has
+    /// run. [`Error::Indeterminate`]: not every replica has confirmed in time;
+    /// [`Error::Unsettled`] and [`Error::Conflict`]: nothing was changed. If the
+    /// future is dropped meanwhile the change goes on, or was not begun.
+    ///
     /// If the closure panics, the object is dropped and reported as lost, for
     /// it may be half changed, and the panic goes on.
     pub async fn update<R>(
@@ -107,15 +133,17 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
-            let plan = |entry: Option<&Entry<V>>| match entry {
+            let plan = |entry: Option<Seen<'_, V>>| match entry {
                 Some(entry) => {
-                    let mut value = V::clone(&entry.value);
+                    let mut value = V::clone(entry.value);
                     let result = change(&mut value);
-                    (Plan::Put(Arc::new(value), entry.position), Some(result))
+                    (Plan::Put(Arc::new(value), entry.stamp), Some(result))
                 }
                 None => (Plan::Keep, None),
             };
-            self.propose(at, plan).await?.1
+            self.propose(Access::Commit, at, Shown::Fresh, plan)
+                .await?
+                .1
         } else {
             self.update_in_place(at, change).await?
         };
@@ -135,19 +163,20 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         V: Clone,
     {
         let store = &self.inner().store;
-        let position = store.fresh.progress();
-        let plan = |entry: Option<&Entry<V>>| {
-            let (mut value, position) = match entry {
-                Some(entry) => (V::clone(&entry.value), entry.position),
-                None => (make(), position),
+        let plan = |entry: Option<Seen<'_, V>>| {
+            let (mut value, stamp) = match entry {
+                Some(entry) => (V::clone(entry.value), entry.stamp),
+                None => (make(), store.fresh.written()),
             };
             let result = change(&mut value);
-            (Plan::Put(Arc::new(value), position), result)
+            (Plan::Put(Arc::new(value), stamp), result)
         };
         let at = store.key(key);
         let probe = store.meters.probe();
         let result = if store.replication == Replication::Strong {
-            self.propose(at, plan).await?.1
+            self.propose(Access::Commit, at, Shown::Fresh, plan)
+                .await?
+                .1
         } else {
             self.replace(at, plan).await?.1
         };
@@ -161,7 +190,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         &self,
         key: &[u8],
         weight: Option<u64>,
-        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         self.write_as(Access::Commit, key, weight, plan).await
     }
@@ -172,7 +201,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         access: Access,
         key: &[u8],
         weight: Option<u64>,
-        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
         let at = store.key(key);
@@ -184,17 +213,17 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     bound: store.table.bound(),
                 });
             }
-            self.propose_as(access, at, plan).await?
+            self.propose(access, at, Shown::Fresh, plan).await?
         } else {
             // Made before the visit, so that it fits when it comes in.
             let mut room = weight.map(|weight| store.reserve(weight)).transpose()?;
             let (result, old) = self
                 .run(at, Access::Commit, |visit, gate| {
-                    let (plan, result) = plan(visit.get());
+                    let (plan, result) = plan(visit.get().map(Seen::from));
                     let old = match plan {
                         Plan::Keep => return (token_and(gate, result), None),
-                        Plan::Put(value, position) => match room.take() {
-                            Some(room) => visit.put(value, position, room),
+                        Plan::Put(value, stamp) => match room.take() {
+                            Some(room) => visit.put(value, stamp, room),
                             None => return (token_and(gate, result), None),
                         },
                         Plan::Remove => visit.remove(),
@@ -215,16 +244,16 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     async fn replace<R>(
         &self,
         at: Key<'_>,
-        plan: impl FnOnce(Option<&Entry<V>>) -> (Plan<V>, R),
+        plan: impl FnOnce(Option<Seen<'_, V>>) -> (Plan<V>, R),
     ) -> Result<(AssignmentVersion, R), Error> {
         let store = &self.inner().store;
         let result = self
             .run(at, Access::Commit, |visit, gate| {
-                let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get())));
+                let planned = catch_unwind(AssertUnwindSafe(|| plan(visit.get().map(Seen::from))));
                 match planned {
-                    Ok((Plan::Put(value, position), result)) => {
+                    Ok((Plan::Put(value, stamp), result)) => {
                         let weight = store.weight(at.bytes, &value);
-                        visit.put(value, position, store.table.room_to_trim(weight));
+                        visit.put(value, stamp, store.table.room_to_trim(weight));
                         note(store, at, gate);
                         Ok(token_and(gate, result))
                     }

@@ -4,6 +4,7 @@ use super::Key;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Place;
 use std::sync::Arc;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_layout::hash::KeyHash;
 use trefoil_linklet_core::Table as Rules;
 
@@ -15,9 +16,8 @@ pub(crate) struct Entry<V> {
     pub(crate) value: Arc<V>,
     /// Grows with every change, and when the value comes back from elsewhere.
     pub(crate) version: u64,
-    /// The position in the database's stream of changes up to which the value
-    /// is known to be fresh.
-    pub(crate) position: u64,
+    /// What of the database's changes the value is known to contain.
+    pub(crate) stamp: Stamp,
     /// Bytes that it counts as.
     pub(crate) weight: u64,
     /// When it was last used, in insertions.

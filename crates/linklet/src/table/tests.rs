@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use trefoil_freshness_core::table::Stamp;
 use trefoil_layout::hash::KeyHasher;
 use trefoil_linklet_core::{Core, Replication};
 use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
@@ -69,7 +70,9 @@ fn put(
 ) -> Result<(), NoRoom> {
     let name = name(n);
     let room = table.reserve(Table::<u64>::weight(&name, bytes), evicted)?;
-    table.visit(key(&name)).put(Arc::new(n), 0, room);
+    table
+        .visit(key(&name))
+        .put(Arc::new(n), Stamp::UNKNOWN, room);
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use super::part::{Entry, Part};
 use super::{Key, Room, Table};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
+use trefoil_freshness_core::table::Stamp;
 use trefoil_linklet_core::{Status, Table as Rules};
 
 /// The inside of a part, for one key. Nobody else changes the key or the rules
@@ -50,7 +51,7 @@ impl<'a, V> Visit<'a, V> {
     pub(crate) fn put(
         &mut self,
         value: Arc<V>,
-        position: u64,
+        stamp: Stamp,
         room: Room<'a, V>,
     ) -> Option<Entry<V>> {
         let weight = room.weight;
@@ -61,7 +62,7 @@ impl<'a, V> Visit<'a, V> {
             key: self.key.bytes.into(),
             value,
             version,
-            position,
+            stamp,
             weight,
             used_at: self.table.next_tick(),
             reused: false,

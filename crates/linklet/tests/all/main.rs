@@ -4,3 +4,4 @@ mod cluster;
 mod copies;
 mod moves;
 mod objects;
+mod strong;

@@ -3,11 +3,14 @@
 
 use crate::cluster;
 use crate::cluster::{CORPUS, Heard};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 use trefoil_coordination::LocalCoordinator;
+use trefoil_linklet::freshness::event::{Gap, GapReason, Progress, Scope, Sink};
+use trefoil_linklet::freshness::position::{History, Place};
 use trefoil_linklet::{
     Builder, Drained, Error, Linklet, Listener, Loaded, LoaderError, LossReason, Marshal,
     MarshalError, PlainMarshal, Replication, StartError, StateLoss, StateLossReason,
@@ -145,33 +148,37 @@ async fn loads_and_invalidations_do_not_race() {
         }
     };
     let linklet = start(Linklet::builder(CORPUS, PlainMarshal).loader(load)).await;
+    let mut sink = linklet.sink();
+    begin(&mut sink, "a/1", 10);
     let asking = {
         let linklet = linklet.clone();
         tokio::spawn(async move { linklet.read_or_load(b"k", String::clone).await })
     };
     began.notified().await;
     database.store(2, Ordering::SeqCst);
-    linklet.invalidate(b"k", 20).await;
-    linklet.progress(20);
+    sink.invalidate(&K, 20);
+    progress(&mut sink, 20);
     go_on.add_permits(2);
     assert_eq!(asking.await.unwrap().unwrap().as_deref(), Some("2"));
     assert_eq!(linklet.stats().loads_overtaken, 1);
 
     // After the fact it is simply removed; older news do nothing.
-    linklet.invalidate(b"k", 19).await;
+    sink.invalidate(&K, 19);
     assert_eq!(
         linklet.read(b"k", String::clone).await.unwrap().as_deref(),
         Some("2")
     );
-    linklet.refresh(b"k", "3".to_owned(), 30).await;
-    linklet.refresh(b"k", "old".to_owned(), 25).await;
+    progress(&mut sink, 21);
+    sink.refresh(&K, &Bytes::from_static(b"3"), 30);
+    sink.refresh(&K, &Bytes::from_static(b"old"), 25);
     assert_eq!(
         linklet.read(b"k", String::clone).await.unwrap().as_deref(),
         Some("3")
     );
     assert_eq!(linklet.get(b"k").await.unwrap().unwrap().position(), 30);
-    linklet.invalidate(b"k", 40).await;
+    sink.invalidate(&K, 40);
     assert_eq!(linklet.read(b"k", String::clone).await.unwrap(), None);
+    progress(&mut sink, 40);
 
     // Read your writes: not what was loaded before, though nobody has told of
     // the change yet.
@@ -183,10 +190,123 @@ async fn loads_and_invalidations_do_not_race() {
     assert_eq!((mine.as_str(), mine.position()), ("5", 50));
 
     // A gap: whatever is older is loaded anew.
-    assert_eq!(linklet.missed(50, |_| true), 0);
-    assert_eq!(linklet.missed(60, |key| key == b"other"), 0);
-    assert_eq!(linklet.missed(60, |key| key == b"k"), 1);
-    assert_eq!(linklet.read(b"k", String::clone).await.unwrap(), None);
+    let gap = |to, scope| Gap {
+        from: 0,
+        to: place("a/1", to),
+        reason: GapReason::Truncated,
+        tables: Vec::new(),
+        scope,
+    };
+    let there = async || linklet.read(b"k", String::len).await.unwrap().is_some();
+    let prefix = |prefix| Scope::Prefixes(vec![Bytes::from_static(prefix)]);
+    sink.gap(&gap(50, prefix(b"k")));
+    assert!(there().await, "it contains all that");
+    sink.gap(&gap(60, prefix(b"other")));
+    assert!(there().await);
+    sink.gap(&gap(70, prefix(b"k")));
+    assert!(!there().await);
+}
+
+const K: Bytes = Bytes::from_static(b"k");
+
+fn place(history: &str, position: u64) -> Place {
+    Place {
+        history: History(history.to_owned()),
+        position,
+    }
+}
+
+fn progress(sink: &mut impl Sink, position: u64) {
+    sink.progress(Progress {
+        position,
+        as_of: Some(Instant::now()),
+    });
+}
+
+fn begin(sink: &mut impl Sink, history: &str, position: u64) {
+    sink.begun(&place(history, position));
+    progress(sink, position);
+}
+
+/// A linklet whose loads read this.
+async fn of(database: &Arc<AtomicU64>) -> Linklet<String> {
+    let rows = Arc::clone(database);
+    let load = move |_: Vec<u8>| {
+        let read = rows.load(Ordering::SeqCst);
+        async move { Ok::<_, LoaderError>(Some(Loaded::from(read.to_string()))) }
+    };
+    start(Linklet::builder(CORPUS, PlainMarshal).loader(load)).await
+}
+
+/// A commit is in the log, and can be told, before others see it: a load that
+/// begins in between reads the row from before the change. It is not kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_read_before_a_told_change_was_visible_is_not_kept() {
+    let database = Arc::new(AtomicU64::new(1));
+    let linklet = of(&database).await;
+    let mut sink = linklet.sink();
+    begin(&mut sink, "a/1", 10);
+    sink.invalidate(&K, 20);
+    let old = linklet.read_or_load(b"k", String::clone).await.unwrap();
+    assert_eq!(old.as_deref(), Some("1"), "as the database has it");
+    database.store(2, Ordering::SeqCst);
+    progress(&mut sink, 20);
+    let new = linklet.read_or_load(b"k", String::clone).await.unwrap();
+    assert_eq!(new.as_deref(), Some("2"));
+    let held = linklet.get_or_load(b"k").await.unwrap().unwrap();
+    assert_eq!(held.position(), 20);
+    assert!(linklet.is_current(&held), "this one is kept");
+}
+
+/// The database has failed over to a log that goes on from a lower position.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_to_lower_positions_is_followed() {
+    let database = Arc::new(AtomicU64::new(1));
+    let linklet = of(&database).await;
+    let mut sink = linklet.sink();
+    begin(&mut sink, "a/1", 1_000);
+    let read = async || linklet.read_or_load(b"k", String::clone).await.unwrap();
+    assert_eq!(read().await.as_deref(), Some("1"));
+    database.store(2, Ordering::SeqCst);
+    begin(&mut sink, "a/2", 100);
+    assert_eq!(read().await.as_deref(), Some("2"), "of another history");
+    assert_eq!(linklet.place(), Some(place("a/2", 100)));
+    database.store(3, Ordering::SeqCst);
+    sink.invalidate(&K, 110);
+    progress(&mut sink, 110);
+    assert_eq!(read().await.as_deref(), Some("3"));
+    let held = linklet.get_at_least(b"k", 105).await.unwrap().unwrap();
+    assert_eq!(held.as_str(), "3");
+    let loads = linklet.stats().loads;
+    assert_eq!(read().await.as_deref(), Some("3"));
+    assert_eq!(linklet.stats().loads, loads, "it is kept");
+}
+
+/// While the relay is away nothing that is loaded is kept: nobody would tell of
+/// its changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_during_an_interruption() {
+    let database = Arc::new(AtomicU64::new(1));
+    let linklet = of(&database).await;
+    let mut sink = linklet.sink();
+    begin(&mut sink, "a/1", 10);
+    sink.gap(&Gap {
+        from: 10,
+        to: place("a/1", 20),
+        reason: GapReason::Disconnected,
+        tables: Vec::new(),
+        scope: Scope::All,
+    });
+    for n in 2..5 {
+        database.store(n, Ordering::SeqCst);
+        let read = linklet.read_or_load(b"k", String::clone).await.unwrap();
+        assert_eq!(read, Some(n.to_string()));
+    }
+    progress(&mut sink, 20);
+    linklet.get_or_load(b"k").await.unwrap().unwrap();
+    database.store(9, Ordering::SeqCst);
+    let kept = linklet.read_or_load(b"k", String::clone).await.unwrap();
+    assert_eq!(kept.as_deref(), Some("4"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -354,7 +474,9 @@ async fn strong_commits_that_cannot_be_copied_are_refused() {
         linklet.read(b"k", String::clone).await.unwrap().as_deref(),
         Some("21")
     );
-    linklet.invalidate(b"k", 7).await;
+    let mut sink = linklet.sink();
+    begin(&mut sink, "a/1", 1);
+    sink.invalidate(&K, 7);
     assert_eq!(linklet.read(b"k", String::len).await.unwrap(), None);
 }
 

@@ -12,7 +12,7 @@ use trefoil_sharder::{AssignedSlice, Assignment, AssignmentVersion, KeyPoint, Se
 
 /// Where a key lies: the first 32 in the lower half of the key space.
 pub(crate) fn at(key: u64) -> KeyPoint {
-    KeyPoint(key << 58)
+    KeyPoint(key << 58 | (key >> 6) << 30)
 }
 
 /// A key's bytes.
@@ -198,6 +198,25 @@ impl Cluster {
                 self.with(id, |core, memory, now| core.tick(now, memory));
             }
         }
+    }
+
+    /// Delivers what is on its way, some milliseconds long, with what is due then.
+    pub(crate) fn millis(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.rounds(2);
+            for id in self.ids() {
+                self.with(id, |core, memory, now| {
+                    if core.next_tick().is_some_and(|at| at <= now) {
+                        core.tick(now, memory);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Bytes that a server keeps for others.
+    pub(crate) fn unconfirmed(&self, id: u64) -> usize {
+        self.servers[&id].0.unconfirmed_bytes()
     }
 
     pub(crate) fn renew_leases(&mut self) {

@@ -199,7 +199,7 @@ pub(crate) fn name(n: u64) -> Vec<u8> {
 }
 
 /// What the crates log, where `RUST_LOG` asks for it.
-fn log() {
+pub(crate) fn log() {
     use tracing_subscriber::layer::SubscriberExt as _;
     use tracing_subscriber::util::SubscriberInitExt as _;
     let wanted = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());

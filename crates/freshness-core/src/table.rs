@@ -32,6 +32,10 @@ use twox_hash::XxHash3_64;
 /// load`.
 pub const SLOTS_DEFAULT: usize = 1 << 16;
 
+fn xxh(history: &History) -> u64 {
+    XxHash3_64::oneshot(history.0.as_bytes()).max(1)
+}
+
 /// Hash of a key, for [`FreshTable`]'s slots.
 pub fn key_hash(key: &[u8]) -> u64 {
     XxHash3_64::oneshot(key)
@@ -111,11 +115,29 @@ pub enum Sweep {
     },
 }
 
+impl Stamp {
+    /// For a value of which nothing is known.
+    pub const UNKNOWN: Stamp = Stamp {
+        position: 0,
+        filled: None,
+    };
+
+    /// For what a refresh with this position brought.
+    pub fn refreshed(position: u64) -> Self {
+        Stamp {
+            position,
+            filled: None,
+        }
+    }
+}
+
 /// What is known of a stream of changes, and of the last ones.
 #[derive(Clone, Debug)]
 pub struct FreshTable {
     era: u64,
     history: History,
+    /// Of `history`; 0 where nothing was ever followed.
+    history_id: u64,
     following: bool,
     progress: u64,
     as_of: Option<Instant>,
@@ -132,6 +154,7 @@ impl FreshTable {
         FreshTable {
             era: 0,
             history: History::default(),
+            history_id: 0,
             following: false,
             progress: 0,
             as_of: None,
@@ -195,7 +218,57 @@ impl FreshTable {
         })
     }
 
-    /// [`Sink::begun`](crate::Sink::begun): says what has to go.
+    /// A short name of the log's history, for values that go from one keeper to
+    /// another; 0 where nothing was ever followed.
+    pub fn history_id(&self) -> u64 {
+        self.history_id
+    }
+
+    /// Whether progress is being told.
+    pub fn following(&self) -> bool {
+        self.following
+    }
+
+    /// For a loaded value of one who follows no stream, and keeps it all the same.
+    pub fn unfollowed(&self, token: FillToken, now: Instant) -> Stamp {
+        Stamp {
+            position: token.contains,
+            filled: Some(now),
+        }
+    }
+
+    /// For a value that was not loaded but made here, at this moment.
+    pub fn written(&self, now: Instant) -> Stamp {
+        Stamp {
+            position: self.progress,
+            filled: Some(now),
+        }
+    }
+
+    /// Whether a value with this stamp still may be served, as far as has been
+    /// told: for one that was kept aside meanwhile.
+    pub fn is_fresh(&self, hash: u64, stamp: Stamp) -> bool {
+        stamp.position >= self.floor && stamp.position >= self.slots[self.slot(hash)]
+    }
+
+    /// For a value that another keeper had, by the same history, fresh as of a
+    /// position. None if a later change has been told here, or may have been
+    /// missed, or if it cannot be compared.
+    pub fn receive(
+        &self,
+        hash: u64,
+        history_id: u64,
+        position: u64,
+        now: Instant,
+    ) -> Option<Stamp> {
+        let stamp = Stamp {
+            position,
+            filled: Some(now),
+        };
+        (history_id == self.history_id && self.is_fresh(hash, stamp)).then_some(stamp)
+    }
+
+    /// [`Sink::begun`](crate::event::Sink::begun): says what has to go.
     pub fn begun(&mut self, place: &Place) -> Sweep {
         if self.history == place.history && place.position <= self.progress {
             return Sweep::Keep;
@@ -205,18 +278,22 @@ impl FreshTable {
         let before = if same { place.position } else { u64::MAX };
         self.interrupted();
         self.history = place.history.clone();
+        self.history_id = xxh(&self.history);
         self.progress = place.position;
-        if !same {
-            self.floor = 0;
+        // What was read before is unknown here, whoever has kept it meanwhile.
+        self.floor = if same {
+            self.floor.max(place.position)
+        } else {
             self.slots.fill(0);
-        }
+            place.position
+        };
         Sweep::Drop {
             scope: Scope::All,
             before,
         }
     }
 
-    /// [`Sink::gap`](crate::Sink::gap): says what has to go.
+    /// [`Sink::gap`](crate::event::Sink::gap): says what has to go.
     pub fn gap(&mut self, gap: &Gap) -> Sweep {
         let same = self.history == gap.to.history;
         if same && gap.to.position <= self.progress && gap.scope != Scope::All {
@@ -242,7 +319,7 @@ impl FreshTable {
         self.following = false;
     }
 
-    /// [`Sink::invalidate`](crate::Sink::invalidate): what to do with the
+    /// [`Sink::invalidate`](crate::event::Sink::invalidate): what to do with the
     /// key's value.
     pub fn invalidate(&mut self, hash: u64, position: u64) -> Verdict {
         if self.following && position <= self.progress {
@@ -252,7 +329,7 @@ impl FreshTable {
         Verdict::Drop
     }
 
-    /// [`Sink::refresh`](crate::Sink::refresh): what to do with the key's
+    /// [`Sink::refresh`](crate::event::Sink::refresh): what to do with the key's
     /// value, whose stamp is given.
     pub fn refresh(&mut self, hash: u64, position: u64, kept: Option<Stamp>) -> Verdict {
         if self.following && position <= self.progress {
@@ -279,7 +356,7 @@ impl FreshTable {
         self.slots[slot] = self.slots[slot].max(position);
     }
 
-    /// [`Sink::progress`](crate::Sink::progress).
+    /// [`Sink::progress`](crate::event::Sink::progress).
     pub fn progress(&mut self, progress: Progress) {
         self.following = true;
         self.progress = self.progress.max(progress.position);
