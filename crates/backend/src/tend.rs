@@ -7,7 +7,6 @@ use crate::state::State;
 use crate::stop::Stop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use trefoil_fabric::time_slice;
 use trefoil_region::{Gathered, Gatherer, ProgramPages};
 
 /// Between two steps when nothing waits.
@@ -41,8 +40,6 @@ const TURN: Duration = Duration::from_micros(50);
 
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
-    // It keeps the memory bound: whoever fills the memory has short slices, too.
-    time_slice::shorten();
     let mut looked = Instant::now();
     let mut grown = looked;
     let mut turn = looked;
