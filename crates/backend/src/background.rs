@@ -19,7 +19,6 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use trefoil_fabric::time_slice;
 
 /// Nice level: a tenth of the share of a thread that is waited for, and no turn while one
 /// has work. More would stop it for good where a core is never idle.
@@ -38,7 +37,6 @@ thread_local! {
 /// privilege, so it should be a thread of its own, and none that takes locks of a store that
 /// serves.
 pub(crate) fn give_way() {
-    time_slice::lengthen();
     // On Linux this is about the thread, not its process. Without it, it works as fast as it can.
     let _ = rustix::process::setpriority_process(None, NICE);
 }

@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_fabric::clock::monotonic_ns;
 use trefoil_fabric::shm::Progress;
-use trefoil_fabric::time_slice;
 
 /// How long a client may believe a backend that has not renewed its lease. A
 /// successor waits as long before it serves.
@@ -72,7 +71,6 @@ impl Watch {
 
 /// Renews until stopped.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop) {
-    time_slice::shorten();
     let mut renewed = Instant::now();
     let mut watch = Watch::new(renewed);
     let mut stalled = false;

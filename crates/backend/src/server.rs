@@ -42,7 +42,6 @@ use tokio::sync::{Notify, watch};
 use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError, Incarnations, Mode, TokenFile};
 use trefoil_fabric::Service as FabricService;
 use trefoil_fabric::shm::{Export, Target, TargetOptions};
-use trefoil_fabric::time_slice;
 use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::{ShardMap, Version, epoch};
 use trefoil_region::{HugePages, ProgramPages};
@@ -582,7 +581,6 @@ fn start_runtime(thread_count: usize) -> Result<Runtime, StartError> {
         .worker_threads(thread_count.max(1))
         .max_blocking_threads(8)
         .thread_name("trefoil-rpc")
-        .on_thread_start(time_slice::shorten)
         .enable_all()
         .build()
         .map_err(|source| StartError::System {

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
 use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, Topology};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
-use trefoil_fabric::time_slice;
 use trefoil_layout::KeyHash;
 use trefoil_rpc::v1;
 use trefoil_softnic::{EngineAddress, EnginePort};
@@ -161,7 +160,9 @@ impl ClientHost {
             };
             mailbox.put(event, &bell);
         };
-        let spawned = begin_aside("trefoil-connect", connect);
+        let spawned = std::thread::Builder::new()
+            .name("trefoil-connect".to_owned())
+            .spawn(connect);
         if let Err(error) = spawned {
             let why = format!("no thread to connect with: {error}");
             let event = Event::Connected {
@@ -172,18 +173,6 @@ impl ClientHost {
             self.mailbox.put(event, &self.bell);
         }
     }
-}
-
-/// Begins what may wait for others, in a thread of its own. It is let in at once, also
-/// where the caller keeps the core busy: operations wait for what it brings.
-fn begin_aside(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.spawn(|| {
-        time_slice::shorten();
-        work();
-    })?;
-    std::thread::yield_now();
-    Ok(())
 }
 
 /// An engine, and the token that this user has for it.
@@ -319,7 +308,9 @@ impl Host for ClientHost {
             });
             thread_put(thread_topology, result);
         };
-        let spawned = begin_aside("trefoil-connect", connect);
+        let spawned = std::thread::Builder::new()
+            .name("trefoil-connect".to_owned())
+            .spawn(connect);
         if let Err(error) = spawned {
             let why = format!("no thread to connect with: {error}");
             put(Arc::clone(topology), Err(NotConnected::down(&why)));
@@ -340,9 +331,9 @@ impl Host for ClientHost {
         let put = move |result| mailbox.put(Event::Learned(result), &bell);
         let thread_put = put.clone();
         let shared = Arc::clone(&self.shared);
-        let spawned = begin_aside("trefoil-learn", move || {
-            thread_put(shared.learn().map_err(|error| error.to_string()));
-        });
+        let spawned = std::thread::Builder::new()
+            .name("trefoil-learn".to_owned())
+            .spawn(move || thread_put(shared.learn().map_err(|error| error.to_string())));
         if let Err(error) = spawned {
             put(Err(format!("no thread to load the configuration: {error}")));
         }

@@ -5,7 +5,6 @@
 use crate::time;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use trefoil_fabric::time_slice;
 
 /// How often it is looked.
 const BEAT: Duration = Duration::from_millis(100);
@@ -67,7 +66,6 @@ pub(crate) fn begin() {
         return;
     }
     let look = || {
-        time_slice::shorten();
         loop {
             PULSE.beat(time::monotonic_ns());
             std::thread::sleep(BEAT);

@@ -20,7 +20,6 @@ pub mod port;
 mod region_view;
 pub mod shm;
 pub mod target;
-pub mod time_slice;
 
 pub use agreement::Agreement;
 pub use idle::Idle;

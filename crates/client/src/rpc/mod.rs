@@ -26,7 +26,6 @@ use tokio::sync::watch;
 use trefoil_cell::{CellConfig, RpcAddress};
 use trefoil_fabric::Token;
 use trefoil_fabric::port::SendError;
-use trefoil_fabric::time_slice;
 use trefoil_rpc::{Client, failure_text, v1};
 use trefoil_tls::Tls;
 
@@ -113,7 +112,6 @@ impl Rpc {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("trefoil-rpc")
-            .on_thread_start(time_slice::shorten)
             .enable_all()
             .build()?;
         Ok(self.runtime.get_or_init(|| runtime))

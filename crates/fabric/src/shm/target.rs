@@ -6,7 +6,6 @@ use super::listener::Listener;
 use super::policy::UserPolicy;
 use super::poller::Poller;
 use super::socket_file::{ListenError, SocketFile};
-use crate::time_slice;
 use rustix::event::EventfdFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -303,11 +302,7 @@ impl Target {
     }
 
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name(name.into());
-        let thread = thread.spawn(|| {
-            time_slice::shorten();
-            body();
-        })?;
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
         self.threads.push(thread);
         Ok(())
     }
