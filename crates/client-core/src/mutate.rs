@@ -312,6 +312,12 @@ impl Mutate {
             Outcome::Superseded { bound } | Outcome::Mismatch { bound, .. } => {
                 AckState::Superseded { bound }
             }
+            // It is about to be told again, under what was learned meanwhile.
+            Outcome::Rejected(rejection)
+                if rejection.is_transient() && state.work == Work::Send =>
+            {
+                return;
+            }
             Outcome::Rejected(Rejection::Recovering | Rejection::UnknownConfig) => {
                 state.lacking = RetryCause::Recovering;
                 AckState::Down
@@ -370,9 +376,26 @@ impl Mutate {
         self.open_attempt();
     }
 
-    /// The configuration is fresh and still names the same cohort.
+    /// The configuration is fresh and still names the same cohort. Whoever has refused the
+    /// former one, or has yet to answer what was sent under it, is told again: two who take it
+    /// now would end the operation without the third.
     pub fn handle_refreshed(&mut self, replica: usize) {
         self.send_after(Work::Refreshing, replica);
+        if self.outcome.is_some() || self.gives_way().is_some() || self.above.is_some() {
+            return;
+        }
+        let willing = self.fill.map_or(u8::MAX, |fill| fill.willing);
+        for (number, replica) in self.replicas[..self.replica_count].iter_mut().enumerate() {
+            let is_told = replica.work == Work::None && willing & 1 << number != 0;
+            match replica.ack {
+                // What it was sent may be there already, whatever it says to this.
+                AckState::Open if is_told => self.uncertain = true,
+                AckState::Down if is_told && replica.lacking != RetryCause::Connection => {}
+                _ => continue,
+            }
+            replica.ack = AckState::Open;
+            replica.work = Work::Send;
+        }
     }
 
     /// The connection was established anew, or could not be: the message is

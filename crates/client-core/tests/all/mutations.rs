@@ -378,10 +378,38 @@ fn recovering_and_wrong_shard_are_tried_again() {
     sends(&mut mutate, &[0], 5);
     assert_eq!(mutate.poll(0), MutateStep::Refresh { replica: 1 });
     mutate.handle_refreshed(1);
-    sends(&mut mutate, &[1], 5);
+    sends(&mut mutate, &[0, 1, 2], 5);
     mutate.handle_ack(1, v(5), applied(1));
     mutate.handle_ack(2, v(5), applied(1));
     ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+}
+
+/// The third copy is not forgotten because the other two were enough under a configuration
+/// that all three had to be told of: one of those two may be killed next.
+#[test]
+fn a_configuration_that_has_changed_is_no_reason_to_leave_out_the_third() {
+    let stale = || rejected(Rejection::StaleConfig);
+    // Whether the third refuses before the configuration is learned, after that, or never.
+    for order in 0..3 {
+        let mut mutate = set();
+        sends(&mut mutate, &[0, 1, 2], 5);
+        mutate.handle_ack(0, v(5), stale());
+        mutate.handle_ack(1, v(5), stale());
+        assert_eq!(mutate.poll(0), MutateStep::Refresh { replica: 0 });
+        assert_eq!(mutate.poll(0), MutateStep::Refresh { replica: 1 });
+        if order == 0 {
+            mutate.handle_ack(2, v(5), stale());
+        }
+        mutate.handle_refreshed(0);
+        mutate.handle_refreshed(1);
+        if order == 1 {
+            mutate.handle_ack(2, v(5), stale());
+        }
+        sends(&mut mutate, &[0, 1, 2], 5);
+        mutate.handle_ack(0, v(5), applied(1));
+        mutate.handle_ack(1, v(5), applied(1));
+        ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
+    }
 }
 
 #[test]

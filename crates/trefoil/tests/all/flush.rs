@@ -179,3 +179,39 @@ fn a_flush_among_writers_loses_nothing_that_came_after_it() {
         );
     });
 }
+
+/// A client that has not heard of the flush is told with its first write, by each replica.
+/// Two copies are enough to acknowledge it, and one of these may be killed next.
+#[test]
+fn the_first_write_after_a_flush_is_held_by_every_replica() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["--memory", "128MiB", "--repair-interval", "0s"];
+    let cell = Cell::up(dir.path(), &arguments);
+    let mut clients = clients(&cell.address);
+    for round in 0..12 {
+        assert!(cell.run(&["cell", "flush"]).status.success());
+        let count = clients.len();
+        let client = &mut clients[round % count];
+        let key = key(round);
+        client.set(&key, b"value", SetOptions::default()).unwrap();
+        let begin = Instant::now();
+        loop {
+            let status = cell.json(&["cell", "status", "--json"]);
+            let items = |backend: &serde_json::Value| backend["items"].as_u64().unwrap();
+            let held: Vec<u64> = status["backends"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(items)
+                .collect();
+            if held == [1, 1, 1] {
+                break;
+            }
+            assert!(
+                begin.elapsed() < Duration::from_secs(5),
+                "round {round}: {held:?}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
