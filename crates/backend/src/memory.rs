@@ -23,6 +23,7 @@
 
 use crate::process::Resident;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Least limit of a process, in bytes.
 pub const MEMORY_LIMIT_MIN: u64 = 32 << 20;
@@ -41,6 +42,10 @@ const MEASUREMENTS_MAX: u32 = 5;
 /// How long after a long message the overhead counts as it is measured: longer than
 /// between two of them wherever they are usual, for shares are not to go up and down.
 const MESSAGE_MS: u64 = 10_000;
+/// While long messages come, less overhead is believed when it was less for so long. A
+/// thread that has given a message's buffer back, and has yet to say so, makes one
+/// measurement lack as much as the message had; it may wait for a core meanwhile.
+const FALL_MS: u64 = 500;
 
 /// Why a limit cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,9 +117,13 @@ pub(crate) struct MemoryBound {
     /// What every process of this program counts, unless it holds much more.
     usual: u64,
     overhead: AtomicU64,
+    falling: Mutex<Option<Falling>>,
     /// The most of the program that was resident since it has started. What is given
     /// back ([`trefoil_region::ProgramPages`]) may be needed again at once.
     program_max: AtomicU64,
+    /// The same until then. Long messages need much of it again, at once, on top of what
+    /// they take themselves.
+    program_max_at_start: AtomicU64,
     pub(crate) transient: Transient,
     /// Until when the overhead counts as it is measured ([`MESSAGE_MS`]).
     exact_until_ms: AtomicU64,
@@ -140,7 +149,9 @@ impl MemoryBound {
             baseline,
             usual,
             overhead: AtomicU64::new(usual),
+            falling: Mutex::default(),
             program_max: AtomicU64::new(0),
+            program_max_at_start: AtomicU64::new(0),
             transient: Transient::default(),
             exact_until_ms: AtomicU64::new(0),
             limit_max,
@@ -194,7 +205,8 @@ impl MemoryBound {
 
     /// Starting is over, and what only starting needed of the program was given back.
     pub(crate) fn has_started(&self) {
-        self.program_max.store(0, Ordering::Relaxed);
+        let max = self.program_max.swap(0, Ordering::Relaxed);
+        self.program_max_at_start.fetch_max(max, Ordering::Relaxed);
     }
 
     /// What the stores could hold together beside what the process began with.
@@ -220,6 +232,28 @@ impl MemoryBound {
         now_ms < self.exact_until_ms.load(Ordering::Relaxed)
     }
 
+    /// What counts after a measurement: more at once, less after a while, and then the
+    /// most of it.
+    fn believed(&self, measured: u64, now_ms: u64) -> u64 {
+        let counts = self.overhead.load(Ordering::Relaxed);
+        let mut falling = self.falling.lock().unwrap_or_else(PoisonError::into_inner);
+        if measured >= counts {
+            *falling = None;
+            return measured;
+        }
+        let fall = falling.get_or_insert(Falling {
+            since_ms: now_ms,
+            most: measured,
+        });
+        fall.most = fall.most.max(measured);
+        if now_ms < fall.since_ms + FALL_MS {
+            return counts;
+        }
+        let most = fall.most;
+        *falling = None;
+        most
+    }
+
     /// Takes a measurement into account, made at `now_ms`: what is resident, and what
     /// the stores know that they hold. Returns the new share if it differs enough from
     /// `share`.
@@ -233,11 +267,16 @@ impl MemoryBound {
         let before = self
             .program_max
             .fetch_max(resident.program, Ordering::Relaxed);
-        let away = before.saturating_sub(resident.program);
+        let expects_message = self.expects_message(now_ms);
+        let needed = match expects_message {
+            true => before.max(self.program_max_at_start.load(Ordering::Relaxed)),
+            false => before,
+        };
+        let away = needed.saturating_sub(resident.program);
         let unknown_private = (resident.private + away).saturating_sub(stores.private);
         let unknown_shared = (resident.total() - resident.private).saturating_sub(stores.shared);
         let excess = resident.total().saturating_sub(self.limit());
-        let tolerance = match self.expects_message(now_ms) {
+        let tolerance = match expects_message {
             true => 0,
             false => tolerance(self.limit()),
         };
@@ -247,11 +286,22 @@ impl MemoryBound {
         } else {
             unknown_private
         };
-        let overhead = private + excess.min(unknown_shared);
+        let measured = private + excess.min(unknown_shared);
+        let overhead = match expects_message {
+            true => self.believed(measured, now_ms),
+            false => measured,
+        };
         self.overhead.store(overhead, Ordering::Relaxed);
         let next = self.share();
         (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
     }
+}
+
+/// Overhead that was measured since `since_ms` and is less than what counts.
+#[derive(Debug)]
+struct Falling {
+    since_ms: u64,
+    most: u64,
 }
 
 /// What is resident, and what the stores know of it, for one moment. A message of
@@ -413,6 +463,34 @@ mod tests {
         );
     }
 
+    /// A message of 10 MiB is given back by a thread that has not said so yet.
+    #[test]
+    fn one_measurement_amid_long_messages_makes_no_room() {
+        let bound = bound(256 * MIB, 1).unwrap();
+        let share = bound.share() - 4 * MIB;
+        let held = |private| Resident {
+            private: private * MIB,
+            ..Resident::default()
+        };
+        let known = |private| Known {
+            private: private * MIB,
+            shared: 0,
+        };
+        bound.expect_message(1000);
+        let correct = |private, of_messages, now_ms| {
+            bound.correct(held(private), known(of_messages), bound.share(), now_ms);
+            bound.share()
+        };
+        assert_eq!(correct(24, 10, 1000), share);
+        assert_eq!(correct(14, 10, 1010), share, "it is believed at once");
+        assert_eq!(correct(14, 0, 1020), share);
+        // Less for long is believed, and more at once.
+        assert_eq!(correct(11, 0, 1100), share);
+        assert_eq!(correct(12, 0, 1350), share);
+        assert_eq!(correct(11, 0, 1600), share + 2 * MIB);
+        assert_eq!(correct(13, 0, 1610), share + MIB);
+    }
+
     #[test]
     fn processes_of_one_program_have_equal_shares() {
         let share = |baseline: u64, private: u64| {
@@ -457,8 +535,11 @@ mod tests {
             assert_eq!(share + private * MIB, bound.limit() - bound.reserve());
         }
         // Another process of this program that holds less has the usual share still.
-        assert_eq!(bound.correct(with(9), known, usual, 2000), None);
+        let other = self::bound(64 * MIB, 1).unwrap();
+        other.expect_message(2000);
+        assert_eq!(other.correct(with(9), known, usual, 2000), None);
         // For a while.
+        bound.correct(with(13), known, usual, 1999 + MESSAGE_MS - FALL_MS);
         let less = bound.correct(with(13), known, usual, 1999 + MESSAGE_MS);
         assert_eq!(less, Some(usual - 3 * MIB));
         let again = bound.correct(with(13), known, usual - 3 * MIB, 2000 + MESSAGE_MS);
