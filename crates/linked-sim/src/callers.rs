@@ -108,8 +108,8 @@ impl World<'_> {
             _ => servers[0],
         };
         let write = match kind {
-            Kind::Put => self.truth.begin(key, false),
-            Kind::Remove => self.truth.begin(key, true),
+            Kind::Put => self.truth.ask(key, false),
+            Kind::Remove => self.truth.ask(key, true),
             _ => 0,
         };
         let stored = (kind == Kind::Put).then(|| Stored {
@@ -265,6 +265,7 @@ impl World<'_> {
                 note,
             } if in_time => {
                 if commits {
+                    self.truth.begin(attempt.write);
                     server.memory.write(point, &key, attempt.stored);
                     if note {
                         let memory = &mut server.memory;
@@ -283,7 +284,9 @@ impl World<'_> {
                 let decision = server
                     .core
                     .propose(clock, memory, &request, key.clone(), operation);
-                if !matches!(decision, Decision::Serve { .. }) {
+                if matches!(decision, Decision::Serve { .. }) {
+                    self.truth.begin(attempt.write);
+                } else {
                     server.memory.proposed.remove(&request.ticket);
                 }
                 decision
