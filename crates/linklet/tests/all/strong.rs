@@ -221,7 +221,7 @@ async fn replicas_have_all_of_the_patience() {
     let linklet = fleet.linklet.patient(patience);
     let late = |text: &mut String| {
         // All of it is gone before the replica hears anything.
-        std::thread::sleep(patience);
+        std::thread::sleep(patience + Duration::from_millis(500));
         text.push('a');
     };
     let done = linklet.update(&key, late).await;
