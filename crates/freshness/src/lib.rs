@@ -97,4 +97,4 @@ pub use subscribe::{SubscribeOptions, Subscription, SubscriptionStatus};
 pub use table::{FillToken, FreshTable, Refused, SLOTS_DEFAULT, Stamp, Sweep, Verdict, key_hash};
 pub use template::{KeyTemplate, TemplateError};
 pub use wire::WireError;
-pub use written::{PositionNowError, position_now};
+pub use written::{PositionNowError, place_now, position_now};

@@ -2,7 +2,7 @@
 //! reads next.
 
 use crate::database::{Database, DatabaseError};
-use crate::position::parse_position;
+use crate::position::{History, Place, parse_position};
 use tokio_postgres::Client;
 
 /// A position that every commit acknowledged before this call is at or before.
@@ -19,6 +19,31 @@ pub async fn position_now(client: &Client) -> Result<u64, PositionNowError> {
     let row = client.query_one(query, &[]).await?;
     let text: &str = row.get(0);
     parse_position(text).map_err(|_| PositionNowError::Nonsense(text.into()))
+}
+
+/// The same with the history of the log, for a linklet's `get_at_least` and for what
+/// its loader returns: after a failover, or when a backup was restored, a position
+/// from before says nothing.
+///
+/// A relay that takes every start of the server for a gap
+/// ([`RelayOptions::restart_is_gap`](crate::RelayOptions)) follows histories of
+/// another name: there a linklet loads anew whatever is asked for like this.
+///
+/// # Errors
+/// Those of [`position_now`].
+pub async fn place_now(client: &Client) -> Result<Place, PositionNowError> {
+    // The name of the log's file begins with the timeline. The text is what the
+    // server answers to IDENTIFY_SYSTEM, from which the relay has its history.
+    let query = "SELECT system_identifier::text, left(pg_walfile_name(lsn), 8), lsn::text \
+                 FROM pg_control_system(), pg_current_wal_insert_lsn() AS lsn";
+    let row = client.query_one(query, &[]).await?;
+    let [system, timeline, position]: [&str; 3] = [row.get(0), row.get(1), row.get(2)];
+    let nonsense = || PositionNowError::Nonsense(format!("{system} {timeline} {position}"));
+    let timeline = u32::from_str_radix(timeline, 16).map_err(|_| nonsense())?;
+    Ok(Place {
+        history: History(format!("{system}/{timeline}")),
+        position: parse_position(position).map_err(|_| nonsense())?,
+    })
 }
 
 /// The log's position cannot be told.

@@ -108,8 +108,8 @@ impl World<'_> {
             _ => servers[0],
         };
         let write = match kind {
-            Kind::Put => self.truth.begin(key, false),
-            Kind::Remove => self.truth.begin(key, true),
+            Kind::Put => self.truth.ask(key, false),
+            Kind::Remove => self.truth.ask(key, true),
             _ => 0,
         };
         let stored = (kind == Kind::Put).then(|| Stored {
@@ -265,6 +265,7 @@ impl World<'_> {
                 note,
             } if in_time => {
                 if commits {
+                    self.truth.begin(attempt.write);
                     server.memory.write(point, &key, attempt.stored);
                     if note {
                         let memory = &mut server.memory;
@@ -283,7 +284,9 @@ impl World<'_> {
                 let decision = server
                     .core
                     .propose(clock, memory, &request, key.clone(), operation);
-                if !matches!(decision, Decision::Serve { .. }) {
+                if matches!(decision, Decision::Serve { .. }) {
+                    self.truth.begin(attempt.write);
+                } else {
                     server.memory.proposed.remove(&request.ticket);
                 }
                 decision
@@ -444,7 +447,10 @@ impl World<'_> {
         let lacks = |id: &&ServerId| {
             let server = &self.servers[id.0 as usize - 1];
             let member = server.is_up() && !server.expired;
-            member && server.memory.read(point, key) != expected
+            // Told by an older map to drop it: nobody counts on its copy before it
+            // has been given another one.
+            let dropping = self.servers[at].core.is_dropping(**id, point);
+            member && !dropping && server.memory.read(point, key) != expected
         };
         // Later commits may have got there already.
         let memory = &self.servers[at].memory;

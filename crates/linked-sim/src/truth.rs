@@ -9,7 +9,9 @@ use trefoil_sharder::{AssignmentVersion, KeyPoint};
 /// What happened to one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// On its way: it may be seen any time from now on.
+    /// Asked for; no server has begun it, and nobody can see it.
+    Asked,
+    /// Under way: it may be seen any time from now on.
     Pending,
     /// It was the newest commit once.
     Done,
@@ -42,10 +44,17 @@ pub(crate) struct Truth {
 pub(crate) type Broken = (Property, String);
 
 impl Truth {
-    /// A new write of a key, not done yet.
-    pub(crate) fn begin(&mut self, key: usize, removes: bool) -> u64 {
-        self.writes.push((key, removes, Fate::Pending));
+    /// A new write of a key, which somebody asks for.
+    pub(crate) fn ask(&mut self, key: usize, removes: bool) -> u64 {
+        self.writes.push((key, removes, Fate::Asked));
         self.writes.len() as u64 - 1
+    }
+
+    /// A server has begun a write.
+    pub(crate) fn begin(&mut self, write: u64) {
+        let (_, _, fate) = &mut self.writes[write as usize];
+        assert_eq!(*fate, Fate::Asked, "nothing is begun twice");
+        *fate = Fate::Pending;
     }
 
     /// A write takes effect.

@@ -874,6 +874,14 @@ impl Core {
         self.order(now, server, token, order, note);
     }
 
+    /// Whether a server was told to drop its copy of this, and has not confirmed
+    /// that: for tests. A commit that began before it is to have one again does not
+    /// wait for it.
+    pub fn is_dropping(&self, server: ServerId, point: KeyPoint) -> bool {
+        let follower = self.followers.get(&server);
+        follower.is_some_and(|follower| follower.excluding.has(point))
+    }
+
     /// Who is known to have complete copies of everything that is owned here
     /// and assigned to him: for tests and status pages.
     pub fn synced(&self) -> BTreeSet<ServerId> {

@@ -31,7 +31,8 @@
 //!    dead; and only under a lease; and [`Config::copies_min`] servers have it,
 //!    this one counted. Everybody who is assigned and alive gets a
 //!    copy first; what it cannot store it refuses, keeps what it had, and is
-//!    sent again. So any copy will do when the owner dies. A copy is dropped
+//!    sent again. (Who is dropping a copy when it is assigned anew gets the next
+//!    one after that; commits that had begun do not wait for it.) So any copy will do when the owner dies. A copy is dropped
 //!    when the others are complete, not before; the giver's values are a copy
 //!    too. A key with a commit of unknown fate is served by a new owner only
 //!    after all copies agree about it.

@@ -166,7 +166,8 @@ impl<V: Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// How long a request waits for a key that is being moved here.
+    /// How long a request waits for a key that is being moved here; and, from
+    /// when a strong commit has begun, how long it waits for its replicas.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Status};
+use trefoil_freshness_core::position::History;
 use trefoil_linklet_core::Uncertain;
 use trefoil_sharder::{Assignment, AssignmentVersion, ServerId};
 
@@ -70,6 +71,22 @@ pub enum Error {
         have: usize,
         /// [`Builder::copies`](crate::Builder::copies).
         need: usize,
+    },
+    /// A place in the database's log belongs to another history than the one whose
+    /// changes are followed here: the database has failed over, or was restored from
+    /// a backup, or is another one.
+    #[error(
+        "the place is of history {asked}, and {}",
+        followed.as_ref().map_or_else(
+            || "no changes are followed here".to_owned(),
+            |followed| format!("the changes followed here are of history {followed}")
+        )
+    )]
+    OtherHistory {
+        /// The place's.
+        asked: History,
+        /// The one that is followed, if any.
+        followed: Option<History>,
     },
     /// This server was taken for dead and replaced, or has left.
     #[error("this server is no member (any more): ask for the newest assignment")]
@@ -188,7 +205,7 @@ impl From<Error> for Status {
             | Error::NotMember
             | Error::Unsettled { .. } => Code::Unavailable,
             Error::NoRoom { .. } => Code::ResourceExhausted,
-            Error::Conflict => Code::FailedPrecondition,
+            Error::Conflict | Error::OtherHistory { .. } => Code::FailedPrecondition,
             Error::Indeterminate(Indeterminate::Unconfirmed { .. }) => Code::DeadlineExceeded,
             Error::Indeterminate(Indeterminate::Replaced | Indeterminate::TooFewCopies { .. }) => {
                 Code::Unknown

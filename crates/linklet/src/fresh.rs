@@ -39,6 +39,39 @@ impl Default for Fresh {
     }
 }
 
+/// Which values will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// All.
+    Any,
+    /// Those that contain the commits up to this position of the stream's history.
+    From(u64),
+    /// Only what is read from now on: the position belongs to another history, and
+    /// nothing that is kept can be compared with it.
+    Anew,
+}
+
+impl Wanted {
+    fn of(table: &FreshTable, place: Option<&Place>) -> Self {
+        match place {
+            None => Wanted::Any,
+            Some(place) if table.place().is_some_and(|at| at.history == place.history) => {
+                Wanted::From(place.position)
+            }
+            Some(_) => Wanted::Anew,
+        }
+    }
+
+    /// Whether a value that is fresh as of this position will do.
+    pub(crate) fn admits(self, position: u64) -> bool {
+        match self {
+            Wanted::Any => true,
+            Wanted::From(wanted) => position >= wanted,
+            Wanted::Anew => false,
+        }
+    }
+}
+
 /// What is said of a value that is sent: read before the value is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
@@ -59,10 +92,33 @@ impl Fresh {
         self.connected.load(Ordering::Acquire)
     }
 
-    /// To be taken before a load begins to read. `at_least`: the caller knows
-    /// that the commit there was acknowledged.
-    pub(crate) fn token(&self, at_least: u64) -> FillToken {
-        self.table().token().after(at_least)
+    /// To be taken before a load begins to read. `wanted`: the caller knows that
+    /// the commit there was acknowledged. With what makes a value good enough.
+    pub(crate) fn token(&self, wanted: Option<&Place>) -> (FillToken, Wanted) {
+        let table = self.table();
+        let wanted = Wanted::of(&table, wanted);
+        let token = match wanted {
+            Wanted::From(position) => table.token().after(position),
+            Wanted::Any | Wanted::Anew => table.token(),
+        };
+        (token, wanted)
+    }
+
+    /// The same token for a load that contains what is there, if that is a place of
+    /// the stream's history: of another one it says nothing.
+    pub(crate) fn contains(&self, token: FillToken, place: &Place) -> FillToken {
+        match Wanted::of(&self.table(), Some(place)) {
+            Wanted::From(position) => token.after(position),
+            Wanted::Any | Wanted::Anew => token,
+        }
+    }
+
+    /// What makes a value good enough for who knows of a commit there.
+    pub(crate) fn wanted(&self, place: Option<&Place>) -> Wanted {
+        match place {
+            None => Wanted::Any,
+            Some(_) => Wanted::of(&self.table(), place),
+        }
     }
 
     /// Whether a loaded value may be stored: under the lock of its part.

@@ -3,25 +3,23 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use trefoil_freshness_core::position::Place;
 
 /// A value as loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded<V> {
     /// The value.
     pub value: V,
-    /// A position in the database's stream of changes whose commit was known to
-    /// be acknowledged *before* the database was read: the value contains it.
-    /// Where nothing is given, it is known to contain what had been told to this
-    /// linklet when the load began.
-    pub position: Option<u64>,
+    /// A place in the database's log whose commit was known to be acknowledged
+    /// *before* the database was read: the value contains it. Where nothing is
+    /// given, or a place of another history than the one that is followed, it is
+    /// known to contain what had been told to this linklet when the load began.
+    pub place: Option<Place>,
 }
 
 impl<V> From<V> for Loaded<V> {
     fn from(value: V) -> Self {
-        Loaded {
-            value,
-            position: None,
-        }
+        Loaded { value, place: None }
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::support::{Fixture, until};
 use std::convert::Infallible;
 use std::time::Duration;
-use trefoil_freshness::{CacheOptions, FreshCache, Relay, position_now};
+use trefoil_freshness::{CacheOptions, FreshCache, Relay, place_now, position_now};
 
 #[tokio::test]
 async fn a_load_in_between_is_not_kept() {
@@ -123,5 +123,9 @@ async fn reading_ones_own_writes() {
         assert_eq!(*read.expect("a row"), written);
     }
     assert!(cache.counts().invalidated > 0);
+    // What writers ask the database for is of the history that the relay tells.
+    let place = place_now(client).await.expect("a place");
+    assert_eq!(cache.place().map(|at| at.history), Some(place.history));
+    assert!(place.position >= cache.position());
     relay.stop().await.expect("an orderly end");
 }

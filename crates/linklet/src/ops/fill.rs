@@ -3,12 +3,14 @@
 use super::read::Held;
 use crate::error::Error;
 use crate::flight::{Turn, outcome};
+use crate::fresh::Wanted;
 use crate::linklet::{Landed, Linklet};
 use crate::load::Cost;
 use crate::loader::Loader;
 use crate::stats::Counters;
 use std::sync::Arc;
 use std::time::Duration;
+use trefoil_freshness_core::position::Place;
 use trefoil_freshness_core::table::{FillToken, Refused, Stamp};
 use trefoil_linklet_core::Access;
 
@@ -24,7 +26,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     /// loader says that there is none. Concurrent calls for one key run the
     /// loader once.
     pub async fn get_or_load(&self, key: &[u8]) -> Result<Option<Held<V>>, Error> {
-        let found = self.fetch(key, 0).await?;
+        let found = self.fetch(key, None).await?;
         Ok(found.map(|(value, stamp)| self.hold(key, value, stamp)))
     }
 
@@ -34,7 +36,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         key: &[u8],
         look: impl FnOnce(&V) -> R,
     ) -> Result<Option<R>, Error> {
-        let found = self.fetch(key, 0).await?;
+        let found = self.fetch(key, None).await?;
         let meters = &self.inner().store.meters;
         let probe = meters.probe();
         let result = found.map(|(value, _)| look(&value));
@@ -42,26 +44,51 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         Ok(result)
     }
 
-    /// Hands an object out that is fresh at least as of `position` in the
-    /// database's stream of changes: for who has just written and wants to see
-    /// it. Where the announcements have not come so far, the object is loaded
-    /// anew; without a loader it is waited for them.
-    pub async fn get_at_least(&self, key: &[u8], position: u64) -> Result<Option<Held<V>>, Error> {
+    /// Hands an object out that contains the commits up to a place in the
+    /// database's log: for who has just written and wants to see it. Where the
+    /// announcements have not come so far, the object is loaded anew; without a
+    /// loader it is waited for them.
+    ///
+    /// A place belongs to a history. After a failover, or when a backup was
+    /// restored, one from before can be compared with nothing: the object is loaded
+    /// anew, or [`Error::OtherHistory`] says so where there is no loader and the
+    /// history is not followed in time.
+    pub async fn get_at_least(&self, key: &[u8], place: &Place) -> Result<Option<Held<V>>, Error> {
         if self.inner().loader.is_none() {
-            self.wait_for_progress(position).await?;
+            self.wait_for_progress(place).await?;
             return self.get(key).await;
         }
-        let found = self.fetch(key, position).await?;
+        let found = self.fetch(key, Some(place)).await?;
         Ok(found.map(|(value, stamp)| self.hold(key, value, stamp)))
     }
 
-    async fn wait_for_progress(&self, position: u64) -> Result<(), Error> {
-        let mut reached = self.inner().store.fresh.watch();
-        let there = reached.wait_for(|reached| *reached >= position);
+    async fn wait_for_progress(&self, place: &Place) -> Result<(), Error> {
+        let fresh = &self.inner().store.fresh;
+        let mut reached = fresh.watch();
+        let there = async {
+            loop {
+                // First this, then the history: a new one begins at nothing.
+                let position = *reached.borrow_and_update();
+                if fresh.wanted(Some(place)).admits(position) && position == fresh.reached() {
+                    return;
+                }
+                if position != fresh.reached() {
+                    continue;
+                }
+                // The sender lives as long as `self`.
+                let _ = reached.changed().await;
+            }
+        };
         let patience = self.call().patience;
-        match tokio::time::timeout(patience, there).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::Moving { waited: patience }),
+        if tokio::time::timeout(patience, there).await.is_ok() {
+            return Ok(());
+        }
+        match fresh.place() {
+            Some(at) if at.history == place.history => Err(Error::Moving { waited: patience }),
+            at => Err(Error::OtherHistory {
+                asked: place.history.clone(),
+                followed: at.map(|at| at.history),
+            }),
         }
     }
 
@@ -89,8 +116,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     }
 
     /// The value in memory, if it is fresh enough.
-    async fn found(&self, key: &[u8], at_least: u64) -> Landed<V> {
+    async fn found(&self, key: &[u8], place: Option<&Place>) -> Landed<V> {
         let store = &self.inner().store;
+        let wanted = store.fresh.wanted(place);
+        if wanted == Wanted::Anew {
+            return Ok(None);
+        }
         // First this, then the value: what was told up to there has been seen to.
         let reached = store.fresh.reached();
         let at = store.key(key);
@@ -106,13 +137,15 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 stamp.position = stamp.position.max(reached);
                 (value, stamp)
             })
-            .filter(|(_, stamp)| stamp.position >= at_least))
+            .filter(|(_, stamp)| wanted.admits(stamp.position))
+            // Another history may have begun meanwhile.
+            .filter(|_| store.fresh.wanted(place) == wanted))
     }
 
-    async fn fetch(&self, key: &[u8], at_least: u64) -> Landed<V> {
+    async fn fetch(&self, key: &[u8], place: Option<&Place>) -> Landed<V> {
         let inner = self.inner();
         let counters = &inner.store.counters;
-        if let Some(found) = self.found(key, at_least).await? {
+        if let Some(found) = self.found(key, place).await? {
             Counters::one(&counters.hits);
             return Ok(Some(found));
         }
@@ -122,13 +155,14 @@ impl<V: Send + Sync + 'static> Linklet<V> {
             match inner.store.flights.join(key) {
                 Turn::Follow(done) => match outcome(done).await {
                     // It may have been read before the caller's change.
-                    Some(Ok(found)) if !contains(found.as_ref(), at_least) => {}
+                    Some(Ok(found))
+                        if !contains(found.as_ref(), inner.store.fresh.wanted(place)) => {}
                     Some(landed) => return landed,
                     // Who was loading it went away, or may not share it.
                     None => {}
                 },
                 Turn::Lead(lead) => {
-                    let (landed, shared) = self.load(key, at_least, &**loader).await;
+                    let (landed, shared) = self.load(key, place, &**loader).await;
                     if shared {
                         lead.land(landed.clone());
                     }
@@ -142,10 +176,15 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     ///
     /// What was read before a change was visible is not kept, and is told to
     /// nobody who came after it: it is loaded again once the change is visible.
-    async fn load(&self, key: &[u8], at_least: u64, loader: &dyn Loader<V>) -> (Landed<V>, bool) {
+    async fn load(
+        &self,
+        key: &[u8],
+        place: Option<&Place>,
+        loader: &dyn Loader<V>,
+    ) -> (Landed<V>, bool) {
         let store = &self.inner().store;
         // Another load may have landed between the look and the lead.
-        match self.found(key, at_least).await {
+        match self.found(key, place).await {
             Ok(None) => {}
             found => return (found, true),
         }
@@ -153,7 +192,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let mut last = None;
         for _ in 0..ATTEMPTS_MAX {
             reached.mark_unchanged();
-            let mut token = store.fresh.token(at_least);
+            let (mut token, wanted) = store.fresh.token(place);
             Counters::one(&store.counters.loads);
             let loaded = match loader.load(key.to_vec()).await {
                 Ok(loaded) => loaded,
@@ -162,12 +201,12 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                     return (Err(Error::Load(error)), true);
                 }
             };
-            if let Some(position) = loaded.as_ref().and_then(|loaded| loaded.position) {
-                token = token.after(position);
+            if let Some(place) = loaded.as_ref().and_then(|loaded| loaded.place.as_ref()) {
+                token = store.fresh.contains(token, place);
             }
             let value = loaded.map(|loaded| Arc::new(loaded.value));
             let stored = match &value {
-                Some(value) => self.store_loaded(key, at_least, value, token).await,
+                Some(value) => self.store_loaded(key, wanted, value, token).await,
                 None => Ok(store
                     .fresh
                     .admit(store.key(key).hash, token)
@@ -206,7 +245,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     async fn store_loaded(
         &self,
         key: &[u8],
-        at_least: u64,
+        wanted: Wanted,
         value: &Arc<V>,
         token: FillToken,
     ) -> Result<Result<(Option<Arc<V>>, Stamp), Refused>, Error> {
@@ -215,7 +254,7 @@ impl<V: Send + Sync + 'static> Linklet<V> {
         let weight = store.weight(key, value);
         let (_, kept) = self
             .write_as(Access::Refresh, key, Some(weight), |entry| match entry {
-                Some(entry) if entry.stamp.position >= at_least => {
+                Some(entry) if wanted.admits(entry.stamp.position) => {
                     let there = (Some(Arc::clone(entry.value)), entry.stamp);
                     (Plan::Keep, Ok(there))
                 }
@@ -233,8 +272,8 @@ impl<V: Send + Sync + 'static> Linklet<V> {
     }
 }
 
-/// Whether what a load came to contains the changes up to a position. What is
-/// not there says nothing of when it was looked for.
-fn contains<V>(found: Option<&(Arc<V>, Stamp)>, at_least: u64) -> bool {
-    at_least == 0 || found.is_some_and(|(_, stamp)| stamp.position >= at_least)
+/// Whether what somebody else's load came to will do. What is not there says nothing
+/// of when it was looked for.
+fn contains<V>(found: Option<&(Arc<V>, Stamp)>, wanted: Wanted) -> bool {
+    wanted == Wanted::Any || found.is_some_and(|(_, stamp)| wanted.admits(stamp.position))
 }

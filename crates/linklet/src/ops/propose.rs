@@ -136,7 +136,10 @@ impl<V: Send + Sync + 'static> Linklet<V> {
                 &mut wait,
             )
             .await?;
-        match wait.within(settled).await {
+        // Replicas have all of the patience from here on: what was spent until the
+        // commit could begin says nothing of them, and who is not told in time
+        // does not know whether it counts.
+        match Wait::new(self.call().patience).within(settled).await {
             Some(Ok(Ok(commit))) => {
                 if access == Access::Commit {
                     self.note_copies(&commit);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use trefoil_coordination::LocalCoordinator;
-use trefoil_linklet::{Builder, Error, Indeterminate, Linklet, PlainMarshal, Replication, TooFew};
+use trefoil_linklet::{Builder, Error, Linklet, PlainMarshal, Replication, TooFew};
 
 fn strong() -> Builder<String> {
     Linklet::builder("sessions", PlainMarshal)
@@ -29,15 +29,12 @@ async fn a_strong_commit_has_a_copy_or_is_refused() {
     );
     assert_eq!(one.read(b"k", String::clone).await.unwrap(), None);
     let two = listen(strong(), &coordinator).await;
+    let [one, two] = [one, two].map(|linklet| linklet.patient(Duration::from_secs(5)));
     // As soon as it has been given the key.
     for _ in 0..500 {
         match one.insert(b"k", "1".to_owned()).await {
             Ok(_) => break,
             Err(Error::TooFewCopies { .. } | Error::Moving { .. }) => {}
-            // It has not answered in time: it has only just come.
-            Err(
-                Error::Unsettled { .. } | Error::Indeterminate(Indeterminate::Unconfirmed { .. }),
-            ) => {}
             // The other one has the key by now.
             Err(Error::NotMine(_)) => match two.insert(b"k", "1".to_owned()).await {
                 Ok(_) => break,

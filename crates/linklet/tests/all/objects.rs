@@ -186,7 +186,11 @@ async fn loads_and_invalidations_do_not_race() {
     assert!(linklet.get_or_load(b"k").await.unwrap().is_some());
     database.store(5, Ordering::SeqCst);
     go_on.add_permits(1);
-    let mine = linklet.get_at_least(b"k", 50).await.unwrap().unwrap();
+    let mine = linklet
+        .get_at_least(b"k", &place("a/1", 50))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((mine.as_str(), mine.position()), ("5", 50));
 
     // A gap: whatever is older is loaded anew.
@@ -275,11 +279,65 @@ async fn a_failover_to_lower_positions_is_followed() {
     sink.invalidate(&K, 110);
     progress(&mut sink, 110);
     assert_eq!(read().await.as_deref(), Some("3"));
-    let held = linklet.get_at_least(b"k", 105).await.unwrap().unwrap();
+    let held = linklet
+        .get_at_least(b"k", &place("a/2", 105))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(held.as_str(), "3");
     let loads = linklet.stats().loads;
     assert_eq!(read().await.as_deref(), Some("3"));
     assert_eq!(linklet.stats().loads, loads, "it is kept");
+}
+
+/// Numbers of different histories say nothing about each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_of_another_history_is_compared_with_nothing() {
+    let database = Arc::new(AtomicU64::new(1));
+    let linklet = of(&database).await;
+    let mut sink = linklet.sink();
+    begin(&mut sink, "a/1", 1_000);
+    assert!(linklet.get_or_load(b"k").await.unwrap().is_some());
+    // This server has not heard of the failover; the caller has written after it.
+    database.store(2, Ordering::SeqCst);
+    let after = place("a/2", 100);
+    let mine = linklet.get_at_least(b"k", &after).await.unwrap().unwrap();
+    assert_eq!(
+        mine.as_str(),
+        "2",
+        "not what is kept, though 1000 is more than 100"
+    );
+    begin(&mut sink, "a/2", 100);
+    database.store(3, Ordering::SeqCst);
+    let before = place("a/1", 900);
+    let held = linklet.get_at_least(b"k", &before).await.unwrap().unwrap();
+    assert_eq!((held.as_str(), held.position()), ("3", 100), "not 900");
+    let next = linklet.get_at_least(b"k", &place("a/2", 100)).await;
+    assert_eq!(next.unwrap().unwrap().as_str(), "3");
+
+    // Without a loader: who waits for what never comes is told why.
+    let kept = start(Linklet::builder(CORPUS, PlainMarshal)).await;
+    let mut sink = kept.sink();
+    begin(&mut sink, "a/2", 1_000);
+    kept.insert(b"k", "1".to_owned()).await.unwrap();
+    let brief = kept.patient(Duration::from_millis(20));
+    let refused = brief.get_at_least(b"k", &before).await;
+    let followed = Some(History("a/2".to_owned()));
+    assert!(
+        matches!(&refused, Err(Error::OtherHistory { asked, followed: at })
+            if *asked == before.history && *at == followed),
+        "{refused:?}"
+    );
+    let there = kept.get_at_least(b"k", &place("a/2", 1_000)).await;
+    assert_eq!(there.unwrap().unwrap().as_str(), "1");
+    // A history that is not followed yet is waited for.
+    let later = kept.clone();
+    let waiting = tokio::spawn(async move {
+        let place = place("a/3", 5);
+        later.get_at_least(b"k", &place).await
+    });
+    begin(&mut sink, "a/3", 5);
+    assert!(waiting.await.unwrap().is_ok());
 }
 
 /// While the relay is away nothing that is loaded is kept: nobody would tell of

@@ -211,6 +211,23 @@ async fn who_has_not_confirmed_is_named_and_other_keys_go_on() {
     assert_eq!(seen.as_deref(), Some("ac"));
 }
 
+/// A commit that waited long before it could begin is not given up as soon as it
+/// has: nobody would know whether it counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_have_all_of_the_patience() {
+    let fleet = Three::start().await;
+    let key = fleet.copied().await;
+    let patience = Duration::from_secs(2);
+    let linklet = fleet.linklet.patient(patience);
+    let late = |text: &mut String| {
+        // All of it is gone before the replica hears anything.
+        std::thread::sleep(patience + Duration::from_millis(500));
+        text.push('a');
+    };
+    let done = linklet.update(&key, late).await;
+    assert!(done.is_ok(), "{done:?}");
+}
+
 /// Closures of the application's run under no lock of the protocol's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closure_may_ask_what_the_server_has() {
