@@ -11,7 +11,7 @@ use crate::keyspace::{
     Access, Decide, Decision, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
     cas_unique_of,
 };
-use crate::world::{Command, Done, Ending, Observer, Role, ServerRequest};
+use crate::world::{Command, Done, Ending, Observer};
 use trefoil_layout::Version;
 
 /// What an operation on a draft counts as, beside the bytes that it reads and stores.
@@ -251,20 +251,6 @@ impl Observer for DraftNotes {
             has_key: !done.key.is_empty(),
             value_len: done.value_len,
         });
-    }
-
-    fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {
-        false
-    }
-
-    fn reset(&mut self, _totals: &Totals) {}
-
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
-    fn request(&mut self, _request: ServerRequest) {}
-
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
-        None
     }
 }
 
