@@ -338,6 +338,19 @@ fn scripts_are_kept_within_bounds() {
             "for i = 1, 900 do redis.sha1hex(string.rep('a', 1000000)) end",
             "-ERR the script ran for too long",
         ),
+        // JSON that is deep, or takes long.
+        (
+            "local t = cjson.decode(string.rep('[', 100000))",
+            "-ERR user_script:1: recursion limit exceeded",
+        ),
+        (
+            "local t = {} for i = 1, 200 do t = {t} end local text = cjson.encode(t)",
+            "-ERR user_script:1: Cannot serialise, excessive depth",
+        ),
+        (
+            "local t = {} for i = 1, 30 do t = {t, t} end while true do pcall(cjson.encode, t) end",
+            "-ERR the script ran for too long",
+        ),
         (
             "return os",
             "-ERR user_script:1: Script attempted to access nonexistent global variable 'os'",
