@@ -5,7 +5,7 @@ use trefoil_gateway_core::keyspace::Totals;
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Session, Wants};
 use trefoil_gateway_core::world::{
-    Done, Now, Observer, Progress, Role, ServerRequest, Settings, World,
+    Done, Now, Observer, Progress, Role, Settings, World,
 };
 
 const ITEM_LEN_MAX: usize = 2000;
@@ -28,12 +28,6 @@ impl Observer for Nobody {
         group.is_empty()
     }
 
-    fn reset(&mut self, _: &Totals) {}
-
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
-    fn request(&mut self, _request: ServerRequest) {}
-
     fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role> {
         (name == password).then_some(Role::Write)
     }
@@ -50,6 +44,7 @@ pub fn drive<S: Session>(mut session: S, authentication: bool, chunks: &[Vec<u8>
         connections_max: 10,
         idle_timeout: None,
         thread_count: 1,
+        answer_len_max: ANSWER_LEN_MAX,
         transactions: trefoil_gateway_core::world::Isolation::Relaxed,
     };
     let mut keyspace = MemoryKeyspace::new(NOW_MS);

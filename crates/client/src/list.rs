@@ -5,14 +5,19 @@
 //! shard for the same range of places: what a majority holds is listed, an
 //! erased item that one of three still holds is not. While a backend is down, or
 //! does not answer, either of the other two is believed. One that refuses to list is
-//! not absent: with fewer than two others the listing fails.
+//! not absent: with fewer than two others the listing fails. Whatever befalls one
+//! backend amid a page, the page is whole if two others answer: nothing of what one
+//! has told of before it died is used.
+//!
+//! The first one that answers says how far a page goes. A replica that has lost its
+//! memory comes far in one page; the page of the others is then the shorter one, and
+//! the first is asked again for as much as that.
 
 use crate::cell::Cell;
-use crate::rpc::{certainly_not_sent, is_nobody_there};
+use crate::rpc::{is_nobody_there, is_of_the_way};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::time::error::Elapsed;
 use trefoil_cell::CellConfig;
 use trefoil_rpc::v1;
 
@@ -22,6 +27,11 @@ const POSITION_BITS: u32 = 48;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same while other backends of the shard may do without this one.
 const PATIENCE_FIRST: Duration = Duration::from_secs(1);
+/// Pause before one whose connection broke is asked again: one that dies closes its
+/// connections before nobody listens any more.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Pages that a backend is asked for until it has come as far as the first one.
+const PAGE_COUNT_MAX: usize = 8;
 /// One that did not answer is asked last for so long.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
@@ -58,18 +68,15 @@ pub enum ListError {
 
 /// Why a backend has nothing to add.
 enum NoPage {
+    /// Nobody listens there: it is certainly down.
+    Down,
     /// It did not answer in time.
     Silent,
+    /// Its connection broke: it may have died, and then is down in a moment.
+    Broken(ListError),
     /// It runs, and does not list anything for us.
     Refused(ListError),
     Failed(ListError),
-}
-
-/// Why a call for a page brought none.
-struct NotListed {
-    reason: String,
-    /// The backend runs, and has said no.
-    is_refusal: bool,
 }
 
 fn too_late(number: u32) -> ListError {
@@ -97,17 +104,26 @@ impl Silent {
     }
 }
 
+/// The part of a listing that a backend is asked for, and how.
+struct Asked {
+    request: v1::ListRequest,
+    /// Pages that may be fetched for it.
+    page_count_max: usize,
+    /// With each page.
+    patience: Duration,
+}
+
 /// What one backend holds of a range.
 struct Collected {
     /// An item by its key: a backend may name one twice.
     own: HashMap<bytes::Bytes, v1::ListedItem>,
     partition_count: u32,
-    /// Where its page ended; 0 at the end of all.
+    /// How far it came; 0 is the end of all.
     end: u64,
 }
 
-/// What a backend has said, if it is not certainly down.
-type Answer = Result<Option<Collected>, NoPage>;
+/// What a backend has said.
+type Answer = Result<Collected, NoPage>;
 
 /// What the backends of a shard that answered hold of a range.
 #[derive(Default)]
@@ -117,8 +133,14 @@ struct Held {
     /// Backends that answered.
     answered: usize,
     partition_count: u32,
-    /// Where to go on; 0 at the end of all.
-    next: u64,
+    /// How far the first one came; 0 is the end of all.
+    end: u64,
+    /// How far another one came that did not come so far.
+    shorter: Option<u64>,
+    /// Why one that is there lists nothing.
+    refused: Option<ListError>,
+    /// Those who did not answer.
+    unanswered: Vec<u32>,
 }
 
 impl Cell {
@@ -130,7 +152,7 @@ impl Cell {
         count: u32,
         each: &mut dyn FnMut(&v1::ListedItem),
     ) -> Result<u64, ListError> {
-        let held = self.held(cursor, count)?;
+        let (held, next) = self.held(cursor, count)?;
         let quorum = self.config().mode.quorum();
         let needed = if held.answered > quorum { quorum } else { 1 };
         // The newest copy of each, if there are enough.
@@ -144,7 +166,7 @@ impl Cell {
                 each(item);
             }
         }
-        Ok(held.next)
+        Ok(next)
     }
 
     /// The same for each copy: what each backend holds of a range, whatever the
@@ -156,43 +178,63 @@ impl Cell {
         count: u32,
         each: &mut dyn FnMut(u32, &v1::ListedItem),
     ) -> Result<u64, ListError> {
-        let held = self.held(cursor, count)?;
+        let (held, next) = self.held(cursor, count)?;
         for (number, item) in &held.copies {
             each(*number, item);
         }
-        Ok(held.next)
+        Ok(next)
     }
 
-    /// Asks the backends of a cursor's shard for the same range.
-    fn held(&self, cursor: u64, count: u32) -> Result<Held, ListError> {
+    /// What the backends of a cursor's shard hold of the same range, and the cursor
+    /// that goes on.
+    fn held(&self, cursor: u64, count: u32) -> Result<(Held, u64), ListError> {
         let config = self.config();
-        let placement = config.placement();
+        let backend_count = config.placement().backend_count();
         let shard = (cursor >> POSITION_BITS) as u32;
-        let from = cursor & ((1 << POSITION_BITS) - 1);
-        let cohort = placement.cohort_of_shard(shard % placement.backend_count());
-        let mut held = Held::default();
         let mut request = v1::ListRequest {
             backend: 0,
-            cursor: from,
+            cursor: cursor & ((1 << POSITION_BITS) - 1),
             count,
             until: 0,
             shard,
             life: config.life,
         };
+        loop {
+            let held = self.held_of(&config, request)?;
+            // The range ends earlier with each turn, and the turn's pages with it.
+            if let Some(end) = held.shorter {
+                request.until = end;
+                continue;
+            }
+            let next = match held.end {
+                0 if shard + 1 < backend_count => u64::from(shard + 1) << POSITION_BITS,
+                0 => 0,
+                next => u64::from(shard) << POSITION_BITS | next,
+            };
+            return Ok((held, next));
+        }
+    }
+
+    /// Asks the backends of a shard for the same range: as much of what `first` asks for
+    /// as the first one tells in a page.
+    fn held_of(&self, config: &CellConfig, first: v1::ListRequest) -> Result<Held, ListError> {
+        let placement = config.placement();
+        let shard = first.shard;
+        let quorum = config.mode.quorum();
+        let cohort = placement.cohort_of_shard(shard % placement.backend_count());
         let mut order: Vec<u32> = cohort.as_slice().to_vec();
         let silent = &self.shared().silent;
         order.sort_by_key(|number| silent.holds(*number));
-        let mut unanswered = Vec::new();
-        let mut refused = None;
-        let patience = match order.len() {
-            1 => PATIENCE,
-            _ => PATIENCE_FIRST,
+        let is_alone = order.len() == 1;
+        let patience = match is_alone {
+            true => PATIENCE,
+            false => PATIENCE_FIRST,
         };
+        let mut held = Held::default();
         let mut order = order.as_slice();
         while let [number, others @ ..] = order {
-            let is_needed = |number: &u32, answered: usize| {
-                answered < config.mode.quorum() || !silent.holds(*number)
-            };
+            let is_needed =
+                |number: &u32, answered: usize| answered < quorum || !silent.holds(*number);
             if !is_needed(number, held.answered) {
                 break;
             }
@@ -203,75 +245,59 @@ impl Cell {
             };
             let (together, rest) = order.split_at(asked);
             order = rest;
-            let answers = self.collect_all(&config, together, &request, patience);
+            let asked = held.asked(first, patience);
+            let answers = self.collect_all(config, together, &asked);
             for (number, answer) in together.iter().zip(answers) {
-                match answer.and_then(|answer| held.add(*number, &request, answer)) {
-                    // The others are asked for as much as the first has told.
-                    Ok(Some(end)) if held.answered == 1 => {
-                        (request.until, request.count) = (end, u32::MAX);
+                if matches!(answer, Err(NoPage::Silent)) {
+                    silent.note(*number, SILENT_FOR);
+                    if is_alone {
+                        return Err(too_late(*number));
                     }
-                    Ok(_) => {}
-                    Err(NoPage::Silent) => {
-                        silent.note(*number, SILENT_FOR);
-                        unanswered.push(*number);
-                    }
-                    Err(NoPage::Refused(error)) => refused = Some(error),
-                    Err(NoPage::Failed(error)) => return Err(error),
                 }
+                held.take(*number, shard, answer)?;
             }
         }
         // Too few have answered to do without the others.
-        for number in unanswered {
-            if held.answered >= config.mode.quorum() {
+        for number in std::mem::take(&mut held.unanswered) {
+            if held.answered >= quorum {
                 break;
             }
-            if cohort.as_slice().len() == 1 {
-                return Err(too_late(number));
-            }
-            let mut answers = self.collect_all(&config, &[number], &request, PATIENCE);
-            let answer = answers.pop().unwrap_or(Err(NoPage::Silent));
-            match answer.and_then(|answer| held.add(number, &request, answer)) {
-                Ok(Some(end)) if held.answered == 1 => {
-                    (request.until, request.count) = (end, u32::MAX);
+            let begin = Instant::now();
+            loop {
+                let asked = held.asked(first, PATIENCE);
+                let mut answers = self.collect_all(config, &[number], &asked);
+                match answers.pop().unwrap_or(Err(NoPage::Silent)) {
+                    Err(NoPage::Silent) => return Err(too_late(number)),
+                    Err(NoPage::Broken(_)) if begin.elapsed() < PATIENCE => {
+                        std::thread::sleep(PAUSE);
+                    }
+                    // It answers connections, but no call.
+                    Err(NoPage::Broken(error)) => {
+                        held.refused = Some(error);
+                        break;
+                    }
+                    answer => {
+                        held.take(number, shard, answer)?;
+                        break;
+                    }
                 }
-                Ok(_) => {}
-                Err(NoPage::Silent) => return Err(too_late(number)),
-                Err(NoPage::Refused(error)) => refused = Some(error),
-                Err(NoPage::Failed(error)) => return Err(error),
             }
         }
         // One that refuses holds items that nobody has told of.
-        if held.answered < config.mode.quorum()
-            && let Some(error) = refused
+        if held.answered < quorum
+            && let Some(error) = held.refused.take()
         {
             return Err(error);
         }
         if held.answered == 0 {
             return Err(ListError::Down(shard));
         }
-        held.next = match request.until {
-            0 if shard + 1 < placement.backend_count() => u64::from(shard + 1) << POSITION_BITS,
-            0 => 0,
-            next => u64::from(shard) << POSITION_BITS | next,
-        };
         Ok(held)
     }
 
     /// What these backends, one or two, hold of the range: see [`Cell::collect`].
-    fn collect_all(
-        &self,
-        config: &CellConfig,
-        numbers: &[u32],
-        request: &v1::ListRequest,
-        patience: Duration,
-    ) -> Vec<Answer> {
-        let of = |number: &u32| {
-            let request = v1::ListRequest {
-                backend: *number,
-                ..*request
-            };
-            self.collect(config, request, patience)
-        };
+    fn collect_all(&self, config: &CellConfig, numbers: &[u32], asked: &Asked) -> Vec<Answer> {
+        let of = |number: &u32| self.collect(config, *number, asked);
         let rpc = &self.shared().rpc;
         let answers = match numbers {
             [first, second, ..] => rpc.block_on(async {
@@ -292,90 +318,109 @@ impl Cell {
         })
     }
 
-    /// What one backend holds of the range. If the range has no end: one page. `None`
-    /// if the backend is certainly down.
-    async fn collect(
-        &self,
-        config: &CellConfig,
-        mut request: v1::ListRequest,
-        patience: Duration,
-    ) -> Answer {
-        let number = request.backend;
+    /// What one backend holds of the range, or of its beginning if that takes more pages
+    /// than are asked for.
+    async fn collect(&self, config: &CellConfig, number: u32, asked: &Asked) -> Answer {
+        let mut request = v1::ListRequest {
+            backend: number,
+            ..asked.request
+        };
         let mut own = HashMap::new();
+        let mut page_count = 0;
         loop {
-            let page = match self.page(config, request, patience).await {
-                Ok(Some(Ok(page))) => page,
-                Ok(Some(Err(_))) => return Err(NoPage::Silent),
-                Ok(None) => return Ok(None),
-                Err(NotListed { reason, is_refusal }) => {
-                    let error = ListError::Backend { number, reason };
-                    return Err(match is_refusal {
-                        true => NoPage::Refused(error),
-                        false => NoPage::Failed(error),
-                    });
-                }
-            };
+            let page = self.page(config, request, asked.patience).await?;
+            page_count += 1;
             own.reserve(page.items.len());
             own.extend(page.items.into_iter().map(|item| (item.key.clone(), item)));
-            request.cursor = page.cursor;
-            if request.until == 0 || page.cursor == 0 {
-                return Ok(Some(Collected {
+            let is_whole = page.cursor == 0;
+            if is_whole || page_count == asked.page_count_max {
+                return Ok(Collected {
                     own,
                     partition_count: page.partition_count,
-                    end: page.cursor,
-                }));
+                    end: if is_whole { request.until } else { page.cursor },
+                });
             }
+            request.cursor = page.cursor;
         }
     }
 
-    /// `None` if the backend is certainly down; [`Elapsed`] if it does not answer.
     async fn page(
         &self,
         config: &CellConfig,
         request: v1::ListRequest,
         patience: Duration,
-    ) -> Result<Option<Result<v1::ListResponse, Elapsed>>, NotListed> {
-        let failed = |reason| NotListed {
-            reason,
-            is_refusal: false,
-        };
+    ) -> Result<v1::ListResponse, NoPage> {
+        let number = request.backend;
+        let error = |reason| ListError::Backend { number, reason };
         let rpc = &self.shared().rpc;
-        let mut client = rpc.backend(config, request.backend).map_err(failed)?;
-        match tokio::time::timeout(patience, client.list(request)).await {
-            Ok(Ok(page)) => Ok(Some(Ok(page.into_inner()))),
-            Ok(Err(status)) if is_nobody_there(&status) => Ok(None),
-            Ok(Err(status)) => Err(NotListed {
-                reason: trefoil_rpc::failure_text(&status),
-                is_refusal: certainly_not_sent(&status),
-            }),
-            Err(elapsed) => Ok(Some(Err(elapsed))),
-        }
+        let client = rpc.backend(config, number);
+        let mut client = client.map_err(|reason| NoPage::Refused(error(reason)))?;
+        let Ok(listed) = tokio::time::timeout(patience, client.list(request)).await else {
+            return Err(NoPage::Silent);
+        };
+        listed.map(tonic::Response::into_inner).map_err(|status| {
+            let error = error(trefoil_rpc::failure_text(&status));
+            match () {
+                () if is_nobody_there(&status) => NoPage::Down,
+                () if is_of_the_way(&status) => NoPage::Broken(error),
+                () => NoPage::Refused(error),
+            }
+        })
     }
 }
 
 impl Held {
-    /// Adds what one backend holds; where its page ended, if it has answered.
-    fn add(
-        &mut self,
-        number: u32,
-        request: &v1::ListRequest,
-        answer: Option<Collected>,
-    ) -> Result<Option<u64>, NoPage> {
-        let Some(collected) = answer else {
-            return Ok(None);
-        };
+    /// What the next backend is to be asked: for a page if it is the first one, and then
+    /// for as much as the first has told.
+    fn asked(&self, first: v1::ListRequest, patience: Duration) -> Asked {
+        if self.answered == 0 {
+            return Asked {
+                request: first,
+                page_count_max: 1,
+                patience,
+            };
+        }
+        Asked {
+            request: v1::ListRequest {
+                until: self.end,
+                count: u32::MAX,
+                ..first
+            },
+            page_count_max: PAGE_COUNT_MAX,
+            patience,
+        }
+    }
+
+    /// Adds what a backend has said.
+    fn take(&mut self, number: u32, shard: u32, answer: Answer) -> Result<(), ListError> {
+        match answer {
+            Ok(collected) => return self.add(number, shard, collected),
+            Err(NoPage::Down) => {}
+            Err(NoPage::Silent | NoPage::Broken(_)) => self.unanswered.push(number),
+            Err(NoPage::Refused(error)) => self.refused = Some(error),
+            Err(NoPage::Failed(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, number: u32, shard: u32, collected: Collected) -> Result<(), ListError> {
         if self.answered == 0 {
             self.partition_count = collected.partition_count;
+            self.end = collected.end;
         } else if self.partition_count != collected.partition_count {
-            return Err(NoPage::Failed(ListError::Partitions {
-                shard: request.shard,
+            return Err(ListError::Partitions {
+                shard,
                 counts: (self.partition_count, collected.partition_count),
-            }));
+            });
+        }
+        if collected.end != self.end {
+            let shorter = self.shorter.unwrap_or(collected.end);
+            self.shorter = Some(shorter.min(collected.end));
         }
         self.answered += 1;
         let copies = collected.own.into_values().map(|item| (number, item));
         self.copies.extend(copies);
-        Ok(Some(collected.end))
+        Ok(())
     }
 }
 

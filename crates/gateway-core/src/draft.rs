@@ -6,41 +6,28 @@
 //! is stored iff the item has not changed. Nobody sees a part of it, whatever number
 //! of copies there are.
 
+use crate::deferred::OwnedItem;
 use crate::keyspace::{
-    Access, Decide, Decision, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Seen, Totals,
-    Updated, cas_unique_of,
+    Access, Decide, Decision, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Totals, Updated,
+    cas_unique_of,
 };
-use crate::world::{Command, Done, Ending, Observer, Role, ServerRequest};
+use crate::world::{Command, Done, Ending, Observer};
 use trefoil_layout::Version;
 
 /// What an operation on a draft counts as, beside the bytes that it reads and stores.
 const OPERATION_WORK: u64 = 128;
 
 /// An item that a draft has, in its own memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Drafted {
-    value: Vec<u8>,
-    version: Version,
-    client_flags: u32,
-    item_flags: u8,
-    expiry_ms: u64,
-    unique: Option<u64>,
-    seen: Seen,
+    own: OwnedItem,
     /// The draft has made it: its version is nobody's.
     is_new: bool,
 }
 
 impl Drafted {
     fn item(&self) -> Item<'_> {
-        Item {
-            value: &self.value,
-            version: self.version,
-            client_flags: self.client_flags,
-            item_flags: self.item_flags,
-            expiry_ms: self.expiry_ms,
-            unique: self.unique,
-            seen: self.seen,
-        }
+        self.own.item()
     }
 }
 
@@ -61,19 +48,9 @@ pub struct DraftKeyspace {
 impl DraftKeyspace {
     /// A draft of what is under `key` at `now_ms`, milliseconds since the Unix epoch.
     pub fn new(key: &[u8], item: Option<&Item<'_>>, now_ms: u64, value_len_max: usize) -> Self {
-        let item = item.map(|item| {
-            let mut value = Vec::with_capacity(item.value.len());
-            item.value.append_to(&mut value);
-            Drafted {
-                value,
-                version: item.version,
-                client_flags: item.client_flags,
-                item_flags: item.item_flags,
-                expiry_ms: item.expiry_ms,
-                unique: item.unique,
-                seen: item.seen,
-                is_new: false,
-            }
+        let item = item.map(|item| Drafted {
+            own: OwnedItem::of(item),
+            is_new: false,
         });
         DraftKeyspace {
             key: key.to_vec(),
@@ -102,13 +79,7 @@ impl DraftKeyspace {
     /// What is left to be stored, if anything: after a change.
     pub fn left(&self) -> Option<NewItem<'_>> {
         let live = self.item.as_ref().filter(|item| !self.is_over(item));
-        live.map(|item| NewItem {
-            value: &item.value,
-            client_flags: item.client_flags,
-            item_flags: item.item_flags,
-            expiry_ms: item.expiry_ms,
-            unique: item.unique,
-        })
+        live.map(|item| item.own.as_new())
     }
 
     /// What the whole draft comes to; `scratch` holds the value.
@@ -130,7 +101,8 @@ impl DraftKeyspace {
     }
 
     fn is_over(&self, item: &Drafted) -> bool {
-        item.expiry_ms != 0 && item.expiry_ms <= self.now_ms
+        let expiry_ms = item.item().expiry_ms;
+        expiry_ms != 0 && expiry_ms <= self.now_ms
     }
 
     /// The item, if this is its key.
@@ -145,18 +117,16 @@ impl DraftKeyspace {
         // A command that keeps the CAS unique of an item which exists only here names
         // one that nobody has seen; what is stored gets its own.
         let own = self.item.as_ref().filter(|item| item.is_new);
-        let own_unique = own.map(|item| cas_unique_of(item.version));
+        let own_unique = own.map(|item| cas_unique_of(item.item().version));
         self.changes += 1;
         self.work += new.value.len() as u64;
         let version = Version::new(self.changes, 0, 0);
-        self.item = Some(Drafted {
-            value: new.value.to_vec(),
-            version,
-            client_flags: new.client_flags,
-            item_flags: new.item_flags,
-            expiry_ms: new.expiry_ms,
+        let new = NewItem {
             unique: new.unique.filter(|unique| Some(*unique) != own_unique),
-            seen: Seen::default(),
+            ..*new
+        };
+        self.item = Some(Drafted {
+            own: OwnedItem::stored(&new, version),
             is_new: true,
         });
         self.has_changed = true;
@@ -281,20 +251,6 @@ impl Observer for DraftNotes {
             has_key: !done.key.is_empty(),
             value_len: done.value_len,
         });
-    }
-
-    fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {
-        false
-    }
-
-    fn reset(&mut self, _totals: &Totals) {}
-
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
-    fn request(&mut self, _request: ServerRequest) {}
-
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
-        None
     }
 }
 

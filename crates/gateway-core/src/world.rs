@@ -150,7 +150,7 @@ pub struct SlowCommand<'a> {
 }
 
 /// Who listens to what commands do. One belongs to each event loop; its work
-/// per command must be small.
+/// per command must be small. One that says nothing more counts, keeps and knows nobody.
 pub trait Observer {
     /// A command on one key was executed.
     fn done(&mut self, done: &Done<'_>);
@@ -178,7 +178,9 @@ pub trait Observer {
     /// its counts), and `slow`, the slow log. What is told of the cell (items,
     /// bytes, evictions) is made from `totals`: a session adds nothing of its own.
     /// `false` if there is no such group.
-    fn stats(&mut self, group: &str, totals: &Totals, each: &mut dyn FnMut(&str, &str)) -> bool;
+    fn stats(&mut self, _group: &str, _totals: &Totals, _each: &mut dyn FnMut(&str, &str)) -> bool {
+        false
+    }
 
     /// Shows the slow log, the newest command first, until `each` has seen enough
     /// and returns `false`.
@@ -188,14 +190,14 @@ pub trait Observer {
     fn forget_slow(&mut self) {}
 
     /// Sets all counters to zero (`stats reset`), those in `totals` included.
-    fn reset(&mut self, totals: &Totals);
+    fn reset(&mut self, _totals: &Totals) {}
 
     /// Subscribes this connection to log lines; the kinds are bits of
     /// [`WATCH_FETCHERS`] and its like. The event loop sends them.
-    fn watch(&mut self, connection: u64, kinds: u8);
+    fn watch(&mut self, _connection: u64, _kinds: u8) {}
 
     /// Executes what concerns the whole server: see [`ServerRequest`].
-    fn request(&mut self, request: ServerRequest);
+    fn request(&mut self, _request: ServerRequest) {}
 
     /// Where scripts are kept and executed, if they are.
     fn scripts(&mut self) -> Option<&mut dyn Scripts> {
@@ -203,7 +205,9 @@ pub trait Observer {
     }
 
     /// The role of the user with this name and password, if there is one.
-    fn authenticate(&mut self, name: &[u8], password: &[u8]) -> Option<Role>;
+    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
+        None
+    }
 }
 
 /// Log lines of reads.

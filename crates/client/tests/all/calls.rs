@@ -249,6 +249,10 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
         Code::Unauthenticated,
         Code::NotFound,
         Code::InvalidArgument,
+        Code::FailedPrecondition,
+        Code::Internal,
+        // It is shutting down.
+        Code::Unavailable,
     ] {
         // Two that agree are enough.
         assert_eq!(listing(&[1], code), Ok(1));
@@ -259,6 +263,57 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
                 "{listed:?}"
             );
         }
+    }
+}
+
+/// One that has lost its memory comes to the end of its shard at once. What the others
+/// hold is listed all the same, a page at a time, and nothing twice.
+#[test]
+fn a_replica_without_items_does_not_end_a_listing() {
+    /// Items that a backend tells of at once, and so many pages of them.
+    const PAGE: u64 = 64;
+    const PAGES: u64 = 40;
+    for empty in 0..3 {
+        let mut script = Script::new(Mode::R32, |_| unreachable!("nothing is written"));
+        script.on_list = Box::new(move |request| {
+            let is_empty = request.backend == empty;
+            let all = if is_empty { 0 } else { PAGE * PAGES };
+            let until = match request.until {
+                0 => all,
+                until => until.min(all),
+            };
+            let page = u64::from(request.count).min(PAGE);
+            let end = (request.cursor + page).min(until);
+            let item = |number: u64| v1::ListedItem {
+                key: format!("{} {number}", request.shard).into_bytes().into(),
+                ..Default::default()
+            };
+            Ok(v1::ListResponse {
+                items: (request.cursor..end).map(item).collect(),
+                cursor: if end < until { end } else { 0 },
+                partition_count: 1,
+            })
+        });
+        let fake = Fake::start(script);
+        let cell = Cell::connect(&fake.address).unwrap();
+        let (mut cursor, mut keys) = (0, Vec::new());
+        loop {
+            let begin = keys.len();
+            let mut add = |item: &v1::ListedItem| keys.push(item.key.clone());
+            cursor = cell.list(cursor, 10, &mut add).unwrap();
+            assert!(
+                keys.len() - begin <= 16 * PAGE as usize,
+                "a page is bounded"
+            );
+            if cursor == 0 {
+                break;
+            }
+        }
+        let count = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), count, "none is listed twice");
+        assert_eq!(count as u64, 3 * PAGES * PAGE);
     }
 }
 

@@ -164,6 +164,19 @@ impl OwnedItem {
         }
     }
 
+    /// What `new` is once it is stored under this version.
+    pub fn stored(new: &NewItem<'_>, version: Version) -> Self {
+        OwnedItem {
+            value: new.value.to_vec(),
+            version,
+            client_flags: new.client_flags,
+            item_flags: new.item_flags,
+            expiry_ms: new.expiry_ms,
+            unique: new.unique,
+            seen: Seen::default(),
+        }
+    }
+
     /// The item.
     pub fn item(&self) -> Item<'_> {
         Item {
@@ -174,6 +187,17 @@ impl OwnedItem {
             expiry_ms: self.expiry_ms,
             unique: self.unique,
             seen: self.seen,
+        }
+    }
+
+    /// The item, to be stored anew.
+    pub fn as_new(&self) -> NewItem<'_> {
+        NewItem {
+            value: &self.value,
+            client_flags: self.client_flags,
+            item_flags: self.item_flags,
+            expiry_ms: self.expiry_ms,
+            unique: self.unique,
         }
     }
 

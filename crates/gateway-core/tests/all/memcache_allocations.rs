@@ -6,9 +6,7 @@ use trefoil_gateway_core::keyspace::{
 use trefoil_gateway_core::memcache::MemcacheSession;
 use trefoil_gateway_core::resp::RespSession;
 use trefoil_gateway_core::session::Session;
-use trefoil_gateway_core::world::{
-    Done, Now, Observer, Progress, Role, ServerRequest, Settings, World,
-};
+use trefoil_gateway_core::world::{Done, Now, Observer, Progress, Settings, World};
 use trefoil_layout::Version;
 
 /// One item under every key, in buffers that stay.
@@ -99,20 +97,6 @@ struct Nobody;
 
 impl Observer for Nobody {
     fn done(&mut self, _done: &Done<'_>) {}
-
-    fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {
-        false
-    }
-
-    fn reset(&mut self, _totals: &Totals) {}
-
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
-    fn request(&mut self, _request: ServerRequest) {}
-
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
-        None
-    }
 }
 
 /// Executes requests twice: the first round brings the buffers to their size,

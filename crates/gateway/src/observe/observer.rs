@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trefoil_gateway_core::keyspace::Totals;
-use trefoil_gateway_core::world::{self, Command, Done, Observer, Role, ServerRequest};
+use trefoil_gateway_core::world::{self, Command, Done, Observer};
 use trefoil_hot::{HotKeys, Sample, Sampler};
 
 /// The observer of one loop.
@@ -146,15 +146,7 @@ impl Observer for Counting {
         self.office.reset(totals);
     }
 
-    // What follows is answered by the event loop and never comes here.
-
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
-    fn request(&mut self, _request: ServerRequest) {}
-
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
-        None
-    }
+    // The rest is answered by the event loop and never comes here.
 }
 
 impl LoopObserver for Counting {

@@ -107,6 +107,52 @@ fn a_replica_that_pauses_has_every_copy_afterwards() {
     panic!("copies that are missing after each round: {missing:?}");
 }
 
+/// A backend that dies while a page of its items is awaited takes nothing from the list:
+/// the others hold the same.
+#[test]
+fn a_listing_is_whole_though_a_backend_is_killed_amid_a_page() {
+    const COUNT: usize = 600;
+    // It is the second that is asked of the first shard's three, and the first one of
+    // the second shard's.
+    for shards_before in [0, 1] {
+        let dir = tempfile::tempdir().unwrap();
+        let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
+        let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
+        let mut client = connected.client(Options::default());
+        for number in 0..COUNT {
+            let key = format!("key-{number}");
+            let set = client.set(key.as_bytes(), b"v", SetOptions::default());
+            assert!(matches!(set, Ok(Mutated::Stored { .. })), "{set:?}");
+        }
+        assert!(client.finish(Duration::from_secs(60)));
+        let (mut cursor, mut keys) = (0, Vec::new());
+        let mut killer = None;
+        loop {
+            // The upper bits of a cursor are the shard, the lower ones a place in it.
+            let is_amid = cursor & ((1 << 48) - 1) != 0;
+            if killer.is_none() && cursor >> 48 == shards_before && is_amid {
+                let pid = cell.pids[1];
+                support::kill(pid, "STOP");
+                // The call is under way by then; if not, nothing is tested.
+                killer = Some(std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    support::kill(pid, "KILL");
+                }));
+            }
+            let mut add = |item: &trefoil_rpc::v1::ListedItem| keys.push(item.key.clone());
+            cursor = connected.list(cursor, 20, &mut add).unwrap();
+            if cursor == 0 {
+                break;
+            }
+        }
+        killer.expect("it was amid").join().unwrap();
+        let count = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!((keys.len(), count), (COUNT, COUNT));
+    }
+}
+
 /// Tells of the key of every copy that any backend holds.
 fn each_copy(cell: &trefoil_client::Cell, mut each: impl FnMut(&[u8])) {
     let mut cursor = 0;

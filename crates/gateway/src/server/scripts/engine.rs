@@ -1,6 +1,7 @@
 //! Executes one script, in a Lua state of its own: bounded in processor time and
 //! memory, and without anything that reaches beyond it (`prelude.lua`).
 
+use super::{bits, json::Json};
 use mlua::{
     ChunkMode, Error, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value,
     VmState,
@@ -71,14 +72,14 @@ fn cpu_ns() -> u64 {
 }
 
 /// The script's time. Whatever may take long looks at it.
-struct Clock {
+pub(super) struct Clock {
     began_ns: u64,
     is_over: Cell<bool>,
 }
 
 impl Clock {
     /// An error once the time is over.
-    fn look(&self) -> mlua::Result<()> {
+    pub(super) fn look(&self) -> mlua::Result<()> {
         if cpu_ns() - self.began_ns > TIME_NS_MAX {
             self.is_over.set(true);
         }
@@ -178,6 +179,35 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
         time.look()?;
         Ok(sha1_hex(&bytes.as_bytes()))
     })?;
+    let time = Rc::clone(clock);
+    let decode = lua.create_function(move |lua, text: mlua::String| {
+        time.look()?;
+        let decoded = Json::new(lua, &time).decode(&text.as_bytes());
+        // Too much memory, or time, is told as such.
+        time.look()?;
+        Ok(match decoded {
+            Ok(value) => (value, None),
+            Err(words) => (Value::Nil, Some(words)),
+        })
+    })?;
+    let time = Rc::clone(clock);
+    let own = Rc::clone(job);
+    let number: Function = lua.globals().get::<Table>("string")?.get("format")?;
+    let encode = lua.create_function(move |lua, value: Value| {
+        time.look()?;
+        let room = own.borrow().as_ref().map_or(0, |job| job.context.room());
+        let encoded = Json::new(lua, &time).encode(&value, &number, room);
+        time.look()?;
+        Ok(match encoded {
+            Ok(text) => (Some(lua.create_string(text)?), None),
+            Err(words) => (None, Some(words)),
+        })
+    })?;
+    let json = lua.create_table()?;
+    json.raw_set("decode", decode)?;
+    json.raw_set("encode", encode)?;
+    json.raw_set("null", Value::NULL)?;
+    let bits = bits::functions(lua)?;
     let lent = job.borrow();
     let strings = |words: &[Vec<u8>]| -> mlua::Result<Table> {
         let words = words.iter().map(|word| lua.create_string(word));
@@ -188,7 +218,7 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
         None => (strings(&[])?, strings(&[])?),
     };
     let prelude = lua.load(PRELUDE).set_name("@prelude");
-    prelude.call((call, is_over, sha1hex, keys, arguments))
+    prelude.call((call, is_over, sha1hex, keys, arguments, json, bits))
 }
 
 /// What an argument of a command takes, about.

@@ -7,7 +7,9 @@
 //!     └─ Scripts::take ◄─ Executor::poll ◄─ the loop is woken
 //! ```
 
+mod bits;
 mod engine;
+mod json;
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,6 @@
 -- What a script finds: Lua 5.1 without what reaches beyond it, as Redis has it. Each
 -- script has a state of its own, so whatever it changes here is gone with it.
-local call, is_over, sha1hex, KEYS_, ARGV_ = ...
+local call, is_over, sha1hex, KEYS_, ARGV_, json, bits = ...
 local raw_pcall, raw_xpcall, raw_error = pcall, xpcall, error
 local gsub, type, tostring, rawget = string.gsub, type, tostring, rawget
 local setmetatable, floor = setmetatable, math.floor
@@ -81,6 +81,65 @@ redis = {
   breakpoint = function() return false end,
 }
 KEYS, ARGV = KEYS_, ARGV_
+
+-- Errors are strings with a position, as those of C's functions are.
+local function one(name, function_)
+  return function(...)
+    if select("#", ...) ~= 1 then
+      raw_error("bad argument #1 to '" .. name .. "' (expected 1 argument)", 2)
+    end
+    local answer, words = function_(...)
+    if words then raw_error(words, 2) end
+    return answer
+  end
+end
+local raw_decode = json.decode
+local function decode(text)
+  if type(text) == "number" then text = tostring(text) end
+  if type(text) ~= "string" then
+    return nil, "bad argument #1 to 'decode' (string expected, got " .. type(text) .. ")"
+  end
+  return raw_decode(text)
+end
+cjson = {
+  null = json.null,
+  encode = one("encode", json.encode),
+  decode = one("decode", decode),
+  _NAME = "cjson", _VERSION = "2.1.0",
+}
+
+local tonumber = tonumber
+local function number(name, at, value)
+  local is_one = type(value) == "number" or type(value) == "string"
+  local answer = is_one and tonumber(value)
+  if not answer then
+    local got = value == nil and "no value" or type(value)
+    raw_error("bad argument #" .. at .. " to '" .. name .. "' (number expected, got " .. got .. ")", 3)
+  end
+  return answer
+end
+bit = {}
+for _, name in ipairs({ "tobit", "bnot", "bswap" }) do
+  local raw = bits[name]
+  bit[name] = function(x) return raw(number(name, 1, x), 0) end
+end
+for _, name in ipairs({ "lshift", "rshift", "arshift", "rol", "ror" }) do
+  local raw = bits[name]
+  bit[name] = function(x, n) return raw(number(name, 1, x), number(name, 2, n)) end
+end
+for _, name in ipairs({ "band", "bor", "bxor" }) do
+  local raw, whole = bits[name], bits.tobit
+  bit[name] = function(x, ...)
+    local answer = whole(number(name, 1, x), 0)
+    for at = 1, select("#", ...) do
+      answer = raw(answer, number(name, at + 1, (select(at, ...))))
+    end
+    return answer
+  end
+end
+bit.tohex = function(x, n)
+  return bits.tohex(number("tohex", 1, x), n == nil and 8 or number("tohex", 2, n))
+end
 
 setmetatable(_G, {
   __index = function(_, name)

@@ -20,11 +20,11 @@ use std::time::Duration;
 use trefoil_gateway::server::{
     Door, DoorAddress, Doors, Gateway, GatewayOptions, LoopObserver, Protocol,
 };
-use trefoil_gateway_core::keyspace::{Access, Keyspace, NewItem, Totals};
+use trefoil_gateway_core::keyspace::{Access, Keyspace, NewItem};
 use trefoil_gateway_core::memory::MemoryKeyspace;
 use trefoil_gateway_core::session::{Driven, Session, Wants};
 use trefoil_gateway_core::world::{
-    Command, Done, Ending, Observer, Role, ServerRequest, Settings, WATCH_FETCHERS, World,
+    Command, Done, Ending, Observer, ServerRequest, Settings, WATCH_FETCHERS, World,
 };
 
 /// Longest value that the protocol takes.
@@ -179,20 +179,6 @@ pub struct Nobody;
 
 impl Observer for Nobody {
     fn done(&mut self, _done: &Done<'_>) {}
-
-    fn stats(&mut self, _: &str, _: &Totals, _: &mut dyn FnMut(&str, &str)) -> bool {
-        false
-    }
-
-    fn reset(&mut self, _totals: &Totals) {}
-
-    fn watch(&mut self, _connection: u64, _kinds: u8) {}
-
-    fn request(&mut self, _request: ServerRequest) {}
-
-    fn authenticate(&mut self, _name: &[u8], _password: &[u8]) -> Option<Role> {
-        None
-    }
 }
 
 impl LoopObserver for Nobody {}
