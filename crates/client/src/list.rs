@@ -258,6 +258,7 @@ impl Cell {
             }
         }
         // Too few have answered to do without the others.
+        let mut late = None;
         for number in std::mem::take(&mut held.unanswered) {
             if held.answered >= quorum {
                 break;
@@ -267,7 +268,11 @@ impl Cell {
                 let asked = held.asked(first, PATIENCE);
                 let mut answers = self.collect_all(config, &[number], &asked);
                 match answers.pop().unwrap_or(Err(NoPage::Silent)) {
-                    Err(NoPage::Silent) => return Err(too_late(number)),
+                    // Another one may answer yet.
+                    Err(NoPage::Silent) => {
+                        late = late.or(Some(number));
+                        break;
+                    }
                     Err(NoPage::Broken(_)) if begin.elapsed() < PATIENCE => {
                         std::thread::sleep(PAUSE);
                     }
@@ -288,6 +293,11 @@ impl Cell {
             && let Some(error) = held.refused.take()
         {
             return Err(error);
+        }
+        if held.answered < quorum
+            && let Some(number) = late
+        {
+            return Err(too_late(number));
         }
         if held.answered == 0 {
             return Err(ListError::Down(shard));

@@ -341,7 +341,30 @@ fn scripts_are_kept_within_bounds() {
         // JSON that is deep, or takes long.
         (
             "local t = cjson.decode(string.rep('[', 100000))",
-            "-ERR user_script:1: recursion limit exceeded",
+            "-ERR user_script:1: Cannot decode JSON: recursion limit exceeded",
+        ),
+        ("return cjson.decode('{')", "-ERR Cannot decode JSON: EOF"),
+        // Without a byte left, whatever holds many values at a time.
+        (
+            "local d = {} for i = 1, 125 do d = {d} end pcall(cjson.encode, {}) \
+             local keep, n = {}, 0 \
+             local function f(len) n = n + 1 keep = {keep, string.rep('x', len) .. n} end \
+             for _, len in ipairs({65536, 4096, 512, 64, 1}) do while pcall(f, len) do end end \
+             cjson.encode(d) while true do end",
+            "-ERR",
+        ),
+        (
+            "local d, t = {}, {} for i = 1, 6000 do t[i] = 'k' end \
+             pcall(redis.call, 'del', unpack(t, 1, 10)) pcall(unpack, t) \
+             local keep, n = {}, 0 \
+             local function f(len) n = n + 1 keep = {keep, string.rep('x', len) .. n} end \
+             for _, len in ipairs({65536, 4096, 512, 64, 1}) do while pcall(f, len) do end end \
+             redis.pcall(unpack(t)) while true do end",
+            "-ERR",
+        ),
+        (
+            "local t = {} for i = 1, 7500 do t[i] = 'k' end return redis.call('del', unpack(t))",
+            "-ERR too many words in a command of a script",
         ),
         (
             "local t = {} for i = 1, 200 do t = {t} end local text = cjson.encode(t)",

@@ -20,6 +20,9 @@ const INSTRUCTIONS: u32 = 1000;
 /// Values within values that an answer may have, and values in all.
 const DEPTH_MAX: usize = 32;
 const VALUES_MAX: usize = 1 << 17;
+/// Values of Lua's that are held here at a time, beside the words of a command: some for
+/// each level of JSON, or of an answer. As many words need nothing more, in `prelude.lua`.
+const REFERENCES: usize = 1024;
 
 /// How the error of a script begins that is no program.
 const NOT_COMPILED: &str = "ERR Error compiling script (new function)";
@@ -151,7 +154,8 @@ fn run(job: &Lent) -> Result<ScriptValue, Vec<u8>> {
 
 /// Makes what scripts find; the function that calls one.
 fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
-    lua.set_memory_limit(MEMORY_MAX)?;
+    reserve(lua, REFERENCES)?;
+    let more = lua.create_function(|lua, count: usize| reserve(lua, count + REFERENCES))?;
     let own = Rc::clone(job);
     let time = Rc::clone(clock);
     let call = lua.create_function(move |lua, words: MultiValue| {
@@ -209,16 +213,30 @@ fn prepare(lua: &Lua, job: &Lent, clock: &Rc<Clock>) -> mlua::Result<Function> {
     json.raw_set("null", Value::NULL)?;
     let bits = bits::functions(lua)?;
     let lent = job.borrow();
+    // One after the other: see `reserve`.
     let strings = |words: &[Vec<u8>]| -> mlua::Result<Table> {
-        let words = words.iter().map(|word| lua.create_string(word));
-        lua.create_sequence_from(words.collect::<mlua::Result<Vec<_>>>()?)
+        let table = lua.create_table()?;
+        for word in words {
+            table.raw_push(lua.create_string(word)?)?;
+        }
+        Ok(table)
     };
     let (keys, arguments) = match lent.as_ref() {
         Some(job) => (strings(&job.keys)?, strings(&job.arguments)?),
         None => (strings(&[])?, strings(&[])?),
     };
     let prelude = lua.load(PRELUDE).set_name("@prelude");
-    prelude.call((call, is_over, sha1hex, keys, arguments, json, bits))
+    prelude.call((call, more, is_over, sha1hex, keys, arguments, json, bits))
+}
+
+/// Makes room for so many values of Lua's that are held here at a time, and bounds the
+/// script's memory from then on. That room grows outside of any protected call: where Lua
+/// may have no more memory, it ends the process. Once made, it stays.
+fn reserve(lua: &Lua, count: usize) -> mlua::Result<()> {
+    lua.set_memory_limit(0)?;
+    let held: mlua::Result<Vec<_>> = (0..count).map(|_| lua.create_string("")).collect();
+    lua.set_memory_limit(MEMORY_MAX)?;
+    held.map(drop)
 }
 
 /// What an argument of a command takes, about.

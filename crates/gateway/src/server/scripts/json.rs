@@ -43,7 +43,7 @@ impl<'l> Json<'l> {
         let mut reader = serde_json::Deserializer::from_slice(text);
         let value = Decoded { json: self }.deserialize(&mut reader);
         let value = value.and_then(|value| reader.end().map(|()| value));
-        value.map_err(|error| error.to_string())
+        value.map_err(|error| format!("Cannot decode JSON: {error}"))
     }
 
     /// The text that stands for a value, of `len_max` bytes at most. `number` writes

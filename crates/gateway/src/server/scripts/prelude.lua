@@ -1,6 +1,6 @@
 -- What a script finds: Lua 5.1 without what reaches beyond it, as Redis has it. Each
 -- script has a state of its own, so whatever it changes here is gone with it.
-local call, is_over, sha1hex, KEYS_, ARGV_, json, bits = ...
+local raw_call, reserve, is_over, sha1hex, KEYS_, ARGV_, json, bits = ...
 local raw_pcall, raw_xpcall, raw_error = pcall, xpcall, error
 local gsub, type, tostring, rawget = string.gsub, type, tostring, rawget
 local setmetatable, floor = setmetatable, math.floor
@@ -61,6 +61,20 @@ string.find = function(subject, pattern, init, plain)
     raw_error("the string that is looked for is too long for a string so long", 2)
   end
   return raw_find(subject, pattern, init, plain)
+end
+
+-- The words of a command are held outside of Lua while it is executed.
+local WORDS_MAX, reserved = 7000, 500
+local function call(...)
+  local count = select("#", ...)
+  if count > reserved then
+    if count > WORDS_MAX then
+      return { err = "ERR too many words in a command of a script: at most " .. WORDS_MAX }
+    end
+    reserve(count)
+    reserved = count
+  end
+  return raw_call(...)
 end
 
 redis = {
