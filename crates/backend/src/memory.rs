@@ -232,26 +232,25 @@ impl MemoryBound {
         now_ms < self.exact_until_ms.load(Ordering::Relaxed)
     }
 
-    /// What counts after a measurement: more at once, less after a while, and then the
-    /// most of it.
-    fn believed(&self, measured: u64, now_ms: u64) -> u64 {
-        let counts = self.overhead.load(Ordering::Relaxed);
+    /// Has a measurement count: more at once; less, where long messages come, after a
+    /// while, and then the most of it. Several threads measure.
+    fn believe(&self, measured: u64, expects_message: bool, now_ms: u64) {
         let mut falling = self.falling.lock().unwrap_or_else(PoisonError::into_inner);
-        if measured >= counts {
+        let counts = self.overhead.load(Ordering::Relaxed);
+        if !expects_message || measured >= counts {
             *falling = None;
-            return measured;
+            self.overhead.store(measured, Ordering::Relaxed);
+            return;
         }
         let fall = falling.get_or_insert(Falling {
             since_ms: now_ms,
             most: measured,
         });
         fall.most = fall.most.max(measured);
-        if now_ms < fall.since_ms + FALL_MS {
-            return counts;
+        if now_ms >= fall.since_ms + FALL_MS {
+            self.overhead.store(fall.most, Ordering::Relaxed);
+            *falling = None;
         }
-        let most = fall.most;
-        *falling = None;
-        most
     }
 
     /// Takes a measurement into account, made at `now_ms`: what is resident, and what
@@ -287,11 +286,7 @@ impl MemoryBound {
             unknown_private
         };
         let measured = private + excess.min(unknown_shared);
-        let overhead = match expects_message {
-            true => self.believed(measured, now_ms),
-            false => measured,
-        };
-        self.overhead.store(overhead, Ordering::Relaxed);
+        self.believe(measured, expects_message, now_ms);
         let next = self.share();
         (next.abs_diff(share) * self.members as u64 > CORRECTION_MIN).then_some(next)
     }
@@ -489,6 +484,12 @@ mod tests {
         assert_eq!(correct(12, 0, 1350), share);
         assert_eq!(correct(11, 0, 1600), share + 2 * MIB);
         assert_eq!(correct(13, 0, 1610), share + MIB);
+        // What was about to be believed before a pause says nothing after it.
+        correct(11, 0, 1000 + MESSAGE_MS - 1);
+        correct(30, 0, 1000 + MESSAGE_MS);
+        let less = bound.share();
+        bound.expect_message(3 * MESSAGE_MS);
+        assert_eq!(correct(11, 0, 3 * MESSAGE_MS), less);
     }
 
     #[test]

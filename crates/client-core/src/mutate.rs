@@ -301,6 +301,11 @@ impl Mutate {
             return;
         }
         let state = &mut self.replicas[replica];
+        let is_put_off = matches!(ack.outcome, Outcome::Rejected(why) if why.is_transient());
+        if is_put_off && matches!(state.ack, AckState::Applied { .. }) {
+            // What one copy of the message has done, the refusal of another does not undo.
+            return;
+        }
         state.ack = match ack.outcome {
             Outcome::Applied => AckState::Applied {
                 epoch: match state.ack {
@@ -313,11 +318,7 @@ impl Mutate {
                 AckState::Superseded { bound }
             }
             // It is about to be told again, under what was learned meanwhile.
-            Outcome::Rejected(rejection)
-                if rejection.is_transient() && state.work == Work::Send =>
-            {
-                return;
-            }
+            Outcome::Rejected(_) if is_put_off && state.work == Work::Send => return,
             Outcome::Rejected(Rejection::Recovering | Rejection::UnknownConfig) => {
                 state.lacking = RetryCause::Recovering;
                 AckState::Down
@@ -384,9 +385,14 @@ impl Mutate {
         if self.outcome.is_some() || self.gives_way().is_some() || self.above.is_some() {
             return;
         }
-        let willing = self.fill.map_or(u8::MAX, |fill| fill.willing);
-        for (number, replica) in self.replicas[..self.replica_count].iter_mut().enumerate() {
-            let is_told = replica.work == Work::None && willing & 1 << number != 0;
+        let bound = self.version;
+        if let Some(fill) = &mut self.fill {
+            // What was loaded before a flush is not stored after it.
+            fill.gives_way = Some(bound);
+            return self.end_giving_way();
+        }
+        for replica in &mut self.replicas[..self.replica_count] {
+            let is_told = replica.work == Work::None;
             match replica.ack {
                 // What it was sent may be there already, whatever it says to this.
                 AckState::Open if is_told => self.uncertain = true,
@@ -414,14 +420,15 @@ impl Mutate {
     }
 
     /// Whether it is stored, and some replica has refused it, or has not said whether it
-    /// took it: a key for whoever repairs them. One that is down does not count.
+    /// took it: a key for whoever repairs them. One that is down, or recovers, does not
+    /// count.
     pub fn leaves_dirty(&self) -> bool {
         let is_stored = matches!(self.outcome, Some(MutationOutcome::Stored { .. }));
         let lacks = |replica: &Replica| {
             matches!(
                 replica.ack,
                 AckState::Superseded { .. } | AckState::Rejected(_) | AckState::Lost
-            )
+            ) || replica.ack == AckState::Down && replica.lacking == RetryCause::ConfigChanged
         };
         is_stored && self.replicas[..self.replica_count].iter().any(lacks)
     }

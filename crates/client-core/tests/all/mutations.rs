@@ -85,6 +85,7 @@ fn a_key_is_left_dirty_by_a_third_that_has_refused_it() {
     };
     assert!(third(Some(superseded(7)), None));
     assert!(third(Some(rejected(Rejection::NoMemory)), None));
+    assert!(third(Some(rejected(Rejection::StaleConfig)), None));
     assert!(third(None, Some(SendFailure::Lost)));
     // One that is down, or recovers, is repaired otherwise; one that may yet answer is
     // not known to lack it.
@@ -280,6 +281,37 @@ fn a_fill_that_gave_way_is_sent_to_nobody_any_more() {
         }
         ends(&mut fill, gave_way);
     }
+}
+
+/// A flush may have been what changed the configuration.
+#[test]
+fn a_fill_gives_way_to_another_configuration() {
+    let mut fill = fill_of([Some(1), Some(2), Some(3)]);
+    sends(&mut fill, &[0, 1, 2], 5);
+    fill.handle_ack(0, v(5), applied(1));
+    for replica in [1, 2] {
+        fill.handle_ack(replica, v(5), rejected(Rejection::StaleConfig));
+    }
+    for replica in [1, 2] {
+        assert_eq!(fill.poll(0), MutateStep::Refresh { replica });
+    }
+    fill.handle_refreshed(1);
+    fill.handle_refreshed(2);
+    let (replica, version) = (0, v(5));
+    assert_eq!(fill.poll(0), MutateStep::Evict { replica, version });
+    fill.handle_ack(0, v(5), applied(1));
+    ends(&mut fill, MutationOutcome::Superseded { bound: v(5) });
+}
+
+/// An answer to an earlier copy of the message is the later one.
+#[test]
+fn a_refusal_takes_back_nothing_that_was_applied() {
+    let mut mutate = set();
+    sends(&mut mutate, &[0, 1, 2], 5);
+    mutate.handle_ack(0, v(5), applied(1));
+    mutate.handle_ack(0, v(5), rejected(Rejection::StaleConfig));
+    mutate.handle_ack(1, v(5), applied(1));
+    ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
 }
 
 #[test]
