@@ -93,11 +93,25 @@ enum State {
     Down { retry_at_ns: u64 },
 }
 
+/// How long a process that has moved may take to answer what it was sent before: it hangs up
+/// much sooner.
+const LEAVING_NS: u64 = 1_000_000_000;
+
+/// What a process that has moved still has to answer.
+pub(crate) struct Leaving<P> {
+    pub(crate) port: P,
+    pub(crate) owes: u32,
+    /// One that has neither answered nor hung up by then hangs.
+    pub(crate) until_ns: u64,
+}
+
 /// See the module.
 pub struct Link<P> {
     pub(crate) number: u32,
     pub(crate) near: Option<P>,
     pub(crate) far: Option<P>,
+    /// The near port of a process that has moved, until all that was sent there is answered.
+    pub(crate) leaving: Option<Leaving<P>>,
     state: State,
     /// When the connection that is being made was begun.
     connecting_since_ns: Option<u64>,
@@ -140,6 +154,7 @@ impl<P: Port> Link<P> {
             number,
             near: None,
             far: None,
+            leaving: None,
             state: State::Down { retry_at_ns: 0 },
             connecting_since_ns: None,
             pause_ns: RETRY_NS_MIN,
@@ -259,6 +274,23 @@ impl<P: Port> Link<P> {
         };
         self.try_again_ns = now_ns;
         self.pause_ns = RETRY_NS_MIN;
+    }
+
+    /// What it has moved from still answers what it was sent.
+    pub(crate) fn leave(&mut self, now_ns: u64) {
+        let owes = std::mem::take(&mut self.near_owes);
+        self.leaving = self.near.take().map(|port| Leaving {
+            port,
+            owes,
+            until_ns: now_ns + LEAVING_NS,
+        });
+    }
+
+    /// Whether the process that it has moved from has something to tell, or never will.
+    #[inline(always)]
+    pub(crate) fn leaves(&self, now_ns: u64) -> bool {
+        let ends = |leaving: &Leaving<P>| leaving.port.is_ready() || now_ns >= leaving.until_ns;
+        self.leaving.as_ref().is_some_and(ends)
     }
 
     /// Whether the process that has taken its place is still to come.

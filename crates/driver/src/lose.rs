@@ -5,7 +5,17 @@ use crate::host::Host;
 use crate::op::{Machine, Owed};
 use crate::room::Way;
 use trefoil_client_core::outcome::SendFailure;
-use trefoil_fabric::port::Port;
+use trefoil_fabric::port::{Closed, Port};
+
+/// What became of what a backend has not answered whose connection has ended so; `None`: it
+/// was given up.
+fn failure_of(end: Option<Closed>, has_moved: bool) -> SendFailure {
+    match end {
+        Some(Closed { is_settled: true }) if has_moved => SendFailure::Moving,
+        Some(Closed { is_settled: true }) => SendFailure::NotSent,
+        _ => SendFailure::Lost,
+    }
+}
 
 impl<H: Host> Driver<H> {
     /// The best carrier to a backend is gone: whatever it owes is lost.
@@ -15,8 +25,13 @@ impl<H: Host> Driver<H> {
         if self.is_indirect(number) {
             return self.lose_indirect(number, why, now);
         }
+        let end = self.last_answers(number);
         let link = &mut self.links[number];
         let has_moved = link.view().is_some_and(|view| view.has_moved());
+        if has_moved && end.is_none() && link.near_owes > 0 {
+            self.leave(number, why, now);
+        }
+        let link = &mut self.links[number];
         link.set_down(why, now, &mut self.host);
         if has_moved {
             link.has_moved(now);
@@ -28,7 +43,9 @@ impl<H: Host> Driver<H> {
             self.begin_learning();
         }
         self.view_count += 1;
-        self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
+        let failure = failure_of(end, has_moved);
+        let is_near = |owed: &Owed| matches!(owed, Owed::Near(_));
+        self.lose_owed(number, (failure, why), is_near);
         for way in Way::ALL {
             // What has not been sent to one that has moved, its successor gets.
             if !(has_moved && way == Way::Near) {
@@ -36,6 +53,65 @@ impl<H: Host> Driver<H> {
             }
         }
         self.learn_now_and_then(now);
+    }
+
+    /// What stands in the near port by now, and how that has ended, if it has.
+    fn last_answers(&mut self, number: usize) -> Option<Closed> {
+        let (link, slab) = (&mut self.links[number], &mut self.slab);
+        let near = link.near.as_mut()?;
+        loop {
+            match near.poll(|completion| slab.complete(completion)) {
+                Ok(0) => return None,
+                Ok(count) => link.near_owes = link.near_owes.saturating_sub(count as u32),
+                Err(closed) => return Some(closed),
+            }
+        }
+    }
+
+    /// Whoever has sent something to the process that has moved waits for its answer, while
+    /// the one that has taken its place is connected to.
+    #[cold]
+    fn leave(&mut self, number: usize, why: &str, now: u64) {
+        self.lose_leaving(number, (SendFailure::Lost, why));
+        self.links[number].leave(now);
+        for (_, op) in self.slab.all() {
+            for (at, owed) in op.cohort.as_slice().iter().zip(&mut op.owed) {
+                if let Owed::Near(token) = *owed
+                    && *at as usize == number
+                {
+                    *owed = Owed::Leaving(token);
+                }
+            }
+        }
+    }
+
+    /// Takes what one that has moved has answered.
+    #[cold]
+    pub(crate) fn poll_leaving(&mut self, number: usize, now: u64) {
+        let slab = &mut self.slab;
+        let Some(leaving) = &mut self.links[number].leaving else {
+            return;
+        };
+        let polled = leaving.port.poll(|completion| slab.complete(completion));
+        let end = match polled {
+            Ok(count) => {
+                leaving.owes = leaving.owes.saturating_sub(count as u32);
+                match leaving.owes == 0 || now >= leaving.until_ns {
+                    true => Closed::LOST,
+                    false => return,
+                }
+            }
+            Err(closed) => closed,
+        };
+        let why = end.to_string();
+        self.lose_leaving(number, (failure_of(Some(end), true), &why));
+    }
+
+    fn lose_leaving(&mut self, number: usize, failure: (SendFailure, &str)) {
+        if self.links[number].leaving.take().is_some() {
+            let is_leaving = |owed: &Owed| matches!(owed, Owed::Leaving(_));
+            self.lose_owed(number, failure, is_leaving);
+        }
     }
 
     fn is_indirect(&self, number: usize) -> bool {
@@ -48,7 +124,8 @@ impl<H: Host> Driver<H> {
     pub(crate) fn lose_indirect(&mut self, number: usize, why: &str, now: u64) {
         self.links[number].is_without_near(why, now, &mut self.host);
         self.view_count += 1;
-        self.lose_owed(number, why, |owed| matches!(owed, Owed::Near(_)));
+        let is_near = |owed: &Owed| matches!(owed, Owed::Near(_));
+        self.lose_owed(number, (SendFailure::Lost, why), is_near);
         self.drop_blocked(number, Way::Near);
     }
 
@@ -75,7 +152,8 @@ impl<H: Host> Driver<H> {
     #[cold]
     pub(crate) fn lose_calls(&mut self, number: usize, why: &str) {
         self.links[number].is_not_heard();
-        self.lose_owed(number, why, |owed| matches!(owed, Owed::Far(_)));
+        let is_far = |owed: &Owed| matches!(owed, Owed::Far(_));
+        self.lose_owed(number, (SendFailure::Lost, why), is_far);
         // An engine may still read the memory of one that hangs.
         if self.is_indirect(number) {
             let now = self.host.monotonic_ns();
@@ -87,7 +165,12 @@ impl<H: Host> Driver<H> {
 
     /// Answers of this backend that will not come.
     #[cold]
-    pub(crate) fn lose_owed(&mut self, number: usize, why: &str, is_lost: impl Fn(&Owed) -> bool) {
+    pub(crate) fn lose_owed(
+        &mut self,
+        number: usize,
+        (failure, why): (SendFailure, &str),
+        is_lost: impl Fn(&Owed) -> bool,
+    ) {
         let mut hit = Vec::new();
         for (at, op) in self.slab.all() {
             for replica in 0..op.cohort.as_slice().len() {
@@ -96,7 +179,7 @@ impl<H: Host> Driver<H> {
                     && is_lost(&op.owed[replica])
                 {
                     op.owed[replica] = Owed::Nothing;
-                    op.no_answer(replica, SendFailure::Lost, why);
+                    op.no_answer(replica, failure, why);
                     hit.push(at);
                 }
             }

@@ -514,7 +514,7 @@ impl<H: Host> Driver<H> {
                 let action = Action::Set;
                 self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 // Its answer is nobody's.
-                if matches!(op.owed[replica], Owed::Near(_) | Owed::Far(_)) {
+                if op.owed[replica].token().is_some() {
                     op.owed[replica] = Owed::Nothing;
                 }
                 Flow::Again

@@ -97,6 +97,9 @@ impl<H: Host> Driver<H> {
                     Err(closed) => self.lose(number, &closed.to_string()),
                 }
             }
+            if self.links[number].leaves(now) {
+                self.poll_leaving(number, now);
+            }
             let link = &mut self.links[number];
             let slab = &mut self.slab;
             let mut is_unreached = false;
@@ -482,7 +485,8 @@ impl<H: Host> Driver<H> {
                     if was_owed {
                         let why = "another connection has taken this one's place";
                         let is_near = |owed: &Owed| matches!(owed, Owed::Near(_));
-                        self.lose_owed(backend as usize, why, is_near);
+                        let failure = (SendFailure::Lost, why);
+                        self.lose_owed(backend as usize, failure, is_near);
                     }
                     true
                 }
@@ -716,6 +720,9 @@ impl<H: Host> Driver<H> {
             if link.near_owes > 0 {
                 next = next.min(link.look_at_ns);
             }
+            if let Some(leaving) = &link.leaving {
+                next = next.min(leaving.until_ns);
+            }
             next = next.min(link.silent_at_ns());
             for way in Way::ALL {
                 next = next.min(link.room(way).look_at_ns());
@@ -737,6 +744,7 @@ impl<H: Host> Driver<H> {
         for link in &self.links {
             if link.near_owes > 0 && link.near.as_ref().is_some_and(Port::is_ready)
                 || link.far_expected().is_some_and(Port::is_ready)
+                || link.leaving.as_ref().is_some_and(|l| l.port.is_ready())
             {
                 return true;
             }
@@ -749,16 +757,20 @@ impl<H: Host> Driver<H> {
         self.slab.has_ready() || self.has_done()
     }
 
-    /// The best carriers that stand.
+    /// The best carriers that stand, and those that owe answers although they do not.
     pub fn near_ports(&self) -> impl Iterator<Item = &H::Port> {
-        self.links.iter().filter_map(|link| link.near.as_ref())
+        self.links.iter().flat_map(|link| {
+            let leaving = link.leaving.as_ref().map(|leaving| &leaving.port);
+            link.near.as_ref().into_iter().chain(leaving)
+        })
     }
 
     /// The ports that owe something, answers or room.
     pub fn ports(&self) -> impl Iterator<Item = &H::Port> {
         self.links.iter().flat_map(|link| {
             let near = link.near.as_ref().filter(|_| link.near_owes > 0);
-            near.into_iter().chain(link.far_expected())
+            let leaving = link.leaving.as_ref().map(|leaving| &leaving.port);
+            near.into_iter().chain(link.far_expected()).chain(leaving)
         })
     }
 
@@ -795,7 +807,9 @@ impl<H: Host> Driver<H> {
     /// Whether every answer to what was sent near has come, and nothing waits for room.
     pub fn is_settled(&self) -> bool {
         let is_settled = |link: &Link<_>| {
-            link.near_owes == 0 && Way::ALL.iter().all(|way| link.room(*way).is_empty())
+            link.near_owes == 0
+                && link.leaving.is_none()
+                && Way::ALL.iter().all(|way| link.room(*way).is_empty())
         };
         self.links.iter().all(is_settled)
     }

@@ -62,7 +62,16 @@ pub struct OutOfWindow;
 /// The target is gone, or broke the protocol. Connect again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the backend has closed the connection")]
-pub struct Closed;
+pub struct Closed {
+    /// It has left in order: what it has executed was answered, and every answer was
+    /// delivered. What is left without one it never executes.
+    pub is_settled: bool,
+}
+
+impl Closed {
+    /// It may have executed what it has not answered.
+    pub const LOST: Closed = Closed { is_settled: false };
+}
 
 /// Why a message was not sent. Nothing of it can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +92,7 @@ pub enum SendError {
 }
 
 impl From<Closed> for SendError {
-    fn from(Closed: Closed) -> Self {
+    fn from(_: Closed) -> Self {
         SendError::Closed
     }
 }

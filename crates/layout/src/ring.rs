@@ -10,6 +10,7 @@
 //! | 64 | answers read | client | |
 //! | 80 | sleeping | server | odd while the server sleeps; every sleep has its own number, so that a client rings the bell once a sleep |
 //! | 81 | blocked | server | 1 if the server has left requests unread because the answer ring has no room |
+//! | 82 | left | server | 1 once it takes nothing more: every request that it has executed is answered |
 //! | 96 | waiting | client | odd while the client sleeps, numbered likewise |
 //! | 512 | request ring | client | a power of two of bytes |
 //! | then | answer ring | server | a power of two of bytes |
@@ -58,6 +59,7 @@ const WORD_ANSWERS_WRITTEN: usize = 3 * APART;
 const WORD_ANSWERS_READ: usize = 4 * APART;
 const WORD_SLEEPING: usize = 5 * APART;
 const WORD_BLOCKED: usize = WORD_SLEEPING + 1;
+const WORD_LEFT: usize = WORD_SLEEPING + 2;
 const WORD_WAITING: usize = 6 * APART;
 const WORD_RINGS: usize = 512;
 
@@ -376,6 +378,17 @@ pub fn set_sleeping<W: WordsMut + ?Sized>(words: &W, number: u64, blocked: bool)
 pub fn sleeping<W: Words + ?Sized>(words: &W) -> (u64, bool) {
     let number = words.load_acquire(WORD_SLEEPING);
     (number, words.load(WORD_BLOCKED) != 0)
+}
+
+/// Announces that the server takes no request any more: whatever is not answered by now is
+/// never executed.
+pub fn set_left<W: WordsMut + ?Sized>(words: &W) {
+    words.store_release(WORD_LEFT, 1);
+}
+
+/// Whether the server has announced that. Answers that are read after it are all there are.
+pub fn has_left<W: Words + ?Sized>(words: &W) -> bool {
+    words.load_acquire(WORD_LEFT) == 1
 }
 
 /// Announces that the client waits (odd) or no longer waits (even).

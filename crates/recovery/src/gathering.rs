@@ -19,11 +19,12 @@
 //! What was asked before a freeze says nothing of what was changed until that freeze. So a
 //! round that is under way then is ended, and the last step follows it.
 
-use crate::copy::{Sound, leads_on};
+use crate::copy::Sound;
 use crate::handover::{Moved, Question, Reply, ShardState, Told, remove_untold};
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
+use crate::places;
 use std::collections::VecDeque;
 use std::ops::Range;
 use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
@@ -38,8 +39,6 @@ const UNDER_WAY_MAX: usize = 2;
 const UNDER_WAY_LAST_MAX: usize = 16;
 /// Parts of a shard that are walked over apart.
 const STRIPS: u64 = 4;
-/// Ranges of places that are asked for at once.
-const RANGES_MAX: usize = 512;
 /// Rounds of copying what has changed, at most, before the first freeze: somebody writes
 /// faster than is copied.
 const ROUNDS_MAX: u32 = 8;
@@ -459,15 +458,10 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         for (index, states) in states.iter().enumerate() {
             for &local in &self.sources[index].locals {
                 let changes = &states[local].changes;
-                let is_place =
-                    |range: &Range<u64>| range.start < range.end && range.end <= PLACES.end;
-                let in_order = changes.windows(2).all(|two| two[0].end <= two[1].start);
-                if !changes.iter().all(is_place) || !in_order {
-                    return Err(Nonsense("places that are none"));
-                }
+                places::check(changes)?;
                 self.ranges += changes.len();
                 self.strips
-                    .extend(changes.chunks(RANGES_MAX).map(|ranges| Strip {
+                    .extend(changes.chunks(places::RANGES_MAX).map(|ranges| Strip {
                         source: index,
                         local,
                         ranges: ranges.to_vec(),
@@ -511,28 +505,17 @@ impl<D: AsRef<[u8]>> Gathering<D> {
 
     /// What is left of a strip behind `next`.
     fn left(strip: &Strip, next: u64) -> Option<Strip> {
-        let behind = strip.ranges.iter().filter(|range| range.end > next);
-        let ranges: Vec<Range<u64>> = behind
-            .map(|range| range.start.max(next)..range.end)
-            .collect();
+        let ranges = places::left(&strip.ranges, next);
         (!ranges.is_empty()).then(|| Strip {
             ranges,
             ..strip.clone()
         })
     }
 
-    /// A page has to lead on, and not beyond what was asked for.
-    fn check_page(strip: &Strip, page: &Page<D>) -> Result<(), Nonsense> {
-        let (Some(first), Some(last)) = (strip.ranges.first(), strip.ranges.last()) else {
-            return Err(Nonsense("a page of nothing"));
-        };
-        leads_on(page, (first.start, last.end))
-    }
-
     /// Copies the places of a page again of which something is not held here. What has
     /// changed since is copied in vain.
     fn compare(&mut self, strip: Strip, page: Page<D>, store: &Store) -> Result<(), Nonsense> {
-        Self::check_page(&strip, &page)?;
+        places::check_page(&strip.ranges, &page)?;
         let lacks = |(hash, version): &&(KeyHash, Version)| {
             store.held(*hash).is_none_or(|held| held < *version)
         };
@@ -540,10 +523,8 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         // A store that is full has evicted what it lacks.
         if missed > 0 && evicted(store) == self.evicted_before {
             self.moved.missed += missed;
-            let told = strip.ranges.iter().filter(|range| range.start < page.next);
-            let ranges = told.map(|range| range.start..range.end.min(page.next));
             self.strips.push_back(Strip {
-                ranges: ranges.collect(),
+                ranges: places::told(&strip.ranges, page.next).collect(),
                 compares: false,
                 ..strip.clone()
             });
@@ -560,7 +541,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         store: &Store,
         now: Now,
     ) -> Result<(), Nonsense> {
-        Self::check_page(&strip, &page)?;
+        places::check_page(&strip.ranges, &page)?;
         let hasher = &store.config().hasher;
         let mut told = Told::default();
         self.moved.pages += 1;
@@ -593,8 +574,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             let of = ShardMap::new(self.old, self.sources[strip.source].backend);
             let old_shard = of.shard(strip.local);
             let is_theirs = |hash: KeyHash| self.old.first(hash) == old_shard;
-            for range in strip.ranges.iter().filter(|range| range.start < page.next) {
-                let places = range.start..range.end.min(page.next);
+            for places in places::told(&strip.ranges, page.next) {
                 remove_untold(store, now, strip.local, places, &told, &is_theirs);
             }
         }

@@ -17,10 +17,11 @@
 //! predecessor was frozen has left no trace; where there are three copies the two others
 //! may have taken it, so a repair follows.
 
-use crate::copy::{Sound, leads_on};
+use crate::copy::Sound;
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
+use crate::places;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use trefoil_layout::data::DataEntry;
@@ -36,6 +37,9 @@ const STRIPS: u64 = 4;
 const ROUNDS_MAX: u32 = 8;
 /// So few places that the predecessor can stand still while they are copied.
 const FEW: usize = 256;
+/// The same of places that are written as fast as they are copied: another round would find
+/// as many.
+const FEW_THAT_STAY: usize = 4096;
 /// Calls of maintenance in which an empty index becomes as large as the predecessor's, and
 /// more than that takes.
 const MAINTENANCE_MAX: u32 = 32;
@@ -49,10 +53,8 @@ pub enum Question {
     Items {
         /// The backend's own number of the shard.
         shard: usize,
-        /// The first place.
-        from: u64,
-        /// The place behind the last.
-        until: u64,
+        /// Ranges of places: in order, and at least one.
+        places: Vec<Range<u64>>,
         /// With values.
         values: bool,
     },
@@ -135,8 +137,8 @@ pub struct Moved {
 #[derive(Clone, Debug)]
 struct Strip {
     shard: usize,
-    from: u64,
-    until: u64,
+    /// In order, not empty.
+    ranges: Vec<Range<u64>>,
     /// What is held there is compared, not copied.
     compares: bool,
 }
@@ -173,6 +175,10 @@ pub struct Handover<D> {
     long: Vec<(D, Version, Recency)>,
     under_way: Vec<(u64, UnderWay)>,
     questions: u64,
+    /// In one question.
+    ranges_max: usize,
+    /// What had changed in the round before: so many ranges.
+    ranges_before: usize,
     /// Of a store that holds what was copied before: what is no longer there goes.
     is_again: bool,
     moved: Moved,
@@ -193,8 +199,18 @@ impl<D: AsRef<[u8]>> Handover<D> {
             long: Vec::new(),
             under_way: Vec::new(),
             questions: 0,
+            ranges_max: places::RANGES_MAX,
+            ranges_before: usize::MAX,
             is_again: false,
             moved: Moved::default(),
+        }
+    }
+
+    /// From one that knows one range in each question only.
+    pub fn one_range_at_a_time(self) -> Self {
+        Handover {
+            ranges_max: 1,
+            ..self
         }
     }
 
@@ -220,8 +236,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
         if let Some(strip) = self.strips.pop_front() {
             let question = Question::Items {
                 shard: strip.shard,
-                from: strip.from,
-                until: strip.until,
+                places: strip.ranges.clone(),
                 values: !strip.compares,
             };
             return Some((UnderWay::Strip(strip), question));
@@ -293,6 +308,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
     /// It took too long: the predecessor takes mutations again. What they change is copied.
     pub fn again(&mut self) {
         self.phase = Phase::Changes;
+        self.ranges_before = usize::MAX;
     }
 
     /// What was copied so far.
@@ -305,7 +321,8 @@ impl<D: AsRef<[u8]>> Handover<D> {
         if self.is_again {
             return 1000;
         }
-        let left: u64 = self.strips.iter().map(|s| s.until - s.from).sum();
+        let ranges = self.strips.iter().flat_map(|strip| &strip.ranges);
+        let left: u64 = ranges.map(|range| range.end - range.start).sum();
         match self.phase {
             Phase::Begin => 0,
             _ => 1000 - (left / (PLACES.end / 1000)).min(1000),
@@ -332,18 +349,9 @@ impl<D: AsRef<[u8]>> Handover<D> {
         self.is_again = true;
         let mut ranges = 0;
         for (shard, state) in shards.iter().enumerate() {
+            places::check(&state.changes)?;
             ranges += state.changes.len();
-            for change in &state.changes {
-                if change.is_empty() || change.end > PLACES.end {
-                    return Err(Nonsense("places that are none"));
-                }
-                self.strips.push_back(Strip {
-                    shard,
-                    from: change.start,
-                    until: change.end,
-                    compares: false,
-                });
-            }
+            self.push(shard, &state.changes);
         }
         if self.phase != Phase::Freeze {
             self.moved.rounds += 1;
@@ -364,41 +372,52 @@ impl<D: AsRef<[u8]>> Handover<D> {
         Ok(())
     }
 
+    /// Has these ranges copied.
+    fn push(&mut self, shard: usize, ranges: &[Range<u64>]) {
+        let strips = ranges.chunks(self.ranges_max).map(|ranges| Strip {
+            shard,
+            ranges: ranges.to_vec(),
+            compares: false,
+        });
+        self.strips.extend(strips);
+    }
+
     fn walk_over_all(&mut self, store: &Store, compares: bool) {
         let part = PLACES.end / STRIPS;
         for shard in 0..store.shard_count() {
             self.strips.extend((0..STRIPS).map(|strip| Strip {
                 shard,
-                from: strip * part,
-                until: (strip + 1) * part,
+                ranges: std::iter::once(strip * part..(strip + 1) * part).collect(),
                 compares,
             }));
         }
     }
 
-    /// Copies the places of a page again of which something is not held here. What has
-    /// changed since, or was evicted here for lack of room, is copied in vain.
+    /// Copies the places again at which something is not held here. What has changed since,
+    /// or was evicted here for lack of room, is copied in vain.
     fn compare(&mut self, strip: Strip, page: Page<D>, store: &Store) -> Result<(), Nonsense> {
-        leads_on(&page, (strip.from, strip.until))?;
+        places::check_page(&strip.ranges, &page)?;
         let lacks = |(hash, version): &&(KeyHash, Version)| {
             store.held(*hash).is_none_or(|held| held < *version)
         };
-        let missed = page.held.iter().filter(lacks).count() as u64;
-        if missed > 0 {
-            self.moved.missed += missed;
-            self.strips.push_back(Strip {
-                until: page.next,
-                compares: false,
-                ..strip
-            });
-        }
-        if page.next < strip.until {
-            self.strips.push_front(Strip {
-                from: page.next,
-                ..strip
-            });
-        }
+        let missed = page.held.iter().filter(lacks);
+        let missed: Vec<u64> = missed.map(|(hash, _)| Position::place_of(*hash)).collect();
+        self.moved.missed += missed.len() as u64;
+        let ranges = match self.ranges_max {
+            1 if !missed.is_empty() => places::told(&strip.ranges, page.next).collect(),
+            _ => places::ranges_of(missed),
+        };
+        self.push(strip.shard, &ranges);
+        self.go_on_behind(strip, page.next);
         Ok(())
+    }
+
+    /// What is left of a strip comes next.
+    fn go_on_behind(&mut self, strip: Strip, next: u64) {
+        let ranges = places::left(&strip.ranges, next);
+        if !ranges.is_empty() {
+            self.strips.push_front(Strip { ranges, ..strip });
+        }
     }
 
     /// Installs a page, and takes away what it does not tell of.
@@ -409,7 +428,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
         store: &Store,
         now: Now,
     ) -> Result<(), Nonsense> {
-        leads_on(&page, (strip.from, strip.until))?;
+        places::check_page(&strip.ranges, &page)?;
         let hasher = &store.config().hasher;
         let mut told = Told::default();
         self.moved.pages += 1;
@@ -434,15 +453,11 @@ impl<D: AsRef<[u8]>> Handover<D> {
             }
         }
         if self.is_again && !mutants::is(Mutant::ErasedStays) {
-            let places = strip.from..page.next;
-            remove_untold(store, now, strip.shard, places, &told, &|_| true);
+            for places in places::told(&strip.ranges, page.next) {
+                remove_untold(store, now, strip.shard, places, &told, &|_| true);
+            }
         }
-        if page.next < strip.until {
-            self.strips.push_front(Strip {
-                from: page.next,
-                ..strip
-            });
-        }
+        self.go_on_behind(strip, page.next);
         Ok(())
     }
 
@@ -474,10 +489,14 @@ impl<D: AsRef<[u8]>> Handover<D> {
                 Phase::Compare
             }
             Phase::Compare => Phase::Changes,
-            Phase::Copy { ranges } if ranges <= FEW || self.moved.rounds >= ROUNDS_MAX => {
-                Phase::Freeze
+            Phase::Copy { ranges } => {
+                let stays = ranges <= FEW_THAT_STAY && ranges >= self.ranges_before;
+                self.ranges_before = ranges;
+                match ranges <= FEW || stays || self.moved.rounds >= ROUNDS_MAX {
+                    true => Phase::Freeze,
+                    false => Phase::Changes,
+                }
             }
-            Phase::Copy { .. } => Phase::Changes,
             Phase::Last => Phase::Done,
             phase => phase,
         };

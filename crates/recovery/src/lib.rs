@@ -29,6 +29,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `page` | what a replica tells of a shard, a page at a time |
+//! | `places` | ranges of places: what is asked for at once, and what a page leaves of it |
 //! | `machine` | whom to ask for what next, and what to do with the answer |
 //! | `copy`, `repair` | the two walks over a shard |
 //! | `handover` | how a backend's number moves to another process, which loses nothing |
@@ -44,6 +45,7 @@ mod handover;
 mod machine;
 pub mod mutants;
 mod page;
+mod places;
 mod repair;
 pub mod scan;
 

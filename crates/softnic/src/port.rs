@@ -441,7 +441,7 @@ impl Port for EnginePort {
         core.send(socket);
         core.is_closed |= is_over;
         match core.is_closed {
-            true => Err(Closed),
+            true => Err(Closed::LOST),
             false => Ok(count),
         }
     }

@@ -10,8 +10,12 @@ use trefoil_recovery::{ShardState, shard_states};
 use trefoil_rpc::v1::{self, HandOverStep};
 
 /// How long no mutation is taken: a successor that has not copied the rest by then is
-/// refused. Clients try again within their deadlines.
+/// refused. Clients try again within their deadlines, a second as a rule.
 const FROZEN_MAX: Duration = Duration::from_millis(250);
+/// The same once it was late so often: the machine is busy, and half a second once is better
+/// than a quarter of one again and again.
+const FROZEN_LONGER: Duration = Duration::from_millis(500);
+const LATE_BEFORE: u32 = 3;
 /// A successor that has not been heard of for so long is given up. It says each few seconds
 /// that it is alive ([`super::taking`]): between two other steps it copies, for minutes.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -32,6 +36,8 @@ struct Successor {
     heard: Instant,
     /// No mutation is taken before then.
     frozen_until: Option<Instant>,
+    /// How often it has not copied the rest in time.
+    late: u32,
     /// It is the backend now.
     released: bool,
 }
@@ -42,7 +48,15 @@ impl Successor {
             token,
             heard: now,
             frozen_until: None,
+            late: 0,
             released: false,
+        }
+    }
+
+    fn frozen_max(&self) -> Duration {
+        match self.late < LATE_BEFORE {
+            true => FROZEN_MAX,
+            false => FROZEN_LONGER,
         }
     }
 
@@ -91,6 +105,7 @@ impl Giving {
         } else if is_late {
             // It may try again.
             successor.frozen_until = None;
+            successor.late += 1;
             thaw(member);
             tracing::info!(
                 backend = member.number,
@@ -155,8 +170,9 @@ pub(crate) fn step(
             for shard in 0..member.store.shard_count() {
                 member.store.freeze(shard, true);
             }
-            successor.frozen_until = Some(successor.heard + FROZEN_MAX);
-            Ok(response(shard_states(&member.store), FROZEN_MAX))
+            let frozen_max = successor.frozen_max();
+            successor.frozen_until = Some(successor.heard + frozen_max);
+            Ok(response(shard_states(&member.store), frozen_max))
         }
         HandOverStep::Release => {
             let is_in_time = successor

@@ -56,7 +56,7 @@ pub enum HandoverError {
     },
     /// It takes mutations again.
     #[error(
-        "the rest of backend {number} could not be copied in the quarter of a second in which it takes no mutation: the machine is too busy, or it is written faster than is copied; try again later"
+        "the rest of backend {number} could not be copied in the half second in which it takes no mutation: the machine is too busy, or it is written faster than is copied; try again later"
     )]
     Late {
         /// Which.

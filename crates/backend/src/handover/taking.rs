@@ -11,7 +11,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -69,6 +69,7 @@ pub(crate) fn take(
         token: rand::random::<u64>() | 1,
         memory: Memory::new(member.number),
         incarnation: AtomicU64::new(0),
+        knows_ranges: AtomicBool::new(false),
         received_bytes: AtomicU64::new(0),
     });
     let predecessor = || Predecessor::of(state, member, &common);
@@ -160,6 +161,9 @@ async fn copy_most(
     member: &Member,
 ) -> Result<Handover<Bytes>, HandoverError> {
     let mut handover = Handover::new();
+    if !predecessor.common.knows_ranges.load(Ordering::Relaxed) {
+        handover = handover.one_range_at_a_time();
+    }
     copy(&mut handover, predecessor, member, Handover::is_in_haste).await?;
     Ok(handover)
 }
@@ -245,6 +249,8 @@ struct Common {
     memory: Memory,
     /// Of the predecessor's memory, which is read.
     incarnation: AtomicU64,
+    /// One page of it may be of several ranges of places.
+    knows_ranges: AtomicBool,
     /// Of answers that brought values, or said what is held, and of what was read.
     received_bytes: AtomicU64,
 }
@@ -301,6 +307,8 @@ impl Predecessor {
         let hello = self.call(CALL_PATIENCE, client.hello(request)).await?;
         let incarnation = &self.common.incarnation;
         incarnation.store(hello.incarnation, Ordering::Relaxed);
+        let knows_ranges = &self.common.knows_ranges;
+        knows_ranges.store(hello.knows_ranges, Ordering::Relaxed);
         can_be_copied(own, hello)
     }
 
@@ -311,11 +319,10 @@ impl Predecessor {
             Question::Freeze => self.step(HandOverStep::Freeze).await.map(Reply::Shards),
             Question::Items {
                 shard,
-                from,
-                until,
+                places,
                 values,
             } => {
-                let page = self.items(shard, from..until, values).await;
+                let page = self.items(shard, &places, values).await;
                 page.map(Reply::Items)
             }
             Question::Long { key, version } => self.long(key, version).await.map(Reply::Long),
@@ -353,17 +360,16 @@ impl Predecessor {
     async fn items(
         &self,
         shard: usize,
-        places: Range<u64>,
+        places: &[Range<u64>],
         values: bool,
     ) -> Result<Page<Bytes>, HandoverError> {
         let incarnation = self.common.incarnation.load(Ordering::Relaxed);
         let memory = &self.common.memory;
         let placed = values && memory.is_open(&self.state.config(), incarnation);
-        let places = [places];
-        let (mut page, named) = self.page(shard, &places, values, placed).await?;
+        let (mut page, named) = self.page(shard, places, values, placed).await?;
         let mut missing = match memory.read(named, &mut page) {
             Missed::Places(missing) => missing,
-            Missed::All => return Ok(self.page(shard, &places, values, false).await?.0),
+            Missed::All => return Ok(self.page(shard, places, values, false).await?.0),
         };
         while let Some(places) = missing.places() {
             let (more, _) = self.page(shard, places, values, false).await?;

@@ -248,6 +248,7 @@ impl Trefoil for RpcService {
             config: Some(trefoil_cell::encode_config(&config)),
             release: env!("CARGO_PKG_VERSION").to_owned(),
             tells_plain: true,
+            knows_ranges: true,
         }))
     }
 

@@ -102,12 +102,25 @@ pub(crate) enum Owed {
     /// A port owes the completion of this token.
     Near(Token),
     Far(Token),
+    /// The same of the process before, which has moved, and answers for a moment longer.
+    Leaving(Token),
     /// The ring was full, or too many calls under way.
     Room(Way),
     /// The backend is being connected to.
     Connection,
     /// The topology is being learned.
     Topology,
+}
+
+impl Owed {
+    /// Of the completion that a port owes.
+    #[inline(always)]
+    pub(crate) fn token(self) -> Option<Token> {
+        match self {
+            Owed::Near(token) | Owed::Far(token) | Owed::Leaving(token) => Some(token),
+            Owed::Nothing | Owed::Room(_) | Owed::Connection | Owed::Topology => None,
+        }
+    }
 }
 
 /// Where an operation goes when it ends.
@@ -294,15 +307,13 @@ impl Op {
     pub(crate) fn place_of(&self, token: Token) -> Option<usize> {
         self.owed
             .iter()
-            .position(|owed| matches!(owed, Owed::Near(of) | Owed::Far(of) if *of == token))
+            .position(|owed| owed.token() == Some(token))
     }
 
     /// A place that an answer is owed for, whatever its token: what a mutant takes
     /// an answer to an earlier attempt for.
     pub(crate) fn place_of_any(&self) -> Option<usize> {
-        self.owed
-            .iter()
-            .position(|owed| matches!(owed, Owed::Near(_) | Owed::Far(_)))
+        self.owed.iter().position(|owed| owed.token().is_some())
     }
 
     /// Tells the machine that a message has no answer.

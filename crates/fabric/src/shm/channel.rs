@@ -186,6 +186,8 @@ impl Channel {
     #[inline]
     pub fn poll(&mut self, mut on: impl FnMut(Token, Answer<'_>)) -> Result<usize, Closed> {
         let words = self.rings.words();
+        // Before the answers: then they are all there are.
+        let is_settled = self.is_closed() && ring::has_left(&words);
         let mut count = 0;
         loop {
             let len = match self
@@ -206,7 +208,7 @@ impl Channel {
         if self.answers.release(&words) {
             self.wake_server(|blocked| blocked);
         } else if self.is_closed() {
-            return Err(Closed);
+            return Err(Closed { is_settled });
         }
         Ok(count)
     }
@@ -225,6 +227,6 @@ impl Channel {
 
     pub(super) fn close(&self) -> Closed {
         self.closed.store(true, Ordering::Relaxed);
-        Closed
+        Closed::LOST
     }
 }

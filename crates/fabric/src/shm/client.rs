@@ -68,6 +68,8 @@ pub(super) struct Rings {
     mapping: Mapping,
     object: MemoryObject,
     charge: Charge,
+    /// The client may read what stands in it for as long as it likes: its last answers.
+    is_left: bool,
 }
 
 impl Rings {
@@ -85,6 +87,7 @@ impl Rings {
             mapping,
             object,
             charge,
+            is_left: false,
         })
     }
 
@@ -96,7 +99,9 @@ impl Rings {
 impl Drop for Rings {
     fn drop(&mut self) {
         // The client may keep its mapping for as long as it likes; the memory goes.
-        let _ = self.object.punch(0..self.object.len());
+        if !self.is_left {
+            let _ = self.object.punch(0..self.object.len());
+        }
     }
 }
 
@@ -250,6 +255,21 @@ impl Client {
                 _ => return,
             }
         }
+    }
+
+    /// The server ends. Executes what was sent until now, and leaves the answers, with the
+    /// word that there will be no more: so the client knows of each of its requests whether
+    /// it was executed.
+    pub(super) fn leave(mut self, buffers: &mut Buffers) {
+        for _ in 0..LAST_TURN_COUNT_MAX {
+            match self.turn(buffers) {
+                Ok(turn) if turn.answered + turn.silent > 0 => {}
+                Ok(_) => break,
+                Err(_) => return,
+            }
+        }
+        ring::set_left(&self.rings.mapping.words());
+        self.rings.is_left = true;
     }
 
     /// Rings the bell of a client that sleeps, once for each sleep.

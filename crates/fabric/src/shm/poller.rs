@@ -105,6 +105,9 @@ impl Poller {
                 self.sleep();
             }
         }
+        for client in self.clients.drain(..) {
+            client.leave(&mut self.buffers);
+        }
     }
 
     /// Gives every client one turn; messages answered and not to be answered.

@@ -5,6 +5,7 @@ use crate::support::{
 };
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_client_core::touch::TouchBatch;
@@ -272,15 +273,50 @@ fn a_stopped_target_is_noticed_and_leaves_no_file() {
     must_set(&mut connection, b"key", b"value");
     drop(server.target.take());
     assert!(!server.path().exists());
-    // The answer will never come, and the wait ends long before its timeout.
+    // The answer will never come, and the wait ends long before its timeout. It is known
+    // that nothing was executed.
     let _ = connection.send_next(CONFIG, &Request::Ping);
     assert_eq!(connection.wait(Duration::from_secs(10)), Waited::Ready);
-    assert_eq!(connection.poll(|_, _| ()), Err(Closed));
+    let settled = Closed { is_settled: true };
+    assert_eq!(connection.poll(|_, _| ()), Err(settled));
     assert_eq!(
         connection.send_next(CONFIG, &Request::Ping),
         Err(SendError::Closed)
     );
     assert_eq!(server.backend.charged.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_target_that_ends_answers_all_that_it_was_sent() {
+    const COUNT: usize = 200;
+    let mut server = Server::start();
+    let mut connection = server.connect();
+    let backend = Arc::clone(&server.backend);
+    let held = backend.map.lock().unwrap();
+    for number in 0..COUNT as u32 {
+        let key = number.to_le_bytes();
+        connection.send_next(CONFIG, &set(&key, b"value")).unwrap();
+    }
+    // It has begun with the first one when it is told to stop.
+    let executed = || backend.executed.load(Ordering::Relaxed);
+    eventually("it has begun", || executed() == 1);
+    let target = server.target.take();
+    let stops = std::thread::spawn(move || drop(target));
+    eventually("it ends", || !server.path().exists());
+    drop(held);
+    stops.join().unwrap();
+    assert_eq!(executed(), COUNT);
+    let mut answered = 0;
+    while answered < COUNT {
+        assert_eq!(connection.wait(Duration::from_secs(10)), Waited::Ready);
+        answered += connection.poll(|_, _| ()).unwrap();
+    }
+    let settled = Closed { is_settled: true };
+    let ended = || {
+        assert_eq!(connection.wait(Duration::from_secs(10)), Waited::Ready);
+        connection.poll(|_, _| ())
+    };
+    assert_eq!({ ended }(), Err(settled));
 }
 
 #[test]

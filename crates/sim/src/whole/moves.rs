@@ -17,7 +17,7 @@ use std::sync::Arc;
 use trefoil_layout::Version;
 use trefoil_layout::op::Found;
 use trefoil_recovery::mutants::{self, Mutant};
-use trefoil_recovery::{Handover, Question, Reply, ShardState, items, shard_states};
+use trefoil_recovery::{Handover, Question, Reply, ShardState, items_at, shard_states};
 use trefoil_region::WordBuffer;
 
 /// What a question or an answer takes.
@@ -245,13 +245,12 @@ impl Process {
                 _,
                 Question::Items {
                     shard,
-                    from,
-                    until,
+                    places,
                     values,
                 },
             ) => {
-                let places = *from..*until;
-                let page = items(&self.store, self.now(net), *shard, places, *values);
+                let now = self.now(net);
+                let page = items_at(&self.store, now, *shard, places, *values, &|_| true);
                 let mut page = page.expect("one that has ended is asked nothing");
                 let is_first = !to.is_again && !to.has_forgotten;
                 if *values && is_first && net.is_struck(FORGOTTEN) {

@@ -28,6 +28,8 @@ pub(super) struct Ring {
     requests: RefCell<VecDeque<Vec<u8>>>,
     answers: RefCell<VecDeque<Vec<u8>>>,
     is_closed: Cell<bool>,
+    /// By a process that has ended in order.
+    is_settled: Cell<bool>,
 }
 
 impl Ring {
@@ -44,9 +46,11 @@ impl Ring {
         net.wake(self.client, net.rng.below(3_000));
     }
 
-    /// The process has closed its end.
-    pub(super) fn close(&self, net: &Net) {
+    /// The process has closed its end. One that ends in order executes nothing more, and
+    /// says so.
+    pub(super) fn close(&self, net: &Net, is_clean: bool) {
         self.is_closed.set(true);
+        self.is_settled.set(is_clean);
         net.wake(self.client, net.rng.below(100_000));
     }
 }
@@ -81,6 +85,7 @@ impl SimPort {
                 requests: RefCell::default(),
                 answers: RefCell::default(),
                 is_closed: Cell::new(false),
+                is_settled: Cell::new(false),
             })
         });
         if let Some(ring) = &ring {
@@ -199,7 +204,9 @@ impl Near {
             on(Completion::Answer(Token(id), answer));
         }
         match ring.is_closed.get() && count == 0 {
-            true => Err(Closed),
+            true => Err(Closed {
+                is_settled: ring.is_settled.get(),
+            }),
             false => Ok(count),
         }
     }

@@ -551,13 +551,13 @@ impl Process {
                 call.calls.end_after(net, call.token, end);
             }
         }
-        self.disconnect(net);
+        self.disconnect(net, is_clean);
     }
 
     /// Every client finds its connection closed.
-    pub(super) fn disconnect(&self, net: &Net) {
+    pub(super) fn disconnect(&self, net: &Net, is_clean: bool) {
         for ring in self.rings.take().iter().filter_map(Weak::upgrade) {
-            ring.close(net);
+            ring.close(net, is_clean);
         }
     }
 

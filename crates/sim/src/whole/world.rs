@@ -350,7 +350,7 @@ impl World {
             Fault::Disconnect => {
                 if let Some(process) = net.process(any as u32) {
                     net.stats.add(Count::Disconnected);
-                    process.disconnect(&net);
+                    process.disconnect(&net, false);
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::support::{Cell, PROGRAM, kill};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_cell::{ConfigStore as _, DirectoryStore};
-use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions};
+use trefoil_client::{Client, Completion, Lookup, Mutated, Options, SetOptions};
 use trefoil_layout::op::Expected;
 use trefoil_rpc::v1::{HandOverRequest, HandOverStep};
 
@@ -82,6 +82,30 @@ pub(crate) fn complaint(cell: &Cell, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+/// Writes that are under way at once, as an event loop has them: not one of them is left
+/// undecided when the process that it was sent to goes. How many there were.
+fn many_at_once(client: &mut Client, stop: &AtomicBool) -> u64 {
+    const AT_ONCE: u64 = 16;
+    let (mut begun, mut ended) = (0, 0);
+    while !stop.load(Ordering::Relaxed) || ended < begun {
+        while begun < ended + AT_ONCE && !stop.load(Ordering::Relaxed) {
+            let key = format!("many-{}", begun % 200);
+            client.submit_set(key.as_bytes(), b"value", SetOptions::default(), begun);
+            begun += 1;
+        }
+        let mut on = |token: u64, completion: Completion<'_>| {
+            let Completion::Mutated(Ok(Mutated::Stored { .. })) = completion else {
+                panic!("{token}: {completion:?}");
+            };
+            ended += 1;
+        };
+        if client.poll(&mut on) == 0 {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    ended
+}
+
 /// Clients of all kinds at work while `order` is carried out.
 fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
     let dir = tempfile::tempdir().unwrap();
@@ -141,6 +165,7 @@ fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
             }
             counted
         });
+        let crowd = scope.spawn(|| many_at_once(&mut client(&cell), &stop));
         let watch = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| order(&cell)));
         let status = cell.run(&["cell", "status"]);
         eprintln!("{}", String::from_utf8_lossy(&status.stdout));
@@ -148,6 +173,8 @@ fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
         let written = writer.join().unwrap();
         reader.join().unwrap();
         let counted = counter.join().unwrap();
+        let many = crowd.join().unwrap();
+        assert!(many > 100, "{many}");
         watch.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         assert!(counted > 10 && written > 10, "{counted} {written}");
         written
