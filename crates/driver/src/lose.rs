@@ -4,8 +4,20 @@ use crate::driver::Driver;
 use crate::host::Host;
 use crate::op::{Machine, Owed};
 use crate::room::Way;
+use crate::slab::Slab;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_fabric::port::{Closed, Port};
+
+/// Takes all that a port has to tell; how it has ended, if it has.
+fn drain(port: &mut impl Port, owes: &mut u32, slab: &mut Slab) -> Option<Closed> {
+    loop {
+        match port.poll(|completion| slab.complete(completion)) {
+            Ok(0) => return None,
+            Ok(count) => *owes = owes.saturating_sub(count as u32),
+            Err(closed) => return Some(closed),
+        }
+    }
+}
 
 /// What became of what a backend has not answered whose connection has ended so; `None`: it
 /// was given up.
@@ -57,21 +69,17 @@ impl<H: Host> Driver<H> {
 
     /// What stands in the near port by now, and how that has ended, if it has.
     fn last_answers(&mut self, number: usize) -> Option<Closed> {
-        let (link, slab) = (&mut self.links[number], &mut self.slab);
+        let link = &mut self.links[number];
         let near = link.near.as_mut()?;
-        loop {
-            match near.poll(|completion| slab.complete(completion)) {
-                Ok(0) => return None,
-                Ok(count) => link.near_owes = link.near_owes.saturating_sub(count as u32),
-                Err(closed) => return Some(closed),
-            }
-        }
+        drain(near, &mut link.near_owes, &mut self.slab)
     }
 
     /// Whoever has sent something to the process that has moved waits for its answer, while
     /// the one that has taken its place is connected to.
     #[cold]
     fn leave(&mut self, number: usize, why: &str, now: u64) {
+        // Of an earlier move.
+        self.poll_leaving(number, now);
         self.lose_leaving(number, (SendFailure::Lost, why));
         self.links[number].leave(now);
         for (_, op) in self.slab.all() {
@@ -88,20 +96,13 @@ impl<H: Host> Driver<H> {
     /// Takes what one that has moved has answered.
     #[cold]
     pub(crate) fn poll_leaving(&mut self, number: usize, now: u64) {
-        let slab = &mut self.slab;
         let Some(leaving) = &mut self.links[number].leaving else {
             return;
         };
-        let polled = leaving.port.poll(|completion| slab.complete(completion));
-        let end = match polled {
-            Ok(count) => {
-                leaving.owes = leaving.owes.saturating_sub(count as u32);
-                match leaving.owes == 0 || now >= leaving.until_ns {
-                    true => Closed::LOST,
-                    false => return,
-                }
-            }
-            Err(closed) => closed,
+        let end = match drain(&mut leaving.port, &mut leaving.owes, &mut self.slab) {
+            None if leaving.owes > 0 && now < leaving.until_ns => return,
+            None => Closed::LOST,
+            Some(closed) => closed,
         };
         let why = end.to_string();
         self.lose_leaving(number, (failure_of(Some(end), true), &why));

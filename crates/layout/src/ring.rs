@@ -122,6 +122,16 @@ impl Geometry {
         self.answer_len
     }
 
+    /// Where the request ring begins in the object: on a page.
+    pub const fn requests_offset(self) -> u64 {
+        WORD_RINGS as u64 * 8
+    }
+
+    /// Where the answer ring begins, likewise.
+    pub const fn answers_offset(self) -> u64 {
+        self.requests_offset() + self.request_len as u64
+    }
+
     /// Bytes of the whole object.
     pub const fn object_len(self) -> u64 {
         WORD_RINGS as u64 * 8 + self.request_len as u64 + self.answer_len as u64

@@ -27,7 +27,7 @@ use std::ops::Range;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, Version};
-use trefoil_store::{Now, PLACES, Position, Recency, Store};
+use trefoil_store::{CHANGED_UNIT, Now, PLACES, Position, Recency, Store};
 
 /// Pages that are asked for at once: while one is installed, another is on its way.
 const UNDER_WAY_MAX: usize = 2;
@@ -35,11 +35,11 @@ const UNDER_WAY_MAX: usize = 2;
 const STRIPS: u64 = 4;
 /// Rounds of copying what has changed, at most: somebody writes faster than is copied.
 const ROUNDS_MAX: u32 = 8;
-/// So few places that the predecessor can stand still while they are copied.
-const FEW: usize = 256;
+/// So many units of places that the predecessor can stand still while they are copied.
+const FEW: u64 = 256;
 /// The same of places that are written as fast as they are copied: another round would find
 /// as many.
-const FEW_THAT_STAY: usize = 4096;
+const FEW_THAT_STAY: u64 = 4096;
 /// Calls of maintenance in which an empty index becomes as large as the predecessor's, and
 /// more than that takes.
 const MAINTENANCE_MAX: u32 = 32;
@@ -149,9 +149,9 @@ enum Phase {
     /// Everything, for the first time; then what both hold is compared.
     First,
     Compare,
-    /// What has changed: so many ranges.
+    /// What has changed: so many units of places.
     Copy {
-        ranges: usize,
+        units: u64,
     },
     Changes,
     Freeze,
@@ -177,8 +177,8 @@ pub struct Handover<D> {
     questions: u64,
     /// In one question.
     ranges_max: usize,
-    /// What had changed in the round before: so many ranges.
-    ranges_before: usize,
+    /// What had changed in the round before: so many units of places.
+    units_before: u64,
     /// Of a store that holds what was copied before: what is no longer there goes.
     is_again: bool,
     moved: Moved,
@@ -200,7 +200,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
             under_way: Vec::new(),
             questions: 0,
             ranges_max: places::RANGES_MAX,
-            ranges_before: usize::MAX,
+            units_before: u64::MAX,
             is_again: false,
             moved: Moved::default(),
         }
@@ -308,7 +308,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
     /// It took too long: the predecessor takes mutations again. What they change is copied.
     pub fn again(&mut self) {
         self.phase = Phase::Changes;
-        self.ranges_before = usize::MAX;
+        self.units_before = u64::MAX;
     }
 
     /// What was copied so far.
@@ -347,15 +347,17 @@ impl<D: AsRef<[u8]>> Handover<D> {
             return Ok(());
         }
         self.is_again = true;
-        let mut ranges = 0;
+        let (mut ranges, mut units) = (0, 0);
         for (shard, state) in shards.iter().enumerate() {
             places::check(&state.changes)?;
             ranges += state.changes.len();
+            let places = state.changes.iter().map(|range| range.end - range.start);
+            units += places.sum::<u64>().div_ceil(CHANGED_UNIT);
             self.push(shard, &state.changes);
         }
         if self.phase != Phase::Freeze {
             self.moved.rounds += 1;
-            self.phase = Phase::Copy { ranges };
+            self.phase = Phase::Copy { units };
             return Ok(());
         }
         self.moved.last = ranges as u64;
@@ -489,10 +491,11 @@ impl<D: AsRef<[u8]>> Handover<D> {
                 Phase::Compare
             }
             Phase::Compare => Phase::Changes,
-            Phase::Copy { ranges } => {
-                let stays = ranges <= FEW_THAT_STAY && ranges >= self.ranges_before;
-                self.ranges_before = ranges;
-                match ranges <= FEW || stays || self.moved.rounds >= ROUNDS_MAX {
+            Phase::Copy { units } => {
+                let stays =
+                    units >= self.units_before && units <= FEW_THAT_STAY && self.ranges_max > 1;
+                self.units_before = units;
+                match units <= FEW || stays || self.moved.rounds >= ROUNDS_MAX {
                     true => Phase::Freeze,
                     false => Phase::Changes,
                 }

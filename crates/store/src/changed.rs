@@ -11,6 +11,8 @@ const RANGE_BITS: u32 = 16;
 const RANGE_COUNT: usize = 1 << RANGE_BITS;
 /// Bits of a place below its range's number.
 const INNER_BITS: u32 = Position::PLACE_BITS - RANGE_BITS;
+/// Places of a range that are told apart from others by [`crate::Store::take_changes`].
+pub const CHANGED_UNIT: u64 = 1 << INNER_BITS;
 
 /// A bit for each range of places.
 pub(crate) struct Changed {

@@ -56,6 +56,7 @@ mod tombstones;
 mod transfer;
 mod uses;
 
+pub use changed::CHANGED_UNIT;
 pub use config::{Now, StoreConfig, StoreError};
 pub use digest::KeyState;
 pub use evictions::Evicted;

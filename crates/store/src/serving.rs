@@ -99,7 +99,11 @@ impl Store {
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Release);
         let control = self.shared.regions.control.words();
-        control::set_lease_end_ns(&control, 0);
+        // Who has moved says so for as long as somebody maps this: clients that have been idle
+        // look for its successor then.
+        if control::lease_end_ns(&control) != control::LEASE_MOVED_NS {
+            control::set_lease_end_ns(&control, 0);
+        }
         control::set_config_id(&control, 0);
         for cell in &self.partitions {
             cell.enter().live.poison(&self.shared);

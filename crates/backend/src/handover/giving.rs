@@ -53,6 +53,14 @@ impl Successor {
         }
     }
 
+    /// Mutations are taken again.
+    fn is_late(&mut self, member: &Member) {
+        if self.frozen_until.take().is_some() {
+            self.late += 1;
+            thaw(member);
+        }
+    }
+
     fn frozen_max(&self) -> Duration {
         match self.late < LATE_BEFORE {
             true => FROZEN_MAX,
@@ -104,9 +112,7 @@ impl Giving {
             );
         } else if is_late {
             // It may try again.
-            successor.frozen_until = None;
-            successor.late += 1;
-            thaw(member);
+            successor.is_late(member);
             tracing::info!(
                 backend = member.number,
                 "the other process was too late: mutations are taken again"
@@ -179,6 +185,7 @@ pub(crate) fn step(
                 .frozen_until
                 .is_some_and(|until| successor.heard < until);
             if !is_in_time {
+                successor.is_late(member);
                 return Err(Status::aborted(
                     "it took too long to copy the rest: mutations are taken again",
                 ));

@@ -36,6 +36,8 @@ pub struct Channel {
     /// What was last announced as *waiting*.
     pub(super) waiting: AtomicU64,
     pub(super) closed: AtomicBool,
+    /// An answer could not be understood: nothing is known of what was executed.
+    broken: AtomicBool,
 }
 
 /// Whether a request is worth waking a server that sleeps.
@@ -69,6 +71,7 @@ impl Channel {
             spin,
             waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
         }
     }
 
@@ -143,7 +146,7 @@ impl Channel {
         request.encode(head, self.outgoing.bytes_mut());
         let words = self.rings.words();
         let Ok(pushed) = self.requests.push(&words, self.outgoing.words(), len) else {
-            return Err(self.close().into());
+            return Err(self.breaks().into());
         };
         let wake = match wake {
             Wake::WhenHalfFull if pushed => self.is_half_full()?,
@@ -165,7 +168,7 @@ impl Channel {
         }
         match self.requests.used(&self.rings.words()) {
             Ok(used) => Ok(used > self.wake_above),
-            Err(_) => Err(self.close()),
+            Err(_) => Err(self.breaks()),
         }
     }
 
@@ -187,7 +190,7 @@ impl Channel {
     pub fn poll(&mut self, mut on: impl FnMut(Token, Answer<'_>)) -> Result<usize, Closed> {
         let words = self.rings.words();
         // Before the answers: then they are all there are.
-        let is_settled = self.is_closed() && ring::has_left(&words);
+        let has_left = ring::has_left(&words);
         let mut count = 0;
         loop {
             let len = match self
@@ -196,10 +199,10 @@ impl Channel {
             {
                 Ok(Some(len)) => len,
                 Ok(None) => break,
-                Err(_) => return Err(self.close()),
+                Err(_) => return Err(self.breaks()),
             };
             let Ok((id, answer)) = parse_answer(&self.incoming.bytes()[..len]) else {
-                return Err(self.close());
+                return Err(self.breaks());
             };
             count += 1;
             self.answered += 1;
@@ -207,7 +210,9 @@ impl Channel {
         }
         if self.answers.release(&words) {
             self.wake_server(|blocked| blocked);
-        } else if self.is_closed() {
+        } else if self.is_closed() || has_left {
+            self.close();
+            let is_settled = has_left && !self.broken.load(Ordering::Relaxed);
             return Err(Closed { is_settled });
         }
         Ok(count)
@@ -225,8 +230,20 @@ impl Channel {
         self.closed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn close(&self) -> Closed {
+    /// Whether the server has left in order. Seen without a system call.
+    #[inline(always)]
+    pub fn has_left(&self) -> bool {
+        ring::has_left(&self.rings.words())
+    }
+
+    pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn breaks(&self) -> Closed {
+        self.broken.store(true, Ordering::Relaxed);
+        self.close();
         Closed::LOST
     }
 }

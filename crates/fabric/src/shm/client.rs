@@ -68,8 +68,16 @@ pub(super) struct Rings {
     mapping: Mapping,
     object: MemoryObject,
     charge: Charge,
-    /// The client may read what stands in it for as long as it likes: its last answers.
-    is_left: bool,
+    geometry: Geometry,
+    /// What the client may still read, for as long as it likes: its last answers, and that
+    /// they are the last.
+    left: Option<Left>,
+}
+
+#[derive(Clone, Copy)]
+enum Left {
+    Answers,
+    Word,
 }
 
 impl Rings {
@@ -87,7 +95,8 @@ impl Rings {
             mapping,
             object,
             charge,
-            is_left: false,
+            geometry,
+            left: None,
         })
     }
 
@@ -99,9 +108,17 @@ impl Rings {
 impl Drop for Rings {
     fn drop(&mut self) {
         // The client may keep its mapping for as long as it likes; the memory goes.
-        if !self.is_left {
-            let _ = self.object.punch(0..self.object.len());
-        }
+        let from = match self.left {
+            None => 0,
+            Some(Left::Word) => self.geometry.requests_offset(),
+            Some(Left::Answers) => {
+                let _ = self
+                    .object
+                    .punch(self.geometry.requests_offset()..self.geometry.answers_offset());
+                return;
+            }
+        };
+        let _ = self.object.punch(from..self.object.len());
     }
 }
 
@@ -268,8 +285,12 @@ impl Client {
                 Err(_) => return,
             }
         }
-        ring::set_left(&self.rings.mapping.words());
-        self.rings.is_left = true;
+        let words = self.rings.mapping.words();
+        ring::set_left(&words);
+        self.rings.left = Some(match self.answers.used(&words) {
+            Ok(0) => Left::Word,
+            _ => Left::Answers,
+        });
     }
 
     /// Rings the bell of a client that sleeps, once for each sleep.

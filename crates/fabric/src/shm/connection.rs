@@ -213,9 +213,9 @@ impl Port for Connection {
 
     #[inline(always)]
     fn is_ready(&self) -> bool {
-        self.channel
-            .as_ref()
-            .is_some_and(|channel| channel.has_answer() || channel.is_closed())
+        self.channel.as_ref().is_some_and(|channel| {
+            channel.has_answer() || channel.is_closed() || channel.has_left()
+        })
     }
 
     fn arm(&self) {

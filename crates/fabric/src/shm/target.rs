@@ -1,6 +1,6 @@
 //! The target of a process: both threads, and what they share.
 
-use super::client::Client;
+use super::client::{Buffers, Client};
 use super::export::Export;
 use super::listener::Listener;
 use super::policy::UserPolicy;
@@ -342,7 +342,12 @@ impl Drop for Target {
             let _ = thread.join();
         }
         // Clients that were greeted while the poller was stopping.
-        drop(self.shared.take_inbox());
+        let late = self.shared.take_inbox();
+        if !late.is_empty() {
+            let mut buffers = Buffers::new();
+            late.into_iter()
+                .for_each(|client| client.leave(&mut buffers));
+        }
     }
 }
 

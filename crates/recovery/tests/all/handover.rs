@@ -60,6 +60,7 @@ struct Move {
     machine: Handover<Vec<u8>>,
     known: BTreeMap<String, Option<Vec<u8>>>,
     clock: u64,
+    ranges_max: usize,
     /// Questions of each kind.
     asked: BTreeMap<&'static str, u32>,
     /// Pages of values that come empty.
@@ -100,6 +101,7 @@ impl Move {
             machine: Handover::new(),
             known: BTreeMap::new(),
             clock: 0,
+            ranges_max: 512,
             asked: BTreeMap::new(),
             forgets: 0,
             damaged: BTreeMap::new(),
@@ -151,6 +153,7 @@ impl Move {
                 places,
                 values,
             } => {
+                assert!(places.len() <= self.ranges_max, "{places:?}");
                 assert!(values || places.len() == 1, "{places:?}");
                 let page = items_at(&self.old, NOW, shard, &places, values, &|_| true);
                 let mut page = page.unwrap();
@@ -296,6 +299,37 @@ fn one_that_writes_faster_than_is_copied_is_stopped_at_last() {
         }
     });
     assert!(moving.asked["changes"] <= 9, "{:?}", moving.asked);
+    assert_eq!(moving.wrong(), None);
+}
+
+#[test]
+fn what_is_written_as_fast_as_it_is_copied_is_not_copied_again_and_again() {
+    let mut moving = Move::new(4_000);
+    let mut round = 0u64;
+    moving.run(|moving, what| {
+        // The same thousand keys.
+        if what == "changes" {
+            for _ in 0..1_000 {
+                round += 1;
+                moving.set(&format!("key {}", round % 1_000), b"again");
+            }
+        }
+    });
+    assert!(moving.asked["changes"] <= 3, "{:?}", moving.asked);
+    assert_eq!(moving.wrong(), None);
+}
+
+#[test]
+fn one_that_knows_one_range_at_a_time_is_asked_so() {
+    let mut moving = Move::new(2_000);
+    moving.machine = std::mem::take(&mut moving.machine).one_range_at_a_time();
+    moving.ranges_max = 1;
+    moving.forgets = 1;
+    let mut round = 0u64;
+    moving.run(|moving, _| {
+        round += 1;
+        moving.set(&format!("key {}", round * 7 % 2_000), b"meanwhile");
+    });
     assert_eq!(moving.wrong(), None);
 }
 

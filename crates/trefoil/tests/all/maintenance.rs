@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_cell::{ConfigStore as _, DirectoryStore};
 use trefoil_client::{Client, Completion, Lookup, Mutated, Options, SetOptions};
+use trefoil_layout::Version;
 use trefoil_layout::op::Expected;
 use trefoil_rpc::v1::{HandOverRequest, HandOverStep};
 
@@ -82,21 +83,27 @@ pub(crate) fn complaint(cell: &Cell, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// Writes that are under way at once, as an event loop has them: not one of them is left
+/// Counters that are raised at once, as an event loop does it: not one change is left
 /// undecided when the process that it was sent to goes. How many there were.
 fn many_at_once(client: &mut Client, stop: &AtomicBool) -> u64 {
     const AT_ONCE: u64 = 16;
-    let (mut begun, mut ended) = (0, 0);
-    while !stop.load(Ordering::Relaxed) || ended < begun {
-        while begun < ended + AT_ONCE && !stop.load(Ordering::Relaxed) {
-            let key = format!("many-{}", begun % 200);
-            client.submit_set(key.as_bytes(), b"value", SetOptions::default(), begun);
-            begun += 1;
+    let mut versions: Vec<Option<Version>> = vec![None; AT_ONCE as usize];
+    let (mut idle, mut ended): (Vec<u64>, u64) = ((0..AT_ONCE).collect(), 0);
+    while !stop.load(Ordering::Relaxed) || idle.len() < AT_ONCE as usize {
+        if !stop.load(Ordering::Relaxed) {
+            for token in idle.drain(..) {
+                let key = format!("many-{token}");
+                let expected = versions[token as usize].map_or(Expected::Absent, Expected::Version);
+                let options = SetOptions::default();
+                client.submit_cas(key.as_bytes(), expected, b"value", options, token);
+            }
         }
         let mut on = |token: u64, completion: Completion<'_>| {
-            let Completion::Mutated(Ok(Mutated::Stored { .. })) = completion else {
+            let Completion::Mutated(Ok(Mutated::Stored { version })) = completion else {
                 panic!("{token}: {completion:?}");
             };
+            versions[token as usize] = Some(version);
+            idle.push(token);
             ended += 1;
         };
         if client.poll(&mut on) == 0 {
@@ -191,6 +198,16 @@ fn nobody_notices(mode: &str, more: &[&str], order: impl Fn(&Cell)) {
         before.iter().zip(&after).all(|(b, a)| b != a),
         "{before:?} {after:?}"
     );
+    // One that was idle all the time does not know of it: what it sends to processes that
+    // have gone was executed by nobody, and is sent again.
+    for number in 0..16 {
+        let (key, options) = (format!("late-{number}"), SetOptions::default());
+        let added = keeper.cas(key.as_bytes(), Expected::Absent, b"late", options);
+        assert!(
+            matches!(added, Ok(Mutated::Stored { .. })),
+            "{key}: {added:?}"
+        );
+    }
     // Everything is there, by a client that has seen nothing of it, too.
     for mut client in [keeper, client(&cell)] {
         for number in 0..KEYS {
