@@ -61,10 +61,10 @@ impl Unanswered {
     }
 }
 
-/// Once enough backends have answered, how long the others are waited for.
-const STRAGGLER_PATIENCE: Duration = Duration::from_millis(200);
-/// The same for what they say of themselves: longer than a lease.
-const STATS_STRAGGLER_PATIENCE: Duration = Duration::from_millis(600);
+/// Once enough backends have answered, how long the others are waited for: longer than a
+/// lease, so that who is silent for so long is away for everybody. A replica that is passed
+/// over misses what is written next.
+const STRAGGLER_PATIENCE: Duration = Duration::from_millis(600);
 
 impl Cell {
     /// Statistics of every backend process: an entry for each backend, with
@@ -72,7 +72,7 @@ impl Cell {
     pub fn stats(&self) -> Vec<BackendStats> {
         let known = self.config();
         let enough = known.mode.quorum();
-        let ask = || self.ask_all(CONNECT_PATIENCE, (enough, STATS_STRAGGLER_PATIENCE));
+        let ask = || self.ask_all(CONNECT_PATIENCE, (enough, STRAGGLER_PATIENCE));
         let mut all = ask();
         // Who only watches learns here that the cell has other backends.
         let newest = all.iter().flat_map(|answer| answer.stats.iter());

@@ -267,7 +267,7 @@ fn status_and_memory_limit() {
             break;
         }
     }
-    let status = cell.json(&["cell", "status", "--json"]);
+    let status = cell.status();
     assert_eq!(status["mode"], "R=3.2");
     let backends = status["backends"].as_array().unwrap();
     assert_eq!(backends.len(), 3);

@@ -1,6 +1,6 @@
 //! `trefoil doctor`, against real processes.
 
-use crate::support::{Cell, Hanging, kill, run, text};
+use crate::support::{Cell, Hanging, kill, reaches_all, run, text};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -36,10 +36,19 @@ fn set(client: &mut Client, key: &str, value: &str) {
 fn fill(cell: &Cell, count: usize) -> Vec<String> {
     let mut client = client(cell);
     let keys: Vec<String> = (0..count).map(|n| format!("key-{n}")).collect();
-    for key in &keys {
-        set(&mut client, key, &format!("the value of {key}"));
+    // Again, if one of three was passed over.
+    for _ in 0..10 {
+        reaches_all(&mut client);
+        for key in &keys {
+            set(&mut client, key, &format!("the value of {key}"));
+        }
+        client.settle(Duration::from_secs(10));
+        let status = cell.status();
+        let mut backends = status["backends"].as_array().unwrap().iter();
+        if backends.all(|backend| backend["items"].as_u64() >= Some(count as u64)) {
+            break;
+        }
     }
-    client.settle(Duration::from_secs(10));
     keys
 }
 

@@ -305,8 +305,8 @@ fn without_etcd_nothing_fails_and_nothing_waits() {
                 eprintln!("  {what}: {}", percentiles(&gets, from, to));
             }
             assert!(count > 1000, "{count}");
-            // A lease, and what a busy machine adds; far from any patience with etcd.
-            assert!(longest < Duration::from_secs(2), "{longest:?}");
+            // A lease, and what a busy machine adds; nobody waits until etcd is back.
+            assert!(longest < outage / 2, "{longest:?}");
         }
         let count = at_the_door.join().unwrap();
         eprintln!("{count} commands at the door");

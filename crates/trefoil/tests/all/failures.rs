@@ -40,7 +40,7 @@ fn load(cell: &Cell, more: &[&str]) -> std::process::Child {
 
 /// SETs that the first backend has applied.
 fn sets(cell: &Cell) -> u64 {
-    let status = cell.json(&["cell", "status", "--json"]);
+    let status = cell.status();
     let mutations = status["backends"][0]["mutations"].as_array().unwrap();
     let applied = mutations
         .iter()

@@ -44,7 +44,7 @@ fn paste(block: &str) -> String {
     let mut child = Command::new("timeout");
     child
         .args([
-            "-k", "5", "60", "unshare", "-n", "-m", "bash", "-c", &script,
+            "-k", "5", "180", "unshare", "-n", "-m", "bash", "-c", &script,
         ])
         .stdin(Stdio::null());
     let output = child.output().unwrap();

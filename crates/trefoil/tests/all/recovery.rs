@@ -191,6 +191,10 @@ fn a_shard_that_two_of_three_have_lost_comes_back_empty_and_takes_writes() {
     for number in 0..200 {
         set(&mut client, &format!("key-{number}"), "before");
     }
+    // The first one to die is back a second later at the earliest.
+    for pid in &cell.pids[..2] {
+        kill(*pid, "STOP");
+    }
     kill(cell.pids[0], "KILL");
     kill(cell.pids[1], "KILL");
     let (_, first) = await_recovery(&cell, 0, cell.pids[0]);

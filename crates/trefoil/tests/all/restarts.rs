@@ -10,7 +10,7 @@ use trefoil_client::{Client, Lookup, Mutated, Options, SetOptions};
 
 /// How long after a cell's `ready` a client may still be at a loss. A second on
 /// a machine with nothing else to do; tests share theirs.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Keys of one life.
 const KEYS: usize = 64;
 
@@ -109,12 +109,26 @@ fn follows(who: &str, caller: &mut dyn Caller, round: usize) {
         "{who} follows into life {round} after {:?}",
         begin.elapsed()
     );
+    // Another key is another backend's, which may be found a moment later.
     for number in 0..KEYS {
         let former = format!("{who}-{}-{number}", round.wrapping_sub(1));
-        assert_eq!(caller.get(&former), Ok(None), "a value of a former life");
+        let found = at_last(begin, || caller.get(&former));
+        assert_eq!(found, None, "a value of a former life");
         let key = format!("{who}-{round}-{number}");
-        assert_eq!(caller.set(&key, &key), Ok(()), "{key}");
-        assert_eq!(caller.get(&key).unwrap().as_deref(), Some(&*key), "{key}");
+        at_last(begin, || caller.set(&key, &key));
+        let found = at_last(begin, || caller.get(&key));
+        assert_eq!(found.as_deref(), Some(&*key), "{key}");
+    }
+}
+
+/// What an operation comes to once it can be carried out.
+fn at_last<T>(begin: Instant, mut operation: impl FnMut() -> Result<T, String>) -> T {
+    loop {
+        match operation() {
+            Ok(done) => return done,
+            Err(why) => assert!(begin.elapsed() < PATIENCE, "{why}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

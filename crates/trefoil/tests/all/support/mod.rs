@@ -57,6 +57,23 @@ impl Log {
     }
 }
 
+/// Waits until a client reaches every backend. One that begins on a busy machine may do so
+/// without one of three, which then misses what is written first.
+pub fn reaches_all(client: &mut trefoil_client::Client) {
+    let begin = Instant::now();
+    let is_down =
+        |status: &trefoil_client::LinkStatus| status.carrier == trefoil_client::CarrierInUse::Down;
+    while client.carriers().iter().any(is_down) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            client.carriers()
+        );
+        let _ = client.get(b"nobody");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 impl Cell {
     /// Runs `trefoil ARGS` until it prints its ready line.
     pub fn start(args: &[&str]) -> Cell {
@@ -146,6 +163,20 @@ impl Cell {
     pub fn json(&self, args: &[&str]) -> Value {
         let output = self.run(args);
         parse(&output)
+    }
+
+    /// What `cell status` says once every backend that lives has answered it: on a busy
+    /// machine one may take longer than it waits. Not for tests in which one hangs.
+    pub fn status(&self) -> Value {
+        let begin = Instant::now();
+        loop {
+            let status = self.json(&["cell", "status", "--json"]);
+            let mut backends = status["backends"].as_array().unwrap().iter();
+            if !backends.any(|backend| backend["state"] == "silent") {
+                return status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{status:#}");
+        }
     }
 
     /// kill -9 of backend `number`'s process.
