@@ -78,8 +78,6 @@ struct Lane<W> {
     /// The claim that others were first seen to wait for, and when.
     claimed: Option<(u64, u64)>,
     skips_in_row: u32,
-    /// A claim was open at the last look; for the mutant alone.
-    had_claim: bool,
     /// Nothing below the target can come of it.
     is_cleared: bool,
     is_broken: bool,
@@ -250,7 +248,6 @@ impl<W: Atomics> Merge<W> {
             claimed: None,
             skips_in_row: 0,
             is_cleared: false,
-            had_claim: false,
             is_broken: false,
             is_news: false,
         };
@@ -342,10 +339,10 @@ impl<W: Atomics> Merge<W> {
         if position <= self.expected || mutants::is(Mutant::GapIgnored) {
             return self.execute(at, service);
         }
-        if self.target.is_none() {
+        if self.target.is_none() || mutants::is(Mutant::ClearedAnew) {
             self.target = Some(position);
             for lane in self.lanes.iter_mut().flatten() {
-                lane.is_cleared = mutants::is(Mutant::LookedOnce) && !lane.had_claim;
+                lane.is_cleared &= mutants::is(Mutant::ClearedForGood);
             }
         }
         if let Some(until_ns) = self.clear(&clock) {
@@ -386,9 +383,6 @@ impl<W: Atomics> Merge<W> {
         };
         if lane.next.is_some() || lane.is_broken {
             return Look::Nothing;
-        }
-        if mutants::is(Mutant::LookedOnce) && self.target.is_none() {
-            lane.had_claim = lane.find(Depth::Turns) == Look::Claimed;
         }
         let found = lane.look(depth);
         if found == Look::Broken {

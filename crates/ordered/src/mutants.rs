@@ -18,8 +18,10 @@ pub enum Mutant {
     MarkedEarly,
     /// 3: the server executes the lowest position that it sees, whoever may hold a lower one.
     GapIgnored,
-    /// 3: a lane counts as cleared by what was seen of it before the lowest position was.
-    LookedOnce,
+    /// 3: a lane that was cleared for one position counts as cleared for all.
+    ClearedForGood,
+    /// 3: what was cleared is looked at again in each step.
+    ClearedAnew,
     /// 3: the server waits for a claim for ever.
     Patient,
     /// 4: the server goes on at the sequence that it has skipped.
@@ -38,13 +40,14 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 13] = [
+    pub const ALL: [Mutant; 14] = [
         Mutant::ClaimedLate,
         Mutant::PublishedBlindly,
         Mutant::SkippedBlindly,
         Mutant::MarkedEarly,
         Mutant::GapIgnored,
-        Mutant::LookedOnce,
+        Mutant::ClearedForGood,
+        Mutant::ClearedAnew,
         Mutant::Patient,
         Mutant::SkipForgotten,
         Mutant::FullIgnored,

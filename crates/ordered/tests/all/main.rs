@@ -1,0 +1,5 @@
+//! The ordered queue under a simulator, and its sides in real threads and processes.
+
+mod mutants;
+mod promise;
+mod sim;
