@@ -61,15 +61,20 @@
 //! ticket. Each skip halves its patience, down to a microsecond, and each of its requests
 //! that is executed doubles it again. Full is each lane for itself.
 
+mod bell;
 pub mod lane;
 pub mod merge;
 pub mod mutants;
 pub mod order;
 pub mod producer;
+pub mod queue;
 pub mod service;
 pub mod slot;
 pub mod words;
+pub mod worker;
 
 pub use merge::{Counts, Merge, Step};
 pub use producer::{Committed, Producer, Refused};
+pub use queue::{NoAnswer, Queue};
 pub use service::{Answer, AnswerTooLong, Request, Service};
+pub use worker::{Invitation, Options, SetUpError, Worker};

@@ -2,4 +2,5 @@
 
 mod mutants;
 mod promise;
+mod real;
 mod sim;
