@@ -136,6 +136,11 @@ impl Queue {
         self.producer.forget_answer(to.sequence);
     }
 
+    /// Requests of this client that are committed and not executed.
+    pub fn pending(&mut self) -> u64 {
+        self.producer.pending(0)
+    }
+
     /// Waits until everything that this client has committed is executed.
     pub fn settle(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
         self.wake_server();
