@@ -27,6 +27,10 @@ const PATIENCE_HALVINGS_MAX: u32 = 10;
 /// client that died just after it had committed, or has no turn of the processor.
 const MARK_LOOKS: u32 = 64;
 
+/// A client changes its turn a few times at most before it finds it closed; one that goes
+/// on is none.
+const CLOSE_ATTEMPTS_MAX: u32 = 64;
+
 /// Names a lane for as long as it is in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneId(usize);
@@ -73,6 +77,8 @@ struct Lane<W> {
     terms: Terms,
     /// The sequence that is executed next.
     cursor: u64,
+    /// After the close: what is below is published, nothing else is taken.
+    end: Option<u64>,
     next: Option<Next>,
     image: WordBuffer,
     /// The claim that others were first seen to wait for, and when.
@@ -120,6 +126,13 @@ impl<W: Atomics> Lane<W> {
 
     #[inline]
     fn find(&self, depth: Depth) -> Look {
+        if let Some(end) = self.end {
+            return if self.cursor < end {
+                Look::Published
+            } else {
+                Look::Nothing
+            };
+        }
         if slot::is_marked(&self.words, self.terms, self.cursor) {
             return Look::Published;
         }
@@ -176,28 +189,36 @@ impl<W: Atomics> Lane<W> {
         self.is_news = true;
     }
 
-    /// Takes nothing more than what is published by now.
-    fn close(&self) {
+    /// Takes nothing more than what is published by now. From then on the turn word is
+    /// not looked at, whatever becomes of it.
+    fn close(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
         if mutants::is(Mutant::ClosedBlindly) {
             let closed = Turn::Closed(self.cursor);
             self.words.store_release(lane::WORD_TURN, closed.encode());
+            self.end = Some(self.cursor);
             return;
         }
-        // A client changes the word a few times at most before it finds it closed; one
-        // that goes on for ever is none.
-        for _ in 0..64 {
+        for _ in 0..CLOSE_ATTEMPTS_MAX {
             let Some(turn) = lane::turn(&self.words) else {
                 break;
             };
-            let (from, to) = (turn.encode(), turn.closed().encode());
+            let (from, to) = (turn.encode(), turn.closed());
             if self
                 .words
-                .compare_exchange(lane::WORD_TURN, from, to)
-                .is_ok()
+                .compare_exchange(lane::WORD_TURN, from, to.encode())
+                .is_err()
             {
-                return;
+                continue;
             }
+            let ahead = to.sequence().checked_sub(self.cursor);
+            self.is_broken |= ahead.is_none_or(|n| n > u64::from(self.terms.slot_count));
+            self.end = Some(to.sequence());
+            return;
         }
+        self.is_broken = true;
     }
 }
 
@@ -243,6 +264,7 @@ impl<W: Atomics> Merge<W> {
             words,
             terms,
             cursor: 1,
+            end: None,
             next: None,
             image: WordBuffer::default(),
             claimed: None,
@@ -270,23 +292,22 @@ impl<W: Atomics> Merge<W> {
     }
 
     /// Takes nothing more from this lane than what is published by now.
-    pub fn close(&self, id: LaneId) {
-        if let Some(lane) = self.lane(id) {
+    pub fn close(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(id.0).and_then(Option::as_mut) {
             lane.close();
         }
     }
 
     /// Takes nothing more than what is published by now.
-    pub fn close_all(&self) {
-        self.lanes.iter().flatten().for_each(Lane::close);
+    pub fn close_all(&mut self) {
+        self.lanes.iter_mut().flatten().for_each(Lane::close);
     }
 
     /// Whether nothing of this lane is left to execute, after [`Merge::close`].
     pub fn is_drained(&self, id: LaneId) -> bool {
         self.lane(id).is_none_or(|lane| {
-            let is_empty = lane.next.is_none()
-                && matches!(lane.find(Depth::Turns), Look::Nothing | Look::Broken);
-            lane.is_broken || is_empty
+            let is_empty = lane.end.is_some_and(|end| lane.cursor >= end);
+            lane.next.is_none() && (lane.is_broken || is_empty)
         })
     }
 

@@ -22,6 +22,9 @@ use trefoil_region::WordBuffer;
 
 /// *Executed* of a lane.
 const WORD_EXECUTED: usize = 32;
+/// What the sides announce before they sleep.
+const WORD_SLEEPING: usize = 48;
+const WORD_WAITING: usize = 64;
 /// Words of a slot that a request of eight bytes uses.
 const SLOT_USED: usize = 8;
 
@@ -115,7 +118,7 @@ fn lane(client_id: u64, slots: std::ops::RangeInclusive<u64>) -> (Shared, Terms)
         slot_count: 2,
     };
     let used = slots.flat_map(|n| terms.slot(n)..terms.slot(n) + SLOT_USED);
-    let watched = used.chain([WORD_TURN, WORD_EXECUTED]);
+    let watched = used.chain([WORD_TURN, WORD_EXECUTED, WORD_SLEEPING, WORD_WAITING]);
     let words = Shared::new(terms.object_len(), watched);
     lane::initialise(&words, terms);
     (words, terms)
@@ -293,5 +296,42 @@ fn what_is_committed_before_the_end_is_executed_and_nothing_else() {
                 assert_eq!(log.0, []);
             }
         }
+    });
+}
+
+#[test]
+fn whoever_goes_to_sleep_sees_the_other_or_is_seen() {
+    model(|| {
+        let order = order();
+        let mut merge = Merge::new(PATIENCE_NS);
+        let (words, terms) = lane(1, 1..=1);
+        merge.admit(words.clone(), terms);
+        let server = words.clone();
+        let client = thread::spawn(move || {
+            let mut producer = Producer::new(words, terms);
+            let committed = producer.submit(&order, 1, &bytes(1), false).expect("room");
+            let words = producer.words().clone();
+            words.fence_full();
+            let wakes = lane::sleeping(&words) == 1;
+            lane::set_waiting(&words, 1);
+            words.fence_full();
+            (wakes, producer.is_executed(committed.sequence))
+        });
+        lane::set_sleeping(&server, 1);
+        server.fence_full();
+        let finds = merge.has_work();
+        let mut log = Log::default();
+        let executes = finds && merge.step(|| 0, &mut log) == Step::Executed;
+        server.fence_full();
+        let tells = lane::waiting(&server) == 1;
+        let (wakes, is_answered) = client.join().unwrap();
+        assert!(
+            finds || wakes,
+            "the server sleeps, and the client has not woken it"
+        );
+        assert!(
+            !executes || tells || is_answered,
+            "the client sleeps, and the server has not told it"
+        );
     });
 }

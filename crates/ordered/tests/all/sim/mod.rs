@@ -160,9 +160,14 @@ pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
         if closes_at == Some(round) {
             merge.close_all();
         }
-        hang_up(&world, &merge, &lanes, &dice);
+        hang_up(&world, &mut merge, &lanes, &dice);
     }
     drain(&world, &mut merge, &mut recorder);
+    if closes_at.is_some() && !lanes.iter().all(|id| merge.is_drained(*id)) {
+        let detail = "the end does not come".to_owned();
+        let mut history = world.notes.history.borrow_mut();
+        history.violate(Property::Committed, detail);
+    }
 
     let mut stats = *world.notes.stats.borrow();
     let counts = merge.counts();
@@ -207,7 +212,7 @@ fn step(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -
 }
 
 /// The system tells the server of a client that has died, sooner or later.
-fn hang_up(world: &World, merge: &Merge<Memory>, lanes: &[LaneId], dice: &Dice) {
+fn hang_up(world: &World, merge: &mut Merge<Memory>, lanes: &[LaneId], dice: &Dice) {
     if !dice.once_in(20) {
         return;
     }
