@@ -1,9 +1,9 @@
 //! Both sides over memory objects, in threads and in processes of their own.
 
 use rustix::fs::{Mode, OFlags};
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trefoil_ordered::lane::Terms;
@@ -122,39 +122,62 @@ fn inherited(text: &str) -> (Mapped, Mapped, Terms) {
     (Mapped(order), Mapped(lane), terms)
 }
 
-/// Started by the test below as a process of its own: commits three requests, dies with a
-/// ticket in its hand. Its standard input is its bell.
+/// Started by the tests below as a process of its own. Its standard input is its bell.
 #[test]
 fn child() {
     let Ok(text) = std::env::var(CHILD) else {
         return;
     };
-    let (order, lane, terms) = inherited(&text);
+    let (part, text) = text.split_once(' ').expect("a part");
+    let (order, lane, terms) = inherited(text);
     let mut producer = Producer::new(lane, terms);
-    for number in 0..3u8 {
-        producer.submit(&order, 1, &[number], true).expect("room");
+    match part {
+        "ticket" => die_with_a_ticket(&mut producer, &order),
+        "reports" => report_commits(&mut producer, &order),
+        other => panic!("no part {other}"),
     }
-    let written = producer.write(2, b"never", true).expect("room");
+}
+
+/// Commits three requests, and dies with a ticket in its hand.
+fn die_with_a_ticket(producer: &mut Producer<Mapped>, order: &Mapped) {
+    for number in 0..3u8 {
+        producer.submit(order, 1, &[number], true).expect("room");
+    }
+    producer.write(2, b"never", true).expect("room");
     producer.claim().expect("open");
-    let position = producer.ticket(&order).expect("in order");
-    let _ = (written, position);
+    producer.ticket(order).expect("in order");
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("its own");
     unreachable!();
 }
 
-#[test]
-fn a_process_that_is_killed_with_a_ticket_stalls_nobody() {
-    let mut worker = Worker::new(12, Options::default()).expect("memory");
-    let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+/// Commits numbers until it is killed, and reports each position after its commit.
+fn report_commits(producer: &mut Producer<Mapped>, order: &Mapped) {
+    let mut number = 0u64;
+    loop {
+        match producer.submit(order, number, &number.to_le_bytes(), true) {
+            Ok(committed) => {
+                let report = committed.position.to_le_bytes();
+                std::io::stderr().write_all(&report).expect("a reader");
+                number += 1;
+            }
+            Err(Refused::Full | Refused::Skipped) => std::thread::yield_now(),
+            Err(refused) => panic!("{refused}"),
+        }
+    }
+}
+
+/// Starts a client of its own process; the descriptors are to live until it has opened
+/// them.
+fn spawn(part: &str, invitation: &Invitation, stderr: Stdio) -> Child {
     let Invitation {
         order,
         lane,
         bell,
         terms,
-    } = worker.admit().expect("memory");
+    } = invitation;
     let text = format!(
-        "{} {} {} {} {} {}",
+        "{part} {} {} {} {} {} {}",
         std::process::id(),
         order.as_raw_fd(),
         lane.as_raw_fd(),
@@ -162,20 +185,101 @@ fn a_process_that_is_killed_with_a_ticket_stalls_nobody() {
         terms.client_id,
         terms.slot_count
     );
-    submit(&mut queue, b"first", true);
-    // With this, its death is not heard: it has to be found out.
-    let still_open = bell.try_clone().expect("a descriptor");
-    let bell_end: OwnedFd = UnixStream::into(bell);
-    let status = Command::new(std::env::current_exe().expect("a path"))
+    let bell: OwnedFd = bell.try_clone().expect("a descriptor").into();
+    Command::new(std::env::current_exe().expect("a path"))
         .args(["--exact", "real::child", "--nocapture"])
         .env(CHILD, text)
-        .stdin(Stdio::from(bell_end))
+        .stdin(Stdio::from(bell))
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .expect("a child");
+        .stderr(stderr)
+        .spawn()
+        .expect("a child")
+}
+
+/// Reads positions; `false` at the end.
+fn read_report(from: &mut impl Read, reports: &mut Vec<u64>) -> bool {
+    let mut report = [0; 8];
+    let is_there = from.read_exact(&mut report).is_ok();
+    if is_there {
+        reports.push(u64::from_le_bytes(report));
+    }
+    is_there
+}
+
+#[test]
+fn whatever_a_killed_process_has_reported_is_executed_once() {
+    let options = Options {
+        slot_count: 16,
+        ..Options::default()
+    };
+    let mut worker = Worker::new(13, options).expect("memory");
+    let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    let mut log = Log::default();
+    let mut own = 0u64;
+    let mut reports = Vec::new();
+    for round in 0..8 {
+        let invitation = worker.admit().expect("memory");
+        let client_id = invitation.terms.client_id;
+        let mut child = spawn("reports", &invitation, Stdio::piped());
+        let mut stderr = child.stderr.take().expect("a pipe");
+        let reader = std::thread::spawn(move || {
+            let mut reports = Vec::new();
+            // Sooner or later in a lap, with the server before or behind.
+            for _ in 0..1 + round * 23 {
+                assert!(read_report(&mut stderr, &mut reports), "it lives");
+            }
+            child.kill().expect("a child");
+            while read_report(&mut stderr, &mut reports) {}
+            child.wait().expect("a child");
+            reports
+        });
+        while !reader.is_finished() {
+            if queue.submit(&own.to_le_bytes(), true).is_ok() {
+                own += 1;
+            }
+            worker.run_once(&mut log);
+            std::thread::yield_now();
+        }
+        reports.push((client_id, reader.join().expect("reports")));
+        drop(invitation);
+        while worker.client_count() > 1 {
+            worker.run_once(&mut log);
+            worker.nap();
+        }
+    }
+    let counts = worker.finish(&mut log);
+    assert_eq!((counts.broken, counts.out_of_order), (0, 0));
+    assert!(log.0.is_sorted_by(|a, b| a.0 < b.0), "by position, once");
+    for (client_id, reported) in reports {
+        let of_client = log.0.iter().filter(|(_, client, _)| *client == client_id);
+        let (positions, numbers): (Vec<u64>, Vec<Vec<u8>>) = of_client
+            .map(|(position, _, payload)| (*position, payload.clone()))
+            .unzip();
+        // The last commit may not have been reported any more.
+        assert_eq!(positions[..reported.len()], reported);
+        assert!(positions.len() <= reported.len() + 1);
+        let expected: Vec<_> = (0..numbers.len() as u64)
+            .map(|number| number.to_le_bytes().to_vec())
+            .collect();
+        assert_eq!(numbers, expected);
+    }
+    assert_eq!(
+        log.0.iter().filter(|(_, client, _)| *client == 1).count() as u64,
+        own
+    );
+}
+
+#[test]
+fn a_process_that_is_killed_with_a_ticket_stalls_nobody() {
+    let mut worker = Worker::new(12, Options::default()).expect("memory");
+    let mut queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    let invitation = worker.admit().expect("memory");
+    submit(&mut queue, b"first", true);
+    let status = spawn("ticket", &invitation, Stdio::null()).wait();
+    let status = status.expect("a child");
     assert_eq!(status.code(), None, "killed: {status}");
-    // The ticket of the dead stands before this one.
+    // The ticket of the dead stands before this one. With the client's end of the bell still
+    // open here, its death is not heard: it has to be found out.
     let last = submit(&mut queue, b"last", false);
     assert_eq!(last.position, 6);
     let mut log = Log::default();
@@ -194,7 +298,7 @@ fn a_process_that_is_killed_with_a_ticket_stalls_nobody() {
     assert_eq!(log.0, expected);
     assert_eq!(worker.counts().skipped, 1);
     // Its death is heard at the next sleep.
-    drop(still_open);
+    drop(invitation);
     while worker.client_count() > 1 {
         worker.nap();
     }
