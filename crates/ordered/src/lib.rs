@@ -62,6 +62,7 @@
 //! that is executed doubles it again. Full is each lane for itself.
 
 mod bell;
+mod consumer;
 pub mod lane;
 pub mod merge;
 pub mod mutants;

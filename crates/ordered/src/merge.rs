@@ -10,26 +10,20 @@
 //! cleared stays so for the target and for all below it: a client that claims anew after
 //! each skip holds nobody up (invariants 1 to 3 of the crate).
 
+use crate::consumer::{Consumer, Depth, Look, Next};
 use crate::lane::{self, Terms, Turn};
 use crate::mutants::{self, Mutant};
 use crate::order::POSITION_FIRST;
 use crate::service::{Answer, Request, Service};
-use crate::slot::{self, Head};
+use crate::slot;
 use crate::words::Atomics;
-use trefoil_region::WordBuffer;
 
 /// How long the server waits for a claim while others wait behind it, in nanoseconds.
 pub const PATIENCE_NS: u64 = 1_000_000;
-/// Each skip in a row halves a lane's patience, so many times at most.
-const PATIENCE_HALVINGS_MAX: u32 = 10;
 /// Idle steps that look at marks alone between two that look at turns, too: a look at
 /// a turn takes its cache line from the client. A request without a mark is that of a
 /// client that died just after it had committed, or has no turn of the processor.
 const MARK_LOOKS: u32 = 64;
-
-/// A client changes its turn a few times at most before it finds it closed; one that goes
-/// on is none.
-const CLOSE_ATTEMPTS_MAX: u32 = 64;
 
 /// Names a lane for as long as it is in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,168 +58,10 @@ pub struct Counts {
     pub out_of_order: u64,
 }
 
-/// A lane's oldest request that is not executed, copied and validated.
-#[derive(Clone, Copy, Debug)]
-struct Next {
-    position: u64,
-    head: Head,
-}
-
-#[derive(Debug)]
-struct Lane<W> {
-    words: W,
-    terms: Terms,
-    /// The sequence that is executed next.
-    cursor: u64,
-    /// After the close: what is below is published, nothing else is taken.
-    end: Option<u64>,
-    next: Option<Next>,
-    image: WordBuffer,
-    /// The claim that others were first seen to wait for, and when.
-    claimed: Option<(u64, u64)>,
-    skips_in_row: u32,
-    /// Nothing below the target can come of it.
-    is_cleared: bool,
-    is_broken: bool,
-    /// Slots were freed, or answers written, that the client has not been told of.
-    is_news: bool,
-}
-
-/// What a look at a lane without a head has found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    Published,
-    Claimed,
-    Nothing,
-    Broken,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    Marks,
-    Turns,
-}
-
-impl<W: Atomics> Lane<W> {
-    fn look(&mut self, depth: Depth) -> Look {
-        let found = self.find(depth);
-        if found != Look::Published {
-            return found;
-        }
-        if mutants::is(Mutant::FreedEarly) {
-            lane::set_executed(&self.words, self.cursor);
-        }
-        match slot::read(&self.words, self.terms, self.cursor, &mut self.image) {
-            Ok((position, head)) => {
-                self.next = Some(Next { position, head });
-                Look::Published
-            }
-            Err(_) => Look::Broken,
-        }
-    }
-
-    #[inline]
-    fn find(&self, depth: Depth) -> Look {
-        if let Some(end) = self.end {
-            return if self.cursor < end {
-                Look::Published
-            } else {
-                Look::Nothing
-            };
-        }
-        if slot::is_marked(&self.words, self.terms, self.cursor) {
-            return Look::Published;
-        }
-        if depth == Depth::Marks {
-            return Look::Nothing;
-        }
-        let Some(turn) = lane::turn(&self.words) else {
-            return Look::Broken;
-        };
-        let cursor = self.cursor;
-        match turn {
-            Turn::Published(n) if n == cursor => Look::Published,
-            Turn::Claimed(n) if n == cursor => Look::Claimed,
-            Turn::Open(n) | Turn::Closed(n) if n == cursor => Look::Nothing,
-            Turn::Published(n) | Turn::Skipped(n) if n + 1 == cursor => Look::Nothing,
-            // Later ones have been claimed since: this one is decided, and not by a skip,
-            // which would have moved the cursor.
-            other => match other.sequence().checked_sub(cursor) {
-                Some(1..) if other.sequence() - cursor <= u64::from(self.terms.slot_count) => {
-                    Look::Published
-                }
-                _ => Look::Broken,
-            },
-        }
-    }
-
-    fn patience_ns(&self, patience_ns: u64) -> u64 {
-        (patience_ns >> self.skips_in_row.min(PATIENCE_HALVINGS_MAX)).max(1)
-    }
-
-    /// Decides against an open claim; `false` if it is decided already.
-    fn skip(&mut self) -> bool {
-        let claimed = Turn::Claimed(self.cursor).encode();
-        let skipped = Turn::Skipped(self.cursor).encode();
-        if mutants::is(Mutant::SkippedBlindly) {
-            self.words.store_release(lane::WORD_TURN, skipped);
-        } else if self
-            .words
-            .compare_exchange(lane::WORD_TURN, claimed, skipped)
-            .is_err()
-        {
-            return false;
-        }
-        self.skips_in_row += 1;
-        self.free();
-        true
-    }
-
-    /// The sequence at the cursor is done with.
-    fn free(&mut self) {
-        lane::set_executed(&self.words, self.cursor);
-        self.cursor += 1;
-        self.claimed = None;
-        self.is_news = true;
-    }
-
-    /// Takes nothing more than what is published by now. From then on the turn word is
-    /// not looked at, whatever becomes of it.
-    fn close(&mut self) {
-        if self.end.is_some() {
-            return;
-        }
-        if mutants::is(Mutant::ClosedBlindly) {
-            let closed = Turn::Closed(self.cursor);
-            self.words.store_release(lane::WORD_TURN, closed.encode());
-            self.end = Some(self.cursor);
-            return;
-        }
-        for _ in 0..CLOSE_ATTEMPTS_MAX {
-            let Some(turn) = lane::turn(&self.words) else {
-                break;
-            };
-            let (from, to) = (turn.encode(), turn.closed());
-            if self
-                .words
-                .compare_exchange(lane::WORD_TURN, from, to.encode())
-                .is_err()
-            {
-                continue;
-            }
-            let ahead = to.sequence().checked_sub(self.cursor);
-            self.is_broken |= ahead.is_none_or(|n| n > u64::from(self.terms.slot_count));
-            self.end = Some(to.sequence());
-            return;
-        }
-        self.is_broken = true;
-    }
-}
-
 /// All lanes of a queue.
 #[derive(Debug)]
 pub struct Merge<W> {
-    lanes: Vec<Option<Lane<W>>>,
+    lanes: Vec<Option<Consumer<W>>>,
     /// One above the position that was executed last.
     expected: u64,
     /// The position for which lanes are being cleared.
@@ -260,19 +96,7 @@ impl<W: Atomics> Merge<W> {
 
     /// Takes in a fresh lane.
     pub fn admit(&mut self, words: W, terms: Terms) -> LaneId {
-        let lane = Lane {
-            words,
-            terms,
-            cursor: 1,
-            end: None,
-            next: None,
-            image: WordBuffer::default(),
-            claimed: None,
-            skips_in_row: 0,
-            is_cleared: false,
-            is_broken: false,
-            is_news: false,
-        };
+        let lane = Consumer::new(words, terms);
         let free = self.lanes.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.lanes.push(None);
@@ -282,7 +106,7 @@ impl<W: Atomics> Merge<W> {
         LaneId(at)
     }
 
-    fn lane(&self, id: LaneId) -> Option<&Lane<W>> {
+    fn lane(&self, id: LaneId) -> Option<&Consumer<W>> {
         self.lanes.get(id.0)?.as_ref()
     }
 
@@ -300,7 +124,7 @@ impl<W: Atomics> Merge<W> {
 
     /// Takes nothing more than what is published by now.
     pub fn close_all(&mut self) {
-        self.lanes.iter_mut().flatten().for_each(Lane::close);
+        self.lanes.iter_mut().flatten().for_each(Consumer::close);
     }
 
     /// Whether nothing of this lane is left to execute, after [`Merge::close`].
@@ -360,7 +184,8 @@ impl<W: Atomics> Merge<W> {
         if position <= self.expected || mutants::is(Mutant::GapIgnored) {
             return self.execute(at, service);
         }
-        if self.target.is_none() || mutants::is(Mutant::ClearedAnew) {
+        let is_new = self.target.is_none_or(|target| position > target);
+        if is_new || mutants::is(Mutant::ClearedAnew) {
             self.target = Some(position);
             for lane in self.lanes.iter_mut().flatten() {
                 lane.is_cleared &= mutants::is(Mutant::ClearedForGood);
