@@ -34,6 +34,7 @@ etcd_outage() {
 }
 loom() {
   RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-layout --test loom --target-dir target/loom
+  RUSTFLAGS="--cfg loom" cargo test --release --locked -p trefoil-ordered --test loom --target-dir target/loom
 }
 miri() {
   # An interpreter is some thousand times slower: few cases of each property. A

@@ -1,0 +1,192 @@
+//! The server's end of one lane: what is next in it, and what is decided of its claims.
+
+use crate::lane::{self, Terms, Turn};
+use crate::mutants::{self, Mutant};
+use crate::slot::{self, Head};
+use crate::words::Atomics;
+use trefoil_region::WordBuffer;
+
+/// Each skip in a row halves a lane's patience, so many times at most.
+const PATIENCE_HALVINGS_MAX: u32 = 10;
+/// A client changes its turn a few times at most before it finds it closed; one that goes
+/// on is none.
+const CLOSE_ATTEMPTS_MAX: u32 = 64;
+
+/// A lane's oldest request that is not executed, copied and validated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub(crate) position: u64,
+    pub(crate) head: Head,
+}
+
+/// One lane, as the server knows it: private memory but for `words`.
+#[derive(Debug)]
+pub(crate) struct Consumer<W> {
+    pub(crate) words: W,
+    pub(crate) terms: Terms,
+    /// The sequence that is executed next.
+    pub(crate) cursor: u64,
+    /// After the close: what is below is published, nothing else is taken.
+    pub(crate) end: Option<u64>,
+    pub(crate) next: Option<Next>,
+    pub(crate) image: WordBuffer,
+    /// The claim that others were first seen to wait for, and when.
+    pub(crate) claimed: Option<(u64, u64)>,
+    pub(crate) skips_in_row: u32,
+    /// Nothing below the target can come of it.
+    pub(crate) is_cleared: bool,
+    pub(crate) is_broken: bool,
+    /// Slots were freed, or answers written, that the client has not been told of.
+    pub(crate) is_news: bool,
+}
+
+/// What a look at a lane without a head has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    Published,
+    Claimed,
+    Nothing,
+    Broken,
+}
+
+/// How much of a lane is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// The slot's mark alone.
+    Marks,
+    /// And what the turn says.
+    Turns,
+}
+
+impl<W: Atomics> Consumer<W> {
+    /// The end of a fresh lane.
+    pub(crate) fn new(words: W, terms: Terms) -> Self {
+        Consumer {
+            words,
+            terms,
+            cursor: 1,
+            end: None,
+            next: None,
+            image: WordBuffer::default(),
+            claimed: None,
+            skips_in_row: 0,
+            is_cleared: false,
+            is_broken: false,
+            is_news: false,
+        }
+    }
+
+    pub(crate) fn look(&mut self, depth: Depth) -> Look {
+        let found = self.find(depth);
+        if found != Look::Published {
+            return found;
+        }
+        if mutants::is(Mutant::FreedEarly) {
+            lane::set_executed(&self.words, self.cursor);
+        }
+        match slot::read(&self.words, self.terms, self.cursor, &mut self.image) {
+            Ok((position, head)) => {
+                self.next = Some(Next { position, head });
+                Look::Published
+            }
+            Err(_) => Look::Broken,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, depth: Depth) -> Look {
+        if let Some(end) = self.end {
+            return if self.cursor < end {
+                Look::Published
+            } else {
+                Look::Nothing
+            };
+        }
+        if slot::is_marked(&self.words, self.terms, self.cursor) {
+            return Look::Published;
+        }
+        if depth == Depth::Marks {
+            return Look::Nothing;
+        }
+        let Some(turn) = lane::turn(&self.words) else {
+            return Look::Broken;
+        };
+        let cursor = self.cursor;
+        match turn {
+            Turn::Published(n) if n == cursor => Look::Published,
+            Turn::Claimed(n) if n == cursor => Look::Claimed,
+            Turn::Open(n) | Turn::Closed(n) if n == cursor => Look::Nothing,
+            Turn::Published(n) | Turn::Skipped(n) if n + 1 == cursor => Look::Nothing,
+            // Later ones have been claimed since: this one is decided, and not by a skip,
+            // which would have moved the cursor.
+            other => match other.sequence().checked_sub(cursor) {
+                Some(1..) if other.sequence() - cursor <= u64::from(self.terms.slot_count) => {
+                    Look::Published
+                }
+                _ => Look::Broken,
+            },
+        }
+    }
+
+    pub(crate) fn patience_ns(&self, patience_ns: u64) -> u64 {
+        (patience_ns >> self.skips_in_row.min(PATIENCE_HALVINGS_MAX)).max(1)
+    }
+
+    /// Decides against an open claim; `false` if it is decided already.
+    pub(crate) fn skip(&mut self) -> bool {
+        let claimed = Turn::Claimed(self.cursor).encode();
+        let skipped = Turn::Skipped(self.cursor).encode();
+        if mutants::is(Mutant::SkippedBlindly) {
+            self.words.store_release(lane::WORD_TURN, skipped);
+        } else if self
+            .words
+            .compare_exchange(lane::WORD_TURN, claimed, skipped)
+            .is_err()
+        {
+            return false;
+        }
+        self.skips_in_row += 1;
+        self.free();
+        true
+    }
+
+    /// The sequence at the cursor is done with.
+    pub(crate) fn free(&mut self) {
+        lane::set_executed(&self.words, self.cursor);
+        self.cursor += 1;
+        self.claimed = None;
+        self.is_news = true;
+    }
+
+    /// Takes nothing more than what is published by now. From then on the turn word is
+    /// not looked at, whatever becomes of it.
+    pub(crate) fn close(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        if mutants::is(Mutant::ClosedBlindly) {
+            let closed = Turn::Closed(self.cursor);
+            self.words.store_release(lane::WORD_TURN, closed.encode());
+            self.end = Some(self.cursor);
+            return;
+        }
+        for _ in 0..CLOSE_ATTEMPTS_MAX {
+            let Some(turn) = lane::turn(&self.words) else {
+                break;
+            };
+            let (from, to) = (turn.encode(), turn.closed());
+            if self
+                .words
+                .compare_exchange(lane::WORD_TURN, from, to.encode())
+                .is_err()
+            {
+                continue;
+            }
+            let ahead = to.sequence().checked_sub(self.cursor);
+            self.is_broken |= ahead.is_none_or(|n| n > u64::from(self.terms.slot_count));
+            self.end = Some(to.sequence());
+            return;
+        }
+        self.is_broken = true;
+    }
+}

@@ -1,0 +1,342 @@
+//! The server's side of all lanes of a queue, without I/O: which request is the next
+//! of the order, and its execution. The time is passed in.
+//!
+//! The lowest position of all lanes' heads is the next if no lower one can come any
+//! more: it follows the one executed last, or every lane has been *cleared* since that
+//! lowest one (the target) was seen. A lane is cleared when it is found without an open
+//! claim, or the claim that was found is decided. Whoever held a lower ticket had claimed
+//! before it took it, and the target's ticket was taken, published and seen later; so its
+//! claim is found, and one that is made after that holds a higher ticket. A lane that was
+//! cleared stays so for the target and for all below it: a client that claims anew after
+//! each skip holds nobody up (invariants 1 to 3 of the crate).
+
+use crate::consumer::{Consumer, Depth, Look, Next};
+use crate::lane::{self, Terms, Turn};
+use crate::mutants::{self, Mutant};
+use crate::order::POSITION_FIRST;
+use crate::service::{Answer, Request, Service};
+use crate::slot;
+use crate::words::Atomics;
+
+/// How long the server waits for a claim while others wait behind it, in nanoseconds.
+pub const PATIENCE_NS: u64 = 1_000_000;
+/// Idle steps that look at marks alone between two that look at turns, too: a look at
+/// a turn takes its cache line from the client. A request without a mark is that of a
+/// client that died just after it had committed, or has no turn of the processor.
+const MARK_LOOKS: u32 = 64;
+
+/// Names a lane for as long as it is in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneId(usize);
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// One request was executed.
+    Executed,
+    /// Nothing is published.
+    Idle,
+    /// Something is published, and somebody may hold a lower position; decided at this
+    /// time, on the caller's clock, at the latest.
+    Waiting {
+        /// Nanoseconds.
+        until_ns: u64,
+    },
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests executed.
+    pub executed: u64,
+    /// Claims that were not published in time.
+    pub skipped: u64,
+    /// Lanes in which nonsense was found.
+    pub broken: u64,
+    /// Requests whose position was not above that of the one executed before: somebody
+    /// writes nonsense into the order word.
+    pub out_of_order: u64,
+}
+
+/// All lanes of a queue.
+#[derive(Debug)]
+pub struct Merge<W> {
+    lanes: Vec<Option<Consumer<W>>>,
+    /// One above the position that was executed last.
+    expected: u64,
+    /// The position for which lanes are being cleared.
+    target: Option<u64>,
+    /// Where the last request came from.
+    last: usize,
+    patience_ns: u64,
+    mark_looks: u32,
+    answer: Answer,
+    counts: Counts,
+}
+
+impl<W: Atomics> Merge<W> {
+    /// A queue without lanes.
+    pub fn new(patience_ns: u64) -> Self {
+        Merge {
+            lanes: Vec::new(),
+            expected: POSITION_FIRST,
+            target: None,
+            last: 0,
+            patience_ns,
+            mark_looks: 0,
+            answer: Answer::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes in a fresh lane.
+    pub fn admit(&mut self, words: W, terms: Terms) -> LaneId {
+        let lane = Consumer::new(words, terms);
+        let free = self.lanes.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.lanes.push(None);
+            self.lanes.len() - 1
+        });
+        self.lanes[at] = Some(lane);
+        LaneId(at)
+    }
+
+    fn lane(&self, id: LaneId) -> Option<&Consumer<W>> {
+        self.lanes.get(id.0)?.as_ref()
+    }
+
+    /// The words of a lane.
+    pub fn words(&self, id: LaneId) -> Option<&W> {
+        self.lane(id).map(|lane| &lane.words)
+    }
+
+    /// Takes nothing more from this lane than what is published by now.
+    pub fn close(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(id.0).and_then(Option::as_mut) {
+            lane.close();
+        }
+    }
+
+    /// Takes nothing more than what is published by now.
+    pub fn close_all(&mut self) {
+        self.lanes.iter_mut().flatten().for_each(Consumer::close);
+    }
+
+    /// Whether nothing of this lane is left to execute, after [`Merge::close`].
+    pub fn is_drained(&self, id: LaneId) -> bool {
+        self.lane(id).is_none_or(|lane| {
+            let is_empty = lane.end.is_some_and(|end| lane.cursor >= end);
+            lane.next.is_none() && (lane.is_broken || is_empty)
+        })
+    }
+
+    /// Forgets a lane.
+    pub fn remove(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(id.0) {
+            *lane = None;
+        }
+    }
+
+    /// Whether nonsense was found in this lane: nothing of it is executed any more.
+    pub fn is_broken(&self, id: LaneId) -> bool {
+        self.lane(id).is_none_or(|lane| lane.is_broken)
+    }
+
+    /// Whether this lane's client may wait for what has happened since the last call.
+    #[inline]
+    pub fn take_news(&mut self, id: LaneId) -> bool {
+        let lane = self.lanes.get_mut(id.0).and_then(Option::as_mut);
+        lane.is_some_and(|lane| std::mem::take(&mut lane.is_news))
+    }
+
+    /// Whether something is published. For who is about to sleep.
+    pub fn has_work(&mut self) -> bool {
+        self.look(Depth::Turns);
+        self.lowest().is_some()
+    }
+
+    /// Executes the next request of the order, if it is known.
+    pub fn step(&mut self, clock: impl Fn() -> u64, service: &mut impl Service) -> Step {
+        // Requests of one client often stand in a row.
+        self.look_at(self.last, Depth::Marks);
+        if let Some(next) = self.next_of(self.last)
+            && next.position == self.expected
+        {
+            return self.execute(self.last, service);
+        }
+        self.look(Depth::Marks);
+        if self.lowest().is_none() {
+            self.mark_looks += 1;
+            if self.mark_looks < MARK_LOOKS {
+                return Step::Idle;
+            }
+            self.mark_looks = 0;
+            self.look(Depth::Turns);
+        }
+        let Some((position, at)) = self.lowest() else {
+            return Step::Idle;
+        };
+        if position <= self.expected || mutants::is(Mutant::GapIgnored) {
+            return self.execute(at, service);
+        }
+        let is_new = self.target.is_none_or(|target| position > target);
+        if is_new || mutants::is(Mutant::ClearedAnew) {
+            self.target = Some(position);
+            for lane in self.lanes.iter_mut().flatten() {
+                lane.is_cleared &= mutants::is(Mutant::ClearedForGood);
+            }
+        }
+        if let Some(until_ns) = self.clear(&clock) {
+            return Step::Waiting { until_ns };
+        }
+        match self.lowest() {
+            Some((_, at)) => self.execute(at, service),
+            None => Step::Idle,
+        }
+    }
+
+    /// The lowest position of all heads, and its lane.
+    #[inline]
+    fn lowest(&self) -> Option<(u64, usize)> {
+        let heads = self.lanes.iter().enumerate();
+        heads
+            .filter_map(|(at, lane)| Some((lane.as_ref()?.next?.position, at)))
+            .min()
+    }
+
+    #[inline(always)]
+    fn next_of(&self, at: usize) -> Option<Next> {
+        self.lanes.get(at)?.as_ref()?.next
+    }
+
+    /// Looks for the heads of lanes.
+    #[inline]
+    fn look(&mut self, depth: Depth) {
+        for at in 0..self.lanes.len() {
+            self.look_at(at, depth);
+        }
+    }
+
+    #[inline]
+    fn look_at(&mut self, at: usize, depth: Depth) -> Look {
+        let Some(lane) = self.lanes.get_mut(at).and_then(Option::as_mut) else {
+            return Look::Nothing;
+        };
+        if lane.next.is_some() || lane.is_broken {
+            return Look::Nothing;
+        }
+        let found = lane.look(depth);
+        if found == Look::Broken {
+            self.break_lane(at);
+        }
+        found
+    }
+
+    #[cold]
+    fn break_lane(&mut self, at: usize) {
+        let is_all = mutants::is(Mutant::AllBroken);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(lane) = lane
+                && (index == at || is_all)
+            {
+                lane.is_broken = true;
+                let closed = Turn::Closed(lane.cursor).encode();
+                lane.words.store_release(lane::WORD_TURN, closed);
+            }
+        }
+        self.counts.broken += 1;
+    }
+
+    /// Clears lanes for the target: those without a claim, and those whose claim others
+    /// have waited for long enough. Until when to wait, if one is left.
+    fn clear(&mut self, clock: &impl Fn() -> u64) -> Option<u64> {
+        let mut now_ns = None;
+        let mut wait_ns: Option<u64> = None;
+        for at in 0..self.lanes.len() {
+            let is_cleared = match &self.lanes[at] {
+                Some(lane) => lane.is_cleared,
+                None => true,
+            };
+            if is_cleared {
+                continue;
+            }
+            if self.look_at(at, Depth::Turns) == Look::Claimed {
+                let now_ns = *now_ns.get_or_insert_with(clock);
+                if let Some(until_ns) = self.press(at, now_ns) {
+                    wait_ns = Some(wait_ns.map_or(until_ns, |other| other.min(until_ns)));
+                    continue;
+                }
+            }
+            if let Some(lane) = self.lanes[at].as_mut() {
+                lane.is_cleared = true;
+            }
+        }
+        wait_ns
+    }
+
+    /// Decides a claim that others have waited for long enough; until when to wait, if
+    /// it is not decided.
+    fn press(&mut self, at: usize, now_ns: u64) -> Option<u64> {
+        let lane = self.lanes[at].as_mut()?;
+        let cursor = lane.cursor;
+        let since = match lane.claimed {
+            Some((sequence, since)) if sequence == cursor => since,
+            _ => {
+                lane.claimed = Some((cursor, now_ns));
+                now_ns
+            }
+        };
+        let until_ns = since.saturating_add(lane.patience_ns(self.patience_ns));
+        if now_ns < until_ns || mutants::is(Mutant::Patient) {
+            return Some(until_ns);
+        }
+        if lane.skip() {
+            self.counts.skipped += 1;
+            if mutants::is(Mutant::SkipForgotten) {
+                lane.cursor = cursor;
+            }
+            return None;
+        }
+        // The client was faster: it has published, or withdrawn its claim.
+        match self.look_at(at, Depth::Turns) {
+            Look::Claimed => Some(now_ns),
+            Look::Published | Look::Nothing | Look::Broken => None,
+        }
+    }
+
+    #[inline]
+    fn execute(&mut self, at: usize, service: &mut impl Service) -> Step {
+        let lane = self.lanes[at].as_mut().expect("a lane with a head");
+        let Next { position, head } = lane.next.take().expect("a lane with a head");
+        if position < self.expected {
+            self.counts.out_of_order += 1;
+        }
+        if self.target.is_some_and(|target| position >= target) {
+            self.target = None;
+        }
+        self.expected = self.expected.max(position.saturating_add(1));
+        self.last = at;
+        self.answer.clear();
+        let request = Request {
+            position,
+            client_id: head.client_id,
+            request_id: head.request_id,
+            nilext: head.nilext,
+            payload: slot::payload(&lane.image, head.len),
+        };
+        service.execute(request, &mut self.answer);
+        if !head.nilext {
+            let (words, len) = (self.answer.words(), self.answer.len());
+            slot::write_answer(&lane.words, lane.terms, lane.cursor, words, len);
+        }
+        lane.skips_in_row = lane.skips_in_row.saturating_sub(1);
+        lane.free();
+        self.counts.executed += 1;
+        Step::Executed
+    }
+}

@@ -1,0 +1,87 @@
+//! Single rules of the queue, turned off: the simulator shows with these that each is
+//! needed. Compiled only with the feature `mutants`, never into the product; off unless
+//! switched on in the calling thread. The numbers are those of the crate's invariants.
+
+#[cfg(feature = "mutants")]
+use std::cell::Cell;
+
+/// A rule that is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// 1: a client takes its ticket and claims afterwards.
+    ClaimedLate,
+    /// 2: a client publishes whatever was decided meanwhile.
+    PublishedBlindly,
+    /// 2: the server skips whatever was decided meanwhile.
+    SkippedBlindly,
+    /// 2: the mark is set before the request is published.
+    MarkedEarly,
+    /// 3: the server executes the lowest position that it sees, whoever may hold a lower one.
+    GapIgnored,
+    /// 3: a lane that was cleared for one position counts as cleared for all.
+    ClearedForGood,
+    /// 3: what was cleared is looked at again in each step.
+    ClearedAnew,
+    /// 3: the server waits for a claim for ever.
+    Patient,
+    /// 4: the server goes on at the sequence that it has skipped.
+    SkipForgotten,
+    /// 5: a client writes whether there is room or not.
+    FullIgnored,
+    /// 5: a slot is free before it is copied.
+    FreedEarly,
+    /// 6: whatever stands in a slot is executed.
+    SumIgnored,
+    /// 6: a broken lane breaks all.
+    AllBroken,
+    /// 7: at its end, the server closes a lane whatever was decided meanwhile.
+    ClosedBlindly,
+}
+
+impl Mutant {
+    /// Every mutant.
+    pub const ALL: [Mutant; 14] = [
+        Mutant::ClaimedLate,
+        Mutant::PublishedBlindly,
+        Mutant::SkippedBlindly,
+        Mutant::MarkedEarly,
+        Mutant::GapIgnored,
+        Mutant::ClearedForGood,
+        Mutant::ClearedAnew,
+        Mutant::Patient,
+        Mutant::SkipForgotten,
+        Mutant::FullIgnored,
+        Mutant::FreedEarly,
+        Mutant::SumIgnored,
+        Mutant::AllBroken,
+        Mutant::ClosedBlindly,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Makes every queue that the calling thread drives break one rule, or none.
+#[cfg(feature = "mutants")]
+pub fn set(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
+
+/// The same for whoever drives the steps: some rules are his.
+pub fn is_on(mutant: Mutant) -> bool {
+    is(mutant)
+}
+
+/// Whether the calling thread breaks this rule.
+#[inline(always)]
+pub(crate) fn is(mutant: Mutant) -> bool {
+    #[cfg(feature = "mutants")]
+    return ACTIVE.get() == Some(mutant);
+    #[cfg(not(feature = "mutants"))]
+    {
+        let _ = mutant;
+        false
+    }
+}

@@ -1,0 +1,205 @@
+//! A client of one queue, over memory that the server has made.
+
+use crate::bell::{self, Peer};
+use crate::lane;
+use crate::order;
+use crate::producer::{Committed, Producer, Refused};
+use crate::words::Mapped;
+use crate::worker::{Invitation, SetUpError};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use trefoil_layout::words::Words;
+use trefoil_region::{Mapping, WordBuffer};
+
+/// Attempts at a request that the server skipped because this process had no turn.
+const ATTEMPTS_MAX: u32 = 8;
+/// Looks between two at the clock.
+const LOOKS: u32 = 64;
+
+/// Why there is no answer. The request was committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// Not yet; it may be asked for again.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The server is gone, and nobody knows whether the request was executed.
+    #[error("the server of the queue is gone")]
+    ServerGone,
+    /// The request was nilext, or its answer was taken before.
+    #[error("no answer is owed to this request")]
+    NotOwed,
+}
+
+/// One client's end of a queue.
+#[derive(Debug)]
+pub struct Queue {
+    order: Mapped,
+    producer: Producer<Mapped>,
+    bell: UnixStream,
+    next_request_id: u64,
+    /// Pending requests above which the server is woken in any case.
+    wake_above: u64,
+    /// Number of the server's sleep that was ended by this client's bell.
+    rung: u64,
+    /// What was last announced as *waiting*.
+    waiting: u64,
+    spin: Duration,
+    answer: WordBuffer,
+}
+
+impl Queue {
+    /// Maps what the server has made for this client.
+    pub fn join(invitation: Invitation) -> Result<Self, SetUpError> {
+        let terms = invitation.terms;
+        if !terms.are_valid() {
+            return Err(SetUpError::Foreign);
+        }
+        let order = Mapped(Mapping::reader_writer(
+            &invitation.order,
+            order::OBJECT_LEN,
+        )?);
+        let mapping = Mapping::reader_writer(&invitation.lane, terms.object_len())?;
+        mapping.prefault(0..mapping.len());
+        let words = Mapped(mapping);
+        if lane::terms(&words) != Some(terms) || order::epoch(&order) != Some(terms.epoch) {
+            return Err(SetUpError::Foreign);
+        }
+        Ok(Queue {
+            order,
+            producer: Producer::new(words, terms),
+            bell: invitation.bell,
+            next_request_id: 1,
+            wake_above: u64::from(terms.slot_count) / 2,
+            rung: 0,
+            waiting: 0,
+            spin: Duration::from_micros(20),
+            answer: WordBuffer::default(),
+        })
+    }
+
+    /// How long to look for an answer before sleeping.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// Commits a request. A nilext one (whose answer does not depend on its execution)
+    /// is done with that; nobody is woken for it unless the lane is half full. The answer
+    /// to any other is to be taken by [`Queue::answer`]; its slot is held until then.
+    ///
+    /// An error says that the request is not executed, now or later.
+    #[inline]
+    pub fn submit(&mut self, request: &[u8], nilext: bool) -> Result<Committed, Refused> {
+        let id = self.next_request_id;
+        let mut attempts = 0;
+        let committed = loop {
+            attempts += 1;
+            match self.producer.submit(&self.order, id, request, nilext) {
+                Ok(committed) => break committed,
+                Err(Refused::Skipped) if attempts < ATTEMPTS_MAX => {}
+                Err(refused) => {
+                    if refused == Refused::Full {
+                        self.wake_server();
+                    }
+                    return Err(refused);
+                }
+            }
+        };
+        self.next_request_id += 1;
+        if !nilext || self.producer.pending(self.wake_above) > self.wake_above {
+            self.wake_server();
+        }
+        Ok(committed)
+    }
+
+    /// Rings the bell of a server that sleeps, once for each sleep.
+    fn wake_server(&mut self) {
+        let words = self.producer.words();
+        words.fence_full();
+        let number = lane::sleeping(words);
+        if number % 2 == 1 && number != self.rung {
+            self.rung = number;
+            bell::ring(&self.bell);
+        }
+    }
+
+    /// Waits for the answer to a request that was not nilext.
+    pub fn answer(&mut self, to: Committed, timeout: Duration) -> Result<&[u8], NoAnswer> {
+        self.wait(timeout, |producer| producer.is_executed(to.sequence))?;
+        match self.producer.take_answer(to.sequence, &mut self.answer) {
+            Some(()) => Ok(self.answer.bytes()),
+            None => Err(NoAnswer::NotOwed),
+        }
+    }
+
+    /// Does without an answer: its slot is free when the request is executed.
+    pub fn forget(&mut self, to: Committed) {
+        self.producer.forget_answer(to.sequence);
+    }
+
+    /// Requests of this client that are committed and not executed.
+    pub fn pending(&mut self) -> u64 {
+        self.producer.pending(0)
+    }
+
+    /// Waits until everything that this client has committed is executed.
+    pub fn settle(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
+        self.wake_server();
+        self.wait(timeout, |producer| producer.pending(0) == 0)
+    }
+
+    /// Waits until a slot is free, as after [`Refused::Full`]. Answers that were not
+    /// taken hold theirs.
+    pub fn wait_for_room(&mut self, timeout: Duration) -> Result<(), NoAnswer> {
+        let most = u64::from(self.producer.terms().slot_count) - 1;
+        self.wait(timeout, |producer| producer.pending(most) <= most)
+    }
+
+    /// Spins, then sleeps until the server rings.
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        is_done: impl Fn(&mut Producer<Mapped>) -> bool,
+    ) -> Result<(), NoAnswer> {
+        let start = Instant::now();
+        let mut looks = 0u32;
+        loop {
+            if is_done(&mut self.producer) {
+                return Ok(());
+            }
+            looks += 1;
+            std::hint::spin_loop();
+            if looks.is_multiple_of(LOOKS) && start.elapsed() >= self.spin {
+                break;
+            }
+        }
+        loop {
+            self.announce();
+            let mut is_done_now = is_done(&mut self.producer);
+            let left = timeout.saturating_sub(start.elapsed());
+            let mut peer = Peer::Alive;
+            if !is_done_now && !left.is_zero() {
+                bell::wait(&[&self.bell], left, |_| {});
+                peer = bell::silence(&self.bell);
+                is_done_now = is_done(&mut self.producer);
+            }
+            self.announce();
+            if is_done_now {
+                return Ok(());
+            }
+            if peer == Peer::Gone {
+                return Err(NoAnswer::ServerGone);
+            }
+            if left.is_zero() {
+                return Err(NoAnswer::TimedOut(timeout));
+            }
+        }
+    }
+
+    /// The next sleep, or its end.
+    fn announce(&mut self) {
+        self.waiting += 1;
+        let words = self.producer.words();
+        lane::set_waiting(words, self.waiting);
+        words.fence_full();
+    }
+}

@@ -1,0 +1,349 @@
+//! The server of one queue: makes the objects, lets clients in, executes, and sleeps.
+//!
+//! # Sleeping
+//! Who sleeps announces it in each lane, fences, and looks at all lanes again; who
+//! published something that needs the server fences and looks at the announcement: one of
+//! them sees the other. A nilext commit does neither, so the server's sleep is a nap: it
+//! ends by itself after [`Options::nap`].
+
+use crate::bell::{self, Peer};
+use crate::lane::{self, SLOT_COUNT_DEFAULT, Terms};
+use crate::merge::{Counts, LaneId, Merge, PATIENCE_NS, Step};
+use crate::order;
+use crate::service::Service;
+use crate::words::Mapped;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::{Duration, Instant};
+use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, ObjectError};
+
+/// Requests executed before bells are looked after.
+const BATCH_MAX: usize = 64;
+/// Batches between two looks at the sockets while the server does not sleep.
+const SOCKET_ROUNDS: u32 = 8192;
+/// Sleep between two looks at a claim that others wait for.
+const CLAIM_NAP: Duration = Duration::from_micros(50);
+
+/// What an operator may choose.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Slots of each lane: a power of two.
+    pub slot_count: u32,
+    /// Clients at a time.
+    pub client_count_max: usize,
+    /// How long to look for requests before sleeping.
+    pub spin: Duration,
+    /// Longest sleep while there are clients: how late a nilext request may be executed
+    /// that nobody waits for.
+    pub nap: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            slot_count: SLOT_COUNT_DEFAULT,
+            client_count_max: 64,
+            spin: Duration::from_micros(50),
+            nap: Duration::from_millis(5),
+        }
+    }
+}
+
+/// Why a queue could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetUpError {
+    /// Shared memory could not be made.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// Shared memory could not be mapped.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// A socket or a descriptor could not be made.
+    #[error("cannot make the bell of a lane: {0}")]
+    System(#[from] std::io::Error),
+    /// Not a power of two in its bounds.
+    #[error("{0} is no possible number of slots")]
+    SlotCount(u32),
+    /// As many clients as the server was configured for are there.
+    #[error("the queue has {0} clients, which is as many as it takes")]
+    TooManyClients(usize),
+    /// What was handed over is no lane, or not that of its order.
+    #[error("the shared memory handed over is not that of a queue of this version")]
+    Foreign,
+}
+
+/// What a client needs; descriptors may be handed to another process. Whoever hands
+/// them over decides who may be a client.
+#[derive(Debug)]
+pub struct Invitation {
+    /// The order object; every client's is the same.
+    pub order: OwnedFd,
+    /// The client's lane; nobody else gets it.
+    pub lane: OwnedFd,
+    /// The client's end of the bell.
+    pub bell: UnixStream,
+    /// What both sides know.
+    pub terms: Terms,
+}
+
+struct Client {
+    lane: LaneId,
+    bell: UnixStream,
+    /// Number of the client's sleep that was ended by this bell.
+    rung: u64,
+    is_gone: bool,
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Requests executed.
+    pub executed: usize,
+    /// What the last step found.
+    pub last: Step,
+}
+
+/// The server of one queue. One thread drives it.
+pub struct Worker {
+    epoch: u64,
+    options: Options,
+    order: MemoryObject,
+    merge: Merge<Mapped>,
+    clients: Vec<Client>,
+    next_client_id: u64,
+    sleep_number: u64,
+    rounds: u32,
+    bells_heard: u64,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("epoch", &self.epoch)
+            .field("clients", &self.clients.len())
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// A queue without clients. No two lives of a queue may have the same epoch.
+    pub fn new(epoch: u64, options: Options) -> Result<Self, SetUpError> {
+        let terms = Terms {
+            epoch,
+            client_id: 0,
+            slot_count: options.slot_count,
+        };
+        if !terms.are_valid() {
+            return Err(SetUpError::SlotCount(options.slot_count));
+        }
+        let order = object("trefoil-order", order::OBJECT_LEN)?;
+        order::initialise(&Mapped(Mapping::owner(&order)?), epoch);
+        Ok(Worker {
+            epoch,
+            options,
+            order,
+            merge: Merge::new(PATIENCE_NS),
+            clients: Vec::new(),
+            next_client_id: 1,
+            sleep_number: 0,
+            rounds: 0,
+            bells_heard: 0,
+        })
+    }
+
+    /// Makes a lane for another client.
+    pub fn admit(&mut self) -> Result<Invitation, SetUpError> {
+        if self.clients.len() >= self.options.client_count_max {
+            return Err(SetUpError::TooManyClients(self.clients.len()));
+        }
+        let terms = Terms {
+            epoch: self.epoch,
+            client_id: self.next_client_id,
+            slot_count: self.options.slot_count,
+        };
+        let object = object("trefoil-lane", terms.object_len())?;
+        let mapping = Mapping::owner(&object)?;
+        mapping.prefault(0..mapping.len());
+        let words = Mapped(mapping);
+        lane::initialise(&words, terms);
+        let (own, bell) = UnixStream::pair()?;
+        let invitation = Invitation {
+            order: self.order.as_fd().try_clone_to_owned()?,
+            lane: object.as_fd().try_clone_to_owned()?,
+            bell,
+            terms,
+        };
+        self.next_client_id += 1;
+        let lane = self.merge.admit(words, terms);
+        self.clients.push(Client {
+            lane,
+            bell: own,
+            rung: 0,
+            is_gone: false,
+        });
+        Ok(invitation)
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.merge.counts()
+    }
+
+    /// Clients that are there, or have left requests to be executed.
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Bells that clients have rung.
+    pub fn bells_heard(&self) -> u64 {
+        self.bells_heard
+    }
+
+    /// Executes what is there, a batch at most, and tells who waits for it.
+    pub fn run_once(&mut self, service: &mut impl Service) -> Turn {
+        let mut executed = 0;
+        let mut last = Step::Idle;
+        while executed < BATCH_MAX {
+            last = self.merge.step(monotonic_ns, service);
+            if last != Step::Executed {
+                break;
+            }
+            executed += 1;
+        }
+        self.tell();
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(SOCKET_ROUNDS) {
+            self.look_at_bells(Duration::ZERO);
+        }
+        Turn { executed, last }
+    }
+
+    /// Rings for clients that wait, if something has happened to their lanes.
+    fn tell(&mut self) {
+        let mut is_fenced = false;
+        for client in &mut self.clients {
+            if !self.merge.take_news(client.lane) {
+                continue;
+            }
+            if !is_fenced {
+                fence(Ordering::SeqCst);
+                is_fenced = true;
+            }
+            let Some(words) = self.merge.words(client.lane) else {
+                continue;
+            };
+            let number = lane::waiting(words);
+            if number % 2 == 1 && number != client.rung {
+                client.rung = number;
+                bell::ring(&client.bell);
+            }
+        }
+    }
+
+    /// Sleeps until a client rings, until the nap is over, or not at all if something is
+    /// published.
+    pub fn nap(&mut self) {
+        self.announce();
+        if !self.merge.has_work() {
+            self.look_at_bells(self.options.nap);
+        }
+        self.announce();
+    }
+
+    /// The next sleep, or its end.
+    fn announce(&mut self) {
+        self.sleep_number += 1;
+        for client in &self.clients {
+            if let Some(words) = self.merge.words(client.lane) {
+                lane::set_sleeping(words, self.sleep_number);
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Hears bells and learns of deaths. What the dead have committed is executed.
+    fn look_at_bells(&mut self, timeout: Duration) {
+        let mut ringing = Vec::new();
+        bell::wait(&self.clients, timeout, |at| ringing.push(at));
+        for at in ringing {
+            let client = &mut self.clients[at];
+            match bell::silence(&client.bell) {
+                Peer::Alive => self.bells_heard += 1,
+                Peer::Gone => {
+                    client.is_gone = true;
+                    self.merge.close(client.lane);
+                }
+            }
+        }
+        let merge = &mut self.merge;
+        self.clients.retain(|client| {
+            let is_over = client.is_gone && merge.is_drained(client.lane);
+            if is_over {
+                merge.remove(client.lane);
+            }
+            !is_over
+        });
+    }
+
+    /// Serves until it is told to stop: a flag, which is looked at after each nap. A server
+    /// that admits clients meanwhile calls [`Worker::run_once`] and [`Worker::nap`] itself.
+    pub fn serve(&mut self, service: &mut impl Service, stop: &AtomicBool) {
+        let mut idle_since: Option<Instant> = None;
+        while !stop.load(Ordering::Relaxed) {
+            let turn = self.run_once(service);
+            if turn.executed > 0 {
+                idle_since = None;
+                continue;
+            }
+            std::hint::spin_loop();
+            let now = Instant::now();
+            if now - *idle_since.get_or_insert(now) < self.options.spin {
+                continue;
+            }
+            match turn.last {
+                // Its client may need this very core.
+                Step::Waiting { .. } => std::thread::sleep(CLAIM_NAP),
+                Step::Executed | Step::Idle => self.nap(),
+            }
+        }
+    }
+
+    /// An orderly end: takes nothing more, and executes all that was committed.
+    pub fn finish(mut self, service: &mut impl Service) -> Counts {
+        self.merge.close_all();
+        loop {
+            let step = self.merge.step(monotonic_ns, service);
+            let is_drained = |client: &Client| self.merge.is_drained(client.lane);
+            if step != Step::Executed && self.clients.iter().all(is_drained) {
+                break;
+            }
+        }
+        self.tell();
+        self.counts()
+    }
+}
+
+/// An object of so many bytes, all of them there.
+fn object(name: &str, len: u64) -> Result<MemoryObject, ObjectError> {
+    let object = MemoryObject::create(name, len, len, HugePages::Off)?;
+    object.populate(0..len)?;
+    Ok(object)
+}
+
+/// The host's monotonic clock, in nanoseconds.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests;

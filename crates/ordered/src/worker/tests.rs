@@ -1,0 +1,191 @@
+//! Who is woken for what, and ends, with both sides in one thread.
+
+use super::*;
+use crate::producer::Refused;
+use crate::queue::{NoAnswer, Queue};
+use crate::service::{Answer, Request};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn options() -> Options {
+    Options {
+        slot_count: 8,
+        client_count_max: 2,
+        ..Options::default()
+    }
+}
+
+/// Answers with the number of requests so far.
+#[derive(Default)]
+struct Counter(Vec<Vec<u8>>);
+
+impl Service for Counter {
+    fn execute(&mut self, request: Request<'_>, answer: &mut Answer) {
+        self.0.push(request.payload.to_vec());
+        answer.put(&[self.0.len() as u8]).expect("a byte");
+    }
+}
+
+fn both() -> (Worker, Queue) {
+    let mut worker = Worker::new(3, options()).expect("memory");
+    let queue = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    (worker, queue)
+}
+
+/// Whether a bell of the worker rings.
+fn rings(worker: &Worker) -> bool {
+    let mut count = 0;
+    bell::wait(&worker.clients, Duration::ZERO, |_| count += 1);
+    count > 0
+}
+
+fn run(worker: &mut Worker, service: &mut Counter) {
+    while worker.merge.has_work() {
+        worker.run_once(service);
+    }
+}
+
+#[test]
+fn a_nilext_commit_wakes_nobody_until_the_lane_is_half_full() {
+    let (mut worker, mut queue) = both();
+    worker.announce();
+    for _ in 0..4 {
+        queue.submit(b"set", true).expect("room");
+        assert!(!rings(&worker));
+    }
+    queue.submit(b"set", true).expect("room");
+    assert!(rings(&worker), "half full");
+    worker.look_at_bells(Duration::ZERO);
+    queue.submit(b"set", true).expect("room");
+    assert!(!rings(&worker), "one bell a sleep");
+}
+
+#[test]
+fn a_request_that_waits_for_its_answer_wakes_the_server() {
+    let (mut worker, mut queue) = both();
+    let mut service = Counter::default();
+    worker.announce();
+    let set = queue.submit(b"set", true).expect("room");
+    let get = queue.submit(b"get", false).expect("room");
+    assert!(rings(&worker));
+    assert_eq!((set.position, get.position), (1, 2));
+    let none = queue.answer(get, Duration::ZERO);
+    assert_eq!(none, Err(NoAnswer::TimedOut(Duration::ZERO)));
+    run(&mut worker, &mut service);
+    assert_eq!(queue.answer(get, LONG), Ok(&[2][..]));
+    assert_eq!(queue.answer(get, LONG), Err(NoAnswer::NotOwed));
+    assert_eq!(queue.answer(set, LONG), Err(NoAnswer::NotOwed));
+}
+
+#[test]
+fn a_full_lane_withholds_and_others_go_on() {
+    let (mut worker, mut queue) = both();
+    let mut other = Queue::join(worker.admit().expect("memory")).expect("a queue");
+    let third = worker.admit();
+    assert!(matches!(third, Err(SetUpError::TooManyClients(2))));
+    let mut service = Counter::default();
+    for at in 0..8u8 {
+        queue.submit(&[at], true).expect("room");
+    }
+    assert_eq!(queue.submit(&[99], true), Err(Refused::Full));
+    let committed = other.submit(&[50], true).expect("a lane of its own");
+    assert_eq!(
+        committed.position, 9,
+        "no ticket was taken for what was withheld"
+    );
+    run(&mut worker, &mut service);
+    assert_eq!(queue.wait_for_room(LONG), Ok(()));
+    queue.submit(&[8], true).expect("room");
+    run(&mut worker, &mut service);
+    let expected = [0, 1, 2, 3, 4, 5, 6, 7, 50, 8].map(|n| vec![n]);
+    assert_eq!(service.0, expected);
+}
+
+#[test]
+fn answers_that_are_not_taken_hold_their_slots() {
+    let (mut worker, mut queue) = both();
+    let mut service = Counter::default();
+    let first = queue.submit(&[0], false).expect("room");
+    for at in 1..8 {
+        queue.submit(&[at], true).expect("room");
+    }
+    run(&mut worker, &mut service);
+    assert_eq!(queue.submit(&[8], true), Err(Refused::Full));
+    queue.forget(first);
+    queue.submit(&[8], true).expect("room");
+}
+
+#[test]
+fn a_client_that_leaves_has_its_commits_executed() {
+    let (mut worker, mut queue) = both();
+    let mut service = Counter::default();
+    queue.submit(b"last", true).expect("room");
+    drop(queue);
+    worker.look_at_bells(Duration::ZERO);
+    assert_eq!(worker.client_count(), 1, "its request is not executed");
+    run(&mut worker, &mut service);
+    worker.look_at_bells(Duration::ZERO);
+    assert_eq!(worker.client_count(), 0);
+    assert_eq!(service.0, [b"last"]);
+    let again = worker.admit().expect("memory");
+    assert_eq!(again.terms.client_id, 2, "ids are not used again");
+}
+
+#[test]
+fn an_orderly_end_executes_what_was_committed_and_refuses_the_rest() {
+    let (worker, mut queue) = both();
+    let mut service = Counter::default();
+    let get = queue.submit(b"get", false).expect("room");
+    queue.submit(b"set", true).expect("room");
+    let counts = worker.finish(&mut service);
+    assert_eq!(counts.executed, 2);
+    assert_eq!(queue.submit(b"late", true), Err(Refused::Closed));
+    assert_eq!(queue.answer(get, LONG), Ok(&[1][..]));
+}
+
+#[test]
+fn a_server_that_is_gone_is_noticed_by_who_waits() {
+    let (worker, mut queue) = both();
+    let get = queue.submit(b"get", false).expect("room");
+    drop(worker);
+    assert_eq!(queue.answer(get, LONG), Err(NoAnswer::ServerGone));
+}
+
+#[test]
+fn requests_and_answers_have_a_longest_length() {
+    let (mut worker, mut queue) = both();
+    let len = crate::slot::PAYLOAD_LEN_MAX;
+    let too_long = vec![7; len + 1];
+    let refused = queue.submit(&too_long, true);
+    assert_eq!(refused, Err(Refused::TooLong { len: len + 1 }));
+    queue.submit(&too_long[1..], true).expect("a whole slot");
+    let mut service = Counter::default();
+    run(&mut worker, &mut service);
+    assert_eq!(service.0, [&too_long[1..]]);
+    let mut answer = Answer::default();
+    assert_eq!(answer.put(&too_long[1..]), Ok(()));
+    assert!(answer.put(b"x").is_err());
+}
+
+#[test]
+fn another_queue_s_memory_is_refused() {
+    let mut worker = Worker::new(3, options()).expect("memory");
+    let mut other = Worker::new(4, options()).expect("memory");
+    let mut invitation = worker.admit().expect("memory");
+    invitation.order = other.admit().expect("memory").order;
+    assert!(matches!(Queue::join(invitation), Err(SetUpError::Foreign)));
+    let mut invitation = worker.admit().expect("memory");
+    invitation.terms.slot_count = 16;
+    assert!(matches!(
+        Queue::join(invitation),
+        Err(SetUpError::Mapping(_))
+    ));
+    let none = Worker::new(
+        3,
+        Options {
+            slot_count: 7,
+            ..options()
+        },
+    );
+    assert!(matches!(none, Err(SetUpError::SlotCount(7))));
+}

@@ -1,0 +1,6 @@
+//! The ordered queue under a simulator, and its sides in real threads and processes.
+
+mod mutants;
+mod promise;
+mod real;
+mod sim;

@@ -1,0 +1,270 @@
+//! A deterministic simulation: the real producers and the real merge over simulated
+//! memory, under a seed. Clients take their steps between any two accesses of the
+//! server.
+
+pub(crate) mod actor;
+mod dice;
+pub(crate) mod history;
+mod memory;
+pub(crate) mod stats;
+
+use actor::{Actor, Kind, Notes};
+use dice::Dice;
+use history::{Executed, Property, Violation};
+use memory::Memory;
+use stats::Stats;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use trefoil_ordered::lane::{self, Terms};
+use trefoil_ordered::merge::{LaneId, Merge, PATIENCE_NS, Step};
+use trefoil_ordered::order;
+use trefoil_ordered::producer::Producer;
+use trefoil_ordered::service::{Answer, Request, Service};
+
+const EPOCH: u64 = 77;
+/// Rounds after which everything that was published has to be executed, when nobody
+/// begins anything more.
+const DRAIN_ROUNDS: usize = 4_000;
+
+struct World {
+    notes: Notes,
+    actors: RefCell<Vec<Option<Actor>>>,
+    now_ns: Cell<u64>,
+    /// One access in so many of the server's has somebody step before it.
+    pace: u64,
+}
+
+impl World {
+    /// Some client takes a step.
+    fn tick(&self) {
+        self.notes.step.set(self.notes.step.get() + 1);
+        self.now_ns.set(self.now_ns.get() + 100);
+        let count = self.actors.borrow().len() as u64;
+        let at = self.notes.dice.below(count) as usize;
+        // Whoever steps already does not step within its step.
+        let Some(mut actor) = self.actors.borrow_mut()[at].take() else {
+            return;
+        };
+        actor.step(&self.notes);
+        self.actors.borrow_mut()[at] = Some(actor);
+    }
+}
+
+/// Writes down what is executed, and answers with its number.
+struct Recorder {
+    world: Rc<World>,
+    nonsense: Vec<u64>,
+    /// When the server first waited for a claim, since it executed anything.
+    waits_since_ns: Option<u64>,
+    /// Nobody changes turns but as he should.
+    is_patience_bound: bool,
+}
+
+impl Service for Recorder {
+    fn execute(&mut self, request: Request<'_>, answer: &mut Answer) {
+        let notes = &self.world.notes;
+        let id = request.request_id;
+        let mut history = notes.history.borrow_mut();
+        let bytes = (history.executed.len() as u64).to_le_bytes();
+        answer.put(&bytes).expect("eight bytes");
+        notes.answers.borrow_mut().insert(id, bytes.to_vec());
+        if self.nonsense.contains(&request.client_id) {
+            history.violate(Property::Nonsense, format!("{request:?}"));
+            return;
+        }
+        history.executed.push(Executed {
+            id,
+            client_id: request.client_id,
+            position: request.position,
+            is_whole: request.payload == actor::payload(id),
+        });
+    }
+}
+
+/// One run; what it has shown, and what was broken.
+pub(crate) fn run(seed: u64) -> (Stats, Vec<Violation>) {
+    let dice = Dice::new(seed);
+    let slot_count = 2 << dice.below(3);
+    let mut kinds = vec![Kind::Honest; 1 + dice.below(4) as usize];
+    let is_tampered = dice.once_in(5);
+    for (kind, odds) in [(Kind::Teaser, 3), (Kind::Nonsense, 3)] {
+        if dice.once_in(odds) {
+            kinds.push(kind);
+        }
+    }
+    if is_tampered {
+        kinds.push(Kind::Tamperer);
+    }
+    let order = Memory::new(order::OBJECT_LEN);
+    order::initialise(&order, EPOCH);
+    let world = Rc::new(World {
+        notes: Notes {
+            history: RefCell::default(),
+            stats: RefCell::default(),
+            answers: RefCell::default(),
+            next_id: Cell::new(1),
+            step: Cell::new(0),
+            deaths: [60, 400, u64::MAX][dice.below(3) as usize],
+            stalls: [15, 100, u64::MAX][dice.below(3) as usize],
+            dice: Dice::new(seed ^ 0xabcd),
+        },
+        actors: RefCell::default(),
+        now_ns: Cell::new(1),
+        pace: [1, 2, 8][dice.below(3) as usize],
+    });
+    let mut merge = Merge::new(PATIENCE_NS);
+    let mut recorder = Recorder {
+        world: Rc::clone(&world),
+        nonsense: Vec::new(),
+        waits_since_ns: None,
+        is_patience_bound: !is_tampered && !kinds.contains(&Kind::Nonsense),
+    };
+    let mut lanes: Vec<LaneId> = Vec::new();
+    for (index, kind) in kinds.iter().enumerate() {
+        let terms = Terms {
+            epoch: EPOCH,
+            client_id: index as u64 + 1,
+            slot_count,
+        };
+        let memory = Memory::new(terms.object_len());
+        lane::initialise(&memory, terms);
+        assert_eq!(lane::terms(&memory), Some(terms));
+        if *kind == Kind::Nonsense {
+            recorder.nonsense.push(terms.client_id);
+        }
+        let between = {
+            let world = Rc::clone(&world);
+            Rc::new(move || {
+                if world.notes.dice.once_in(world.pace) {
+                    world.tick();
+                }
+            })
+        };
+        lanes.push(merge.admit(memory.with(between), terms));
+        let producer = Producer::new(memory, terms);
+        let actor = Actor::new(*kind, producer, order.clone());
+        world.actors.borrow_mut().push(Some(actor));
+    }
+
+    let rounds = 40 + dice.below(160);
+    let closes_at = dice.once_in(3).then(|| dice.below(rounds));
+    for round in 0..rounds {
+        for _ in 0..dice.below(12) {
+            world.tick();
+        }
+        let now_ns = world.now_ns.get() + [10, 50_000, 700_000][dice.below(3) as usize];
+        world.now_ns.set(now_ns);
+        for _ in 0..dice.below(4) {
+            step(&world, &mut merge, &mut recorder);
+        }
+        if closes_at == Some(round) {
+            merge.close_all();
+        }
+        hang_up(&world, &mut merge, &lanes, &dice);
+    }
+    drain(&world, &mut merge, &mut recorder);
+    if closes_at.is_some() && !lanes.iter().all(|id| merge.is_drained(*id)) {
+        let detail = "the end does not come".to_owned();
+        let mut history = world.notes.history.borrow_mut();
+        history.violate(Property::Committed, detail);
+    }
+
+    let mut stats = *world.notes.stats.borrow();
+    let counts = merge.counts();
+    stats.executed = counts.executed;
+    stats.skips = counts.skipped;
+    stats.broken = counts.broken;
+    stats.out_of_order = counts.out_of_order;
+    let mut history = world.notes.history.take();
+    for (kind, id) in kinds.iter().zip(&lanes) {
+        if merge.is_broken(*id) && *kind != Kind::Nonsense {
+            history.violate(
+                Property::Nonsense,
+                format!("the lane of {kind:?} is broken"),
+            );
+        }
+    }
+    if counts.out_of_order > 0 && !is_tampered {
+        history.violate(Property::Order, format!("{counts:?}"));
+    }
+    (stats, history.check(!is_tampered))
+}
+
+fn step(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) -> Step {
+    // The server looks at its clock within the step: somewhere between these two times.
+    let began_ns = world.now_ns.get();
+    let step = merge.step(|| world.now_ns.get(), recorder);
+    if matches!(step, Step::Waiting { .. }) {
+        world.notes.stats.borrow_mut().waits += 1;
+        let since_ns = *recorder.waits_since_ns.get_or_insert(world.now_ns.get());
+        let is_too_long = began_ns > since_ns + PATIENCE_NS;
+        if is_too_long && recorder.is_patience_bound {
+            let detail = format!("waiting since {since_ns}, at {began_ns}: {step:?}");
+            let mut history = world.notes.history.borrow_mut();
+            history.violate(Property::Patience, detail);
+        }
+    } else {
+        recorder.waits_since_ns = None;
+    }
+    step
+}
+
+/// The system tells the server of a client that has died, sooner or later.
+fn hang_up(world: &World, merge: &mut Merge<Memory>, lanes: &[LaneId], dice: &Dice) {
+    if !dice.once_in(20) {
+        return;
+    }
+    let dead: Vec<bool> = world
+        .actors
+        .borrow()
+        .iter()
+        .map(|actor| actor.as_ref().is_some_and(|actor| actor.is_dead))
+        .collect();
+    for (id, is_dead) in lanes.iter().zip(dead) {
+        if is_dead {
+            merge.close(*id);
+        }
+    }
+}
+
+/// Everybody ends what it has begun; what is published has to be executed, with those
+/// who died, and those who never publish, as they are.
+fn drain(world: &Rc<World>, merge: &mut Merge<Memory>, recorder: &mut Recorder) {
+    for actor in world.actors.borrow_mut().iter_mut().flatten() {
+        if actor.kind() == Kind::Honest {
+            actor.end();
+        }
+    }
+    let mut idle = 0;
+    for _ in 0..DRAIN_ROUNDS {
+        world.tick();
+        world.now_ns.set(world.now_ns.get() + 50_000);
+        let is_idle = step(world, merge, recorder) == Step::Idle;
+        let is_quiet = world
+            .actors
+            .borrow()
+            .iter()
+            .flatten()
+            .all(|actor| actor.kind() != Kind::Honest || actor.is_dead || actor.is_between());
+        idle = if is_idle && is_quiet { idle + 1 } else { 0 };
+        // Marks alone are looked at in most of these.
+        if idle > 200 {
+            break;
+        }
+    }
+    for actor in world.actors.borrow_mut().iter_mut().flatten() {
+        if actor.kind() != Kind::Honest || actor.is_dead {
+            continue;
+        }
+        while actor.unanswered() > 0 {
+            let before = actor.unanswered();
+            actor.take_answer(&world.notes);
+            if actor.unanswered() == before {
+                let detail = format!("{before} answers did not come");
+                let mut history = world.notes.history.borrow_mut();
+                history.violate(Property::Answer, detail);
+                break;
+            }
+        }
+    }
+}
