@@ -52,6 +52,18 @@ fn fill(cell: &Cell, count: usize) -> Vec<String> {
     keys
 }
 
+/// What is found again and again, for a while.
+fn at_rest<T: PartialEq>(mut look: impl FnMut() -> T) -> T {
+    let (mut found, mut looks) = (look(), 0);
+    while looks < 8 {
+        std::thread::sleep(Duration::from_millis(250));
+        let again = look();
+        looks = if again == found { looks + 1 } else { 0 };
+        found = again;
+    }
+    found
+}
+
 /// A report, and whether the exit code fits it.
 fn report(cell: &Cell, options: &[&str]) -> Value {
     let mut args = vec!["doctor", "--json"];
@@ -225,7 +237,13 @@ fn what_a_stopped_backend_has_missed_is_dirty_and_nothing_else() {
         let _hanging = Hanging::new(cell.pids[1]);
         // Until its lease has ended it would be sent what it executes later.
         std::thread::sleep(Duration::from_secs(1));
-        let mut client = client(&cell);
+        // Two of three are left: on a busy machine they may take their time.
+        let mut client = trefoil_client::Cell::connect(&cell.address)
+            .unwrap()
+            .client(Options {
+                deadline: Duration::from_secs(30),
+                ..Options::default()
+            });
         for key in keys.iter().take(150).chain([&"never seen".to_owned()]) {
             set(&mut client, key, "written meanwhile");
             missed.insert(key.clone());
@@ -241,11 +259,10 @@ fn what_a_stopped_backend_has_missed_is_dirty_and_nothing_else() {
         let report = report(&cell, &[]);
         assert_eq!(findings(&report), [of("silent", 1)], "{report:#}");
         assert_eq!(counted(&report), counts(&[("short", 2000)]));
-        assert!(begin.elapsed() < Duration::from_secs(15), "{report:#}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{report:#}");
     }
     // A message that had waited in the socket of the one that hung is executed now.
-    std::thread::sleep(Duration::from_millis(500));
-    let dirty = differing(&cell);
+    let dirty = at_rest(|| differing(&cell));
     assert!(dirty.is_subset(&missed), "{dirty:?}");
     assert!(dirty.len() >= 140, "{dirty:?}");
     let count = dirty.len() as u64;
@@ -269,6 +286,7 @@ fn what_a_stopped_backend_has_missed_is_dirty_and_nothing_else() {
     assert_eq!(counted(&few)["dirty"], count);
     // As the findings say: written again, they are clean.
     let mut client = client(&cell);
+    reaches_all(&mut client);
     for key in &missed {
         set(&mut client, key, "again");
     }
@@ -625,7 +643,14 @@ fn a_cell_that_has_recovered_is_clean() {
         }
         // On the way it is away, or recovers; no key is wrong.
         for (kind, backend) in findings(&found) {
-            let passing = ["down", "unread", "recovering", "epoch_skew", "refuses"];
+            let passing = [
+                "down",
+                "silent",
+                "unread",
+                "recovering",
+                "epoch_skew",
+                "refuses",
+            ];
             assert!(
                 passing.contains(&kind.as_str()),
                 "{kind} {backend:?}: {found:#}"

@@ -105,7 +105,11 @@ impl Drop for Ends<'_> {
 
 fn client(address: &str) -> Client {
     let connected = trefoil_client::Cell::connect(address).unwrap();
-    connected.client(Options::default())
+    // A busy machine may take its time; nobody waits for etcd, which is away for longer.
+    connected.client(Options {
+        deadline: Duration::from_secs(5),
+        ..Options::default()
+    })
 }
 
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -11,7 +11,11 @@ use trefoil_rpc::v1::{HandOverRequest, HandOverStep};
 
 pub(crate) fn client(cell: &Cell) -> Client {
     let connected = trefoil_client::Cell::connect(&cell.address).unwrap();
-    connected.client(Options::default())
+    // What others on a busy machine may cost is not what this is about.
+    connected.client(Options {
+        deadline: Duration::from_secs(5),
+        ..Options::default()
+    })
 }
 
 pub(crate) fn set(client: &mut Client, key: &str, value: &str) {
