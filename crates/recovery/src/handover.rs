@@ -24,8 +24,7 @@ use crate::page::{Data, Page};
 use crate::places;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
+use trefoil_layout::op::{Outcome, Rejection};
 use trefoil_layout::{KeyHash, Version};
 use trefoil_store::{CHANGED_UNIT, Now, PLACES, Position, Recency, Store};
 
@@ -537,7 +536,8 @@ impl Told {
 }
 
 /// Removes what stands at `places` and was not told of by those who hold it: it was erased
-/// or replaced there.
+/// or replaced there. At which version is not known; the floor stands for it, which is
+/// raised before anybody is answered.
 pub(crate) fn remove_untold(
     store: &Store,
     now: Now,
@@ -553,22 +553,12 @@ pub(crate) fn remove_untold(
             let is_there = (from..places.end).contains(&Position::place_of(exported.hash));
             let version = exported.item.version;
             if is_there && !told.is_of(exported.hash, version) && is_theirs(exported.hash) {
-                let mut key = Vec::new();
-                exported.item.append_key(&mut key);
-                untold.push((key, version));
+                untold.push((exported.hash, version));
             }
             1
         });
-        for (key, version) in untold {
-            let mutation = Mutation {
-                action: Action::Erase,
-                version,
-                entry: DataEntry {
-                    key: &key,
-                    ..DataEntry::default()
-                },
-            };
-            store.import(now, &mutation, Recency::default());
+        for (hash, version) in untold {
+            store.forget(hash, version);
         }
         // Its own store: this process ends.
         let Some(next) = next else { return };

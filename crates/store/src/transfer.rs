@@ -135,6 +135,20 @@ impl Store {
         }
     }
 
+    /// Takes away what was copied of a key at this version, as if it had never been: from then
+    /// on its bound is the floor. For a shard that recovers, and whose floor is raised to all
+    /// that was known where it was copied from before it answers anybody. What stood there
+    /// instead, an erased key's bound, is not known: a tombstone of the version that is
+    /// removed would be lower.
+    pub fn forget(&self, hash: KeyHash, version: Version) {
+        let Some(shard) = self.shared.config.shards.local(hash) else {
+            return;
+        };
+        let number = hash.partition(shard, self.sub_count());
+        let mut slot = self.partitions[number].enter();
+        slot.live.forget(&self.shared, hash, version);
+    }
+
     /// Stores what the shard's peers hold, or removes what they no longer do: while it recovers,
     /// unless something newer of the key itself is known; afterwards by the rules of any other mutation. How far
     /// its version lies ahead of the clock is not asked: those it comes from have taken

@@ -257,6 +257,30 @@ fn what_is_written_meanwhile_moves_too() {
 }
 
 #[test]
+fn what_was_erased_meanwhile_is_as_old_there_as_it_was_here() {
+    let mut moving = Move::new(500);
+    let mut erased = BTreeMap::new();
+    let mut steps = 0;
+    moving.run(|moving, _| {
+        // Keys that have been copied, and some that have not.
+        steps += 1;
+        let key = format!("key {}", steps * 7 % 500);
+        if moving.erase(&key) {
+            erased.insert(key, moving.clock);
+        }
+    });
+    assert!(erased.len() > 10, "{}", erased.len());
+    for (key, clock) in erased {
+        let late = mutate(&moving.new, Action::Set, &key, b"late", clock - 1);
+        assert!(
+            matches!(late, Outcome::Superseded { .. }),
+            "{key}: {late:?}"
+        );
+        assert_eq!(get(&moving.new, &key), None);
+    }
+}
+
+#[test]
 fn a_cas_while_it_moves_is_seen_by_the_successor() {
     let mut moving = Move::new(100);
     let mut counter = 0u64;

@@ -178,6 +178,18 @@ impl Partition {
         Ok(Outcome::Applied)
     }
 
+    /// See [`crate::Store::forget`].
+    pub(crate) fn forget(&mut self, shared: &Shared, hash: KeyHash, version: Version) {
+        self.write_what_is_unwritten(shared);
+        if let Some((number, entry)) = self.find(shared, hash)
+            && entry.version == version
+        {
+            self.policy.remove(number);
+            self.detach(shared, number);
+            self.free_data(shared, entry.pointer);
+        }
+    }
+
     /// See [`control::stamp`].
     pub(crate) fn key_stamp(&self, shared: &Shared, hash: KeyHash) -> u64 {
         let words = shared.regions.control.words();
