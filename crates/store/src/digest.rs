@@ -25,6 +25,8 @@ pub struct KeyState {
     pub bound: Version,
     /// The bound is the version of an erasure that is remembered.
     pub is_erased: bool,
+    /// What is not above this was flushed.
+    pub flushed: Version,
     /// The shard's epoch at that moment; [`trefoil_layout::epoch::NONE`] if it gives no
     /// vote.
     pub epoch: u32,

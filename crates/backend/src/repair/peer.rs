@@ -61,7 +61,14 @@ impl Peer {
                 let (answer, bytes) = self.put(of_request(states)).await?;
                 let states = trefoil_rpc::decode_states(&answer.states);
                 let states = states.map_err(|error| self.malformed(error))?;
+                let flushed = answer.flushed.map(trefoil_rpc::decode_version);
+                // Earlier releases tell of a flush by the bound alone.
+                let of_bound = |bound: Version| match bound.is_flush() {
+                    true => bound,
+                    false => Version::ZERO,
+                };
                 let state = |words: trefoil_rpc::StateWords| KeyState {
+                    flushed: flushed.unwrap_or_else(|| of_bound(words.bound)),
                     held: words.held,
                     bound: words.bound,
                     is_erased: words.is_erased,
@@ -226,8 +233,10 @@ pub(crate) fn answer(
                     bound: state.bound,
                     is_erased: state.is_erased,
                 };
+                let flushed = states.iter().map(|state| state.flushed).max();
                 v1::ScanResponse {
                     full: is_full,
+                    flushed: flushed.map(trefoil_rpc::encode_version),
                     states: trefoil_rpc::encode_states(states.into_iter().map(words)),
                     ..empty
                 }

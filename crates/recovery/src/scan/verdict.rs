@@ -95,14 +95,16 @@ fn of_pair(
         held,
         bound,
         is_erased,
+        flushed,
         ..
     } = states[third];
     if bound < version {
         let (from, to) = (pair[0], third);
         return Verdict::Install { from, to, version };
     }
-    // At a fresh version the value would outlive the flush.
-    if bound.is_flush() && !mutants::is(Mutant::FlushedRenewed) {
+    // At a fresh version the value would outlive the flush. The bound alone does not tell: a
+    // floor of evictions, or a predecessor's, may lie above the flush.
+    if version <= flushed && !mutants::is(Mutant::FlushedRenewed) {
         return Verdict::Apart;
     }
     // Nothing newer of the very key is known there, so its floor is what is above. That

@@ -16,15 +16,20 @@ fn version(number: &str) -> Version {
 fn state(text: &str) -> KeyState {
     let (known, epoch) = text.split_once('@').unwrap();
     let kind = known.chars().next().unwrap();
-    let bound = version(known.trim_start_matches(['-', 'x', 'f']));
-    let bound = match kind {
-        'f' => Version::of_flush(bound.time_ns),
-        _ => bound,
+    let (bound, flushed) = known.split_once('f').unwrap_or((known, "0"));
+    let flushed = match version(flushed) {
+        Version::ZERO => Version::ZERO,
+        flushed => Version::of_flush(flushed.time_ns),
+    };
+    let bound = match bound {
+        "" => flushed,
+        bound => version(bound.trim_start_matches(['-', 'x'])),
     };
     KeyState {
         held: kind.is_ascii_digit().then_some(bound),
         bound,
         is_erased: kind == 'x',
+        flushed,
         epoch: epoch.parse().unwrap(),
     }
 }

@@ -79,6 +79,7 @@ impl Partition {
             held: held.map(|(_, entry)| entry.version),
             bound: self.bound(hash, found),
             is_erased: found.is_none() && self.tombstones.version(hash).is_some(),
+            flushed: self.flush_floor,
             epoch: match self.is_recovering() {
                 true => epoch::NONE,
                 false => self.epoch(),
