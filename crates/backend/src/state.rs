@@ -289,8 +289,9 @@ impl State {
         stores
     }
 
-    /// Measures what the process holds and corrects the stores' shares.
-    pub(crate) fn correct_memory(&self) {
+    /// Measures what the process holds and corrects the stores' shares. Returns what it
+    /// holds privately and no store knows of, in bytes.
+    pub(crate) fn correct_memory(&self) -> u64 {
         let share = self.lending.mean_share();
         let now_ms = self.now_ms();
         let (resident, known) = measured_together(Resident::now, || self.known());
@@ -301,6 +302,7 @@ impl State {
             }
             None => self.lending.settle(),
         }
+        resident.private.saturating_sub(known.private)
     }
 
     /// Whether long messages come just now.

@@ -13,6 +13,12 @@ use trefoil_region::{Gathered, Gatherer, ProgramPages};
 const STEP_PERIOD: Duration = Duration::from_millis(50);
 /// Between two looks at the process's resident memory.
 const MEMORY_PERIOD: Duration = Duration::from_millis(250);
+/// The same for one that has just begun, and whenever what no store knows of has moved by
+/// more than [`MOVED_MIN`] since the last look: a process that does something for the first
+/// time grows by megabytes in a quarter of a second, which the reserve has no room for.
+const MOVING_PERIOD: Duration = Duration::from_millis(25);
+/// In bytes.
+const MOVED_MIN: u64 = 128 << 10;
 
 /// When starting is over: what it took is given back.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
@@ -41,9 +47,12 @@ const TURN: Duration = Duration::from_micros(50);
 /// Tends until stopped; `huge_pages` says whether to gather them.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let mut looked = Instant::now();
-    let mut grown = looked;
-    let mut turn = looked;
-    let mut trim_at = looked + STARTED_AFTER;
+    let mut measured = looked;
+    let mut unknown = 0;
+    let mut measure_after = MOVING_PERIOD;
+    let (mut grown, mut turn) = (looked, looked);
+    let started_at = looked + STARTED_AFTER;
+    let mut trim_at = started_at;
     let mut program = None;
     let mut complaint = String::new();
     let mut gatherers: Vec<[Gatherer; 2]> = Vec::new();
@@ -82,13 +91,18 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
                     }
                 }
             }
-            state.correct_memory();
             state.behind.clear();
             // One on other machines is followed by a thread that may wait for it.
             if !state.config_store.is_remote() {
                 follow(state, &mut complaint);
             }
             looked = Instant::now();
+        }
+        if measured.elapsed() >= measure_after {
+            let before = std::mem::replace(&mut unknown, state.correct_memory());
+            measured = Instant::now();
+            let moves = measured < started_at || unknown.abs_diff(before) > MOVED_MIN;
+            measure_after = if moves { MOVING_PERIOD } else { MEMORY_PERIOD };
         }
         let is_quiet = !more && grown.elapsed() >= GATHER_AFTER;
         let (mut gathered, mut gathered_unread) = (false, false);
@@ -109,7 +123,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             (true, _) => Duration::ZERO,
             (false, true) if gathered_unread => Duration::ZERO,
             (false, true) => GATHER_PAUSE,
-            (false, false) => STEP_PERIOD,
+            (false, false) => STEP_PERIOD.min(measure_after),
         };
         if stop.wait(pause) {
             return;
