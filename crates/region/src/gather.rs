@@ -61,7 +61,7 @@ impl Gatherer {
                 (start / HUGE_PAGE_LEN / 64) as usize,
                 1 << (start / HUGE_PAGE_LEN % 64),
             );
-            if !object.is_populated(start..self.next) {
+            if !mapping.is_populated(start) {
                 self.gathered[word] &= !bit;
                 continue;
             }

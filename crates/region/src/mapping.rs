@@ -1,5 +1,6 @@
 //! Mappings of memory objects into this process, and private stand-ins for them.
 
+use crate::PAGE_LEN;
 use crate::object::MemoryObject;
 use crate::unmap;
 use crate::words::SharedWords;
@@ -190,6 +191,24 @@ impl Mapping {
         } else {
             Err(io::Error::last_os_error())
         }
+    }
+
+    /// Whether all of the huge page at `offset` (aligned to [`HUGE_PAGE_LEN`]) is populated
+    /// and was touched, be it in small pages or in one. Looks at these pages and no others: to ask the object
+    /// for its next hole goes over all that is populated behind them.
+    pub fn is_populated(&self, offset: u64) -> bool {
+        assert!(offset.is_multiple_of(HUGE_PAGE_LEN) && offset + HUGE_PAGE_LEN <= self.len);
+        let mut pages = [0_u8; (HUGE_PAGE_LEN / PAGE_LEN) as usize];
+        let len = HUGE_PAGE_LEN as usize;
+        let count = len / rustix::param::page_size();
+        // SAFETY: a question about a range of our own mapping; the answer has a byte for each
+        // page, and no system has shorter ones than `PAGE_LEN`.
+        let done = unsafe {
+            let start = self.base.as_ptr().cast::<u8>().add(offset as usize);
+            libc::mincore(start.cast(), len, pages.as_mut_ptr())
+        };
+        // The other bits mean nothing.
+        done == 0 && pages[..count].iter().all(|page| page & 1 == 1)
     }
 
     /// Asks for transparent huge pages where the system allows them for shared memory.

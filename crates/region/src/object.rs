@@ -142,12 +142,6 @@ impl MemoryObject {
         rustix::fs::seek(&self.fd, SeekFrom::Data(offset)).ok()
     }
 
-    /// Whether all of `range` is populated.
-    pub fn is_populated(&self, range: Range<u64>) -> bool {
-        rustix::fs::seek(&self.fd, SeekFrom::Hole(range.start)).is_ok_and(|hole| hole >= range.end)
-            && self.next_populated(range.start) == Some(range.start)
-    }
-
     /// A second descriptor that cannot be mapped writable: what readers get.
     pub fn reopen_read_only(&self) -> Result<OwnedFd, ObjectError> {
         let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());

@@ -3,7 +3,9 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 use trefoil_layout::words::{Words, WordsMut};
-use trefoil_region::{HugePages, Mapping, MappingError, MemoryObject, WordBuffer};
+use trefoil_region::{
+    Gathered, Gatherer, HUGE_PAGE_LEN, HugePages, Mapping, MappingError, MemoryObject, WordBuffer,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -190,5 +192,44 @@ fn the_end_of_a_long_mapping_costs_its_dropper_little() {
     assert!(
         dropping < populating / 30,
         "{dropping:?} after {populating:?}"
+    );
+}
+
+/// Whatever lies behind: a range with a hole stays as it is, for to gather it would fill the
+/// hole, which nobody counts.
+#[test]
+#[cfg_attr(miri, ignore = "memory objects are the kernel's")]
+fn only_what_is_wholly_populated_is_gathered() {
+    let len = 6 * HUGE_PAGE_LEN;
+    let object = MemoryObject::create("test", len, len, HugePages::Off).unwrap();
+    let mapping = Mapping::owner(&object).unwrap();
+    let range = |page: u64| page * HUGE_PAGE_LEN..(page + 1) * HUGE_PAGE_LEN;
+    for page in [0, 2, 3, 5] {
+        object.populate(range(page)).unwrap();
+        let words = range(page).start as usize / 8..range(page).end as usize / 8;
+        // What nobody has touched yet counts as a hole.
+        words
+            .step_by(512)
+            .for_each(|at| mapping.words().store(at, 1));
+    }
+    object.punch(range(2).end - 4096..range(2).end).unwrap();
+    let whole = |page: u64| mapping.is_populated(page * HUGE_PAGE_LEN);
+    assert_eq!(
+        [0, 1, 2, 3, 4, 5].map(whole),
+        [true, false, false, true, false, true]
+    );
+    let resident = object.resident_len().unwrap();
+    let mut gatherer = Gatherer::new(len);
+    let mut pages = 0;
+    while gatherer.step(&object, &mapping) == Gathered::Page {
+        pages += 1;
+    }
+    if gatherer.step(&object, &mapping) != Gathered::Unsupported {
+        assert_eq!(pages, 3);
+    }
+    assert_eq!(object.resident_len().unwrap(), resident);
+    assert_eq!(
+        [0, 1, 2, 3, 4, 5].map(whole),
+        [true, false, false, true, false, true]
     );
 }
