@@ -1,25 +1,31 @@
 //! The clocks, which the store does not have.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trefoil_store::Now;
 
-/// Both clocks when somebody first asked.
-static START: OnceLock<(Instant, Duration)> = OnceLock::new();
+/// When somebody first asked.
+static START: OnceLock<Instant> = OnceLock::new();
+/// By how much the host's clock was ahead of what has passed since then, at most.
+static LEAD: Lead = Lead(AtomicU64::new(0));
 
 /// The time of day, as this process has known it: it goes on where the host's
-/// clock is set back. Otherwise every version that was given before would lie in
-/// the future, and writes be refused until the clock has caught up. By how much it
-/// was set back is told, too: expiries are the host's.
+/// clock is set back, whatever it was set to before. Otherwise every version that was
+/// given before would lie in the future, and writes be refused until the clock has
+/// caught up. By how much it was set back is told, too: expiries are the host's.
 #[inline]
 pub(crate) fn now() -> Now {
-    let (start, start_wall) = *START.get_or_init(|| (Instant::now(), wall()));
-    later(start_wall + start.elapsed(), wall())
+    let start = START.get_or_init(Instant::now);
+    // In this order: a thread that has to wait for a core in between takes the host's
+    // clock for earlier than it is, which another look makes good, and never for later.
+    let wall = wall();
+    LEAD.now(start.elapsed(), wall)
 }
 
 /// The time of day as the host says it now.
 pub(crate) fn host() -> Now {
-    later(Duration::ZERO, wall())
+    Now::at(wall().as_nanos() as u64)
 }
 
 fn wall() -> Duration {
@@ -27,11 +33,23 @@ fn wall() -> Duration {
     since.unwrap_or_default()
 }
 
-/// The later of what has passed since the start and what the host says.
-fn later(passed: Duration, wall: Duration) -> Now {
-    Now {
-        unix_ns: passed.max(wall).as_nanos() as u64,
-        set_back_ns: passed.saturating_sub(wall).as_nanos() as u64,
+/// The host's clock less what has passed, in nanoseconds: the most that was ever seen.
+struct Lead(AtomicU64);
+
+impl Lead {
+    #[inline]
+    fn now(&self, passed: Duration, wall: Duration) -> Now {
+        let (passed, wall) = (passed.as_nanos() as u64, wall.as_nanos() as u64);
+        let seen = wall.saturating_sub(passed);
+        let mut most = self.0.load(Ordering::Relaxed);
+        if seen > most {
+            most = self.0.fetch_max(seen, Ordering::Relaxed).max(seen);
+        }
+        let unix_ns = most + passed;
+        Now {
+            unix_ns,
+            set_back_ns: unix_ns.saturating_sub(wall),
+        }
     }
 }
 
@@ -41,18 +59,23 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_does_not_turn_time_back() {
-        let at = |seconds| Duration::from_secs(seconds);
-        assert_eq!(later(at(1000), at(1000)).unix_ns, 1_000_000_000_000);
-        // Set back by half an hour, and set forward.
-        let set_back = later(at(3000), at(1200));
-        assert_eq!(set_back.unix_ns, 3_000_000_000_000);
-        let set_forward = later(at(3000), at(4000));
-        assert_eq!(set_forward.unix_ns, 4_000_000_000_000);
-        // Expiries are judged by what the host says.
-        assert_eq!(set_back.host_ms(), 1_200_000);
-        assert_eq!(set_forward.host_ms(), 4_000_000);
-        let first = now();
-        assert!(now().unix_ns >= first.unix_ns);
-        assert!(now().unix_ns.abs_diff(wall().as_nanos() as u64) < 1_000_000_000);
+        let lead = Lead(AtomicU64::new(0));
+        let now_at = |passed, wall| {
+            let now = lead.now(Duration::from_secs(passed), Duration::from_secs(wall));
+            // Expiries are judged by what the host says.
+            assert_eq!(now.host_ms(), wall * 1000);
+            now.unix_ns / 1_000_000_000
+        };
+        assert_eq!(now_at(0, 10_000), 10_000);
+        // Set back by half an hour.
+        assert_eq!(now_at(2000, 10_200), 12_000);
+        // An hour ahead, for a while: what was written then lies an hour ahead for ever.
+        assert_eq!(now_at(3000, 16_600), 16_600);
+        assert_eq!(now_at(3060, 16_660), 16_660);
+        assert_eq!(now_at(3061, 13_061), 16_661);
+        assert_eq!(now_at(9000, 19_000), 22_600);
+        let first = super::now();
+        assert!(super::now().unix_ns >= first.unix_ns);
+        assert!(first.unix_ns.abs_diff(wall().as_nanos() as u64) < 60_000_000_000);
     }
 }

@@ -124,6 +124,16 @@ impl State {
         self.adopt(stored).map(drop)
     }
 
+    /// The same for a process that holds the only copy of what it has taken over.
+    pub(crate) fn catch_up_at_last(&self) -> Result<(), FlushError> {
+        let is_outage =
+            |error: &FlushError| matches!(error, FlushError::ConfigStore(e) if e.is_outage());
+        let tell = |error: &FlushError| {
+            tracing::warn!(%error, "nothing is served before the configuration store is back");
+        };
+        trefoil_cell::wait_out(|| self.catch_up(), is_outage, tell)
+    }
+
     fn adopt(&self, next: CellConfig) -> Result<Arc<CellConfig>, FlushError> {
         // One at a time: ids and floors only grow.
         let adopting = self.adopting();

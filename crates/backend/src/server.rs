@@ -149,7 +149,7 @@ impl Server {
             ..listen.clone()
         })?;
         // What was flushed meanwhile.
-        running.state.catch_up()?;
+        running.state.catch_up_at_last()?;
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);
@@ -189,7 +189,7 @@ impl Server {
             ..listen.clone()
         })?;
         // The configuration that was put in force, whatever was flushed meanwhile.
-        running.state.catch_up()?;
+        running.state.catch_up_at_last()?;
         let server = running.serve((options.fabric, options.repair), listeners)?;
         if let Some(address) = listen.metrics {
             server.running.serve_metrics_soon(address);

@@ -41,7 +41,7 @@ pub use peer::listening_process;
 pub use runtime_dir::{RuntimeDirError, runtime_dir};
 pub use store::{
     BackendLock, BackendRegistry, Claimed, ConfigStore, ConfigStoreError, DirectoryStore,
-    EmbeddedStore, FileError, Incarnations, is_ending,
+    EmbeddedStore, FileError, Incarnations, is_ending, wait_out,
 };
 #[cfg(feature = "etcd")]
 pub use store::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};

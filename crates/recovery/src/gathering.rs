@@ -575,7 +575,7 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             let old_shard = of.shard(strip.local);
             let is_theirs = |hash: KeyHash| self.old.first(hash) == old_shard;
             for places in places::told(&strip.ranges, page.next) {
-                remove_untold(store, now, strip.local, places, &told, &is_theirs);
+                remove_untold(store, strip.local, places, &told, &is_theirs);
             }
         }
         if let Some(left) = Self::left(&strip, page.next) {

@@ -455,7 +455,7 @@ impl<D: AsRef<[u8]>> Handover<D> {
         }
         if self.is_again && !mutants::is(Mutant::ErasedStays) {
             for places in places::told(&strip.ranges, page.next) {
-                remove_untold(store, now, strip.shard, places, &told, &|_| true);
+                remove_untold(store, strip.shard, places, &told, &|_| true);
             }
         }
         self.go_on_behind(strip, page.next);
@@ -537,31 +537,16 @@ impl Told {
 
 /// Removes what stands at `places` and was not told of by those who hold it: it was erased
 /// or replaced there. At which version is not known; the floor stands for it, which is
-/// raised before anybody is answered.
+/// raised before anybody is answered. That holds for what has expired or was flushed here,
+/// too: while it stands, its version is its bound.
 pub(crate) fn remove_untold(
     store: &Store,
-    now: Now,
     shard: usize,
     places: Range<u64>,
     told: &Told,
     is_theirs: &dyn Fn(KeyHash) -> bool,
 ) {
-    let mut from = places.start;
-    while from < places.end {
-        let mut untold = Vec::new();
-        let next = store.export(now, shard, from..places.end, usize::MAX, &mut |exported| {
-            let is_there = (from..places.end).contains(&Position::place_of(exported.hash));
-            let version = exported.item.version;
-            if is_there && !told.is_of(exported.hash, version) && is_theirs(exported.hash) {
-                untold.push((exported.hash, version));
-            }
-            1
-        });
-        for (hash, version) in untold {
-            store.forget(hash, version);
-        }
-        // Its own store: this process ends.
-        let Some(next) = next else { return };
-        from = next.max(from + 1);
-    }
+    store.forget_unless(shard, places, &|hash, version| {
+        told.is_of(hash, version) || !is_theirs(hash)
+    });
 }

@@ -48,11 +48,13 @@ pub enum Mutant {
     YoungEvicted,
     /// A scan acts on what it has seen once.
     OneLook,
+    /// A scan takes a CAS back because a replica has put it off.
+    TakenBackAtOnce,
 }
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 20] = [
+    pub const ALL: [Mutant; 21] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -73,6 +75,7 @@ impl Mutant {
         Mutant::TombstonesIgnored,
         Mutant::YoungEvicted,
         Mutant::OneLook,
+        Mutant::TakenBackAtOnce,
     ];
 }
 

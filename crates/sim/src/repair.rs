@@ -9,7 +9,6 @@ use crate::env::{Env, Life, Message};
 use crate::history::{Broken, KeyHistory};
 use crate::stats::Mark;
 use crate::value;
-use trefoil_client_core::clock::VersionClock;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Ack, Action, Mutation};
 use trefoil_recovery::scan::{self, Done, Limits, Order, Question, Reply, Scan};
@@ -20,8 +19,9 @@ const NOBODY: u32 = u32::MAX;
 /// The repair of one cohort.
 pub(crate) struct Repair {
     first_member: usize,
-    /// Whose clock nominates versions.
-    clock: VersionClock,
+    /// Of the versions that it nominates.
+    client_id: u64,
+    sequence: u32,
     under_way: Option<UnderWay>,
 }
 
@@ -39,7 +39,8 @@ impl Repair {
     pub(crate) fn new(env: &Env<'_>, first_member: usize) -> Self {
         Repair {
             first_member,
-            clock: VersionClock::new(env.rng.next()),
+            client_id: env.rng.next() >> 24,
+            sequence: 0,
             under_way: None,
         }
     }
@@ -69,9 +70,9 @@ impl Repair {
         let machine = &mut way.machine;
         machine.wake(env.now());
         if let Some(above) = machine.wants_version_above() {
-            self.clock.observe(above);
-            let version = self.clock.next(env.now().unix_ns);
-            machine.nominated(version.expect("no run is so long"));
+            self.sequence += 1;
+            let version = scan::just_above(above, self.client_id, self.sequence);
+            machine.nominated(version);
             way.begun = env.step.get();
         }
         let replica = env.rng.index(3);

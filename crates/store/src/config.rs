@@ -33,11 +33,18 @@ impl Now {
         self.unix_ns / 1_000_000
     }
 
+    /// Nanoseconds since the Unix epoch as the host's clock has it: versions that are
+    /// nominated on this host come from that clock.
+    #[inline]
+    pub const fn host_ns(self) -> u64 {
+        self.unix_ns.saturating_sub(self.set_back_ns)
+    }
+
     /// Milliseconds since the Unix epoch as the host's clock has it: expiries are
     /// judged by it, because who writes an item computes its expiry from that clock.
     #[inline]
     pub const fn host_ms(self) -> u64 {
-        self.unix_ns.saturating_sub(self.set_back_ns) / 1_000_000
+        self.host_ns() / 1_000_000
     }
 }
 

@@ -135,18 +135,30 @@ impl Store {
         }
     }
 
-    /// Takes away what was copied of a key at this version, as if it had never been: from then
-    /// on its bound is the floor. For a shard that recovers, and whose floor is raised to all
-    /// that was known where it was copied from before it answers anybody. What stood there
-    /// instead, an erased key's bound, is not known: a tombstone of the version that is
-    /// removed would be lower.
-    pub fn forget(&self, hash: KeyHash, version: Version) {
-        let Some(shard) = self.shared.config.shards.local(hash) else {
-            return;
-        };
-        let number = hash.partition(shard, self.sub_count());
-        let mut slot = self.partitions[number].enter();
-        slot.live.forget(&self.shared, hash, version);
+    /// Takes away what stands in the index of a shard at `places` and is not `kept`, expired
+    /// and flushed or not, as if it had never been: from then on its bound is the floor. For a
+    /// shard that is being copied, and whose floor is raised to all that was known where it is
+    /// copied from before it answers anybody. What stood there instead, an erased key's bound,
+    /// is not known: a tombstone of the version that is removed would be lower, and so would
+    /// be the bound of what stayed.
+    pub fn forget_unless(
+        &self,
+        shard: usize,
+        places: Range<u64>,
+        is_kept: &dyn Fn(KeyHash, Version) -> bool,
+    ) {
+        let end = places.end.min(PLACES.end);
+        let mut key = Vec::new();
+        for cell in self.cells(shard) {
+            let mut from = places.start;
+            while from < end && !self.is_revoked() {
+                let mut slot = cell.enter();
+                let places = from..end;
+                let live = &mut slot.live;
+                let next = live.forget_unless(&self.shared, places, &mut key, is_kept);
+                from = next.map_or(end, |next| next.max(from + 1));
+            }
+        }
     }
 
     /// Stores what the shard's peers hold, or removes what they no longer do: while it recovers,

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use prost::Message as _;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::{Code, Response, Status};
-use trefoil_layout::op::Found;
+use trefoil_layout::op::{Found, Rejection};
 use trefoil_layout::{KeyHasher, Version};
 use trefoil_recovery::{Handover, Page, Placed, Question, Reply, ShardState};
 use trefoil_rpc::v1::{HandOverStep, lookup_response};
@@ -27,6 +27,9 @@ const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a long value, which may wait for its turn there.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How often a long value is asked for while the configuration changes, and the pause.
+const CONFIG_LOOKS: u32 = 20;
+const CONFIG_PAUSE: Duration = Duration::from_millis(20);
 /// How often the predecessor is told that this process is still at work.
 const ALIVE_PERIOD: Duration = Duration::from_secs(5);
 
@@ -233,7 +236,8 @@ fn can_be_copied(own: u32, hello: v1::HelloResponse) -> Result<(), HandoverError
 struct Predecessor {
     number: u32,
     life: u64,
-    config_id: u32,
+    /// The configuration that it serves.
+    config_id: AtomicU32,
     /// The cell's numbers of the backend's shards.
     shards: Vec<u32>,
     client: Client,
@@ -273,7 +277,7 @@ impl Predecessor {
         Ok(Predecessor {
             number,
             life: config.life,
-            config_id: config.config_id,
+            config_id: AtomicU32::new(config.config_id),
             common: Arc::clone(common),
             shards: (0..member.store.shard_count())
                 .map(|shard| shards.shard(shard))
@@ -417,30 +421,49 @@ impl Predecessor {
     }
 
     async fn long(&self, key: Vec<u8>, version: Version) -> Result<Option<Bytes>, HandoverError> {
-        let request = v1::LookupRequest {
-            backend: self.number,
-            config_id: self.config_id,
-            key: key.into(),
-            life: self.life,
-            layout_version: self.state.layout_version,
-            takes_plain: true,
-        };
+        let key = Bytes::from(key);
+        for _ in 0..CONFIG_LOOKS {
+            let request = v1::LookupRequest {
+                backend: self.number,
+                config_id: self.config_id.load(Ordering::Relaxed),
+                key: key.clone(),
+                life: self.life,
+                layout_version: self.state.layout_version,
+                takes_plain: true,
+            };
+            let mut client = self.client.clone();
+            let mut answer = self.call(LONG_PATIENCE, client.peek(request)).await?;
+            let len = answer.encoded_len() as u64;
+            self.common.received_bytes.fetch_add(len, Ordering::Relaxed);
+            trefoil_rpc::settle_answer(&mut answer, &self.hasher);
+            let found = trefoil_rpc::decode_lookup_answer(&answer)
+                .map_err(|error| self.malformed(error))?;
+            let is_this = match found.found {
+                Found::Present { version: found, .. } => found == version,
+                Found::Absent => false,
+                // It was flushed meanwhile, say.
+                Found::Rejected(Rejection::StaleConfig | Rejection::UnknownConfig) => {
+                    self.look_at_config().await?;
+                    continue;
+                }
+                Found::Rejected(rejection) => return Err(self.refused(&rejection.to_string())),
+            };
+            return Ok(match answer.found {
+                Some(lookup_response::Found::Present(present)) if is_this => Some(present.data),
+                _ => None,
+            });
+        }
+        Err(self.refused("its configuration changes again and again"))
+    }
+
+    /// Learns which configuration the predecessor serves by now.
+    async fn look_at_config(&self) -> Result<(), HandoverError> {
         let mut client = self.client.clone();
-        let mut answer = self.call(LONG_PATIENCE, client.lookup(request)).await?;
-        let len = answer.encoded_len() as u64;
-        self.common.received_bytes.fetch_add(len, Ordering::Relaxed);
-        trefoil_rpc::settle_answer(&mut answer, &self.hasher);
-        let found =
-            trefoil_rpc::decode_lookup_answer(&answer).map_err(|error| self.malformed(error))?;
-        let is_this = match found.found {
-            Found::Present { version: found, .. } => found == version,
-            Found::Absent => false,
-            Found::Rejected(rejection) => return Err(self.refused(&rejection.to_string())),
-        };
-        Ok(match answer.found {
-            Some(lookup_response::Found::Present(present)) if is_this => Some(present.data),
-            _ => None,
-        })
+        let config = self.call(CALL_PATIENCE, client.config(v1::ConfigRequest {}));
+        let config = config.await?.config.unwrap_or_default();
+        self.config_id.store(config.config_id, Ordering::Relaxed);
+        tokio::time::sleep(CONFIG_PAUSE).await;
+        Ok(())
     }
 
     async fn call<T>(

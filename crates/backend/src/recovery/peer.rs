@@ -24,6 +24,8 @@ const LONG_PATIENCE: Duration = Duration::from_secs(60);
 /// How often one who waits for an answer looks whether the server stops.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// How long a connection may take to be made.
+/// A message of so many bytes is a long value's.
+const LONG_LEN: u64 = 64 << 10;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a shard's recovery, or its repair, cannot go on at the moment.
@@ -267,7 +269,7 @@ impl Peer {
         };
         let mut client = self.client.clone();
         let mut answer = self
-            .call_within(LONG_PATIENCE, client.lookup(request))
+            .call_within(LONG_PATIENCE, client.peek(request))
             .await?;
         trefoil_rpc::settle_answer(&mut answer, &self.hasher);
         let found = trefoil_rpc::decode_lookup_answer(&answer).map_err(|e| self.malformed(e))?;
@@ -287,6 +289,19 @@ impl Peer {
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Setback> {
         self.call_within(CALL_PATIENCE, call).await
+    }
+
+    /// The same for a request of `len` bytes.
+    pub(crate) async fn call_of<T>(
+        &self,
+        len: u64,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Setback> {
+        let patience = match len > LONG_LEN {
+            true => LONG_PATIENCE,
+            false => CALL_PATIENCE,
+        };
+        self.call_within(patience, call).await
     }
 
     /// Waits for an answer, but not for ever, nor beyond the server's end.

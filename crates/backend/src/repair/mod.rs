@@ -180,7 +180,9 @@ impl Repairer<'_> {
                 Some(Ended::Through) => return Ok(()),
                 Some(Ended::Interrupted) => return Err(Setback::Recovering),
             }
-            scan.name(self.tally.named.take());
+            if scan.takes_names() {
+                scan.name(self.tally.named.take());
+            }
             self.tally.is_at(scan);
             for (hash, done) in scan.take_done() {
                 tracing::debug!(place = hash.place, ?done, "repair");
@@ -199,9 +201,15 @@ impl Repairer<'_> {
             // All at about the same moment: a write in between differs.
             let (two, three, one) =
                 tokio::join!(ask(&second, of_second), ask(&third, of_third), own);
-            let replies = [one, two?, three?];
-            for (replica, reply) in replies.into_iter().enumerate() {
+            for (replica, reply) in [Ok(one), two, three].into_iter().enumerate() {
                 background::leave_core();
+                let reply = match reply {
+                    Err(setback) if may_go_on(&setback) && scan.unanswered(clock::now()) => {
+                        tracing::debug!(%setback, "a key is left for the next time");
+                        break;
+                    }
+                    reply => reply?,
+                };
                 let Some(peer::Answered { reply, bytes }) = reply else {
                     continue;
                 };
@@ -267,6 +275,11 @@ impl Repairer<'_> {
     }
 }
 
+/// Whether something else may be asked of who has not answered this.
+fn may_go_on(setback: &Setback) -> bool {
+    !matches!(setback, Setback::Stopping)
+}
+
 async fn ask(
     peer: &Peer,
     question: Option<Question<Bytes>>,
@@ -294,7 +307,6 @@ fn keys_of(question: &Option<Question<Bytes>>, scan: &Scan<Bytes>) -> u64 {
 struct Versions {
     client_id: u64,
     sequence: u32,
-    time_ns: u64,
 }
 
 impl Default for Versions {
@@ -302,7 +314,6 @@ impl Default for Versions {
         Versions {
             client_id: random_client_id(),
             sequence: 0,
-            time_ns: 0,
         }
     }
 }
@@ -312,17 +323,13 @@ fn random_client_id() -> u64 {
 }
 
 impl Versions {
-    /// One that nobody else has, above `above` and the clock.
+    /// One that nobody else has, just above `above`.
     fn next(&mut self, above: Version) -> Version {
-        self.time_ns = clock::now()
-            .unix_ns
-            .max(self.time_ns.saturating_add(1))
-            .max(above.time_ns.saturating_add(1));
         self.sequence += 1;
         if self.sequence >> (u64::BITS - CLIENT_ID_BITS) != 0 {
             (self.client_id, self.sequence) = (random_client_id(), 0);
         }
-        Version::new(self.time_ns, self.client_id, self.sequence)
+        scan::just_above(above, self.client_id, self.sequence)
     }
 }
 
@@ -332,20 +339,21 @@ pub(crate) type Keys = Vec<KeyHash>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
-    fn versions_rise_and_are_never_the_same() {
+    fn versions_are_just_above_and_never_the_same() {
         let mut versions = Versions::default();
-        let far = Version::new(clock::now().unix_ns + 1_000_000_000, 5, 5);
-        let mut last = versions.next(far);
-        assert!(last > far);
+        let above = Version::new(1_000_000_000, 5, 5);
+        let mut seen = HashSet::new();
         for _ in 0..1000 {
-            let next = versions.next(Version::ZERO);
-            assert!(next > last);
-            last = next;
+            let next = versions.next(above);
+            assert!(next > above && next.time_ns == above.time_ns + 1);
+            assert!(seen.insert(next));
         }
         versions.sequence = (1 << 24) - 1;
-        let renewed = versions.next(Version::ZERO);
-        assert!(renewed > last && renewed.client_id() != last.client_id());
+        let last = versions.client_id;
+        let renewed = versions.next(above);
+        assert!(renewed > above && renewed.client_id() != last);
     }
 }

@@ -131,7 +131,7 @@ impl Peer {
         let request = trefoil_rpc::encode_mutation(self.number(), topology, mutation);
         let asked = request.encoded_len() as u64;
         let mut client = self.client();
-        let answer = self.call(client.mutate(request)).await?;
+        let answer = self.call_of(asked, client.mutate(request)).await?;
         let bytes = FRAME_LEN + asked + answer.encoded_len() as u64;
         let ack = trefoil_rpc::decode_ack(&answer).map_err(|error| self.malformed(error))?;
         Ok((Reply::Ack(ack), bytes))

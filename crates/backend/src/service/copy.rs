@@ -81,14 +81,19 @@ pub(super) fn raise_epoch(
     shard: usize,
     epoch: u32,
 ) -> Result<v1::RaiseEpochResponse, Status> {
-    if member.giving.is_frozen() || member.resizing.is_frozen() {
+    let check = || match member.giving.is_frozen() || member.resizing.is_frozen() {
         // Its successor would not learn of it.
-        return Err(Status::aborted(format!(
+        true => Err(Status::aborted(format!(
             "backend {} is moving to another process: try again",
             member.number
-        )));
-    }
+        ))),
+        false => Ok(()),
+    };
+    check()?;
     let standing = trefoil_recovery::standing(&member.store, shard, epoch);
+    // It may have been frozen before all of the epoch was raised, and have told its successor
+    // the former one. Who is not told of a raised epoch asks again; to have raised it is safe.
+    check()?;
     let standing = standing.ok_or_else(|| {
         let current = member.store.epoch(shard);
         Status::invalid_argument(format!("no epoch {epoch} follows {current}"))

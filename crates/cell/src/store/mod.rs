@@ -8,6 +8,7 @@ mod ending;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+mod patience;
 
 pub use claim::{BackendLock, Claimed};
 pub use directory::DirectoryStore;
@@ -17,6 +18,7 @@ pub use ending::is_ending;
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdSettings, EtcdStore, Held, Leadership, SpareRegistration, TlsFiles};
 pub use file::FileError;
+pub use patience::wait_out;
 
 use crate::address::AddressError;
 use crate::config::{CellConfig, ConfigError};

@@ -5,8 +5,14 @@ use super::verdict::Verdict;
 use crate::mutants::{self, Mutant};
 use crate::page::Data;
 use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Ack, Action, Expected, Outcome};
+use trefoil_layout::op::{Ack, Action, Expected, Outcome, Rejection};
 use trefoil_layout::{KeyHash, KeyHasher, Version};
+
+/// How often a CAS is put to the second replica while that takes none just now, and how long
+/// it is waited in between, in nanoseconds: longer together than one that moves to another
+/// process stands still.
+const PUT_OFF_MAX: u32 = 20;
+pub(super) const PUT_OFF_PAUSE_NS: u64 = 100_000_000;
 
 /// How a job has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +47,9 @@ enum Step<D> {
     Nominate(Data<D>),
     /// A mutation is asked for; of a CAS, the first, the second, the SET to the third.
     Mutate(Data<D>, Version, u8),
-    /// The first's epoch is known, and the CAS is asked of the second.
-    Second(Data<D>, Version, u32),
+    /// The first's epoch is known, and the CAS is asked of the second, which has put it off
+    /// so many times.
+    Second(Data<D>, Version, u32, u32),
     /// What the CAS has left at the first goes.
     TakeBack(Data<D>, Version),
     Over,
@@ -115,7 +122,7 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
                     _ => return None,
                 }
             }
-            (Step::Second(data, fresh, _), Verdict::Renew { pair, version, .. }) => {
+            (Step::Second(data, fresh, ..), Verdict::Renew { pair, version, .. }) => {
                 let order = Order {
                     action: swap(version),
                     version: *fresh,
@@ -135,6 +142,11 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
         })
     }
 
+    /// Whether the replica that is asked next has just put it off.
+    pub(super) fn is_put_off(&self) -> bool {
+        matches!(self.step, Step::Second(.., put_off) if put_off > 0)
+    }
+
     /// A version that was wanted.
     pub(super) fn nominated(&mut self, version: Version) {
         if let Step::Nominate(data) = &self.step {
@@ -150,13 +162,21 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
             (Step::Mutate(data, version, number), Reply::Ack(ack)) => {
                 self.mutated(data, version, number, ack)
             }
-            (Step::Second(data, version, first_epoch), Reply::Ack(ack)) => match ack.outcome {
+            (Step::Second(data, version, first_epoch, put_off), Reply::Ack(ack)) => match ack
+                .outcome
+            {
                 Outcome::Applied if ack.epoch == first_epoch => {
                     self.step = Step::Mutate(data, version, 2);
                     None
                 }
                 // Of two epochs: nobody can say whether it was stored.
                 Outcome::Applied => Some(Done::Nothing),
+                // It has done nothing yet. To take it back would leave the value, which had a
+                // quorum, at one replica.
+                Outcome::Rejected(rejection) if puts_off(rejection) && put_off < PUT_OFF_MAX => {
+                    self.step = Step::Second(data, version, first_epoch, put_off + 1);
+                    None
+                }
                 _ => {
                     self.step = Step::TakeBack(data, version);
                     None
@@ -206,13 +226,21 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
             }
             Verdict::Renew { version, .. } if number == 2 => Some(Done::Renewed(version, fresh)),
             Verdict::Renew { .. } if is_applied => {
-                self.step = Step::Second(data, fresh, ack.epoch);
+                self.step = Step::Second(data, fresh, ack.epoch, 0);
                 None
             }
             Verdict::Renew { .. } => Some(Done::NotRenewed(fresh)),
             _ => Some(Done::Nothing),
         }
     }
+}
+
+/// Whether a replica that refuses for this has left no trace and may take the same later: it
+/// is frozen, or serves another configuration.
+fn puts_off(rejection: Rejection) -> bool {
+    use Rejection::{StaleConfig, UnknownConfig, WrongShard};
+    matches!(rejection, StaleConfig | UnknownConfig | WrongShard)
+        && !mutants::is(Mutant::TakenBackAtOnce)
 }
 
 /// The CAS of a repair.

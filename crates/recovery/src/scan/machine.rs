@@ -25,6 +25,10 @@ const SUSPECTS_MAX: usize = 2048;
 /// Keys whose states are asked for with one question.
 const STATES_MAX: usize = 256;
 
+/// Jobs in a row without an answer, of two replicas that answer otherwise: such a value may
+/// be too long for one of them.
+const UNANSWERED_MAX: u32 = 4;
+
 /// What may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -143,7 +147,17 @@ enum Step<D> {
     SecondLook(Vec<Suspect>),
     Nominate(Job<D>, Version),
     Job(Job<D>),
+    /// A replica has put it off until then.
+    PutOff(Job<D>, u64),
     Ended(Ended),
+}
+
+/// The version at which what is known above `above` is stored anew: just above that, and not
+/// of this moment. A flush that the pair has not heard of yet is of this moment or later, so it
+/// covers what is stored anew, whoever hears of it when; and no clock is ahead of anybody's.
+/// `client_id` and `sequence` make it nobody else's.
+pub fn just_above(above: Version, client_id: u64, sequence: u32) -> Version {
+    Version::new(above.time_ns.saturating_add(1), client_id, sequence)
 }
 
 /// One scan of a shard. `D` holds the bytes of values.
@@ -171,6 +185,8 @@ pub struct Scan<D> {
     /// The suspects come first, until none is left.
     settles: bool,
     jobs: Vec<Job<D>>,
+    /// Jobs in a row that a replica gave no answer to.
+    unanswered: u32,
     done: Vec<(KeyHash, Done)>,
     counts: Counts,
 }
@@ -205,9 +221,17 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
             suspects: VecDeque::new(),
             settles: false,
             jobs: Vec::new(),
+            unanswered: 0,
             done: Vec::new(),
             counts: Counts::default(),
         }
+    }
+
+    /// Whether keys that were named meanwhile may join it: while places are left to look at,
+    /// and those that were named before have had their first look. Otherwise it would go on
+    /// for as long as keys are named, and no other would begin.
+    pub fn takes_names(&self) -> bool {
+        self.named.is_empty() && self.next_place < self.end
     }
 
     /// Somebody has seen that replicas differ on these keys, too.
@@ -230,6 +254,23 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
         self.end_with(Ended::Interrupted);
     }
 
+    /// A replica gave no answer to what it was asked last, and may be there all the same: if
+    /// that was about a single key that is repaired, the key is left for the next time, and
+    /// the scan goes on. `false`: it does not; [`Scan::failed`] has to follow.
+    pub fn unanswered(&mut self, now: Now) -> bool {
+        if self.unanswered >= UNANSWERED_MAX || !matches!(self.step, Step::Job(_)) {
+            return false;
+        }
+        self.unanswered += 1;
+        let step = std::mem::replace(&mut self.step, Step::Pause(0));
+        if let Step::Job(job) = step {
+            self.note(job.hash, job::Done::Nothing);
+        }
+        (self.questions, self.is_asked) = ([None, None, None], [false; 3]);
+        self.go_on(now);
+        true
+    }
+
     /// A replica's answer to what it was asked last.
     pub fn answer(&mut self, replica: usize, reply: Reply<D>, now: Now) -> Result<(), Nonsense> {
         if !std::mem::take(&mut self.is_asked[replica]) {
@@ -250,19 +291,21 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
     /// before.
     pub fn waits_until_ns(&self) -> Option<u64> {
         match self.step {
-            Step::Pause(until_ns) => Some(until_ns),
+            Step::Pause(until_ns) | Step::PutOff(_, until_ns) => Some(until_ns),
             _ => None,
         }
     }
 
     /// Time has passed.
     pub fn wake(&mut self, now: Now) {
-        if matches!(self.step, Step::Pause(_)) {
-            self.go_on(now);
+        match std::mem::replace(&mut self.step, Step::Pause(0)) {
+            Step::Pause(_) => self.go_on(now),
+            Step::PutOff(job, until_ns) if until_ns <= now.unix_ns => self.go_on_with(job),
+            step => self.step = step,
         }
     }
 
-    /// A version above this one is wanted, from the clock of whoever drives it.
+    /// A version above this one is wanted: [`just_above`].
     pub fn wants_version_above(&self) -> Option<Version> {
         match self.step {
             Step::Nominate(_, above) => Some(above),
@@ -348,7 +391,8 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
                 let Some((states, is_full)) = self.states(replies, suspects.len())? else {
                     return Ok(());
                 };
-                let at_rest_ns = now.unix_ns.saturating_sub(self.limits.rest_ns);
+                // By the clock that versions come from, which may have been set back.
+                let at_rest_ns = now.host_ns().saturating_sub(self.limits.rest_ns);
                 for (suspect, states) in suspects.into_iter().zip(states) {
                     let held = states.map(|state| state.held);
                     if held != suspect.seen && !mutants::is(Mutant::OneLook) {
@@ -364,15 +408,19 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
                 let reply = replies.into_iter().flatten().next();
                 let reply = reply.ok_or(Nonsense("no answer at all"))?;
                 match job.answer(reply, &self.hasher) {
+                    None if job.is_put_off() => {
+                        self.step = Step::PutOff(job, now.unix_ns + job::PUT_OFF_PAUSE_NS);
+                    }
                     None => self.go_on_with(job),
                     Some(done) => {
+                        self.unanswered = 0;
                         self.note(job.hash, done);
                         self.step = Step::Pause(0);
                     }
                 }
                 Ok(())
             }
-            step @ (Step::Pause(_) | Step::Nominate(..) | Step::Ended(_)) => {
+            step @ (Step::Pause(_) | Step::PutOff(..) | Step::Nominate(..) | Step::Ended(_)) => {
                 self.step = step;
                 Ok(())
             }

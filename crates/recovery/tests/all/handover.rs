@@ -256,6 +256,38 @@ fn what_is_written_meanwhile_moves_too() {
     assert_eq!(moving.wrong(), None);
 }
 
+/// What was flushed or has expired stands in the index until it is found there: its own
+/// version must not be the bound of a key that was erased at a higher one.
+#[test]
+fn what_is_dead_there_and_was_erased_here_is_as_old_there_as_it_was_here() {
+    let mut moving = Move::new(2_000);
+    let mut flushed = 0;
+    moving.run(|moving, what| {
+        if what != "changes" || flushed > 0 {
+            return;
+        }
+        flushed = moving.clock;
+        let floor = Version::of_flush(version(flushed).time_ns);
+        for store in [&moving.old, &moving.new] {
+            store.raise_flush_floor(floor);
+        }
+        moving.known.clear();
+        moving.clock += 100;
+        for number in 0..200 {
+            assert!(moving.erase(&format!("key {number}")));
+        }
+    });
+    assert!(flushed > 0);
+    for number in 0..200 {
+        let key = format!("key {number}");
+        let late = mutate(&moving.new, Action::Set, &key, b"late", flushed + 50);
+        assert!(
+            matches!(late, Outcome::Superseded { .. }),
+            "{key}: {late:?}"
+        );
+    }
+}
+
 #[test]
 fn what_was_erased_meanwhile_is_as_old_there_as_it_was_here() {
     let mut moving = Move::new(500);

@@ -1,8 +1,9 @@
 //! Rules of a scan that a table or a run over three stores shows to be needed; the
 //! simulator shows the others (`crates/sim/tests/all/mutants.rs`).
 
-use crate::scan::Trio;
+use crate::scan::{Trio, is_held_after_it_was_put_off};
 use crate::verdicts::deviations;
+use trefoil_layout::op::Rejection;
 use trefoil_recovery::mutants::{self, Mutant};
 
 /// A rule that is broken while this lives, on this thread.
@@ -50,4 +51,11 @@ fn what_is_seen_once_is_not_acted_upon() {
     assert_eq!(is_taken(), (1, 0));
     let _broken = Broken::rule(Mutant::OneLook);
     assert_eq!(is_taken(), (0, 1));
+}
+
+#[test]
+fn a_cas_that_is_put_off_is_not_taken_back_at_once() {
+    assert!(is_held_after_it_was_put_off(Rejection::UnknownConfig));
+    let _broken = Broken::rule(Mutant::TakenBackAtOnce);
+    assert!(!is_held_after_it_was_put_off(Rejection::UnknownConfig));
 }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 use trefoil_layout::data::DataEntry;
-use trefoil_layout::op::{Action, Mutation, Outcome};
+use trefoil_layout::op::{Ack, Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version};
 use trefoil_recovery::Data;
-use trefoil_recovery::scan::{Counts, Ended, Limits, Question, Reply, Scan, answer};
+use trefoil_recovery::scan::{Counts, Ended, Limits, Question, Reply, Scan, answer, just_above};
 use trefoil_store::{Now, Regions, Store, StoreConfig};
 
 /// The pause between two looks, and from when on something is at rest.
@@ -38,6 +38,8 @@ pub(crate) struct Trio {
     /// Bytes of the longest answer.
     answer_len_max: u64,
     questions: u64,
+    /// Of versions that a scan has nominated.
+    sequence: u32,
 }
 
 impl Trio {
@@ -73,6 +75,7 @@ impl Trio {
             value_bytes: 0,
             answer_len_max: 0,
             questions: 0,
+            sequence: 0,
         }
     }
 
@@ -166,8 +169,8 @@ impl Trio {
                 scan.wake(self.now());
             }
             if let Some(above) = scan.wants_version_above() {
-                let time_ns = self.time_ns.max(above.time_ns + 1);
-                scan.nominated(Version::new(time_ns, 9, 0));
+                self.sequence += 1;
+                scan.nominated(just_above(above, 9, self.sequence));
             }
             for replica in 0..3 {
                 if let Some(question) = scan.ask(replica) {
@@ -257,10 +260,13 @@ fn each_kind_of_difference_is_made_to_agree_as_its_rule_has_it() {
     assert_eq!(trio.held(2), [Some(version(20)); 3]);
     assert_eq!(trio.held(3), [None; 3]);
     assert_eq!(trio.bounds(3), [version(20); 3], "at its own version");
-    // What two agreed on, at a fresh version.
+    // What two agreed on, at a fresh version: just above what the third knew.
     for key in [4, 5] {
         let [held, ..] = trio.held(key);
-        assert!(held.is_some_and(|held| held > version(1000)), "{held:?}");
+        assert!(
+            held.is_some_and(|held| held > version(20) && held < version(30)),
+            "{held:?}"
+        );
     }
     assert_eq!(trio.held(6), [None; 3]);
     assert_eq!(trio.held(7), [None; 3]);
@@ -432,6 +438,128 @@ fn a_cas_that_meets_a_write_fails_and_leaves_nothing_behind() {
     let counts = scan.counts();
     assert_eq!((counts.renewed, counts.left), (0, 1));
     assert_eq!(trio.held(0), [None, Some(version(22)), Some(version(20))]);
+}
+
+/// The second of a pair stands still for a while when it is asked to take the CAS: whether
+/// all three hold the value in the end.
+pub(crate) fn is_held_after_it_was_put_off(rejection: Rejection) -> bool {
+    let mut trio = Trio::new(10);
+    trio.set_at(&[0, 1], 0..1, 10);
+    trio.erase_at(&[2], 0, 20);
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    let mut put_off = 0;
+    while scan.ended().is_none() {
+        if let Some(until_ns) = scan.waits_until_ns() {
+            trio.time_ns = trio.time_ns.max(until_ns);
+            scan.wake(trio.now());
+        }
+        if let Some(above) = scan.wants_version_above() {
+            scan.nominated(just_above(above, 9, 1));
+        }
+        for replica in 0..3 {
+            let Some(question) = scan.ask(replica) else {
+                continue;
+            };
+            let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+            let is_cas = matches!(&question, Question::Mutate(order)
+                    if matches!(order.action, Action::Cas(_)));
+            let reply = match is_cas && replica == 1 && put_off < 5 {
+                true => {
+                    put_off += 1;
+                    Reply::Ack(Ack {
+                        epoch: 1,
+                        outcome: Outcome::Rejected(rejection),
+                    })
+                }
+                false => answer(store, trio.now(), shard, &question),
+            };
+            scan.answer(replica, reply, trio.now()).unwrap();
+        }
+    }
+    let [one, two, three] = trio.held(0);
+    one.is_some() && one == two && two == three
+}
+
+#[test]
+fn a_cas_that_is_put_off_is_put_again_and_a_value_with_a_quorum_stays() {
+    for rejection in [
+        Rejection::UnknownConfig,
+        Rejection::StaleConfig,
+        Rejection::WrongShard,
+    ] {
+        assert!(is_held_after_it_was_put_off(rejection), "{rejection:?}");
+    }
+}
+
+/// A flush of the moment at which a value is stored anew covers it, whoever hears of it last.
+#[test]
+fn what_is_stored_anew_lies_below_a_flush_of_this_moment() {
+    let mut trio = Trio::new(10);
+    trio.set_at(&[0, 1], 0..1, 10);
+    trio.erase_at(&[2], 0, 20);
+    let flushed = Version::of_flush(trio.time_ns);
+    assert_eq!(trio.scan().renewed, 1);
+    assert!(trio.held(0)[0].unwrap() <= flushed);
+    for store in &trio.stores {
+        store.raise_flush_floor(flushed);
+        assert_eq!(
+            store.key_state(trio.now(), trio.hash(0)).unwrap().held,
+            None
+        );
+    }
+}
+
+/// Keys are named all the time: what a scan was begun for ends all the same.
+#[test]
+fn a_scan_of_named_keys_takes_no_others() {
+    let mut trio = Trio::new(3_000);
+    trio.set_at(&[0, 1, 2], 0..3_000, 10);
+    let mut scan = Scan::<Vec<u8>>::of_keys(KeyHasher::default(), LIMITS, vec![trio.hash(1)]);
+    assert!(!scan.takes_names());
+    assert_eq!(trio.run(&mut scan), Ended::Through);
+    // One of all places takes them until its walk is over, and no more at a time than were
+    // named together.
+    let mut scan = Scan::<Vec<u8>>::from(KeyHasher::default(), LIMITS, 0);
+    assert!(scan.takes_names());
+    scan.name(vec![trio.hash(1)]);
+    assert!(!scan.takes_names());
+    assert_eq!(trio.run(&mut scan), Ended::Through);
+    assert!(!scan.takes_names());
+}
+
+/// A value that cannot be brought to the one that lacks it does not keep the rest from being
+/// repaired.
+#[test]
+fn a_job_without_an_answer_is_left_and_the_scan_goes_on() {
+    let mut trio = Trio::new(100);
+    trio.set_at(&[0, 1], 0..3, 10);
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    let mut lost = 0;
+    while scan.ended().is_none() {
+        if let Some(until_ns) = scan.waits_until_ns() {
+            trio.time_ns = trio.time_ns.max(until_ns);
+            scan.wake(trio.now());
+        }
+        for replica in 0..3 {
+            let Some(question) = scan.ask(replica) else {
+                continue;
+            };
+            if matches!(question, Question::Mutate(_)) && lost == 0 {
+                lost += 1;
+                assert!(scan.unanswered(trio.now()));
+                continue;
+            }
+            let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+            let reply = answer(store, trio.now(), shard, &question);
+            scan.answer(replica, reply, trio.now()).unwrap();
+        }
+    }
+    assert_eq!(scan.ended(), Some(Ended::Through));
+    let counts = scan.counts();
+    assert_eq!((counts.installed, counts.left), (2, 1));
+    // Anything else ends it.
+    let mut scan = Scan::<Vec<u8>>::from(KeyHasher::default(), LIMITS, 0);
+    assert!(scan.ask(0).is_some() && !scan.unanswered(trio.now()));
 }
 
 #[test]

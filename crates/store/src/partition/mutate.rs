@@ -178,9 +178,8 @@ impl Partition {
         Ok(Outcome::Applied)
     }
 
-    /// See [`crate::Store::forget`].
-    pub(crate) fn forget(&mut self, shared: &Shared, hash: KeyHash, version: Version) {
-        self.write_what_is_unwritten(shared);
+    /// Takes away what stands of a key at this version, and leaves no trace.
+    pub(super) fn forget(&mut self, shared: &Shared, hash: KeyHash, version: Version) {
         if let Some((number, entry)) = self.find(shared, hash)
             && entry.version == version
         {

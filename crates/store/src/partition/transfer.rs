@@ -42,6 +42,30 @@ impl Partition {
         })
     }
 
+    /// This partition's part of [`crate::Store::forget_unless`]: a stretch of the places, and
+    /// where to go on.
+    pub(crate) fn forget_unless(
+        &mut self,
+        shared: &Shared,
+        places: Range<u64>,
+        key: &mut Vec<u8>,
+        is_kept: &dyn Fn(KeyHash, Version) -> bool,
+    ) -> Option<u64> {
+        let mut gone = Vec::new();
+        let mut left = usize::MAX;
+        let next = self.walk(shared, places, &mut left, key, &mut |_, walked| {
+            let version = walked.entry.version;
+            if !is_kept(walked.hash, version) {
+                gone.push((walked.hash, version));
+            }
+            1
+        });
+        for (hash, version) in gone {
+            self.forget(shared, hash, version);
+        }
+        next
+    }
+
     /// See [`crate::Store::bound_max`].
     pub(crate) fn bound_max(&self) -> Version {
         self.newest().max(self.floor()).max(self.flush_floor)

@@ -77,7 +77,13 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         };
         let claim = || {
             let lock = store.claim(number)?;
-            let begun = store.incarnations()?.get(&number).copied();
+            // Those that it has copied from have gone.
+            let counted = || store.incarnations();
+            let tell = |error: &ConfigStoreError| {
+                tracing::warn!(%error, "nothing is served before the configuration store is back");
+            };
+            let counted = trefoil_cell::wait_out(counted, ConfigStoreError::is_outage, tell)?;
+            let begun = counted.get(&number).copied();
             Ok((lock, begun.unwrap_or(1)))
         };
         return resize::run(options, &listen, join, claim);

@@ -78,6 +78,11 @@ impl Plan {
         }
     }
 
+    /// Whether a spare is about to take a backend over.
+    pub(super) fn has_spare(&self) -> bool {
+        matches!(&self.at, At::Moves { step, .. } if step.to_spare)
+    }
+
     /// Goes on with what can go on; `false` at the end.
     pub(super) async fn goes_on(&mut self, now: Instant, ground: &mut Ground<'_>) -> bool {
         match self.turn(now, ground).await {

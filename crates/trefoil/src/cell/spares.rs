@@ -3,20 +3,30 @@
 use crate::cell::backend::TakeOver;
 use crate::cell::program::{Begins, Program, Starter};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Child;
+
+/// After one was started for one that has died or was lost.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Spares {
     program: Arc<Program>,
     waiting: Vec<Child>,
+    /// How many there are to be, with those that have taken a backend over.
+    wanted: usize,
+    not_before: Instant,
 }
 
 impl Spares {
-    pub(super) fn new(program: Arc<Program>) -> Self {
+    /// None yet, of so many.
+    pub(super) fn new(program: Arc<Program>, wanted: usize) -> Self {
         Spares {
             program,
             waiting: Vec::new(),
+            wanted,
+            not_before: Instant::now(),
         }
     }
 
@@ -54,17 +64,24 @@ impl Spares {
         (0..count).try_for_each(|_| self.add(starter, memory).map(drop))
     }
 
-    /// Starts those again that have died.
-    pub(super) fn look(&mut self, starter: &Starter, memory: u64) {
-        for child in &mut self.waiting {
-            let Ok(Some(status)) = child.try_wait() else {
-                continue;
-            };
-            tracing::warn!(how = %status, "a spare has died; another one is started");
-            match starter.start(&self.program, Begins::Spare, memory) {
-                Ok(another) => *child = another,
-                Err(error) => tracing::error!(%error, "no other spare can be started"),
+    /// Starts others for those that have died or were lost: in a move that came to nothing, or
+    /// in place of a backend that the cell, resized, has no longer. So many have `taken` a
+    /// backend over, or are about to.
+    pub(super) fn look(&mut self, now: Instant, starter: &Starter, memory: u64, taken: usize) {
+        self.waiting.retain_mut(|child| match child.try_wait() {
+            Ok(Some(status)) => {
+                tracing::warn!(how = %status, "a spare has died");
+                false
             }
+            _ => true,
+        });
+        if self.waiting.len() + taken >= self.wanted || now < self.not_before {
+            return;
+        }
+        self.not_before = now + PAUSE;
+        match self.add(starter, memory) {
+            Ok(pid) => tracing::info!(pid, "another spare is started"),
+            Err(error) => tracing::error!(%error, "no other spare can be started"),
         }
     }
 

@@ -177,8 +177,9 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
         let child = starter.start(&program, Begins::Alone(number), first_memory)?;
         backends.push(Backend::new(number, &program, child));
     }
-    let mut spares = Spares::new(Arc::clone(&program));
-    for _ in 0..args.spares.unwrap_or(SPARES_DEFAULT) {
+    let spare_count = args.spares.unwrap_or(SPARES_DEFAULT);
+    let mut spares = Spares::new(Arc::clone(&program), spare_count as usize);
+    for _ in 0..spare_count {
         let added = spares.add(&starter, first_memory);
         added.map_err(Failure::Failed)?;
     }
@@ -211,7 +212,9 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
                 backend.start_if_due(now, &revival, &starter, limit);
             }
         }
-        spares.look(&starter, limit);
+        let has_spare = plan.as_ref().is_some_and(Plan::has_spare);
+        let taken = drained.len() + usize::from(has_spare);
+        spares.look(now, &starter, limit, taken);
         if backends.iter().all(Backend::is_over) {
             return Err(Failure::Failed("the last backend has died".into()));
         }

@@ -255,6 +255,33 @@ fn one_copy_moves_to_a_spare_and_keeps_everything() {
     });
 }
 
+/// A drained backend that the cell, resized, has no longer cannot be undrained.
+#[test]
+fn a_spare_stands_by_again_after_a_resize() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--memory", "64MiB", "--spares", "1", "--backends", "4"];
+    let cell = Cell::up(dir.path(), &options);
+    steps(&cell, &["cell", "drain", "3"]);
+    let said = complaint(&cell, &["cell", "drain", "0"]);
+    assert!(said.contains("no spare stands by"), "{said}");
+    let resized = cell.run(&["cell", "resize", "--backends", "3"]);
+    assert!(resized.status.success(), "{resized:?}");
+    let begin = Instant::now();
+    loop {
+        let args = ["cell", "drain", "0", "--cell", &cell.address];
+        let output = crate::support::run(&args);
+        if output.status.success() {
+            break;
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("no spare stands by"), "{said}");
+        assert!(begin.elapsed() < Duration::from_secs(30), "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    steps(&cell, &["cell", "undrain", "0"]);
+    assert_eq!(cell.stop(), 0);
+}
+
 #[test]
 fn another_program_takes_over_backend_by_backend_and_what_is_done_is_kept() {
     let other = tempfile::tempdir().unwrap();
