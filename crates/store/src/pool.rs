@@ -142,7 +142,8 @@ impl PagePool {
         let wanted = self.units_of(bytes);
         for count in [wanted, 1] {
             if let Some(units) = self.reserve(budget, cap, count) {
-                let populated = space.populate(self.bytes_of(&units)).is_ok();
+                // It is written at once: a fault for each of its pages would cost more.
+                let populated = space.populate_ahead(self.bytes_of(&units)).is_ok();
                 self.settle(budget, units, populated);
                 return populated;
             }

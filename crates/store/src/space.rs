@@ -116,8 +116,7 @@ impl Space {
         }
     }
 
-    /// [`Space::populate`] off the critical path: what is written first there
-    /// does not even fault.
+    /// [`Space::populate`], and what is written first there does not even fault.
     pub(crate) fn populate_ahead(&self, range: Range<u64>) -> Result<(), ObjectError> {
         self.populate(range.clone())?;
         self.mapping.prefault(range);
