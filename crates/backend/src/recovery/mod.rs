@@ -30,8 +30,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const CLIENTS_COME: Duration = Duration::from_secs(2);
 
 /// Recovers every shard of the members that have to. One whose peers cannot be asked is
-/// tried again after the others. When all vote and clients have come, each fetches once
-/// more what was written without it.
+/// tried again after the others; so is one that has come to vote, to fetch what was written
+/// while it copied: until all vote, a second death costs the shards that do not. When all
+/// vote and clients have come, each fetches once more what was written without it.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
     for member in &state.members {
         let Some(progress) = &member.recovery else {
@@ -67,19 +68,23 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
             };
             let place = task.recovery.place();
             match runtime.block_on(task.attempt()) {
-                Ok(Ended::Recovered) => {
+                Ok(None) => {
+                    setbacks.clear();
+                    tasks.push_back(task);
+                }
+                Ok(Some(Ended::Recovered)) => {
                     setbacks.clear();
                     if !clients_have_come {
                         task.recovery.look_again();
                         recovered.push(task);
                     }
                 }
-                Ok(Ended::Lost) => tracing::error!(
+                Ok(Some(Ended::Lost)) => tracing::error!(
                     backend = member.number,
                     shard = member.store.config().shards.shard(task.shard),
                     "two of three replicas had lost this shard before one had recovered: it is empty now"
                 ),
-                Ok(Ended::EpochsUsedUp) => {
+                Ok(Some(Ended::EpochsUsedUp)) => {
                     tracing::error!("the epochs are used up: restart the whole cell");
                 }
                 Err(Setback::Stopping) => return,
@@ -165,11 +170,12 @@ struct Task<'t> {
 }
 
 impl Task<'_> {
-    /// Until it has ended, or a peer does not answer. Each peer has one question at a
-    /// time.
-    async fn attempt(&mut self) -> Result<Ended, Setback> {
+    /// Until it has ended, or votes (then nothing is said), or a peer does not answer. Each
+    /// peer has one question at a time.
+    async fn attempt(&mut self) -> Result<Option<Ended>, Setback> {
         let mut peers = self.peers()?;
         let recovery = &mut self.recovery;
+        let voted = recovery.votes();
         // Not always the same one has the work.
         if self.shard % 2 == 1 {
             peers.swap(0, 1);
@@ -209,7 +215,10 @@ impl Task<'_> {
             }
             self.progress.is_at(self.shard, recovery);
             if let Some(ended) = recovery.ended() {
-                return Ok(ended);
+                return Ok(Some(ended));
+            }
+            if recovery.votes() && !voted {
+                break Ok(None);
             }
         };
         recovery.failed(0);
