@@ -26,6 +26,16 @@ impl Resident {
         self.private + (self.shared + self.huge).max(objects)
     }
 
+    /// The same where this process maps memory of another one that it copies from: pages of it
+    /// count here, too, and are not its own. Of memory objects it has what its stores know of.
+    pub(crate) fn without_foreign(self, objects: u64) -> Self {
+        Resident {
+            shared: (self.shared + self.huge).min(objects),
+            huge: 0,
+            ..self
+        }
+    }
+
     /// As the system counts now; zeros if it does not say.
     pub fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -169,6 +179,12 @@ mod tests {
         // Memory objects hold no less than the stores say.
         assert_eq!(resident.total_with(2 << 20), resident.total());
         assert_eq!(resident.total_with(3 << 20), (8 << 10) + (3 << 20));
+        // Of what is mapped, the rest is another process's.
+        let own = resident.without_foreign(1 << 20);
+        assert_eq!(own.total(), (8 << 10) + (1 << 20));
+        assert_eq!(own.private, resident.private);
+        let less = resident.without_foreign(3 << 20);
+        assert_eq!(less.total(), resident.total(), "no more than is counted");
         assert_eq!(Resident::parse("RssAnon: many\n:\n"), Resident::default());
     }
 

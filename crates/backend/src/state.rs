@@ -270,7 +270,9 @@ impl State {
     /// objects that shrink it leaves out, until they are touched again, the rest of
     /// huge pages in which holes were made. The stores know what they have.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        Resident::now().total_with(self.known().shared)
+        let mapped = trefoil_region::maps_foreign();
+        let (resident, objects) = (Resident::now(), self.known().shared);
+        own(mapped, resident, objects).total_with(objects)
     }
 
     /// What the stores and long messages account for.
@@ -294,7 +296,9 @@ impl State {
     pub(crate) fn correct_memory(&self) -> u64 {
         let share = self.lending.mean_share();
         let now_ms = self.now_ms();
+        let mapped = trefoil_region::maps_foreign();
         let (resident, known) = measured_together(Resident::now, || self.known());
+        let resident = own(mapped, resident, known.shared);
         match self.bound.correct(resident, known, share, now_ms) {
             Some(share) => {
                 tracing::debug!(share, "memory share corrected");
@@ -335,5 +339,14 @@ impl State {
     fn share_out(&self, share: u64) {
         self.lending.apply(share);
         self.gate.resize(self.lending.stores_len());
+    }
+}
+
+/// What of it is this process's own: memory of others was mapped before it was measured, or
+/// is now, which holds `objects` bytes of memory objects.
+fn own(mapped_before: bool, resident: Resident, objects: u64) -> Resident {
+    match mapped_before || trefoil_region::maps_foreign() {
+        true => resident.without_foreign(objects),
+        false => resident,
     }
 }

@@ -4,6 +4,7 @@ use crate::machine::{Answer, Ask, Between, Counts, Nonsense};
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Item, Page};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome};
 use trefoil_layout::{KeyHash, KeyHasher, Version};
@@ -154,7 +155,7 @@ impl<D: AsRef<[u8]>> Copy<D> {
     /// Installs what both hold of the first peer's page, as far as the second one has told.
     fn compare(&mut self, second: Page<D>, (store, now): (&Store, Now), counts: &mut Counts) {
         let Some(page) = &mut self.page else { return };
-        let held: HashMap<KeyHash, Version> = second.held.into_iter().collect();
+        let held: HashMap<KeyHash, Version, Places> = second.held.into_iter().collect();
         let hasher = &store.config().hasher;
         for item in std::mem::take(&mut page.items) {
             self.between.call();
@@ -202,6 +203,29 @@ impl<D: AsRef<[u8]>> Copy<D> {
             self.place = page.next;
             self.page = self.ahead.take();
         }
+    }
+}
+
+/// Key hashes are spread already: hashing them again would cost more than the rest of a
+/// look-up.
+type Places = BuildHasherDefault<PlaceHasher>;
+
+#[derive(Default)]
+struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = self.0.rotate_left(32) ^ word;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -25,6 +25,7 @@ pub use mapping::{HUGE_PAGE_LEN, Mapping, MappingError};
 pub use object::{HugePages, MemoryObject, ObjectError};
 pub use program::ProgramPages;
 pub use turns::take_short_turns;
+pub use unmap::maps_foreign;
 pub use words::{SharedBlock, SharedWords, WordBuffer, prefetch_read};
 
 /// Bytes of an ordinary page.

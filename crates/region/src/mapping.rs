@@ -36,6 +36,8 @@ pub enum MappingError {
 enum Backing {
     /// Unmapped when dropped.
     Kernel,
+    /// The same of another process's memory, as long as something is copied from there.
+    Foreign,
     /// Ordinary memory of this process, for simulations and Miri: a leaked
     /// box, so that no owner's uniqueness contradicts the shared accesses.
     Heap,
@@ -90,6 +92,16 @@ impl Mapping {
     pub fn reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
         Self::check_sealed(&fd, len)?;
         Self::map(fd, len, ProtFlags::READ)
+    }
+
+    /// The same for a process that bounds its own memory and copies much of another's: what
+    /// it reads is counted as resident here, too, although it is the other one's. While one is
+    /// there, [`maps_foreign`] says so.
+    pub fn foreign_reader(fd: impl AsFd, len: u64) -> Result<Self, MappingError> {
+        Self::check_sealed(&fd, len)?;
+        unmap::foreign_begins();
+        Self::map_as(fd, len, ProtFlags::READ, Backing::Foreign)
+            .inspect_err(|_| unmap::foreign_ends())
     }
 
     /// The same, by the mapping that this process has of that object already, if it
@@ -152,6 +164,15 @@ impl Mapping {
     }
 
     fn map(fd: impl AsFd, len: u64, prot: ProtFlags) -> Result<Self, MappingError> {
+        Self::map_as(fd, len, prot, Backing::Kernel)
+    }
+
+    fn map_as(
+        fd: impl AsFd,
+        len: u64,
+        prot: ProtFlags,
+        backing: Backing,
+    ) -> Result<Self, MappingError> {
         let fail = |source: io::Error| MappingError::Map { len, source };
         let size = usize::try_from(len).map_err(|_| fail(io::ErrorKind::OutOfMemory.into()))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -169,7 +190,7 @@ impl Mapping {
         };
         let base =
             NonNull::new(base.cast()).ok_or_else(|| fail(io::ErrorKind::OutOfMemory.into()))?;
-        Ok(Self::owning(base, len, Backing::Kernel))
+        Ok(Self::owning(base, len, backing))
     }
 
     /// Gathers the huge page at `offset` (aligned to [`HUGE_PAGE_LEN`], wholly
@@ -299,7 +320,11 @@ impl Drop for Owned {
         match &self.backing {
             // SAFETY: the mapping was made by `map` with this length and every
             // `SharedWords` over it has ended.
-            Backing::Kernel => unsafe { unmap::unmap(self.base.cast(), self.len as usize) },
+            Backing::Kernel => unsafe { unmap::unmap(self.base.cast(), self.len as usize, || {}) },
+            // SAFETY: as above.
+            Backing::Foreign => unsafe {
+                unmap::unmap(self.base.cast(), self.len as usize, unmap::foreign_ends);
+            },
             // SAFETY: `heap` leaked a box of exactly this many words.
             Backing::Heap => unsafe {
                 let count = (self.len / 8) as usize;

@@ -11,6 +11,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,25 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 /// a process that is gone would be kept for minutes.
 const NICE: i32 = 10;
 
+/// Mappings of other processes' memory, what has yet to be unmapped of them included.
+static FOREIGN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether this process maps memory of another one that it copies from: then the system
+/// counts pages as resident here that are not its own.
+pub fn maps_foreign() -> bool {
+    FOREIGN.load(Ordering::Acquire) > 0
+}
+
+/// Another process's memory is about to be mapped.
+pub(crate) fn foreign_begins() {
+    FOREIGN.fetch_add(1, Ordering::AcqRel);
+}
+
+/// All of it is unmapped again.
+pub(crate) fn foreign_ends() {
+    FOREIGN.fetch_sub(1, Ordering::AcqRel);
+}
+
 /// What is to be unmapped. One thread does it all: several would take their turns one
 /// after another on a core that somebody else needs.
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
@@ -49,6 +69,8 @@ struct Waiting {
 struct Range {
     base: NonNull<c_void>,
     len: usize,
+    /// Told when nothing of it is mapped any more.
+    ended: fn(),
 }
 
 // SAFETY: an address range that its holder alone knows.
@@ -73,16 +95,17 @@ impl Range {
             };
             between();
         }
+        (self.ended)();
     }
 }
 
-/// Unmaps `len` bytes at `base`, soon.
+/// Unmaps `len` bytes at `base`, soon; then calls `ended`.
 ///
 /// # Safety
 ///
 /// They are one mapping, or several, of this process, and nothing refers to them.
-pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize) {
-    let range = Range { base, len };
+pub(crate) unsafe fn unmap(base: NonNull<c_void>, len: usize, ended: fn()) {
+    let range = Range { base, len, ended };
     if len < LEN_MIN {
         return range.unmap(|| {});
     }

@@ -41,6 +41,12 @@ const PLACED_COUNT_MAX: usize = 64 << 10;
 /// Bytes that are read of one page. What it names behind them comes with the next one.
 const READ_LEN_MAX: usize = 4 * PLACED_LEN;
 
+/// So many values before it is read, a value is fetched: as long as the memory takes.
+const FETCH_AHEAD: usize = 6;
+/// Bytes of it: behind them the processor has understood by itself. To fetch all of 1 KiB
+/// gains nothing more, and costs an instruction for each line.
+const FETCH_LEN_MAX: usize = 128;
+
 const _: () = assert!(LEN_MAX <= READ_LEN_MAX);
 
 /// The memories of the cell's backends: each is asked for once, whatever shard it is about.
@@ -70,6 +76,9 @@ trait Source {
     /// Which memory it is.
     fn incarnation(&self) -> u64;
 
+    /// Brings what stands there nearer: the first bytes of it.
+    fn fetch(&self, pointer: Pointer, len: usize);
+
     /// Copies what stands there, whatever it is; `false` if nothing can.
     fn copy(&self, pointer: Pointer, into: &mut WordBuffer) -> bool;
 }
@@ -79,8 +88,12 @@ impl Source for Copier {
         Copier::incarnation(self)
     }
 
+    fn fetch(&self, pointer: Pointer, len: usize) {
+        Copier::fetch(self, pointer, len);
+    }
+
     fn copy(&self, pointer: Pointer, into: &mut WordBuffer) -> bool {
-        self.read(pointer, into).is_ok()
+        self.read(pointer, into)
     }
 }
 
@@ -102,8 +115,8 @@ struct Link<S> {
 struct Open<S> {
     source: S,
     buffer: WordBuffer,
-    /// Room for the values of pages, in turn: that of the page before the last is free.
-    rooms: [BytesMut; 2],
+    /// The values of the last pages: the room of the one before is free by then.
+    rooms: [Bytes; 2],
 }
 
 /// What of a page could not be read.
@@ -208,7 +221,7 @@ impl<S: Source> Link<S> {
                     self.open = Some(Box::new(Open {
                         source,
                         buffer: WordBuffer::default(),
-                        rooms: [BytesMut::new(), BytesMut::new()],
+                        rooms: [Bytes::new(), Bytes::new()],
                     }));
                 }
                 Ok(_) => self.is_of_no_use(now, "its memory is of another process"),
@@ -260,16 +273,23 @@ impl<S: Source> Open<S> {
             // Long values that it names behind are named again by the next one.
             page.next = place_of(first_left);
         }
-        self.rooms.swap(0, 1);
-        let room = &mut self.rooms[0];
-        room.reserve(len);
+        let placed = &placed[..count];
+        let mut room = self.room(len);
+        // Where each value stands there; nothing, where it could not be read.
+        let mut found: Vec<Range<usize>> = Vec::with_capacity(count);
         let mut missed: Vec<Range<u64>> = Vec::new();
-        for one in &placed[..count] {
+        for (number, one) in placed.iter().enumerate() {
             background::leave_core();
+            if let Some(soon) = placed.get(number + FETCH_AHEAD) {
+                self.source.fetch(soon.pointer, FETCH_LEN_MAX);
+            }
+            let begin = room.len();
             let is_there = one.pointer.len() <= LEN_MAX
                 && self.source.copy(one.pointer, &mut self.buffer)
                 && is_sound(self.buffer.bytes(), one);
-            if !is_there {
+            if is_there {
+                room.extend_from_slice(self.buffer.bytes());
+            } else {
                 let place = place_of(one)..place_of(one) + 1;
                 if missed.last() != Some(&place) {
                     missed.push(place);
@@ -277,16 +297,30 @@ impl<S: Source> Open<S> {
                 if missed.len() > MISSED_MAX {
                     return Missed::All;
                 }
-                continue;
             }
-            room.extend_from_slice(self.buffer.bytes());
-            page.items.push(Item {
-                version: one.version,
-                recency: one.recency,
-                data: Data::Whole(room.split().freeze()),
-            });
+            found.push(begin..room.len());
         }
+        // One count of holders for all of them.
+        let room = room.freeze();
+        let there = placed.iter().zip(found).filter(|(_, at)| !at.is_empty());
+        page.items.extend(there.map(|(one, at)| Item {
+            version: one.version,
+            recency: one.recency,
+            data: Data::Whole(room.slice(at)),
+        }));
+        self.rooms[0] = room;
         Missed::Places(Missing { places: missed })
+    }
+
+    /// Room for the values of a page: that of the page before the last, if nobody has
+    /// anything of it any more.
+    fn room(&mut self, len: usize) -> BytesMut {
+        self.rooms.swap(0, 1);
+        let former = std::mem::take(&mut self.rooms[0]).try_into_mut();
+        let mut room = former.unwrap_or_default();
+        room.clear();
+        room.reserve(len);
+        room
     }
 }
 
@@ -524,6 +558,8 @@ mod tests {
         fn incarnation(&self) -> u64 {
             self.incarnation
         }
+
+        fn fetch(&self, _: Pointer, _: usize) {}
 
         fn copy(&self, _: Pointer, into: &mut WordBuffer) -> bool {
             into.prepare(self.entry.len());

@@ -1,18 +1,20 @@
-//! Reading entries of a backend without mapping its memory: for a backend that copies much
-//! of another's. What it mapped would count as its own memory wherever resident pages are
-//! counted, in its own bound first of all.
+//! Reading entries of a backend's memory for one who copies much of it: another backend. Its
+//! data region alone is mapped, without rings, index or lease.
+//!
+//! Measured with entries of 1 KiB at random places of 1 GiB: 1.5 us each by a system call,
+//! 0.4 us mapped and fetched ahead, the faults of first touches included. What is mapped counts
+//! as resident memory of this process; the mapping says that it is not its own
+//! ([`trefoil_region::maps_foreign`]).
 
 use super::connect::{ConnectError, ConnectOptions, greet};
-use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use trefoil_layout::{Pointer, TopologyId};
-use trefoil_region::WordBuffer;
+use trefoil_region::{Mapping, WordBuffer};
 
-/// The data region of one backend of this host, to be read by system calls.
+/// The data region of one backend of this host.
 #[derive(Debug)]
 pub struct Copier {
-    data: OwnedFd,
+    data: Mapping,
     topology: TopologyId,
     incarnation: u64,
 }
@@ -36,7 +38,7 @@ impl Copier {
             what: "a descriptor is missing",
         })?;
         Ok(Copier {
-            data,
+            data: Mapping::foreign_reader(data, granted.data_len)?,
             topology: granted.topology,
             incarnation: granted.incarnation,
         })
@@ -52,21 +54,17 @@ impl Copier {
         self.incarnation
     }
 
-    /// Copies what `pointer` leads to, where it is to be validated: it may be torn, or
-    /// something else by now. An error says that nothing stands there.
-    pub fn read(&self, pointer: Pointer, into: &mut WordBuffer) -> Result<(), Errno> {
-        into.prepare(pointer.len());
-        let mut left = into.bytes_mut();
-        let mut offset = pointer.offset();
-        while !left.is_empty() {
-            let read =
-                rustix::io::retry_on_intr(|| rustix::io::pread(&self.data, &mut *left, offset))?;
-            if read == 0 {
-                return Err(Errno::NXIO);
-            }
-            left = &mut left[read..];
-            offset += read as u64;
+    /// Brings the first `len` bytes of what `pointer` leads to nearer.
+    pub fn fetch(&self, pointer: Pointer, len: usize) {
+        if let Some(words) = self.data.words().slice(pointer.offset(), pointer.len()) {
+            words.prefetch(len);
         }
-        Ok(())
+    }
+
+    /// Copies what `pointer` leads to, where it is to be validated: it may be torn, or
+    /// something else by now. `false` if it leads out of the region.
+    pub fn read(&self, pointer: Pointer, into: &mut WordBuffer) -> bool {
+        let words = self.data.words().slice(pointer.offset(), pointer.len());
+        words.map(|words| into.fill_from(words)).is_some()
     }
 }
