@@ -181,6 +181,9 @@ pub(crate) struct StoreArgs {
     /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub repair_rate: Option<ByteSize>,
+    /// Bytes a second that a backend which recovers, moves or joins copies from others; 0 sets no limit [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub recovery_rate: Option<ByteSize>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -618,6 +621,9 @@ pub(crate) struct SpareArgs {
     /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub repair_rate: Option<ByteSize>,
+    /// Bytes a second that it copies from others when it recovers; 0 sets no limit [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub recovery_rate: Option<ByteSize>,
 }
 
 #[derive(Args, Debug, Clone)]

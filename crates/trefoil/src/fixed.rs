@@ -78,6 +78,7 @@ impl Fixed {
             ("huge_pages", shown(&store.huge_pages)),
             ("repair_interval", shown(&store.repair.interval)),
             ("repair_rate", shown(&store.repair.rate)),
+            ("recovery_rate", shown(&store.recovery_rate)),
         ]);
     }
 

@@ -93,6 +93,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
         repair: settings.repair,
+        recovery_rate: settings.recovery_rate,
         ..ServerOptions::new(Arc::new(store), members)
     };
     let runs = start(options, listeners)?;

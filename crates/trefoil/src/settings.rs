@@ -10,7 +10,9 @@ use bytesize::ByteSize;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use trefoil_backend::{MEMORY_LIMIT_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions};
+use trefoil_backend::{
+    MEMORY_LIMIT_MIN, RECOVERY_RATE_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions,
+};
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 
@@ -21,7 +23,7 @@ const MEMORY_DEFAULT: u64 = 1 << 30;
 const REPAIR_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Settings of a store.
-pub(crate) const STORE_KEYS: [&str; 8] = [
+pub(crate) const STORE_KEYS: [&str; 9] = [
     "memory",
     "eviction",
     "value_max",
@@ -30,6 +32,7 @@ pub(crate) const STORE_KEYS: [&str; 8] = [
     "huge_pages",
     "repair_interval",
     "repair_rate",
+    "recovery_rate",
 ];
 /// Settings of front doors.
 pub(crate) const DOOR_KEYS: [&str; 17] = [
@@ -100,6 +103,8 @@ struct File {
     repair_interval: Option<Duration>,
     #[serde(default, deserialize_with = "size")]
     repair_rate: Option<ByteSize>,
+    #[serde(default, deserialize_with = "size")]
+    recovery_rate: Option<ByteSize>,
     name: Option<String>,
     listen: Option<String>,
     socket: Option<PathBuf>,
@@ -174,6 +179,8 @@ pub(crate) struct StoreSettings {
     pub partition_count: Option<usize>,
     pub huge_pages: bool,
     pub repair: RepairOptions,
+    /// Of copies from other backends; `None`: no limit.
+    pub recovery_rate: Option<u64>,
 }
 
 impl From<&StoreArgs> for StoreSettings {
@@ -196,6 +203,10 @@ impl From<&StoreArgs> for StoreSettings {
                     .repair_rate
                     .map_or(REPAIR_DEFAULT.rate, |size| size.as_u64()),
             },
+            recovery_rate: args
+                .recovery_rate
+                .map(|size| size.as_u64())
+                .filter(|rate| *rate > 0),
         }
     }
 }
@@ -236,6 +247,13 @@ impl StoreSettings {
             let (rate, least) = (ByteSize::b(rate), ByteSize::b(least));
             return Err(Failure::Usage(format!(
                 "--repair-rate {rate} is too little to get on with: give at least {least}"
+            )));
+        }
+        let (rate, least) = (self.recovery_rate, RECOVERY_RATE_MIN);
+        if let Some(rate) = rate.filter(|rate| *rate < least) {
+            let (rate, least) = (ByteSize::b(rate), ByteSize::b(least));
+            return Err(Failure::Usage(format!(
+                "--recovery-rate {rate} is too little to get on with: give at least {least}, or 0 for no limit"
             )));
         }
         Ok(())
@@ -379,6 +397,7 @@ fn fill_store(store: &mut StoreArgs, file: &File) {
     store.huge_pages = store.huge_pages.or(file.huge_pages);
     store.repair_interval = store.repair_interval.or(file.repair_interval);
     store.repair_rate = store.repair_rate.or(file.repair_rate);
+    store.recovery_rate = store.recovery_rate.or(file.recovery_rate);
 }
 
 fn fill_doors(doors: &mut DoorArgs, file: File) {
