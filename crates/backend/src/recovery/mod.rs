@@ -160,7 +160,7 @@ impl Setbacks {
 /// One shard of a member.
 struct Task<'t> {
     state: &'t Arc<State>,
-    member: &'t Member,
+    member: &'t Arc<Member>,
     progress: &'t Progress,
     memories: &'t Memories,
     shard: usize,
@@ -242,7 +242,7 @@ impl Task<'_> {
         let mut peers = Vec::new();
         for number in others {
             let peer = Peer::new(self.state, &config, *number, shard)?;
-            peers.push(peer.reading(self.memories.of(*number)));
+            peers.push(peer.reading(self.memories.of(*number), self.member));
         }
         peers.try_into().map_err(|_| Setback::Unreachable {
             number: own,
