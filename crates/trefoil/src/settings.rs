@@ -54,7 +54,7 @@ pub(crate) const DOOR_KEYS: [&str; 17] = [
     "admin_commands",
     "transactions",
 ];
-pub(crate) const SERVE_KEYS: [&str; 9] = [
+pub(crate) const SERVE_KEYS: [&str; 10] = [
     "mode",
     "name",
     "listen",
@@ -64,6 +64,7 @@ pub(crate) const SERVE_KEYS: [&str; 9] = [
     "token_file",
     "certs",
     "plaintext",
+    "restart",
 ];
 pub(crate) const UP_KEYS: [&str; 10] = [
     "dir",
@@ -335,6 +336,7 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.name = args.name.or(file.name.clone());
     args.token_file = args.token_file.or(file.token_file.clone());
     args.certs = args.certs.or(file.certs.clone());
+    args.restart = args.restart.or(file.restart);
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
