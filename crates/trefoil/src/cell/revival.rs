@@ -4,6 +4,7 @@
 use crate::args::{Restart, UpArgs};
 use crate::backoff::{LIFE_MIN, pause};
 use crate::cell::home::Home;
+use crate::cell::order_error::OrderError;
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::up::RESTART_DEFAULT;
 use crate::failure::Failure;
@@ -177,7 +178,7 @@ impl Backend {
         mut next: Child,
         program: &Arc<Program>,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Runs { child: old, .. } => {
                 self.moved = None;
@@ -193,7 +194,7 @@ impl Backend {
             }
             state => {
                 self.state = state;
-                Err(format!("backend {} does not run", self.number))
+                Err(OrderError::NotRunning(self.number))
             }
         }
     }
