@@ -137,7 +137,7 @@ fn of_certificate(process: &ProcessStats, samples: fn(&CertificateStats) -> Samp
 
 /// Every metric that a server exports.
 #[rustfmt::skip]
-pub const METRICS: [MetricInfo; 46] = [
+pub const METRICS: [MetricInfo; 47] = [
     labelled(gauge("trefoil_build_info", "1, with the release that runs", Process(|_| {
         by([(env!("CARGO_PKG_VERSION"), 1)])
     })), &["version"]),
@@ -216,6 +216,7 @@ pub const METRICS: [MetricInfo; 46] = [
         one(recovery(m).items + recovery(m).repaired)
     })),
     counter("trefoil_recovery_bytes", "Bytes of their data entries", Member(|m| one(recovery(m).bytes))),
+    counter("trefoil_recovery_skipped", "Values that a full backend did not copy: they would have been the first to be evicted", Member(|m| one(recovery(m).skipped))),
     gauge("trefoil_resize_backends", "Backends that the cell is being resized to; 0 if it is not", Member(|m| {
         one(m.resize.as_ref().map_or(0, |resize| resize.backends.into()))
     })),

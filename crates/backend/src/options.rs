@@ -42,6 +42,12 @@ pub struct ServerOptions {
     pub fabric: FabricOptions,
     /// How the members' own shards are repaired, in a cell with three copies.
     pub repair: RepairOptions,
+    /// Bytes a second that are copied from other processes, by one that recovers, takes a
+    /// backend's place or is to be one of a resized cell; at least [`RECOVERY_RATE_MIN`].
+    /// `None`: as fast as it goes.
+    ///
+    /// [`RECOVERY_RATE_MIN`]: crate::RECOVERY_RATE_MIN
+    pub recovery_rate: Option<u64>,
     /// The layout of data entries that this process tells others. Another one than it has
     /// is for tests: it stands for another release.
     #[doc(hidden)]
@@ -96,6 +102,7 @@ impl ServerOptions {
             rpc_thread_count: 2,
             fabric: FabricOptions::default(),
             repair: RepairOptions::default(),
+            recovery_rate: None,
             layout_version: LAYOUT_VERSION,
         }
     }

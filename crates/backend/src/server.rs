@@ -23,6 +23,7 @@ use crate::local::LocalStore;
 use crate::member::Member;
 use crate::memory::MemoryBound;
 use crate::options::{FabricOptions, ServerOptions, partitions_for};
+use crate::pace::CopyPace;
 use crate::process::{Machine, Resident, usual_baseline};
 use crate::recovery;
 use crate::repair::{self, RepairOptions, Tally};
@@ -179,7 +180,8 @@ impl Server {
         running.tend(options.huge_pages)?;
         let member = running.state.members.first().map(Arc::clone);
         if let (Some(runtime), Some(member)) = (&running.runtime, member) {
-            resize::gather(runtime.handle(), &member, gather)?;
+            let pace = CopyPace::new(options.recovery_rate);
+            resize::gather(runtime.handle(), &member, gather, pace)?;
             let (lock, begun) = claim()?;
             running.state.set_begun(member.number, begun);
             running.state.doors().locks = vec![lock];
@@ -313,6 +315,7 @@ impl Running {
         let config_store = options.config_store.clone();
         let mut state = State::new(members, bound, config_store, config, begun, behind, lending);
         state.layout_version = options.layout_version.into();
+        state.recovery_rate = options.recovery_rate;
         let (stopping, _) = watch::channel(false);
         Ok(Running {
             state: Arc::new(state),

@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) boot_id: String,
     /// Of the data entries that it tells others.
     pub(crate) layout_version: u32,
+    /// Of copies from other processes: bytes a second, if there is a limit.
+    pub(crate) recovery_rate: Option<u64>,
     pub(crate) started: Instant,
     /// Set once, if metrics are served.
     pub(crate) metrics_address: OnceLock<SocketAddr>,
@@ -111,6 +113,7 @@ impl State {
             begun: Mutex::new(begun),
             boot_id: crate::process::boot_id(),
             layout_version: LAYOUT_VERSION.into(),
+            recovery_rate: None,
             started: Instant::now(),
             metrics_address: OnceLock::new(),
             target: OnceLock::new(),

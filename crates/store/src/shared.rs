@@ -86,6 +86,8 @@ pub(crate) struct Shared {
     /// A second corpus is loaded beside the one that is served: nothing of that goes to
     /// make room for it.
     pub(crate) reloading: AtomicBool,
+    /// A recovering shard has had to make room for what it imports: not all has room.
+    pub(crate) copies_evict: AtomicBool,
 }
 
 /// What a partition holds.

@@ -77,6 +77,9 @@ pub struct Counts {
     pub slab_moves: u64,
     /// Entries that moved for it.
     pub entries_moved: u64,
+    /// Values of peers that a full, recovering shard left out: they would have been the
+    /// first to leave.
+    pub copies_skipped: u64,
 }
 
 impl Counts {
@@ -127,6 +130,7 @@ impl Counts {
         self.index_reshapes += other.index_reshapes;
         self.slab_moves += other.slab_moves;
         self.entries_moved += other.entries_moved;
+        self.copies_skipped += other.copies_skipped;
     }
 }
 

@@ -150,6 +150,7 @@ impl Store {
             room_turn: Mutex::default(),
             holds: (0..count).map(|_| Default::default()).collect(),
             reloading: Default::default(),
+            copies_evict: Default::default(),
             config,
             regions,
         };
@@ -306,6 +307,7 @@ impl Store {
                 _ => self.shared.budget.cap(),
             },
             paid: 0,
+            dispensable: None,
         };
         let mut pages_asked_for = 0;
         // Who makes room for long does so alone, and what it has made is its own:

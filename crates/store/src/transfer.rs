@@ -13,6 +13,7 @@ use crate::policy::Recency;
 use crate::stats::MutationKind;
 use crate::store::{Cell, Store};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use trefoil_layout::op::{Ack, Mutation};
 use trefoil_layout::{KeyHash, Pointer, Version};
 
@@ -165,7 +166,25 @@ impl Store {
     /// unless something newer of the key itself is known; afterwards by the rules of any other mutation. How far
     /// its version lies ahead of the clock is not asked: those it comes from have taken
     /// it.
+    ///
+    /// A recovering shard that is full leaves out what would be the first to leave, as if it
+    /// had come and gone.
     pub fn import(&self, now: Now, mutation: &Mutation<'_>, recency: Recency) -> Ack {
         self.execute(now, mutation, MutationKind::Load, recency, Ok(()))
+    }
+
+    /// Whether the import of such a value would leave it out: then it need not even be
+    /// fetched, and is counted as left out. Until an import has had to make room, none is.
+    pub fn skips_copy(&self, hash: KeyHash, version: Version, recency: Recency) -> bool {
+        // As a rule all that is copied has room, and nobody takes a lock for this.
+        if !self.shared.copies_evict.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(shard) = self.shared.config.shards.local(hash) else {
+            return false;
+        };
+        let number = hash.partition(shard, self.sub_count());
+        let mut slot = self.partitions[number].enter();
+        slot.live.skips_copy(&self.shared, hash, version, recency)
     }
 }

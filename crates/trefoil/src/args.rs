@@ -181,6 +181,9 @@ pub(crate) struct StoreArgs {
     /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub repair_rate: Option<ByteSize>,
+    /// Bytes a second that a backend which recovers, moves or joins copies from others; 0 sets no limit [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub recovery_rate: Option<ByteSize>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -248,6 +251,12 @@ pub(crate) struct ServeArgs {
     /// What may be reached from other machines without TLS
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub plaintext: Vec<Plaintext>,
+    /// Whether a parent process starts the server again, empty, when it has died [default: never]
+    #[arg(long, value_enum)]
+    pub restart: Option<Restart>,
+    /// The process that does so
+    #[arg(long, hide = true, value_name = "PID")]
+    pub supervised_by: Option<u32>,
     #[command(flatten)]
     pub doors: DoorArgs,
 }
@@ -516,13 +525,13 @@ pub(crate) struct UpArgs {
     pub store: StoreArgs,
 }
 
-/// What becomes of a backend that has died.
+/// What becomes of a process that has died.
 #[derive(ValueEnum, serde::Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Restart {
     /// It is started again, later each time if it dies soon
     Always,
-    /// It stays dead until the cell is started anew
+    /// It stays dead
     Never,
 }
 
@@ -618,6 +627,9 @@ pub(crate) struct SpareArgs {
     /// Bytes a second that a scan and its repairs may move between backends [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub repair_rate: Option<ByteSize>,
+    /// Bytes a second that it copies from others when it recovers; 0 sets no limit [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub recovery_rate: Option<ByteSize>,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -28,6 +28,10 @@ impl Fixed {
             ("token_file", shown(&args.token_file)),
             ("certs", shown(&args.certs)),
             ("plaintext", shown(&args.plaintext)),
+            (
+                "restart",
+                shown(&args.restart.unwrap_or(serve::RESTART_DEFAULT)),
+            ),
         ]);
         fixed.add_store(&args.store);
         fixed.add_doors(&args.doors);
@@ -78,6 +82,7 @@ impl Fixed {
             ("huge_pages", shown(&store.huge_pages)),
             ("repair_interval", shown(&store.repair.interval)),
             ("repair_rate", shown(&store.repair.rate)),
+            ("recovery_rate", shown(&store.recovery_rate)),
         ]);
     }
 

@@ -5,6 +5,7 @@
 mod args;
 #[cfg(feature = "linked")]
 mod assigner;
+mod backoff;
 #[cfg(feature = "bench")]
 mod bench;
 mod cell;
@@ -28,6 +29,7 @@ mod settings;
 mod signals;
 #[cfg(feature = "sim")]
 mod sim;
+mod supervised;
 #[cfg(feature = "top")]
 mod top;
 mod users;

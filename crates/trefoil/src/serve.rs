@@ -1,11 +1,12 @@
 //! `serve`: a whole cell in this process.
 
-use crate::args::{DoorArgs, Plaintext, ServeArgs};
+use crate::args::{DoorArgs, Plaintext, Restart, ServeArgs};
 use crate::door::{self, Front};
 use crate::failure::{Failure, Outcome, print_line};
 use crate::fixed::Fixed;
 use crate::settings::{self, MemoryLimit, StoreSettings};
 use crate::signals::Signals;
+use crate::supervised;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ pub(crate) const NAME_DEFAULT: &str = "serve";
 pub(crate) const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7411);
 pub(crate) const METRICS_DEFAULT: &str = "127.0.0.1:9411";
+pub(crate) const RESTART_DEFAULT: Restart = Restart::Never;
 
 pub(crate) fn run(args: ServeArgs) -> Outcome {
     let given = args.clone();
@@ -41,6 +43,11 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         ));
     }
     StoreSettings::from(&args.store).check()?;
+    match (args.restart.unwrap_or(RESTART_DEFAULT), args.supervised_by) {
+        (_, Some(parent)) => supervised::end_with(parent)?,
+        (Restart::Always, None) => return supervised::run(),
+        (Restart::Never, None) => {}
+    }
     let tcp = listen_address(args.listen.as_deref())?;
     let users = crate::users::policy(&args.allow_user)?;
     crate::logging::start();
@@ -93,6 +100,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
         repair: settings.repair,
+        recovery_rate: settings.recovery_rate,
         ..ServerOptions::new(Arc::new(store), members)
     };
     let runs = start(options, listeners)?;

@@ -10,7 +10,9 @@ use bytesize::ByteSize;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use trefoil_backend::{MEMORY_LIMIT_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions};
+use trefoil_backend::{
+    MEMORY_LIMIT_MIN, RECOVERY_RATE_MIN, REPAIR_DEFAULT, REPAIR_RATE_MIN, RepairOptions,
+};
 use trefoil_layout::HashKind;
 use trefoil_layout::limits::{PARTITION_COUNT_MAX, VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
 
@@ -21,7 +23,7 @@ const MEMORY_DEFAULT: u64 = 1 << 30;
 const REPAIR_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Settings of a store.
-pub(crate) const STORE_KEYS: [&str; 8] = [
+pub(crate) const STORE_KEYS: [&str; 9] = [
     "memory",
     "eviction",
     "value_max",
@@ -30,6 +32,7 @@ pub(crate) const STORE_KEYS: [&str; 8] = [
     "huge_pages",
     "repair_interval",
     "repair_rate",
+    "recovery_rate",
 ];
 /// Settings of front doors.
 pub(crate) const DOOR_KEYS: [&str; 17] = [
@@ -51,7 +54,7 @@ pub(crate) const DOOR_KEYS: [&str; 17] = [
     "admin_commands",
     "transactions",
 ];
-pub(crate) const SERVE_KEYS: [&str; 9] = [
+pub(crate) const SERVE_KEYS: [&str; 10] = [
     "mode",
     "name",
     "listen",
@@ -61,6 +64,7 @@ pub(crate) const SERVE_KEYS: [&str; 9] = [
     "token_file",
     "certs",
     "plaintext",
+    "restart",
 ];
 pub(crate) const UP_KEYS: [&str; 10] = [
     "dir",
@@ -100,6 +104,8 @@ struct File {
     repair_interval: Option<Duration>,
     #[serde(default, deserialize_with = "size")]
     repair_rate: Option<ByteSize>,
+    #[serde(default, deserialize_with = "size")]
+    recovery_rate: Option<ByteSize>,
     name: Option<String>,
     listen: Option<String>,
     socket: Option<PathBuf>,
@@ -174,6 +180,8 @@ pub(crate) struct StoreSettings {
     pub partition_count: Option<usize>,
     pub huge_pages: bool,
     pub repair: RepairOptions,
+    /// Of copies from other backends; `None`: no limit.
+    pub recovery_rate: Option<u64>,
 }
 
 impl From<&StoreArgs> for StoreSettings {
@@ -196,6 +204,10 @@ impl From<&StoreArgs> for StoreSettings {
                     .repair_rate
                     .map_or(REPAIR_DEFAULT.rate, |size| size.as_u64()),
             },
+            recovery_rate: args
+                .recovery_rate
+                .map(|size| size.as_u64())
+                .filter(|rate| *rate > 0),
         }
     }
 }
@@ -236,6 +248,13 @@ impl StoreSettings {
             let (rate, least) = (ByteSize::b(rate), ByteSize::b(least));
             return Err(Failure::Usage(format!(
                 "--repair-rate {rate} is too little to get on with: give at least {least}"
+            )));
+        }
+        let (rate, least) = (self.recovery_rate, RECOVERY_RATE_MIN);
+        if let Some(rate) = rate.filter(|rate| *rate < least) {
+            let (rate, least) = (ByteSize::b(rate), ByteSize::b(least));
+            return Err(Failure::Usage(format!(
+                "--recovery-rate {rate} is too little to get on with: give at least {least}, or 0 for no limit"
             )));
         }
         Ok(())
@@ -317,6 +336,7 @@ pub(crate) fn with_file(mut args: ServeArgs) -> Result<ServeArgs, Failure> {
     args.name = args.name.or(file.name.clone());
     args.token_file = args.token_file.or(file.token_file.clone());
     args.certs = args.certs.or(file.certs.clone());
+    args.restart = args.restart.or(file.restart);
     if args.allow_user.is_empty() {
         args.allow_user = file.allow_user.clone();
     }
@@ -379,6 +399,7 @@ fn fill_store(store: &mut StoreArgs, file: &File) {
     store.huge_pages = store.huge_pages.or(file.huge_pages);
     store.repair_interval = store.repair_interval.or(file.repair_interval);
     store.repair_rate = store.repair_rate.or(file.repair_rate);
+    store.recovery_rate = store.recovery_rate.or(file.recovery_rate);
 }
 
 fn fill_doors(doors: &mut DoorArgs, file: File) {

@@ -19,6 +19,7 @@ use super::load::{Loaded, finish, put};
 use super::staged::Staged;
 use super::{CorpusError, Standing};
 use crate::member::Member;
+use crate::pace::{self, CopyPace};
 use crate::recovery::Peer;
 use crate::state::State;
 use crate::stop::Stop;
@@ -235,6 +236,7 @@ impl Fetch<'_> {
     /// Copies each shard from the other backend that holds it.
     async fn copy_from_replicas(&self) -> Result<Loaded, String> {
         let mut loaded = Loaded::default();
+        let mut pace = CopyPace::new(self.state.recovery_rate);
         let shards = &self.member.store.config().shards;
         for local in 0..self.member.store.shard_count() {
             let shard = shards.shard(local);
@@ -245,7 +247,10 @@ impl Fetch<'_> {
             let mut is_copied = false;
             for &number in others {
                 let before = loaded;
-                match self.shard_from(number, shard, &mut loaded).await {
+                match self
+                    .shard_from((number, shard), &mut loaded, &mut pace)
+                    .await
+                {
                     Ok(()) => is_copied = true,
                     Err(error) => {
                         loaded = before;
@@ -264,11 +269,17 @@ impl Fetch<'_> {
         Ok(loaded)
     }
 
-    async fn shard_from(&self, number: u32, shard: u32, loaded: &mut Loaded) -> Result<(), String> {
+    async fn shard_from(
+        &self,
+        (number, shard): (u32, u32),
+        loaded: &mut Loaded,
+        pace: &mut CopyPace,
+    ) -> Result<(), String> {
         let text = |setback: crate::recovery::Setback| setback.to_string();
         let peer = Peer::new(self.state, self.config, number, shard).map_err(text)?;
         let mut from = PLACES.start;
         while from < PLACES.end {
+            pace.wait(|| self.goes_on()).await?;
             let page = peer
                 .corpus_page(from, self.config.config_id)
                 .await
@@ -280,14 +291,18 @@ impl Fetch<'_> {
                 return Err(format!("backend {number} answers nonsense"));
             }
             from = page.next;
+            pace.moved(pace::page_len(&page));
             for item in page.items {
                 let data = match item.data {
                     Data::Whole(data) => data,
-                    Data::Long { key } => peer
-                        .long(key.to_vec(), item.version)
-                        .await
-                        .map_err(text)?
-                        .ok_or_else(|| format!("backend {number} has lost an item meanwhile"))?,
+                    Data::Long { key } => {
+                        let long = peer.long(key.to_vec(), item.version).await;
+                        let long = long.map_err(text)?.ok_or_else(|| {
+                            format!("backend {number} has lost an item meanwhile")
+                        })?;
+                        pace.moved(long.len() as u64);
+                        long
+                    }
                 };
                 self.install(number, &data, item.version, loaded)?;
             }

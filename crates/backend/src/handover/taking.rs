@@ -5,6 +5,7 @@ use super::giving::SILENCE_MAX;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
+use crate::pace::CopyPace;
 use crate::recovery::{Memory, Missed, check_placed, decode_page, encode_places};
 use crate::state::State;
 use bytes::Bytes;
@@ -167,7 +168,9 @@ async fn copy_most(
     if !predecessor.common.knows_ranges.load(Ordering::Relaxed) {
         handover = handover.one_range_at_a_time();
     }
-    copy(&mut handover, predecessor, member, Handover::is_in_haste).await?;
+    let pace = CopyPace::new(predecessor.state.recovery_rate);
+    let is_enough = Handover::is_in_haste;
+    copy(&mut handover, predecessor, member, is_enough, pace).await?;
     Ok(handover)
 }
 
@@ -178,7 +181,9 @@ async fn copy_and_release(
 ) -> Result<Handover<Bytes>, HandoverError> {
     let mut attempt = 1;
     loop {
-        copy(&mut handover, predecessor, member, Handover::is_done).await?;
+        // The predecessor stands still.
+        let pace = CopyPace::new(None);
+        copy(&mut handover, predecessor, member, Handover::is_done, pace).await?;
         match predecessor.step(HandOverStep::Release).await {
             Ok(_) => return Ok(handover),
             // A busy machine.
@@ -190,18 +195,30 @@ async fn copy_and_release(
     }
 }
 
+/// The pace is that of the first walk. What has changed since is copied as fast as it goes:
+/// at a lower pace than clients write, no end would come.
 async fn copy(
     handover: &mut Handover<Bytes>,
     predecessor: &Arc<Predecessor>,
     member: &Member,
     is_enough: fn(&Handover<Bytes>) -> bool,
+    mut pace: CopyPace,
 ) -> Result<(), HandoverError> {
     let mut answers = JoinSet::new();
+    let received_bytes = &predecessor.common.received_bytes;
+    let mut counted = received_bytes.load(Ordering::Relaxed);
     loop {
         if is_enough(handover) {
             return Ok(());
         }
-        while let Some((number, question)) = handover.ask() {
+        if answers.is_empty() {
+            // Whoever wants this process to end ends it.
+            let goes_on = || Ok::<(), HandoverError>(());
+            pace.wait(goes_on).await?;
+        }
+        while pace.owes().is_zero()
+            && let Some((number, question)) = handover.ask()
+        {
             let predecessor = Arc::clone(predecessor);
             answers.spawn(async move { (number, predecessor.ask(question).await) });
         }
@@ -209,6 +226,11 @@ async fn copy(
         let Some(Ok((number, reply))) = answer else {
             return Err(predecessor.refused("nothing is left to ask, and no end"));
         };
+        let received = received_bytes.load(Ordering::Relaxed);
+        if handover.permille() < 1000 {
+            pace.moved(received - counted);
+        }
+        counted = received;
         handover
             .answer(number, reply?, &member.store, clock::now())
             .map_err(|nonsense| predecessor.refused(&nonsense.to_string()))?;

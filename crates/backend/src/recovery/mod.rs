@@ -12,6 +12,7 @@ pub(crate) use progress::Progress;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
+use crate::pace::{self, CopyPace};
 use crate::state::State;
 use crate::stop::Stop;
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use trefoil_recovery::{Ask, Ended, Recovery};
+use trefoil_recovery::{Answer, Ask, Ended, Recovery};
 
 /// Between two attempts: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -34,6 +35,8 @@ const CLIENTS_COME: Duration = Duration::from_secs(2);
 /// while it copied: until all vote, a second death costs the shards that do not. When all
 /// vote and clients have come, each fetches once more what was written without it.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
+    // One thread copies for all members: the limit is the process's.
+    let mut pace = CopyPace::new(state.recovery_rate);
     for member in &state.members {
         let Some(progress) = &member.recovery else {
             continue;
@@ -67,7 +70,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
                 continue;
             };
             let place = task.recovery.place();
-            match runtime.block_on(task.attempt()) {
+            match runtime.block_on(task.attempt(&mut pace)) {
                 Ok(None) => {
                     setbacks.clear();
                     tasks.push_back(task);
@@ -162,7 +165,7 @@ impl Setbacks {
 /// One shard of a member.
 struct Task<'t> {
     state: &'t Arc<State>,
-    member: &'t Member,
+    member: &'t Arc<Member>,
     progress: &'t Progress,
     memories: &'t Memories,
     shard: usize,
@@ -172,7 +175,7 @@ struct Task<'t> {
 impl Task<'_> {
     /// Until it has ended, or votes (then nothing is said), or a peer does not answer. Each
     /// peer has one question at a time.
-    async fn attempt(&mut self) -> Result<Option<Ended>, Setback> {
+    async fn attempt(&mut self, pace: &mut CopyPace) -> Result<Option<Ended>, Setback> {
         let mut peers = self.peers()?;
         let recovery = &mut self.recovery;
         let voted = recovery.votes();
@@ -182,11 +185,22 @@ impl Task<'_> {
         }
         let [first, second] = &peers;
         let (mut one, mut other) = (None, None);
+        let goes_on = || match self.state.is_stopping() {
+            true => Err(Setback::Stopping),
+            false => Ok(()),
+        };
         let result = loop {
-            if one.is_none() {
+            if one.is_none()
+                && other.is_none()
+                && let Err(stopping) = pace.wait(goes_on).await
+            {
+                break Err(stopping);
+            }
+            let may_ask = pace.owes().is_zero();
+            if one.is_none() && may_ask {
                 one = recovery.ask(0).map(|ask| Box::pin(first.ask(ask)));
             }
-            if other.is_none() {
+            if other.is_none() && may_ask {
                 other = recovery.ask(1).map(|ask| Box::pin(second.ask(ask)));
             }
             let (number, answer) = tokio::select! {
@@ -209,6 +223,7 @@ impl Task<'_> {
                     continue;
                 }
             };
+            pace.moved(len_of(&answer));
             let taken = recovery.answer(number, answer, &self.member.store, clock::now());
             if let Err(nonsense) = taken {
                 break Err(peers[number].cannot(nonsense.to_string()));
@@ -236,12 +251,21 @@ impl Task<'_> {
         let mut peers = Vec::new();
         for number in others {
             let peer = Peer::new(self.state, &config, *number, shard)?;
-            peers.push(peer.reading(self.memories.of(*number)));
+            peers.push(peer.reading(self.memories.of(*number), self.member));
         }
         peers.try_into().map_err(|_| Setback::Unreachable {
             number: own,
             why: "its cohort has no two others".into(),
         })
+    }
+}
+
+/// What an answer has brought, about.
+fn len_of(answer: &Answer<Bytes>) -> u64 {
+    match answer {
+        Answer::Standing(_) => 0,
+        Answer::Items(page) => pace::page_len(page),
+        Answer::Long(data) => data.as_ref().map_or(0, |data| data.len() as u64),
     }
 }
 

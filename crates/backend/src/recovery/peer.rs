@@ -1,6 +1,7 @@
 //! Another member of a shard's cohort, asked by messages.
 
 use super::memory::{Memory, Missed, check_placed, decode_placed, encode_places};
+use crate::member::Member;
 use crate::state::State;
 use bytes::Bytes;
 use std::ops::Range;
@@ -61,6 +62,8 @@ pub(crate) struct Peer {
     client: Client,
     /// Its memory, if values are read from it.
     memory: Option<Arc<Memory>>,
+    /// Which of these values are not wanted ([`trefoil_store::Store::skips_copy`]).
+    for_member: Option<Arc<Member>>,
     hasher: KeyHasher,
     state: Arc<State>,
 }
@@ -88,15 +91,17 @@ impl Peer {
             incarnation: AtomicU64::new(0),
             client,
             memory: None,
+            for_member: None,
             hasher: config.hash,
             state: Arc::clone(state),
         })
     }
 
     /// Reads values from its memory, if it is on this host.
-    pub(super) fn reading(self, memory: Arc<Memory>) -> Self {
+    pub(super) fn reading(self, memory: Arc<Memory>, for_member: &Arc<Member>) -> Self {
         Peer {
             memory: Some(memory),
+            for_member: Some(Arc::clone(for_member)),
             ..self
         }
     }
@@ -198,7 +203,10 @@ impl Peer {
         let Some(memory) = memory.filter(|memory| memory.is_open(&config, incarnation)) else {
             return Ok(self.page(&places, values, false, 0).await?.0);
         };
-        let (mut page, named) = self.page(&places, values, true, 0).await?;
+        let (mut page, mut named) = self.page(&places, values, true, 0).await?;
+        if let Some(member) = &self.for_member {
+            named.retain(|one| !member.store.skips_copy(one.hash, one.version, one.recency));
+        }
         let mut missing = match memory.read(named, &mut page) {
             Missed::Places(missing) => missing,
             Missed::All => return Ok(self.page(&places, values, false, 0).await?.0),

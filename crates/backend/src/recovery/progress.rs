@@ -122,6 +122,8 @@ impl Progress {
             took_ms: now.took_ms.unwrap_or_else(|| now.elapsed_ms()),
             waits_for: now.waits_for.clone(),
             done: now.done,
+            // The store counts them.
+            skipped: 0,
             shards_lost: shards.iter().filter(|shard| shard.is_lost).count() as u32,
         }
     }

@@ -12,7 +12,6 @@
 //! and what they disagree on has no quorum.
 
 mod named;
-mod pace;
 mod peer;
 mod tally;
 
@@ -23,13 +22,11 @@ pub(crate) use tally::Tally;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
+use crate::pace::Pace;
 use crate::recovery::{Peer, Setback};
 use crate::state::State;
 use crate::stop::Stop;
 use bytes::Bytes;
-pub use pace::REPAIR_RATE_MIN;
-
-use pace::Pace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -51,7 +48,7 @@ pub struct RepairOptions {
     /// Between the beginnings of two scans; zero: this backend repairs nothing.
     pub interval: Duration,
     /// Bytes a second that a scan and its repairs may cost between backends; at least
-    /// [`REPAIR_RATE_MIN`].
+    /// [`REPAIR_RATE_MIN`](crate::REPAIR_RATE_MIN).
     pub rate: u64,
 }
 
@@ -84,7 +81,7 @@ pub(crate) fn run(
         member,
         tally,
         shard,
-        pace: Pace::new(options.rate),
+        pace: Pace::new(options.rate, Instant::now()),
         versions: Versions::default(),
     };
     // Backends that were started together do not all scan at the same time.
@@ -195,7 +192,8 @@ impl Repairer<'_> {
                 scan.nominated(self.versions.next(above));
             }
             let questions = [0, 1, 2].map(|replica| scan.ask(replica));
-            self.pace.looks_at(keys_of(&questions[0], scan));
+            let keys = keys_of(&questions[0], scan);
+            self.pace.looks_at(keys, Instant::now());
             let [of_own, of_second, of_third] = questions;
             let own = async { of_own.map(|question| self.own(question)) };
             // All at about the same moment: a write in between differs.
@@ -214,7 +212,7 @@ impl Repairer<'_> {
                     continue;
                 };
                 if bytes > 0 {
-                    self.pace.moved(bytes);
+                    self.pace.moved(bytes, Instant::now());
                     self.tally.called(bytes);
                 }
                 let taken = scan.answer(replica, reply, clock::now());
@@ -223,7 +221,7 @@ impl Repairer<'_> {
                     peer.cannot(nonsense.to_string())
                 })?;
             }
-            self.wait(self.pace.owes().as_nanos() as u64)?;
+            self.wait(self.pace.owes(Instant::now()).as_nanos() as u64)?;
         }
     }
 

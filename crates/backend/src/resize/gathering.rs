@@ -3,6 +3,7 @@
 use super::ResizeError;
 use crate::clock;
 use crate::member::Member;
+use crate::pace::{self, CopyPace};
 use crate::recovery::decode_page;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -119,13 +120,14 @@ pub(crate) fn gather(
     runtime: &Handle,
     member: &Arc<Member>,
     gather: Gather,
+    pace: CopyPace,
 ) -> Result<(), ResizeError> {
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
     let mut work = {
         let _entered = runtime.enter();
-        Work::new(member, gather)?
+        Work::new(member, gather, pace)?
     };
     // In a thread of its own, because nobody becomes less nice again.
     let near = std::thread::scope(|scope| {
@@ -181,6 +183,9 @@ struct Work {
     /// Peers that have answered: they know of the resize. Before it begins there, it would
     /// be over there.
     answered: HashSet<u32>,
+    /// Of the first walk. What has changed since is copied as fast as it goes: at a lower
+    /// pace than clients write, it would never be near.
+    pace: CopyPace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +197,7 @@ enum Owes {
 }
 
 impl Work {
-    fn new(member: &Arc<Member>, gather: Gather) -> Result<Self, ResizeError> {
+    fn new(member: &Arc<Member>, gather: Gather, pace: CopyPace) -> Result<Self, ResizeError> {
         let machine = Gathering::new(gather.old.placement(), &member.store);
         let peers = machine.sources().iter().map(|source| {
             let peer = Peer::new(member, &gather, source.backend)?;
@@ -214,6 +219,7 @@ impl Work {
             tells: JoinSet::new(),
             telling: HashSet::new(),
             answered: HashSet::new(),
+            pace,
         })
     }
 
@@ -224,8 +230,10 @@ impl Work {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut rounded = Instant::now();
         loop {
+            let owed = self.pace.owes();
             while self.begun
                 && !self.paused
+                && owed.is_zero()
                 && let Some((number, asked)) = self.machine.ask()
             {
                 let peer = self.peers.get(&asked.backend);
@@ -253,6 +261,7 @@ impl Work {
                 Some(told) = self.tells.join_next() => {
                     self.heed_peer(told.map_err(|_| ResizeError::GivenUp)?)?;
                 }
+                () = tokio::time::sleep(owed), if !owed.is_zero() => {}
                 _ = tick.tick() => {
                     self.tell();
                     self.tell_peers();
@@ -291,6 +300,13 @@ impl Work {
     }
 
     fn take(&mut self, number: u64, backend: u32, reply: Reply<Bytes>) -> Result<(), ResizeError> {
+        if self.machine.permille() < 1000 {
+            self.pace.moved(match &reply {
+                Reply::Items(page) => pace::page_len(page),
+                Reply::Long(data) => data.as_ref().map_or(0, |data| data.len() as u64),
+                Reply::Shards(_) => 0,
+            });
+        }
         let taken = self
             .machine
             .answer(number, reply, &self.member.store, clock::now());

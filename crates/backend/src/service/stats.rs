@@ -128,7 +128,10 @@ fn member_stats(member: &Member) -> v1::MemberStats {
         resize: member.resizing.stats(),
         recovery: match &member.standing {
             Some(standing) => standing.recovery(),
-            None => member.recovery.as_ref().map(|progress| progress.stats()),
+            None => member.recovery.as_ref().map(|progress| v1::RecoveryStats {
+                skipped: counts.copies_skipped,
+                ..progress.stats()
+            }),
         },
         corpus: member.standing.as_ref().and_then(Standing::corpus),
         repair: member.repair.as_ref().map(|tally| tally.stats()),

@@ -151,6 +151,8 @@ pub(crate) struct Partition {
     evicted_at_reshape: u64,
     /// While it recovers, SETs and ERASEs are kept: what they must not undo is known.
     keeps_writes: bool,
+    /// What is imported had to make room for itself the last time.
+    evicts_for_copies: bool,
     /// It moves to another process: nothing is changed any more.
     frozen: bool,
     /// What was changed, while somebody copies it.
@@ -218,6 +220,7 @@ impl Partition {
             counts: Counts::default(),
             evicted_at_reshape: 0,
             keeps_writes: false,
+            evicts_for_copies: false,
             frozen: false,
             changed: None,
             bucket_count_min: 0,

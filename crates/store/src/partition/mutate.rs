@@ -12,11 +12,12 @@
 //! anew under the next, as if it came only then.
 
 use super::room::Effort;
-use super::{Cause, NoRoom, Partition};
+use super::{Cause, Giver, NoRoom, Partition};
 use crate::config::Now;
 use crate::mutants::{self, Mutant};
 use crate::policy::{Policy, Recency};
 use crate::shared::Shared;
+use std::sync::atomic::Ordering;
 use trefoil_layout::control;
 use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Expected, Mutation, Outcome};
@@ -173,9 +174,67 @@ impl Partition {
         if mutation.action == Action::Erase {
             self.erase(shared, hash, found, mutation);
         } else if found.is_none_or(|(_, entry)| entry.version != mutation.version) {
-            self.install(shared, now, (hash, found), mutation, Some(recency), effort)?;
+            let place = (hash, found);
+            if !self.is_dispensable(shared, hash, mutation.version) {
+                // It may have been one under the hold before.
+                effort.dispensable = None;
+                self.install(shared, now, place, mutation, Some(recency), effort)?;
+                return Ok(Outcome::Applied);
+            }
+            effort.dispensable = Some(recency);
+            let evicted_before = std::mem::take(&mut self.evicts_for_copies);
+            match self.install(shared, now, place, mutation, Some(recency), effort) {
+                Ok(()) if self.evicts_for_copies => {
+                    shared.copies_evict.store(true, Ordering::Relaxed);
+                }
+                Ok(()) => {}
+                Err(no_room) if no_room.from == Giver::Nobody => {
+                    self.evicts_for_copies = true;
+                    shared.copies_evict.store(true, Ordering::Relaxed);
+                    self.counts.copies_skipped += 1;
+                    return Ok(Outcome::Superseded { bound: self.floor });
+                }
+                // It is decided anew under the next hold of the lock.
+                Err(no_room) => {
+                    self.evicts_for_copies |= evicted_before;
+                    return Err(no_room);
+                }
+            }
         }
         Ok(Outcome::Applied)
+    }
+
+    /// Whether a copy at this version may be left out, if it would be the first to leave:
+    /// nothing at all is known here of the key, and the floor is no lower than the version.
+    ///
+    /// Then leaving it out is the same as installing and evicting it. An eviction takes the
+    /// entry away and raises the floor to its version, so the key's bound would be the floor;
+    /// it is the floor now, which is as high already. No bound falls or rises, and nobody
+    /// was answered meanwhile: the shard has no vote until it has recovered. What is *above*
+    /// the floor was written since the copy began and is installed in any case, for a floor
+    /// raised by it would hide other late writes from the repair that follows. An older value
+    /// of the key, or its tombstone, would stay if this were left out, and is a lower bound.
+    fn is_dispensable(&self, shared: &Shared, hash: KeyHash, version: Version) -> bool {
+        self.keeps_writes
+            && self.is_recovering()
+            && version <= self.floor
+            && self.find(shared, hash).is_none()
+            && self.tombstones.version(hash).is_none()
+    }
+
+    /// See [`crate::Store::skips_copy`].
+    pub(crate) fn skips_copy(
+        &mut self,
+        shared: &Shared,
+        hash: KeyHash,
+        version: Version,
+        recency: Recency,
+    ) -> bool {
+        let skips = self.evicts_for_copies
+            && self.policy.would_leave_first(recency)
+            && self.is_dispensable(shared, hash, version);
+        self.counts.copies_skipped += u64::from(skips);
+        skips
     }
 
     /// Takes away what stands of a key at this version, and leaves no trace.
@@ -240,7 +299,15 @@ impl Partition {
     ) -> Result<(), NoRoom> {
         if found.is_none() {
             self.policy.prepare(hash.tag);
-            while self.objects_max.is_some_and(|max| self.item_count >= max) {
+            while self.has_all_objects() {
+                let leaves_first = |recency| self.policy.would_leave_first(recency);
+                if effort.dispensable.is_some_and(leaves_first) {
+                    return Err(NoRoom {
+                        bytes: 0,
+                        from: Giver::Nobody,
+                    });
+                }
+                self.evicts_for_copies |= effort.dispensable.is_some();
                 if !self.evict(shared) {
                     break;
                 }

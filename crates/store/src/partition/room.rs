@@ -17,7 +17,7 @@
 
 use super::{Cause, Partition};
 use crate::budget::{Cap, Kind};
-use crate::policy::Policy;
+use crate::policy::{Policy, Recency};
 use crate::runs::run_len;
 use crate::shared::{Shared, lock};
 use std::sync::atomic::Ordering;
@@ -55,6 +55,8 @@ pub(crate) enum Giver {
     AboveQuota,
     /// This one, under the next hold of its lock: it has done what it may under one.
     Itself,
+    /// Nobody: what wants it is a copy that would be the first to leave.
+    Nobody,
 }
 
 /// What came of making room under one hold of the lock.
@@ -78,6 +80,8 @@ pub(crate) struct Effort {
     pub(crate) cap: Cap,
     /// Bytes for a run that are on the account already, as [`Kind::Promised`].
     pub(crate) paid: u64,
+    /// Of a copy that may be left out ([`Partition::is_dispensable`]): how it was used.
+    pub(crate) dispensable: Option<Recency>,
 }
 
 impl Partition {
@@ -270,7 +274,15 @@ impl Partition {
             Giver::Richer
         } else if self.has_worked_enough() {
             Giver::Itself
-        } else if self.release_leaving(shared) || self.evict(shared) {
+        } else if self.release_leaving(shared) {
+            return Ok(());
+        } else if effort
+            .dispensable
+            .is_some_and(|recency| self.policy.would_leave_first(recency))
+        {
+            Giver::Nobody
+        } else if self.evict(shared) {
+            self.evicts_for_copies |= effort.dispensable.is_some();
             return Ok(());
         } else {
             Giver::Any

@@ -116,6 +116,15 @@ impl Noted {
         }
     }
 
+    /// Whether a copy of an item that was used so would be the first to leave; only SLRU can
+    /// tell, for the others a copy is as new as anything.
+    pub fn would_leave_first(&self, recency: Recency) -> bool {
+        match &self.policy {
+            AnyPolicy::Slru(policy) => policy.would_leave_first(recency),
+            _ => false,
+        }
+    }
+
     /// So many items are being copied from another replica; 0 if none are any more.
     pub fn expect(&mut self, count: u32) {
         if let AnyPolicy::Slru(policy) = &mut self.policy {

@@ -317,10 +317,15 @@ impl Slru {
 
     /// The segment that gives.
     fn giving(&self) -> usize {
-        if self.stale > 0 && self.segments[1].count > 0 {
+        self.giving_of([0, 1].map(|of| self.segments[of].count))
+    }
+
+    /// The same, if they had so many items.
+    fn giving_of(&self, counts: [u32; 2]) -> usize {
+        if self.stale > 0 && counts[1] > 0 {
             return 1;
         }
-        let [once, again] = [&self.segments[0], &self.segments[1]].map(|s| u64::from(s.count));
+        let [once, again] = counts.map(u64::from);
         usize::from(once == 0 || (again > 0 && once * 100 <= ONCE_SHARE * (once + again)))
     }
 
@@ -389,6 +394,24 @@ impl Slru {
             *word |= flags | stamp << STAMP_SHIFT;
             self.segments[segment_of(flags)].came(stamp);
         }
+    }
+
+    /// Whether a copy of an item that was used so would be among the first to leave: the
+    /// segment that gives is its own, with it counted there, and it is older than the band.
+    /// It would be of the band then; which of that leaves first is chance.
+    pub(super) fn would_leave_first(&self, recency: Recency) -> bool {
+        let own = segment_of(recency.0);
+        let segment = &self.segments[own];
+        let mut counts = [0, 1].map(|of| self.segments[of].count);
+        counts[own] += 1;
+        if segment.count == 0 || self.giving_of(counts) != own {
+            return false;
+        }
+        let edge = match segment.edge {
+            0 => self.choose_edge(segment),
+            edge => edge,
+        };
+        (recency.0 >> STAMP_SHIFT).min(AGE_MAX) > self.age(edge)
     }
 
     /// The item was written anew: a use, and not yet read.

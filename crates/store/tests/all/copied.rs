@@ -6,7 +6,7 @@ use trefoil_layout::data::DataEntry;
 use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Version};
 use trefoil_region::HugePages;
-use trefoil_store::{Access, Now, PLACES, Regions, Store};
+use trefoil_store::{Access, MutationKind, Now, PLACES, Position, Recency, Regions, Store};
 
 const MEMORY: u64 = 32 * MIB;
 const PARTITIONS: usize = 9;
@@ -20,8 +20,12 @@ const OWED_SHARE: u64 = 8;
 const NOW: Now = crate::common::START;
 
 fn store() -> Store {
-    let regions = Regions::memfd("copied", MEMORY, HugePages::Off).unwrap();
-    Store::new(config(MEMORY, PARTITIONS), regions).unwrap()
+    store_of(MEMORY)
+}
+
+fn store_of(memory: u64) -> Store {
+    let regions = Regions::memfd("copied", memory, HugePages::Off).unwrap();
+    Store::new(config(memory, PARTITIONS), regions).unwrap()
 }
 
 fn name(key: u64) -> [u8; 8] {
@@ -102,8 +106,14 @@ fn copy_page(source: &Store, copy: &Store, from: u64) -> u64 {
         page.push((exported.item.version, exported.recency, bytes));
         len
     });
+    // What lies behind comes again.
+    let next = next.unwrap();
+    let hash = |entry: &DataEntry<'_>| KeyHasher::default().hash(entry.key);
     for (version, recency, bytes) in page {
         let entry = DataEntry::decode(&bytes).unwrap();
+        if Position::place_of(hash(&entry)) >= next {
+            continue;
+        }
         let mutation = Mutation {
             action: Action::Set,
             version,
@@ -113,12 +123,17 @@ fn copy_page(source: &Store, copy: &Store, from: u64) -> u64 {
         let is_known = matches!(outcome, Outcome::Superseded { .. });
         assert!(is_known || outcome == Outcome::Applied, "{outcome:?}");
     }
-    next.unwrap()
+    next
 }
 
 /// A copy of the source, while clients go on.
 fn copy_of(source: &Store, load: &mut Load, steps_at: fn(u64) -> u64) -> Store {
     let copy = store();
+    copy_into(&copy, source, load, steps_at);
+    copy
+}
+
+fn copy_into(copy: &Store, source: &Store, load: &mut Load, steps_at: fn(u64) -> u64) {
     copy.set_recovering(0, true);
     copy.keep_writes(0, version(load.writes));
     copy.reserve(0, source.bucket_count(0));
@@ -128,13 +143,12 @@ fn copy_of(source: &Store, load: &mut Load, steps_at: fn(u64) -> u64) -> Store {
         if from == PLACES.end {
             break;
         }
-        from = copy_page(source, &copy, from);
-        (0..steps_at(page)).for_each(|_| load.step(source, Some(&copy)));
+        from = copy_page(source, copy, from);
+        (0..steps_at(page)).for_each(|_| load.step(source, Some(copy)));
         copy.maintain(NOW);
     }
     copy.reserve(0, 0);
     copy.set_recovering(0, false);
-    copy
 }
 
 fn item_count(store: &Store) -> u64 {
@@ -188,4 +202,102 @@ fn so_does_one_that_was_made_while_clients_wrote() {
 #[test]
 fn so_does_one_for_which_clients_wrote_before_there_was_much() {
     check(|page| if page < 3 { 5000 } else { 0 }, 0.05);
+}
+
+/// How each item of a store was used: whether again, and how long ago.
+fn uses(store: &Store) -> BTreeMap<u64, (bool, u16)> {
+    let mut uses = BTreeMap::new();
+    let mut key = Vec::new();
+    let next = store.export(NOW, 0, PLACES, usize::MAX, &mut |exported| {
+        key.clear();
+        exported.item.append_key(&mut key);
+        let bits = exported.recency.bits();
+        let number = u64::from_le_bytes(key[..].try_into().unwrap());
+        uses.insert(number, (bits & 1 << 2 != 0, bits >> 4));
+        1
+    });
+    assert_eq!(next, Some(PLACES.end));
+    uses
+}
+
+/// A recovering store that is full leaves out what would be the first to leave, and only
+/// that; so it keeps what a store of its size would keep, and installs less than everything.
+fn check_small(share: u64) {
+    let mut load = Load {
+        dice: Random(0x1234_5678_9ABC_DEF1),
+        writes: 0,
+        written: BTreeMap::new(),
+    };
+    let source = store();
+    (0..400_000).for_each(|_| load.step(&source, None));
+    let copy = store_of(MEMORY / share);
+    copy_into(&copy, &source, &mut load, |_| 0);
+    let (held, kept) = (uses(&source), uses(&copy));
+    let counts = copy.stats().counts;
+    let installed = counts.mutations[MutationKind::Load as usize].applied;
+    let (all, fits) = (held.len() as f64, kept.len() as f64);
+    println!(
+        "{all} held, {fits} fit, {installed} installed, {} left out, {} evicted",
+        counts.copies_skipped, counts.evicted_capacity
+    );
+    assert_eq!(installed + counts.copies_skipped, held.len() as u64);
+    // Of items that come in no order of use, the n-th is among the hottest K with a chance
+    // of K / n.
+    let expected = fits * (1.0 + (all / fits).ln());
+    assert!(
+        (installed as f64) < 1.1 * expected,
+        "{installed} of {expected}"
+    );
+    // What is not there is no hotter than what is, but for the few that were the coldest
+    // when they were evicted together with others.
+    for again in [false, true] {
+        let of = |uses: &BTreeMap<u64, (bool, u16)>| -> Vec<u16> {
+            let ages = uses.values().filter(|(of, _)| *of == again);
+            ages.map(|(_, age)| *age).collect()
+        };
+        let mut ages = of(&kept);
+        ages.sort_unstable();
+        let Some(coldest) = ages.get(ages.len() * 98 / 100) else {
+            continue;
+        };
+        let missing = held
+            .iter()
+            .filter(|(key, (of, age))| *of == again && age < coldest && !kept.contains_key(key));
+        let missing = missing.count();
+        assert!(
+            missing * 10 <= kept.len(),
+            "{again}: {missing} are hotter than {coldest}"
+        );
+    }
+    // And nothing is left out of a key of which something is known, or above the floor.
+    let left_out: Vec<u64> = held
+        .keys()
+        .filter(|k| !kept.contains_key(k))
+        .copied()
+        .collect();
+    let of = |key: u64| KeyHasher::default().hash(&name(key));
+    let cold = Recency::from_bits(3000 << 4);
+    let skips = |key: &u64, at| copy.skips_copy(of(*key), version(at), cold);
+    copy.set_recovering(0, true);
+    assert!(left_out.iter().any(|key| skips(key, 1)));
+    let above = load.writes + 1;
+    assert!(
+        !left_out.iter().any(|key| skips(key, above)),
+        "above the floor"
+    );
+    assert!(!kept.keys().any(|key| skips(key, 1)), "known");
+    let hot = |key: &u64| copy.skips_copy(of(*key), version(1), Recency::default());
+    assert!(!left_out.iter().any(hot), "as new as anything");
+    copy.set_recovering(0, false);
+    assert!(!left_out.iter().any(|key| skips(key, 1)), "it serves");
+}
+
+#[test]
+fn what_a_full_store_would_evict_next_is_not_copied() {
+    check_small(2);
+}
+
+#[test]
+fn nor_is_it_if_little_fits() {
+    check_small(4);
 }

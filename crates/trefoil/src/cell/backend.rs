@@ -63,6 +63,7 @@ pub(super) fn run(args: BackendArgs) -> Outcome {
         partition_count: settings.partition_count,
         huge_pages: settings.huge_pages,
         repair: settings.repair,
+        recovery_rate: settings.recovery_rate,
         load: args.load,
         // Others have places to give away only there.
         place: match store.is_remote() {

@@ -1,12 +1,12 @@
 //! Planned maintenance: backends move to other processes, one after the other, and the
 //! next only when the cell is whole again.
 
+use crate::cell::order_error::OrderError;
 use crate::cell::orders::{Event, Order, Ordered};
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::revival::Backend;
 use crate::cell::spares::Spares;
 use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -71,8 +71,8 @@ impl Plan {
                 let _ = events.send(Event::of("done")).await;
                 None
             }
-            Err(why) => {
-                let _ = events.send(Event::failed(why)).await;
+            Err(error) => {
+                let _ = events.send(Event::failed(&error)).await;
                 None
             }
         }
@@ -91,15 +91,15 @@ impl Plan {
                 let _ = self.events.send(Event::of("done")).await;
                 false
             }
-            Err(why) => {
-                tracing::error!(why, "maintenance has stopped");
-                let _ = self.events.send(Event::failed(why)).await;
+            Err(error) => {
+                tracing::error!(why = %error, "maintenance has stopped");
+                let _ = self.events.send(Event::failed(&error)).await;
                 false
             }
         }
     }
 
-    async fn turn(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, String> {
+    async fn turn(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, OrderError> {
         match &mut self.at {
             At::Health {
                 since,
@@ -118,15 +118,16 @@ impl Plan {
                 let seen = look.await.unwrap_or_else(|error| Err(error.to_string()));
                 if let Err(why) = seen {
                     if now.saturating_duration_since(*since) >= HEALTH_PATIENCE {
-                        return Err(format!(
-                            "the cell is not whole: {why}; mend that, then give the order again: it goes on where it stopped"
-                        ));
+                        return Err(OrderError::NotWhole {
+                            why,
+                            then: ": it goes on where it stopped",
+                        });
                     }
                     (*looks, *again) = (None, now + HEALTH_PAUSE);
                     return Ok(true);
                 }
                 if self.events.is_closed() {
-                    return Err("whoever gave the order has gone".into());
+                    return Err(OrderError::OrdererGone);
                 }
                 self.next(now, ground).await
             }
@@ -135,12 +136,8 @@ impl Plan {
                 let Some(moved) = backend.take_moved() else {
                     return Ok(true);
                 };
-                moved.map_err(|why| {
-                    format!(
-                        "backend {} did not move, and goes on as before: {why}",
-                        step.number
-                    )
-                })?;
+                let number = step.number;
+                moved.map_err(|why| OrderError::NotMoved { number, why })?;
                 if step.to_spare {
                     ground.drained.insert(step.number);
                 }
@@ -158,7 +155,7 @@ impl Plan {
         }
     }
 
-    async fn next(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, String> {
+    async fn next(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, OrderError> {
         let Some(step) = self.steps.pop_front() else {
             return Ok(false);
         };
@@ -173,7 +170,7 @@ impl Plan {
             false => ground
                 .starter
                 .start(&step.program, Begins::TakesOver(number), ground.memory)
-                .map_err(|error| error.to_string()),
+                .map_err(OrderError::cannot_start),
         }?;
         let event = Event {
             backend: Some(number),
@@ -205,17 +202,17 @@ enum Steps {
 }
 
 /// What an order comes to.
-async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, String> {
+async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderError> {
     let count = ground.backends.len() as u32;
     let check = |number: u32| match number < count {
         true => Ok(()),
-        false => Err(format!(
-            "there is no backend {number}: the cell has 0 to {}",
-            count - 1
-        )),
+        false => Err(OrderError::NoSuchBackend {
+            number,
+            last: count - 1,
+        }),
     };
     if ground.mode == Mode::R2 {
-        return Err("the backends of an immutable cell (R=2) are not moved: stop one, and it is started again from the file while the other serves".into());
+        return Err(OrderError::ImmutableMove);
     }
     let step = |number: u32, program: &Arc<Program>, to_spare| Step {
         number,
@@ -236,7 +233,8 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, String> {
             Steps::Moves(steps.collect())
         }
         Order::Upgrade { binary } => {
-            let program = open(&binary).await?;
+            let program = Program::open(&binary).await;
+            let program = program.map_err(OrderError::BadProgram)?;
             let others = (0..count).filter(|number| {
                 let runs = ground.backends[*number as usize].program();
                 !runs.is_same(&program)
@@ -251,22 +249,20 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, String> {
         Order::Drain { backend } => {
             check(backend)?;
             if ground.drained.contains(&backend) {
-                return Err(format!(
-                    "backend {backend} was drained before: its place is empty, and it runs on a spare; undrain it first"
-                ));
+                return Err(OrderError::DrainedBefore(backend));
             }
             if ground.spares.is_empty() {
-                return Err("no spare stands by: start the cell with --spares 1, or undrain a backend; to move a backend to a new process use `cell restart`".into());
+                return Err(OrderError::NoSpareToDrain);
             }
             Steps::Moves([step(backend, ground.spares.program(), true)].into())
         }
         Order::Resize { .. } | Order::ResizePause | Order::ResizeContinue | Order::ResizeAbort => {
-            return Err("no resize is under way".into());
+            return Err(OrderError::NoResize);
         }
         Order::Undrain { backend } => {
             check(backend)?;
             if !ground.drained.remove(&backend) {
-                return Err(format!("backend {backend} is not drained"));
+                return Err(OrderError::NotDrained(backend));
             }
             let pid = ground.spares.add(ground.starter, ground.memory)?;
             Steps::Done(Event {
@@ -275,10 +271,6 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, String> {
             })
         }
     })
-}
-
-async fn open(binary: &Path) -> Result<Arc<Program>, String> {
-    Program::open(binary).await
 }
 
 /// Whether every backend is up and has all that it should have; else which is not.

@@ -6,6 +6,7 @@ mod certs;
 mod controller;
 mod home;
 mod maintenance;
+mod order_error;
 mod orders;
 pub(crate) mod places;
 mod program;

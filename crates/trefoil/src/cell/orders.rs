@@ -2,6 +2,7 @@
 //! only its own user can open: a line of JSON, answered by a line for each step.
 
 use crate::args::{CellAddress, ResizeArgs};
+use crate::cell::order_error::OrderError;
 use crate::failure::{Failure, Outcome, print_line};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -97,6 +98,9 @@ pub(super) struct Event {
     /// About what copying takes yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) left_ms: Option<u64>,
+    /// Of a failure: what programs tell it by ([`OrderError::code`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) code: Option<String>,
     /// Why it failed, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
@@ -110,9 +114,10 @@ impl Event {
         }
     }
 
-    pub(super) fn failed(why: impl Into<String>) -> Self {
+    pub(super) fn failed(error: &OrderError) -> Self {
         Event {
-            why: Some(why.into()),
+            code: Some(error.code().name()),
+            why: Some(error.to_string()),
             ..Event::of("failed")
         }
     }
@@ -212,8 +217,8 @@ async fn serve(mut stream: UnixStream, orders: mpsc::Sender<Ordered>) {
             }
         }
         Err(error) => {
-            let why = format!("this `cell up` does not know the order: {error}");
-            let _ = sender.send(Event::failed(why)).await;
+            let unknown = OrderError::UnknownOrder(error.to_string());
+            let _ = sender.send(Event::failed(&unknown)).await;
             drop(sender);
         }
     }
@@ -236,7 +241,14 @@ async fn serve(mut stream: UnixStream, orders: mpsc::Sender<Ordered>) {
 
 /// Gives an order to the `cell up` of a cell on this host, and prints what comes of it.
 pub(super) fn give(address: &CellAddress, order: &Order, json: bool) -> Outcome {
-    let dir = directory(address)?;
+    // Whoever reads lines of JSON gets one of a failure here, too.
+    let fail = |error: OrderError| {
+        if json {
+            let _ = crate::failure::print_json(&Event::failed(&error));
+        }
+        Failure::of(error)
+    };
+    let dir = directory(address, fail)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -244,10 +256,10 @@ pub(super) fn give(address: &CellAddress, order: &Order, json: bool) -> Outcome 
     runtime.block_on(async {
         let path = dir.join(SOCKET);
         let stream = UnixStream::connect(&path).await.map_err(|error| {
-            Failure::Failed(format!(
-                "no `cell up` can be reached at {}: {error}; only the one that started the cell moves its backends",
-                path.display()
-            ))
+            fail(OrderError::CellUpUnreachable {
+                at: path.display().to_string(),
+                why: error.to_string(),
+            })
         })?;
         let (read, mut write) = stream.into_split();
         let mut text = serde_json::to_string(order).map_err(Failure::of)?;
@@ -263,25 +275,28 @@ pub(super) fn give(address: &CellAddress, order: &Order, json: bool) -> Outcome 
             match (event.step.as_str(), event.why.as_deref()) {
                 ("done", _) => return Ok(ExitCode::SUCCESS),
                 ("failed", why) => {
-                    return Err(Failure::of(why.unwrap_or("it failed, and does not say why")));
+                    return Err(Failure::of(
+                        why.unwrap_or("it failed, and does not say why"),
+                    ));
                 }
                 _ if json => {}
                 _ => print_line(&event.text())?,
             }
         }
-        Err(Failure::of("`cell up` has ended before it was done"))
+        Err(fail(OrderError::CellUpEnded))
     })
 }
 
-fn directory(address: &CellAddress) -> Result<PathBuf, Failure> {
+fn directory(
+    address: &CellAddress,
+    fail: impl Fn(OrderError) -> Failure,
+) -> Result<PathBuf, Failure> {
     let text = &address.cell;
     let parsed: trefoil_cell::CellAddress = text
         .parse()
         .map_err(|error| Failure::Usage(format!("--cell: {error}")))?;
     match parsed.locate().map_err(Failure::of)? {
         CellLocation::Directory(dir) => Ok(dir),
-        _ => Err(Failure::Failed(format!(
-            "{text} is no cell's directory: backends are moved by the `cell up` of their host, which is found by --cell unix:DIR"
-        ))),
+        _ => Err(fail(OrderError::NoDirectory(text.clone()))),
     }
 }

@@ -166,6 +166,10 @@ impl Starter {
         if let Some(store) = &self.args.config_store {
             command.args(["--store", store]);
         }
+        // Only if it was chosen: a program of the release before does not know it.
+        if let Some(rate) = settings.recovery_rate {
+            command.args(["--recovery-rate", &rate.to_string()]);
+        }
         if let Some(count) = settings.partition_count {
             command.args(["--partitions", &count.to_string()]);
         }

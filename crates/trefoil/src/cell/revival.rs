@@ -2,7 +2,9 @@
 //! that grows while it dies soon.
 
 use crate::args::{Restart, UpArgs};
+use crate::backoff::{LIFE_MIN, pause};
 use crate::cell::home::Home;
+use crate::cell::order_error::OrderError;
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::up::RESTART_DEFAULT;
 use crate::failure::Failure;
@@ -14,14 +16,6 @@ use tokio::process::{Child, ChildStdout};
 
 /// The signal's number.
 const KILL: i32 = rustix::process::Signal::KILL.as_raw();
-/// Before the first restart in a row: none; before the second, and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Before the first restart of one that was killed: its memory is the host's again only
-/// when its clients have let go of it, and the host may be short of it.
-const PAUSE_KILLED: Duration = Duration::from_secs(1);
-/// One that has served for so long has not died soon.
-const LIFE_MIN: Duration = Duration::from_secs(60);
 /// How long a process whose backend has moved may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// When one that does not say that it serves is told of, and how often.
@@ -184,7 +178,7 @@ impl Backend {
         mut next: Child,
         program: &Arc<Program>,
         now: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Runs { child: old, .. } => {
                 self.moved = None;
@@ -200,7 +194,7 @@ impl Backend {
             }
             state => {
                 self.state = state;
-                Err(format!("backend {} does not run", self.number))
+                Err(OrderError::NotRunning(self.number))
             }
         }
     }
@@ -337,10 +331,7 @@ impl Backend {
             self.state = State::Over;
             return;
         }
-        let pause = match is_killed {
-            true => pause(self.deaths).max(PAUSE_KILLED),
-            false => pause(self.deaths),
-        };
+        let pause = pause(self.deaths, is_killed);
         let pause_ms = pause.as_millis() as u64;
         tracing::error!(
             backend,
@@ -385,20 +376,10 @@ impl Backend {
             Err(error) => {
                 tracing::error!(backend = number, %error, "cannot start the backend again");
                 self.deaths += 1;
-                let due = now + pause(self.deaths);
+                let due = now + pause(self.deaths, false);
                 self.state = State::Waits { due };
             }
         }
-    }
-}
-
-/// Before the start after so many deaths in a row.
-fn pause(deaths: u32) -> Duration {
-    match deaths {
-        0 | 1 => Duration::ZERO,
-        more => PAUSE_MIN
-            .saturating_mul(1 << (more - 2).min(16))
-            .min(PAUSE_MAX),
     }
 }
 
@@ -420,16 +401,4 @@ async fn is_ready(out: Option<ChildStdout>) -> bool {
     let Some(out) = out else { return false };
     let line = BufReader::new(out).lines().next_line().await;
     matches!(line, Ok(Some(line)) if line == "ready")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_are_bounded() {
-        let ms = |deaths| pause(deaths).as_millis();
-        assert_eq!([0, 1, 2, 3, 4].map(ms), [0, 0, 500, 1000, 2000]);
-        assert_eq!([20, 1000, u32::MAX].map(ms), [30_000; 3]);
-    }
 }

@@ -1,6 +1,7 @@
 //! Processes that stand by to take a backend over.
 
 use crate::cell::backend::TakeOver;
+use crate::cell::order_error::OrderError;
 use crate::cell::program::{Begins, Program, Starter};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,9 +41,13 @@ impl Spares {
     }
 
     /// Another one; its process.
-    pub(super) fn add(&mut self, starter: &Starter, memory: u64) -> Result<Option<u32>, String> {
+    pub(super) fn add(
+        &mut self,
+        starter: &Starter,
+        memory: u64,
+    ) -> Result<Option<u32>, OrderError> {
         let child = starter.start(&self.program, Begins::Spare, memory);
-        let child = child.map_err(|error| error.to_string())?;
+        let child = child.map_err(OrderError::cannot_start)?;
         let pid = child.id();
         self.waiting.push(child);
         Ok(pid)
@@ -54,7 +59,7 @@ impl Spares {
         program: &Arc<Program>,
         starter: &Starter,
         memory: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         if self.program.is_same(program) {
             return Ok(());
         }
@@ -91,18 +96,20 @@ impl Spares {
         number: u32,
         starter: &Starter,
         memory: u64,
-    ) -> Result<Child, String> {
-        let mut child = self.waiting.pop().ok_or("no spare stands by")?;
+    ) -> Result<Child, OrderError> {
+        let mut child = self.waiting.pop().ok_or(OrderError::NoSpare)?;
         let word = TakeOver {
             number,
-            metrics: starter.metrics_of(number).map_err(|e| e.to_string())?,
+            metrics: starter
+                .metrics_of(number)
+                .map_err(OrderError::cannot_start)?,
             memory,
         };
-        let mut line = serde_json::to_string(&word).map_err(|e| e.to_string())?;
+        let mut line = serde_json::to_string(&word).map_err(OrderError::internal)?;
         line.push('\n');
-        let mut stdin = child.stdin.take().ok_or("the spare cannot be spoken to")?;
+        let mut stdin = child.stdin.take().ok_or(OrderError::SpareDeaf)?;
         let told = stdin.write_all(line.as_bytes()).await;
-        told.map_err(|error| format!("the spare has gone: {error}"))?;
+        told.map_err(|error| OrderError::SpareGone(error.to_string()))?;
         Ok(child)
     }
 }

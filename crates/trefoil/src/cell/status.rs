@@ -359,6 +359,9 @@ fn recovery_line(recovery: &RecoveryStats) -> String {
     if !recovery.waits_for.is_empty() {
         line += &format!("; waits: {}", recovery.waits_for);
     }
+    if recovery.skipped > 0 {
+        line += &format!("; {} colder ones had no room", recovery.skipped);
+    }
     if recovery.shards_lost > 0 {
         line += &format!(
             "; {} shards came back empty: two of three replicas had lost them",

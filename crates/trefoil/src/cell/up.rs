@@ -3,6 +3,7 @@
 use crate::args::{Restart, UpArgs};
 use crate::cell::home::Home;
 use crate::cell::maintenance::{Ground, Plan};
+use crate::cell::order_error::OrderError;
 use crate::cell::orders::{Event, Ordered, Orders};
 use crate::cell::program::{Begins, Program, Starter};
 use crate::cell::resize::{self, Resizing, Stage};
@@ -181,7 +182,7 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
     let mut spares = Spares::new(Arc::clone(&program), spare_count as usize);
     for _ in 0..spare_count {
         let added = spares.add(&starter, first_memory);
-        added.map_err(Failure::Failed)?;
+        added.map_err(Failure::of)?;
     }
     for backend in &mut backends {
         backend.await_ready().await?;
@@ -233,8 +234,7 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
             match plan {
                 None => plan = Plan::of((order, events), &mut ground).await,
                 Some(_) => {
-                    let why = "other maintenance is under way: wait for its end";
-                    let _ = events.send(Event::failed(why)).await;
+                    let _ = events.send(Event::failed(&OrderError::Busy)).await;
                 }
             }
         }

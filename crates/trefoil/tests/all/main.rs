@@ -31,6 +31,7 @@ mod repair;
 mod resizing;
 mod restarts;
 mod strangers;
+mod supervised;
 mod support;
 #[cfg(feature = "top")]
 mod top;

@@ -87,6 +87,20 @@ pub(crate) fn complaint(cell: &Cell, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+/// The same, with the code that programs tell it by.
+pub(crate) fn refusal(cell: &Cell, args: &[&str]) -> (String, String) {
+    let output = cell.run(&[args, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last = text.lines().last().unwrap_or_default();
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["step"], "failed", "{last}");
+    let why = last["why"].as_str().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(why), "{said}: {why}");
+    (last["code"].as_str().unwrap().to_owned(), said)
+}
+
 /// Counters that are raised at once, as an event loop does it: not one change is left
 /// undecided when the process that it was sent to goes. How many there were.
 fn many_at_once(client: &mut Client, stop: &AtomicBool) -> u64 {
@@ -336,21 +350,29 @@ fn what_cannot_be_done_is_said_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
     let before = pids(&cell);
-    for (args, expected) in [
+    for (args, expected, expected_code) in [
         (
             &["cell", "restart", "7"][..],
             "no backend 7: the cell has 0 to 2",
+            "no-such-backend",
         ),
-        (&["cell", "drain", "1"], "no spare stands by"),
-        (&["cell", "undrain", "1"], "is not drained"),
+        (&["cell", "drain", "1"], "no spare stands by", "no-spare"),
+        (&["cell", "undrain", "1"], "is not drained", "not-drained"),
         (
             &["cell", "upgrade", "--binary", "/bin/true"],
             "is not Trefoil",
+            "bad-program",
         ),
-        (&["cell", "upgrade", "--binary", "/nowhere"], "No such file"),
+        (
+            &["cell", "upgrade", "--binary", "/nowhere"],
+            "No such file",
+            "bad-program",
+        ),
     ] {
-        let said = complaint(&cell, args);
+        let (code, said) = refusal(&cell, args);
         assert!(said.contains(expected), "{args:?}: {said}");
+        assert_eq!(code, expected_code, "{args:?}");
+        assert_eq!(complaint(&cell, args), said);
     }
     // A cell that is not whole is left as it is.
     kill(before[2] as u32, "KILL");
@@ -381,8 +403,9 @@ fn what_cannot_be_done_is_said_and_changes_nothing() {
     // `serve` is nobody's to move.
     let dir = tempfile::tempdir().unwrap();
     let serve = Cell::serve(dir.path(), &[]);
-    let said = complaint(&serve, &["cell", "restart"]);
+    let (code, said) = refusal(&serve, &["cell", "restart"]);
     assert!(said.contains("no cell's directory"), "{said}");
+    assert_eq!(code, "cell-up-unreachable");
 }
 
 #[test]
@@ -396,8 +419,9 @@ fn an_immutable_cell_is_not_moved() {
         &cell,
         &["--mode", "R=2", "--load", &file, "--memory", "64MiB"],
     );
-    let said = complaint(&cell, &["cell", "restart"]);
+    let (code, said) = refusal(&cell, &["cell", "restart"]);
     assert!(said.contains("immutable"), "{said}");
+    assert_eq!(code, "immutable");
 }
 
 /// Steps of a handover by hand: a successor that goes away in the midst of it.

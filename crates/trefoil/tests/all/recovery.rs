@@ -224,3 +224,32 @@ fn a_backend_stays_dead_if_it_is_to() {
     assert_eq!(status["backends"][2]["state"], "down", "{status:#}");
     assert_eq!(cell.stop(), 0);
 }
+
+/// A limit that the operator has set holds, and nothing is lost by it.
+#[test]
+fn a_recovery_takes_as_long_as_its_limit_says() {
+    const RATE: u64 = 512 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(
+        dir.path(),
+        &["--memory", "64MiB", "--recovery-rate", "512KiB"],
+    );
+    let mut writer = client(&cell);
+    let value = "v".repeat(1000);
+    for number in 0..1500 {
+        set(&mut writer, &format!("key-{number}"), &value);
+    }
+    kill(cell.pids[1], "KILL");
+    let (_, recovery) = await_recovery(&cell, 1, cell.pids[1]);
+    let (bytes, ms) = (&recovery["bytes"], &recovery["took_ms"]);
+    let bytes = bytes.as_u64().unwrap();
+    assert!(bytes > 1400 * 1000, "{recovery}");
+    // What the last page has cost is not waited for.
+    let least_ms = bytes * 1000 / RATE / 2;
+    assert!(ms.as_u64().unwrap() >= least_ms, "{recovery}");
+    for number in 0..1500 {
+        let key = format!("key-{number}");
+        assert_eq!(get(&mut writer, &key).as_ref(), Some(&value), "{key}");
+    }
+    assert_eq!(cell.stop(), 0);
+}

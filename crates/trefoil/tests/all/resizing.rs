@@ -1,6 +1,6 @@
 //! A cell gets another number of backends while clients are at work, and nobody notices.
 
-use crate::maintenance::{client, complaint, get, pids, set, steps};
+use crate::maintenance::{client, complaint, get, pids, refusal, set, steps};
 use crate::support::{Cell, Hanging, kill};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -713,18 +713,20 @@ fn what_cannot_be_resized_is_said_and_changes_nothing() {
     let cell = Cell::up(dir.path(), &["--memory", "64MiB"]);
     let before = pids(&cell);
     let resize = |count| ["cell", "resize", "--backends", count];
-    for (count, expected) in [
-        ("2", "R=3.2 keeps 3 copies of each key"),
-        ("0", "choose 3 or more"),
-        ("3", "has 3 backends already"),
-        ("5000", "choose 3 to 256"),
+    for (count, expected, expected_code) in [
+        ("2", "R=3.2 keeps 3 copies of each key", "too-few-backends"),
+        ("0", "choose 3 or more", "too-few-backends"),
+        ("3", "has 3 backends already", "same-size"),
+        ("5000", "choose 3 to 256", "too-many-backends"),
     ] {
-        let said = complaint(&cell, &resize(count));
+        let (code, said) = refusal(&cell, &resize(count));
         assert!(said.contains(expected), "{count}: {said}");
+        assert_eq!(code, expected_code, "{count}");
     }
     for order in ["--abort", "--pause", "--continue"] {
-        let said = complaint(&cell, &["cell", "resize", order]);
+        let (code, said) = refusal(&cell, &["cell", "resize", order]);
         assert!(said.contains("no resize is under way"), "{said}");
+        assert_eq!(code, "no-resize");
     }
     for usage in [
         &["cell", "resize"][..],

@@ -1,6 +1,7 @@
 //! The backends of the cell as it is, as who resizes it speaks to them.
 
 use crate::cell::home::Home;
+use crate::cell::order_error::OrderError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
@@ -67,22 +68,28 @@ impl Givers {
     /// Of a cell that is whole. Their processes are those that hold the locks of their
     /// numbers then: who was started before may have died since, and its number may be
     /// another process's.
-    pub(super) async fn new(resize: u64, config: &CellConfig, home: &Home) -> Result<Self, String> {
+    pub(super) async fn new(
+        resize: u64,
+        config: &CellConfig,
+        home: &Home,
+    ) -> Result<Self, OrderError> {
         let (of, place) = (config.clone(), home.clone());
         let processes = tokio::task::spawn_blocking(move || processes(&place, &of)).await;
-        let processes = processes.map_err(|error| error.to_string())??;
+        let processes = processes.map_err(OrderError::internal)??;
         let giver = |(backend, process): (&BackendConfig, Process)| {
             let number = backend.number;
             let address = backend.nearest_address();
-            let address = address.ok_or_else(|| format!("backend {number} has no address"))?;
+            let address = address.ok_or_else(|| {
+                OrderError::internal(format_args!("backend {number} has no address"))
+            })?;
             let client = trefoil_cell::rpc_client(address, None, CONNECT_PATIENCE);
             Ok(Giver {
                 number,
                 process: Arc::new(process),
-                client: client.map_err(|error| error.to_string())?,
+                client: client.map_err(OrderError::internal)?,
             })
         };
-        let all: Result<_, String> = config.backends.iter().zip(processes).map(giver).collect();
+        let all: Result<_, OrderError> = config.backends.iter().zip(processes).map(giver).collect();
         Ok(Givers {
             resize,
             life: config.life,
@@ -92,23 +99,20 @@ impl Givers {
 
     /// Whether they are the backends of `config` still, each the same process as before:
     /// only those can be ended who are known.
-    pub(super) async fn check(&self, config: &CellConfig, home: &Home) -> Result<(), String> {
+    pub(super) async fn check(&self, config: &CellConfig, home: &Home) -> Result<(), OrderError> {
         let (of, place) = (config.clone(), home.clone());
         let holders = tokio::task::spawn_blocking(move || holders(&place, &of)).await;
-        let holders = holders.map_err(|error| error.to_string())??;
+        let holders = holders.map_err(OrderError::internal)??;
         for (giver, holder) in self.all.iter().zip(holders) {
             if giver.process.pid != holder || giver.process.has_ended(Duration::ZERO) {
-                return Err(format!(
-                    "backend {} was started again meanwhile; the cell is as it was",
-                    giver.number
-                ));
+                return Err(OrderError::StartedAgain(giver.number));
             }
         }
         Ok(())
     }
 
     /// Has all of them take no mutation; what epochs they are in.
-    pub(super) async fn freeze(&self, attempt: u32) -> Result<Frozen, String> {
+    pub(super) async fn freeze(&self, attempt: u32) -> Result<Frozen, OrderError> {
         let request = v1::ResizeRequest {
             attempt,
             ..self.request(ResizeStep::Freeze)
@@ -120,7 +124,7 @@ impl Givers {
             match answer {
                 Ok(answer) => epochs.push(answer.shards.iter().map(|s| s.epoch).collect()),
                 Err(refusal) if refusal.passes => later = Some(refusal.why),
-                Err(refusal) => return Err(refusal.why),
+                Err(refusal) => return Err(OrderError::BackendRefused(refusal.why)),
             }
         }
         match later {
@@ -251,7 +255,7 @@ impl Refusal {
 
 /// Whether the replicas of each shard are in one epoch; the highest of all. `epochs` are
 /// those of each backend's shards, by its place in their cohorts.
-fn agree(epochs: &[Vec<u32>]) -> Result<Frozen, String> {
+fn agree(epochs: &[Vec<u32>]) -> Result<Frozen, OrderError> {
     let count = epochs.len();
     let copies = epochs.first().map_or(0, Vec::len);
     let all = || epochs.iter().flatten().copied();
@@ -260,7 +264,7 @@ fn agree(epochs: &[Vec<u32>]) -> Result<Frozen, String> {
         all().max().unwrap_or_default(),
     );
     if epochs.iter().any(|of| of.len() != copies) || !epoch::are_of_one_cell(lowest, highest) {
-        return Err("the backends say that they are in epochs that no cell is in".into());
+        return Err(OrderError::ImpossibleEpochs);
     }
     for shard in 0..count {
         let of_shard = |place: usize| epochs[(shard + place) % count][place];
@@ -273,33 +277,34 @@ fn agree(epochs: &[Vec<u32>]) -> Result<Frozen, String> {
 }
 
 /// The processes that are the backends of `config`.
-fn processes(home: &Home, config: &CellConfig) -> Result<Vec<Process>, String> {
+fn processes(home: &Home, config: &CellConfig) -> Result<Vec<Process>, OrderError> {
     let pids = holders(home, config)?;
     let opened = pids.iter().map(|pid| Process::open(*pid));
     let opened: std::io::Result<Vec<_>> = opened.collect();
-    let opened = opened.map_err(|error| format!("a backend's process has ended: {error}"))?;
+    let opened = opened.map_err(|error| OrderError::ProcessEnded(error.to_string()))?;
     // Who holds the lock after that is the one that was opened: nobody else has its number
     // while it lives.
     match holders(home, config)? == pids {
         true => Ok(opened),
-        false => Err("a backend was started again just now: give the order again".into()),
+        false => Err(OrderError::StartedJustNow),
     }
 }
 
 /// The numbers of the processes that hold the locks of the backends of `config`, in order.
-fn holders(home: &Home, config: &CellConfig) -> Result<Vec<u32>, String> {
+fn holders(home: &Home, config: &CellConfig) -> Result<Vec<u32>, OrderError> {
     let claimed = home.registry().claimed();
-    let claimed = claimed.map_err(|error| error.to_string())?;
+    let claimed = claimed.map_err(OrderError::config_store)?;
     let holder = |backend: &BackendConfig| {
         let number = backend.number;
         if let Some(place) = home.other_holder(config, number) {
-            return Err(format!(
-                "backend {number} is a process of another command, at {place}: only a cell all of whose backends run under its `cell up` is resized"
-            ));
+            return Err(OrderError::NotHere {
+                number,
+                at: place.to_string(),
+            });
         }
         let holder = claimed.iter().find(|of| of.number == number);
         let pid = holder.and_then(|of| of.process).filter(|pid| *pid != 0);
-        pid.ok_or_else(|| format!("backend {number} does not run, or nobody knows its process"))
+        pid.ok_or(OrderError::ProcessUnknown(number))
     };
     config.backends.iter().map(holder).collect()
 }

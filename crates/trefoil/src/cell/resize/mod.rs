@@ -18,6 +18,7 @@ pub(super) use order::{Resizing, ended, replace, set_memory, take};
 
 use crate::cell::home::Home;
 use crate::cell::maintenance::look_at;
+use crate::cell::order_error::OrderError;
 use crate::cell::orders::Event;
 use crate::cell::program::{Begins, Program, Starter};
 use givers::{Frozen, Givers};
@@ -97,7 +98,7 @@ struct Resize {
     backends: u32,
     flags: Arc<Flags>,
     control: watch::Sender<Control>,
-    task: JoinHandle<Result<Vec<Newcomer>, String>>,
+    task: JoinHandle<Result<Vec<Newcomer>, OrderError>>,
     events: mpsc::Sender<Event>,
 }
 
@@ -120,7 +121,7 @@ impl Resize {
         backends: u32,
         events: mpsc::Sender<Event>,
         ground: &Ground<'_>,
-    ) -> Result<Resize, String> {
+    ) -> Result<Resize, OrderError> {
         check(backends, ground)?;
         let flags = Arc::<Flags>::default();
         let (control, told) = watch::channel(Control::Runs);
@@ -145,15 +146,15 @@ impl Resize {
     }
 
     /// Pauses it, has it go on, or gives it up. An error says why not.
-    fn control(&self, control: Control) -> Result<(), String> {
+    fn control(&self, control: Control) -> Result<(), OrderError> {
         if self.flags.is_committed() {
-            return Err("the configuration is changed already: the resize ends in a moment".into());
+            return Err(OrderError::Committed);
         }
         if *self.control.borrow() == control {
             return Err(match control {
-                Control::Paused => "the resize pauses already".into(),
-                Control::Runs => "the resize does not pause".into(),
-                Control::Aborted => "the resize is being given up".into(),
+                Control::Paused => OrderError::PausesAlready,
+                Control::Runs => OrderError::DoesNotPause,
+                Control::Aborted => OrderError::IsBeingGivenUp,
             });
         }
         let _ = self.control.send(control);
@@ -172,18 +173,18 @@ impl Resize {
     }
 
     /// Waits for its end.
-    async fn ended(&mut self) -> Result<Vec<Newcomer>, String> {
+    async fn ended(&mut self) -> Result<Vec<Newcomer>, OrderError> {
         match (&mut self.task).await {
             Ok(result) => result,
-            Err(error) => Err(format!("the resize has failed: {error}")),
+            Err(error) => Err(OrderError::Failed(error.to_string())),
         }
     }
 
     /// Tells whoever gave the order what came of it.
-    fn tell(&self, result: &Result<(), String>) {
+    fn tell(&self, result: &Result<(), OrderError>) {
         let event = match result {
             Ok(()) => Event::of("done"),
-            Err(why) => Event::failed(why),
+            Err(error) => Event::failed(error),
         };
         let events = self.events.clone();
         tokio::spawn(async move { events.send(event).await });
@@ -197,29 +198,32 @@ impl Drop for Resize {
 }
 
 /// What cannot be done at all.
-fn check(backends: u32, ground: &Ground<'_>) -> Result<(), String> {
+fn check(backends: u32, ground: &Ground<'_>) -> Result<(), OrderError> {
     let (mode, count) = (ground.mode, ground.programs.len() as u32);
     let copies = mode.copy_count() as u32;
     if mode == Mode::R2 {
-        return Err("an immutable cell (R=2) is not resized while it serves: stop it, and start it with another --backends and its file".into());
+        return Err(OrderError::ImmutableResize);
     }
     if backends < copies {
-        return Err(format!(
-            "{backends} backends: {mode} keeps {copies} copies of each key, each on a backend of its own; choose {copies} or more"
-        ));
+        return Err(OrderError::TooFew {
+            backends,
+            mode,
+            copies,
+        });
     }
     if backends > ground.backends_max {
-        return Err(format!(
-            "{backends} backends: each is a process of this machine; choose {copies} to {}",
-            ground.backends_max
-        ));
+        return Err(OrderError::TooMany {
+            backends,
+            copies,
+            backends_max: ground.backends_max,
+        });
     }
     if backends == count {
-        return Err(format!("the cell has {count} backends already"));
+        return Err(OrderError::SameSize(count));
     }
     for number in 0..backends {
         let metrics = ground.starter.metrics_of(number);
-        metrics.map_err(|error| error.to_string())?;
+        metrics.map_err(OrderError::cannot_start)?;
     }
     Ok(())
 }
@@ -249,7 +253,7 @@ struct Standing {
 impl Standing {
     /// Takes what process `number` has said; nothing: it has ended. An error says why the
     /// cell stays as it was.
-    fn hear(&mut self, number: u32, said: Option<Said>) -> Result<(), String> {
+    fn hear(&mut self, number: u32, said: Option<Said>) -> Result<(), OrderError> {
         match said {
             Some(Said::Progress(progress)) => self.progress = progress,
             Some(Said::Near { attempt, progress }) => {
@@ -263,15 +267,11 @@ impl Standing {
             Some(Said::Serves) => self.serves = true,
             Some(Said::Failed { why }) => {
                 self.has_ended = true;
-                return Err(format!(
-                    "the process that was to be backend {number} has failed: {why}; the cell is as it was"
-                ));
+                return Err(OrderError::NewProcessFailed { number, why });
             }
             None => {
                 self.has_ended = true;
-                return Err(format!(
-                    "the process that was to be backend {number} has ended; its message stands in the log of `cell up`; the cell is as it was"
-                ));
+                return Err(OrderError::NewProcessEnded(number));
             }
         }
         Ok(())
@@ -290,11 +290,11 @@ impl Standing {
 }
 
 impl Joiner {
-    async fn tell(&mut self, word: Word) -> Result<(), String> {
+    async fn tell(&mut self, word: Word) -> Result<(), OrderError> {
         let number = self.number;
-        let gone = move || format!("the process that was to be backend {number} has gone");
+        let gone = move || OrderError::NewProcessGone(number);
         let words = self.words.as_mut().ok_or_else(gone)?;
-        let mut line = serde_json::to_string(&word).map_err(|error| error.to_string())?;
+        let mut line = serde_json::to_string(&word).map_err(OrderError::internal)?;
         line.push('\n');
         words.write_all(line.as_bytes()).await.map_err(|_| gone())
     }
@@ -324,11 +324,11 @@ enum Attempt {
 }
 
 impl Work {
-    async fn run(mut self) -> Result<Vec<Newcomer>, String> {
+    async fn run(mut self) -> Result<Vec<Newcomer>, OrderError> {
         self.await_whole().await?;
         let config = self.load().await?;
         if config.backends.len() != self.programs.len() {
-            return Err("the cell's configuration names other backends than those that run here: start it anew".into());
+            return Err(OrderError::OtherBackends);
         }
         let resize = crate::settings::random_life();
         let givers = Givers::new(resize, &config, &self.home).await?;
@@ -341,16 +341,14 @@ impl Work {
     }
 
     /// A cell that is not whole is left as it is.
-    async fn await_whole(&mut self) -> Result<(), String> {
+    async fn await_whole(&mut self) -> Result<(), OrderError> {
         let begin = Instant::now();
         loop {
             let seen = look_at(self.address.clone()).await;
             match seen.unwrap_or_else(|error| Err(error.to_string())) {
                 Ok(()) => return Ok(()),
                 Err(why) if begin.elapsed() >= HEALTH_PATIENCE => {
-                    return Err(format!(
-                        "the cell is not whole: {why}; mend that, then give the order again"
-                    ));
+                    return Err(OrderError::NotWhole { why, then: "" });
                 }
                 Err(_) => {}
             }
@@ -364,7 +362,7 @@ impl Work {
         givers: &Givers,
         resize: u64,
         old: &CellConfig,
-    ) -> Result<Vec<Newcomer>, String> {
+    ) -> Result<Vec<Newcomer>, OrderError> {
         let next = self.next(old)?;
         let join = Join {
             resize,
@@ -384,11 +382,11 @@ impl Work {
     }
 
     /// The cell of the new size, after `config`.
-    fn next(&self, config: &CellConfig) -> Result<CellConfig, String> {
+    fn next(&self, config: &CellConfig) -> Result<CellConfig, OrderError> {
         let backends = self.home.backends(self.backends);
-        let backends = backends.map_err(|error| error.to_string())?;
+        let backends = backends.map_err(OrderError::config_store)?;
         let next = config.resized(backends);
-        next.ok_or_else(|| "the cell's config ids are used up: start it anew".into())
+        next.ok_or(OrderError::ConfigIdsUsedUp)
     }
 
     async fn start(
@@ -396,19 +394,19 @@ impl Work {
         number: u32,
         join: &Join,
         heard: &mpsc::UnboundedSender<Heard>,
-    ) -> Result<Joiner, String> {
+    ) -> Result<Joiner, OrderError> {
         let runs = self.programs.get(number as usize);
         let program = runs
             .or(self.programs.first())
-            .ok_or("the cell has no backends")?;
+            .ok_or_else(|| OrderError::internal("the cell has no backends"))?;
         let child = self
             .starter
             .start(program, Begins::Joins(number), self.memory);
-        let mut child = child.map_err(|error| error.to_string())?;
-        let gone = |_| format!("the process that was to be backend {number} has gone");
+        let mut child = child.map_err(OrderError::cannot_start)?;
+        let gone = |_| OrderError::NewProcessGone(number);
         let mut words = child.stdin.take();
         if let Some(words) = &mut words {
-            let mut line = serde_json::to_string(join).map_err(|error| error.to_string())?;
+            let mut line = serde_json::to_string(join).map_err(OrderError::internal)?;
             line.push('\n');
             words.write_all(line.as_bytes()).await.map_err(gone)?;
         }
@@ -444,7 +442,7 @@ impl Work {
         &mut self,
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         let most = copiers();
         while joiners.iter().any(|joiner| joiner.standing.near.is_none()) {
             let copies = |joiner: &&Joiner| joiner.copies && joiner.standing.near.is_none();
@@ -467,24 +465,24 @@ impl Work {
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
         phase: &'static str,
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         tokio::select! {
             said = heard.recv() => {
-                let (number, said) = said.ok_or("all new processes have gone")?;
+                let (number, said) = said.ok_or(OrderError::AllNewProcessesGone)?;
                 note(joiners, number, said)?;
                 self.teller.now_and_then(phase, joiners);
                 Ok(())
             }
             changed = self.control.changed() => {
-                changed.map_err(|_| "the resize was given up")?;
+                changed.map_err(|_| OrderError::GivenUp)?;
                 self.heed(joiners, heard).await
             }
         }
     }
 
-    fn heed_abort(&self) -> Result<(), String> {
+    fn heed_abort(&self) -> Result<(), OrderError> {
         match *self.control.borrow() {
-            Control::Aborted => Err("it was given up: the cell is as it was".into()),
+            Control::Aborted => Err(OrderError::Aborted),
             _ => Ok(()),
         }
     }
@@ -494,7 +492,7 @@ impl Work {
         &mut self,
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         self.heed_abort()?;
         if *self.control.borrow() != Control::Paused {
             return Ok(());
@@ -507,11 +505,11 @@ impl Work {
         loop {
             tokio::select! {
                 said = heard.recv() => {
-                    let (number, said) = said.ok_or("all new processes have gone")?;
+                    let (number, said) = said.ok_or(OrderError::AllNewProcessesGone)?;
                     note(joiners, number, said)?;
                 }
                 changed = self.control.changed() => {
-                    changed.map_err(|_| "the resize was given up")?;
+                    changed.map_err(|_| OrderError::GivenUp)?;
                     self.heed_abort()?;
                     if *self.control.borrow() == Control::Runs {
                         break;
@@ -534,7 +532,7 @@ impl Work {
         old: &CellConfig,
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
-    ) -> Result<CellConfig, String> {
+    ) -> Result<CellConfig, OrderError> {
         let mut late = String::new();
         for attempt in 1..=ATTEMPTS_MAX {
             for joiner in joiners.iter_mut() {
@@ -568,10 +566,11 @@ impl Work {
             }
             tokio::time::sleep(ATTEMPT_PAUSE * attempt.min(10)).await;
         }
-        Err(format!(
-            "the last step, for which no write is taken, did not succeed within {} ms, {ATTEMPTS_MAX} times: {late}; the machine is too busy, or is written faster than is copied: try again later",
-            FROZEN_MAX.as_millis()
-        ))
+        Err(OrderError::TooBusy {
+            frozen_ms: FROZEN_MAX.as_millis(),
+            attempts: ATTEMPTS_MAX,
+            late,
+        })
     }
 
     async fn attempt(
@@ -581,7 +580,7 @@ impl Work {
         base: &CellConfig,
         joiners: &mut [Joiner],
         heard: &mut mpsc::UnboundedReceiver<Heard>,
-    ) -> Result<Attempt, String> {
+    ) -> Result<Attempt, OrderError> {
         let next = self.next(base)?;
         let begin = Instant::now();
         let by = tokio::time::Instant::now() + FROZEN_MAX - SWAP_RESERVE;
@@ -597,7 +596,7 @@ impl Work {
             let Ok(said) = said else {
                 return Ok(Attempt::Late("the rest was not copied in time".into()));
             };
-            let (number, said) = said.ok_or("all new processes have gone")?;
+            let (number, said) = said.ok_or(OrderError::AllNewProcessesGone)?;
             note(joiners, number, said)?;
         }
         let copied = begin.elapsed();
@@ -657,7 +656,7 @@ impl Work {
         config: &CellConfig,
         mut joiners: Vec<Joiner>,
         heard: &mut mpsc::UnboundedReceiver<Heard>,
-    ) -> Result<Vec<Newcomer>, String> {
+    ) -> Result<Vec<Newcomer>, OrderError> {
         let begin = Instant::now();
         givers.retire(config).await;
         let retired = begin.elapsed();
@@ -704,27 +703,24 @@ impl Work {
         self.home.registry()
     }
 
-    async fn load(&self) -> Result<CellConfig, String> {
+    async fn load(&self) -> Result<CellConfig, OrderError> {
         let registry = self.registry();
         let loaded = tokio::task::spawn_blocking(move || registry.load()).await;
-        let loaded = loaded.map_err(|error| error.to_string())?;
-        let config = loaded.map_err(|error| error.to_string())?;
-        config.ok_or_else(|| "the cell's configuration is gone".into())
+        let loaded = loaded.map_err(OrderError::internal)?;
+        let config = loaded.map_err(OrderError::config_store)?;
+        config.ok_or(OrderError::ConfigGone)
     }
 }
 
 /// Whether the cell is what it was when the resize began, but for flushes.
-fn check_base(old: &CellConfig, base: &CellConfig) -> Result<(), String> {
+fn check_base(old: &CellConfig, base: &CellConfig) -> Result<(), OrderError> {
     if base.life != old.life || base.backends.len() != old.backends.len() {
-        return Err("the cell was changed by somebody else".into());
+        return Err(OrderError::ChangedByOthers);
     }
     let mut both = old.backends.iter().zip(&base.backends);
     // What was copied is another process's than the one that is to freeze.
     match both.find(|(before, now)| before != now) {
-        Some((before, _)) => Err(format!(
-            "another process was given the place of backend {} meanwhile; the cell is as it was",
-            before.number
-        )),
+        Some((before, _)) => Err(OrderError::PlaceGiven(before.number)),
         None => Ok(()),
     }
 }
@@ -737,7 +733,7 @@ fn copiers() -> usize {
 }
 
 /// Takes what one has said.
-fn note(joiners: &mut [Joiner], number: u32, said: Option<Said>) -> Result<(), String> {
+fn note(joiners: &mut [Joiner], number: u32, said: Option<Said>) -> Result<(), OrderError> {
     let joiner = joiners.iter_mut().find(|joiner| joiner.number == number);
     joiner.map_or(Ok(()), |joiner| joiner.standing.hear(number, said))
 }
@@ -838,7 +834,7 @@ mod tests {
         assert_eq!(check_base(&old, &flushed), Ok(()));
         let moved = flushed.with_place(1, &[address("spare")], None).unwrap();
         let why = check_base(&old, &moved).unwrap_err();
-        assert!(why.contains("place of backend 1"), "{why}");
+        assert_eq!(why, OrderError::PlaceGiven(1));
         let resized = old.resized((0..4).map(backend).collect()).unwrap();
         let anew = CellConfig {
             life: 8,
@@ -846,7 +842,7 @@ mod tests {
         };
         for other in [resized, anew] {
             let why = check_base(&old, &other).unwrap_err();
-            assert!(why.contains("by somebody else"), "{why}");
+            assert_eq!(why, OrderError::ChangedByOthers);
         }
     }
 
@@ -868,7 +864,7 @@ mod tests {
         assert_eq!(hear(done(2)), (true, true));
         assert!(!standing.is_done(3));
         let ended = standing.hear(3, None).unwrap_err();
-        assert!(ended.contains("backend 3 has ended"), "{ended}");
+        assert_eq!(ended, OrderError::NewProcessEnded(3));
         assert!(standing.has_ended);
     }
 }

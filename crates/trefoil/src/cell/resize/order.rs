@@ -2,6 +2,7 @@
 
 use super::{Control, Ground, Newcomer, Resize, Stage};
 use crate::cell::maintenance;
+use crate::cell::order_error::OrderError;
 use crate::cell::orders::{Event, Order, Ordered};
 use crate::cell::revival::Backend;
 use crate::cell::up::BACKEND_COUNT_MAX;
@@ -34,9 +35,7 @@ pub(in crate::cell) async fn take(
 ) -> Option<Ordered> {
     let (order, events) = ordered?;
     let answer = match (order, resizing.as_mut()) {
-        (Order::Resize { .. }, None) if is_moving => Some(Err(
-            "other maintenance is under way: wait for its end".to_owned(),
-        )),
+        (Order::Resize { .. }, None) if is_moving => Some(Err(OrderError::Busy)),
         (Order::Resize { backends }, None) => match begin(backends, events.clone(), ground) {
             Ok(resize) => {
                 *resizing = Some(Resizing {
@@ -45,7 +44,7 @@ pub(in crate::cell) async fn take(
                 });
                 None
             }
-            Err(why) => Some(Err(why)),
+            Err(error) => Some(Err(error)),
         },
         (Order::ResizePause, Some(of)) => Some(of.resize.control(Control::Paused)),
         (Order::ResizeContinue, Some(of)) => Some(of.resize.control(Control::Runs)),
@@ -54,18 +53,15 @@ pub(in crate::cell) async fn take(
                 of.aborter = Some(events.clone());
                 None
             }
-            Err(why) => Some(Err(why)),
+            Err(error) => Some(Err(error)),
         },
-        (_, Some(of)) => Some(Err(format!(
-            "the cell is being resized to {} backends: wait for the end, or give that up (`trefoil cell resize --abort`)",
-            of.resize.backends
-        ))),
+        (_, Some(of)) => Some(Err(OrderError::Resizing(of.resize.backends))),
         (order, None) => return Some((order, events)),
     };
     if let Some(answer) = answer {
         let event = match answer {
             Ok(()) => Event::of("done"),
-            Err(why) => Event::failed(why),
+            Err(error) => Event::failed(&error),
         };
         let _ = events.send(event).await;
     }
@@ -76,7 +72,7 @@ fn begin(
     backends: u32,
     events: mpsc::Sender<Event>,
     ground: &maintenance::Ground<'_>,
-) -> Result<Resize, String> {
+) -> Result<Resize, OrderError> {
     let programs = ground.backends.iter().map(Backend::program);
     let of = Ground {
         starter: ground.starter,
@@ -98,13 +94,13 @@ pub(in crate::cell) async fn ended(resizing: &mut Option<Resizing>) -> Option<Ve
     let result = of.resize.ended().await;
     let of = resizing.take()?;
     let told = result.as_ref().map(drop).map_err(Clone::clone);
-    if let Err(why) = &told {
-        tracing::warn!(why, "the resize was not carried out");
+    if let Err(error) = &told {
+        tracing::warn!(why = %error, "the resize was not carried out");
     }
     of.resize.tell(&told);
     if let Some(aborter) = &of.aborter {
         let event = match &told {
-            Ok(()) => Event::failed("it came too late: the cell was resized"),
+            Ok(()) => Event::failed(&OrderError::CameTooLate),
             Err(_) => Event::of("done"),
         };
         let _ = aborter.try_send(event);

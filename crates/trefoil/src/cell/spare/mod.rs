@@ -97,6 +97,7 @@ fn settings(args: &SpareArgs) -> StoreSettings {
         huge_pages: args.huge_pages,
         repair_interval: args.repair_interval,
         repair_rate: args.repair_rate,
+        recovery_rate: args.recovery_rate,
         // The cell's configuration says the rest.
         ..StoreArgs::default()
     })

@@ -210,6 +210,7 @@ impl Stand {
             partition_count: self.settings.partition_count,
             huge_pages: self.settings.huge_pages,
             repair: self.settings.repair,
+            recovery_rate: self.settings.recovery_rate,
             locks: vec![place],
             place: address,
             ..ServerOptions::new(Arc::new(store.clone()), vec![number])
