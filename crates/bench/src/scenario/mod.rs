@@ -5,7 +5,6 @@ mod alike;
 mod away;
 mod cpu;
 mod crowd;
-mod doctor;
 mod etcd;
 mod full_kill;
 mod kill;
@@ -32,6 +31,7 @@ use std::time::Duration;
 
 use trefoil_client::{Cell, Options};
 
+use crate::doctor::DoctorError;
 use crate::load::{
     Arrivals, Bound, LoadError, Popularity, RequestSource as _, RunOptions, RunResult, RunShared,
     Share, SyntheticOptions, SyntheticSource, ValueLen, pin_current_thread, preload,
@@ -45,7 +45,6 @@ pub use alike::{AlikeFigures, AlikeReport, Copies, TouchCost, alike};
 pub use away::{AwayReport, away};
 pub use cpu::{CpuReport, cpu};
 pub use crowd::{CrowdReport, crowd};
-pub use doctor::Diagnosis;
 pub use etcd::{EtcdReport, EtcdRun, etcd};
 pub use full_kill::{FullKillFigures, FullKillReport, full_kill};
 pub use kill::{KillReport, kill};
@@ -156,6 +155,9 @@ pub enum ScenarioError {
     /// A directory for the cell could not be made.
     #[error("cannot make a directory for the cell: {0}")]
     Directory(std::io::Error),
+    /// The doctor could not look.
+    #[error(transparent)]
+    Doctor(#[from] DoctorError),
     /// The cell did not do what the scenario is about.
     #[error("{0}")]
     Course(String),

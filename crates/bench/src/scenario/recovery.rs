@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use trefoil_client::{Cell, Options};
 
-use super::doctor::{Diagnosis, doctor};
 use super::read_back::ReadBack;
 use super::steady::{Course, Load};
 use super::{Progress, ScenarioError, ScenarioOptions};
+use crate::doctor::{Diagnosis, doctor};
 use crate::median::Median;
 use crate::server::{Server, ServerOptions};
 
@@ -132,7 +132,7 @@ pub fn recovery(
     }
 
     progress("recovery: the doctor reads all replicas");
-    let doctor = doctor(options, &server.address)?;
+    let doctor = doctor(&options.program, &server.address)?;
     progress("recovery: another one is killed, everything is read");
     let second = (FIRST_VICTIM + runs) % BACKENDS;
     kill(&cell, second)?;

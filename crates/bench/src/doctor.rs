@@ -1,10 +1,9 @@
-//! `trefoil doctor` of a cell that a scenario runs, as an operator calls it.
+//! `trefoil doctor` of a cell that is measured or broken here, as an operator calls it.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-
-use super::{ScenarioError, ScenarioOptions};
 
 /// What the doctor says, of which this needs little.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -18,7 +17,20 @@ pub struct Diagnosis {
     /// Keys of which all replicas agree.
     pub clean_keys: u64,
     /// What is wrong, if anything is.
-    pub findings: Vec<String>,
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Its name, as in docs/operations.md.
+    pub kind: String,
+    /// How a backend differs, of dirty keys.
+    pub how: Option<String>,
+    /// Keys that it is about.
+    pub keys: Option<u64>,
+    /// For people.
+    pub what: String,
 }
 
 #[derive(Deserialize)]
@@ -35,38 +47,34 @@ struct Keys {
     clean: u64,
 }
 
-#[derive(Deserialize)]
-struct Finding {
-    kind: String,
-    what: String,
-}
+/// Why there is no diagnosis.
+#[derive(Debug, thiserror::Error)]
+#[error("trefoil doctor: {0}")]
+pub struct DoctorError(String);
 
 /// Has everything read, as fast as it goes.
-pub(super) fn doctor(options: &ScenarioOptions, address: &str) -> Result<Diagnosis, ScenarioError> {
-    let failed = |why: String| ScenarioError::Course(format!("trefoil doctor: {why}"));
-    let mut command = Command::new(&options.program);
+pub fn doctor(program: &Path, address: &str) -> Result<Diagnosis, DoctorError> {
+    let mut command = Command::new(program);
     command
         .args(["doctor", "--json", "--rate", "0", "--cell", address])
         .stdin(Stdio::null());
     // Exit code 1: there are findings. Those are on its standard output, too.
-    let output = command
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
+    let output = command.output();
+    let output = output.map_err(|error| DoctorError(error.to_string()))?;
     diagnosis(&output.stdout).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
-        failed(format!("{}: {}", output.status, said.trim()))
+        DoctorError(format!("{}: {}", output.status, said.trim()))
     })
 }
 
 fn diagnosis(json: &[u8]) -> Option<Diagnosis> {
     let said: Said = serde_json::from_slice(json).ok()?;
-    let finding = |finding: Finding| format!("{}: {}", finding.kind, finding.what);
     Some(Diagnosis {
         is_clean: said.clean,
         took_s: said.took_ms as f64 / 1e3,
-        read_mib: said.bytes_read as f64 / (1 << 20) as f64,
+        read_mib: said.bytes_read as f64 / f64::from(1 << 20),
         clean_keys: said.keys.clean,
-        findings: said.findings.into_iter().map(finding).collect(),
+        findings: said.findings,
     })
 }
 
@@ -77,11 +85,16 @@ mod tests {
     #[test]
     fn what_the_doctor_says_is_read() {
         let said = br#"{"clean":false,"took_ms":1500,"bytes_read":2097152,"mode":"R=3.2",
-            "keys":{"clean":7,"dirty":1},"findings":[{"kind":"dirty","what":"1 key","advice":"-"}]}"#;
+            "keys":{"clean":7,"dirty":1},
+            "findings":[{"kind":"dirty","how":"lacks","keys":1,"what":"1 key","do":"-"}]}"#;
         let found = diagnosis(said).unwrap();
         assert_eq!((found.took_s, found.read_mib), (1.5, 2.0));
         assert_eq!((found.is_clean, found.clean_keys), (false, 7));
-        assert_eq!(found.findings, ["dirty: 1 key"]);
+        let finding = &found.findings[0];
+        assert_eq!(
+            (finding.kind.as_str(), finding.how.as_deref()),
+            ("dirty", Some("lacks"))
+        );
         assert_eq!(diagnosis(b"trefoil: no cell"), None);
     }
 }
