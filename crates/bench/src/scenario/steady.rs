@@ -17,6 +17,9 @@ const VALUE_LEN: usize = 1000;
 /// One SET among so many operations, at so many a second.
 const SET_EVERY: u64 = 21;
 pub(super) const OPS_PER_S: u64 = 21_000;
+/// How often a key is written when the cell is filled: on a busy machine two backends may
+/// stand still at once.
+const FILL_ATTEMPTS: u32 = 20;
 
 /// A stretch of the load: times from when an operation was due.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -195,14 +198,20 @@ impl Load {
 
     pub(super) fn fill(&mut self) -> Result<(), ScenarioError> {
         for key in 0..self.rounds.len() {
-            let round = self.next_round(key);
             let name = (key as u64).to_le_bytes();
-            let result = self.client.set(&name, &self.value, SetOptions::default());
-            match stored(result) {
-                Found::Failed(why) => {
-                    return Err(ScenarioError::Course(format!("filling: {why}")));
+            for attempt in 1.. {
+                let round = self.next_round(key);
+                let result = self.client.set(&name, &self.value, SetOptions::default());
+                match stored(result) {
+                    Found::Failed(why) if attempt == FILL_ATTEMPTS => {
+                        return Err(ScenarioError::Course(format!("filling: {why}")));
+                    }
+                    Found::Failed(_) => {}
+                    _ => {
+                        self.rounds[key] = round;
+                        break;
+                    }
                 }
-                _ => self.rounds[key] = round,
             }
         }
         Ok(())
