@@ -11,7 +11,7 @@ use trefoil_ports::EtcdProcess;
 use super::planned::order;
 use super::read_back::ReadBack;
 use super::steady::{Course, Load};
-use super::{Progress, ScenarioError, ScenarioOptions};
+use super::{Progress, ScenarioError, ScenarioOptions, note_pids};
 use crate::median::Median;
 use crate::server::{Server, ServerOptions};
 
@@ -80,11 +80,17 @@ pub fn etcd(
         .tempdir()
         .map_err(ScenarioError::Directory)?;
     // On the servers' core, as the cell is.
-    let mut etcd = aside(options, || EtcdProcess::start(dir.path(), None))?;
+    let mut etcd = aside(options, || {
+        EtcdProcess::start(&dir.path().join("etcd"), None)
+    })?;
     progress("etcd: filling");
     let store = format!("etcd://{}/cell", etcd.host());
-    let server = Server::start(&ServerOptions {
+    let cell_dir = dir.path().join("cell");
+    // Backends are moved by the `cell up` of their host, which is found by its directory.
+    let supervisor = format!("unix:{}", cell_dir.display());
+    let mut server = Server::start(&ServerOptions {
         processes: true,
+        dir: Some(cell_dir),
         more: vec!["--store".to_owned(), store],
         is_silent: true,
         ..options.server("R=3.2", memory)
@@ -109,7 +115,8 @@ pub fn etcd(
         let dead = load.run(&mut || begin.elapsed() >= length);
         aside(options, || etcd.run())?;
         progress(&format!("etcd, run {run} of {runs}: it is back"));
-        let resumed_s = resume(options, &server)?.as_secs_f64();
+        let resumed_s = resume(options, &supervisor)?.as_secs_f64();
+        note_pids(&mut server, &cell);
         server.settle()?;
         each.push(EtcdRun {
             alive,
@@ -151,10 +158,10 @@ fn aside<T: Send>(
 }
 
 /// Moves a backend to another process, which the configuration has to name.
-fn resume(options: &ScenarioOptions, server: &Server) -> Result<Duration, ScenarioError> {
+fn resume(options: &ScenarioOptions, supervisor: &str) -> Result<Duration, ScenarioError> {
     let begin = Instant::now();
     loop {
-        let moved = order(&options.program, &server.address, &["restart", "1"]);
+        let moved = order(&options.program, supervisor, &["restart", "1"]);
         match moved {
             Ok(()) => return Ok(begin.elapsed()),
             Err(why) if begin.elapsed() > RESUME_PATIENCE => {

@@ -168,6 +168,16 @@ fn connect(server: &Server) -> Result<Trefoil, ScenarioError> {
     Ok(Trefoil::new(cell.client(Options::default())))
 }
 
+/// Takes down which processes the backends are by now: some have died, or have moved.
+fn note_pids(server: &mut Server, cell: &Cell) {
+    for (pid, backend) in server.pids.iter_mut().zip(cell.stats()) {
+        let stats = backend.stats.unwrap_or_default();
+        if let Some(process) = stats.process {
+            *pid = process.pid;
+        }
+    }
+}
+
 /// A synthetic mix at a rate, or as fast as it goes.
 #[derive(Debug, Clone, Copy)]
 struct Mix {

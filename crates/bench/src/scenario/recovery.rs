@@ -13,7 +13,7 @@ use trefoil_client::{Cell, Options};
 
 use super::read_back::ReadBack;
 use super::steady::{Course, Load};
-use super::{Progress, ScenarioError, ScenarioOptions};
+use super::{Progress, ScenarioError, ScenarioOptions, note_pids};
 use crate::doctor::{Diagnosis, doctor};
 use crate::median::Median;
 use crate::server::{Server, ServerOptions};
@@ -109,7 +109,7 @@ pub fn recovery(
     let keys: u64 = options.scaled(1_000_000, 50_000);
     let memory = options.scaled(1536 << 20, 256 << 20);
     progress("recovery: filling");
-    let server = Server::start(&ServerOptions {
+    let mut server = Server::start(&ServerOptions {
         processes: true,
         more: vec!["--restart".to_owned(), "always".to_owned()],
         is_silent: true,
@@ -128,6 +128,7 @@ pub fn recovery(
         let of = format!("recovery, run {} of {runs}", number + 1);
         each.push(run(options, &cell, &mut load, victim, &of, progress)?);
         // Until huge pages are gathered: it would be seen in what comes before the next.
+        note_pids(&mut server, &cell);
         server.settle()?;
     }
 
