@@ -10,7 +10,7 @@ target/release/trefoil bench gateway --peer redis --no-cell | tee out/bench/gate
 target/release/trefoil bench gateway --no-cell --only "one at a time" --runs 11 |
   tee out/bench/gateway-one-at-a-time.txt
 # Exit code 1 of these: it ran, and not everything that should hold does.
-for scenario in alike full-kill; do
+for scenario in alike full-kill kills planned recovery resize repair etcd; do
   { target/release/trefoil bench scenario "$scenario" || [ $? = 1 ]; } |
     tee "out/bench/$scenario.txt"
 done

@@ -3,6 +3,7 @@
 
 pub mod churn;
 pub mod compare;
+pub mod doctor;
 pub mod floor;
 pub mod gateway;
 pub mod hit_ratio;

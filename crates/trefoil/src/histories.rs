@@ -4,7 +4,7 @@
 use crate::args::HistoriesArgs;
 use crate::failure::{Failure, Outcome, print_json, print_line};
 use std::process::ExitCode;
-use trefoil_history::record::{Wish, histories, run_worker};
+use trefoil_history::record::{Fault, Wish, histories, run_worker};
 
 pub(crate) fn run(args: HistoriesArgs) -> Outcome {
     if let Some(mode) = &args.mode
@@ -36,6 +36,10 @@ pub(crate) fn run(args: HistoriesArgs) -> Outcome {
             "--previous: no operation may fail but by the upgrade, so --faults without {fault}"
         );
         return Err(Failure::Usage(what));
+    }
+    if args.mode.as_deref() == Some("R=1") && faults.contains(&Fault::Replace) {
+        let what = "--faults replace: at R=1 a spare begins empty; give another --mode";
+        return Err(Failure::Usage(what.to_owned()));
     }
     let previous = args.previous.map(std::path::absolute).transpose();
     let previous =

@@ -5,14 +5,17 @@ mod alike;
 mod away;
 mod cpu;
 mod crowd;
+mod etcd;
 mod full_kill;
 mod kill;
 mod kills;
 mod large;
+mod lateness;
 mod load;
 mod look_aside_load;
 mod maintenance;
 mod planned;
+mod read_back;
 mod recovery;
 mod repair;
 mod reshape;
@@ -28,6 +31,7 @@ use std::time::Duration;
 
 use trefoil_client::{Cell, Options};
 
+use crate::doctor::DoctorError;
 use crate::load::{
     Arrivals, Bound, LoadError, Popularity, RequestSource as _, RunOptions, RunResult, RunShared,
     Share, SyntheticOptions, SyntheticSource, ValueLen, pin_current_thread, preload,
@@ -41,18 +45,21 @@ pub use alike::{AlikeFigures, AlikeReport, Copies, TouchCost, alike};
 pub use away::{AwayReport, away};
 pub use cpu::{CpuReport, cpu};
 pub use crowd::{CrowdReport, crowd};
+pub use etcd::{EtcdReport, EtcdRun, etcd};
 pub use full_kill::{FullKillFigures, FullKillReport, full_kill};
 pub use kill::{KillReport, kill};
 pub use kills::{KillsRecovery, KillsReport, KillsStretch, kills};
 pub use large::{LargeFigures, LargeReport, large};
+pub use lateness::LoopFigures;
 pub use load::{LoadFigures, LoadReport, load};
 pub use look_aside_load::{Reach, Requests, Stretch};
 pub use maintenance::{
     MaintenanceEvent, MaintenanceOptions, MaintenanceReport, MaintenanceRun, Phase, Slot,
     maintenance,
 };
-pub use planned::{PlannedFigures, PlannedReport, UpgradeReport, planned, upgrade};
-pub use recovery::{RecoveryReport, recovery};
+pub use planned::{PlannedFigures, PlannedReport, PlannedRun, UpgradeReport, planned, upgrade};
+pub use read_back::{Missing, ReadBack};
+pub use recovery::{RecoveryReport, RecoveryRun, recovery};
 pub use repair::{FullFigures, RepairReport, repair};
 pub use reshape::{ReshapeReport, reshape};
 pub use resize::{ResizeReport, resize};
@@ -148,6 +155,9 @@ pub enum ScenarioError {
     /// A directory for the cell could not be made.
     #[error("cannot make a directory for the cell: {0}")]
     Directory(std::io::Error),
+    /// The doctor could not look.
+    #[error(transparent)]
+    Doctor(#[from] DoctorError),
     /// The cell did not do what the scenario is about.
     #[error("{0}")]
     Course(String),
@@ -156,6 +166,16 @@ pub enum ScenarioError {
 fn connect(server: &Server) -> Result<Trefoil, ScenarioError> {
     let cell = Cell::connect(&server.address)?;
     Ok(Trefoil::new(cell.client(Options::default())))
+}
+
+/// Takes down which processes the backends are by now: some have died, or have moved.
+fn note_pids(server: &mut Server, cell: &Cell) {
+    for (pid, backend) in server.pids.iter_mut().zip(cell.stats()) {
+        let stats = backend.stats.unwrap_or_default();
+        if let Some(process) = stats.process {
+            *pid = process.pid;
+        }
+    }
 }
 
 /// A synthetic mix at a rate, or as fast as it goes.

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use trefoil_client::{Cell, Options};
 
+use super::read_back::ReadBack;
 use super::steady::{Course, Load};
 use super::{Progress, ScenarioError, ScenarioOptions};
+use crate::median::Median;
 use crate::server::{Server, ServerOptions};
 
 const BACKENDS: usize = 3;
@@ -25,16 +27,30 @@ const RETRIED_SHARE: u64 = 1000;
 pub struct PlannedFigures {
     /// Bytes of all data entries of one backend, in MiB.
     pub corpus_mib: f64,
+    /// Runs, one after another in the same cell.
+    pub runs: usize,
+    /// All moves of a run together, in seconds, the median.
+    pub took_s: f64,
+    /// Before, medians of the runs.
+    pub before: Course,
+    /// While backends moved, medians of the runs.
+    pub during: Course,
+    /// Each run.
+    pub each: Vec<PlannedRun>,
+    /// All keys, read afterwards.
+    #[serde(flatten)]
+    pub read_back: ReadBack,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlannedRun {
     /// All moves together, in seconds.
     pub took_s: f64,
     /// Before.
     pub before: Course,
     /// While backends moved.
     pub during: Course,
-    /// Keys read afterwards that were missing, and that had an old value.
-    pub lost: u64,
-    /// See `lost`.
-    pub stale: u64,
 }
 
 /// Everything that was measured.
@@ -57,9 +73,8 @@ pub struct UpgradeReport {
 
 impl PlannedFigures {
     /// Every operation did what it should: no GET missed what was written before.
-    fn is_kept(&self) -> bool {
-        let nothing = |course: &Course| course.failed + course.misses + course.stale == 0;
-        nothing(&self.before) && nothing(&self.during) && self.lost + self.stale == 0
+    pub(super) fn is_kept(&self) -> bool {
+        self.before.is_kept() && self.during.is_kept() && self.read_back.is_clean()
     }
 
     fn is_clean(&self) -> bool {
@@ -156,33 +171,48 @@ pub(super) fn figures(
     let corpus = corpus.map_or(0, |member| member.entry_bytes);
 
     let length = Duration::from_secs(options.scaled(10, 2));
-    progress(&format!("{name}, {mode}: undisturbed, {length:?}"));
-    let begin = Instant::now();
-    let before = load.run(&mut || begin.elapsed() >= length);
+    let runs = options.runs.max(1);
+    let mut each = Vec::new();
+    for run in 1..=runs {
+        let of = format!("{name}, {mode}, run {run} of {runs}");
+        progress(&format!("{of}: undisturbed, {length:?}"));
+        let begin = Instant::now();
+        let before = load.run(&mut || begin.elapsed() >= length);
 
-    progress(&format!("{name}, {mode}: the change"));
-    let (during, moved) = std::thread::scope(|scope| {
-        let moves = scope.spawn(|| {
-            options.pin_aside().map_err(|error| error.to_string())?;
-            change(&server.address)
+        progress(&format!("{of}: the change"));
+        let (during, moved) = std::thread::scope(|scope| {
+            let moves = scope.spawn(|| {
+                options.pin_aside().map_err(|error| error.to_string())?;
+                change(&server.address)
+            });
+            let during = load.run(&mut || moves.is_finished());
+            let moved = moves.join();
+            (
+                during,
+                moved.unwrap_or(Err("the mover has panicked".into())),
+            )
         });
-        let during = load.run(&mut || moves.is_finished());
-        let moved = moves.join();
-        (
+        each.push(PlannedRun {
+            took_s: moved.map_err(ScenarioError::Course)?,
+            before,
             during,
-            moved.unwrap_or(Err("the mover has panicked".into())),
-        )
-    });
-    let took_s = moved.map_err(ScenarioError::Course)?;
+        });
+    }
     progress(&format!("{name}, {mode}: everything is read"));
-    let (lost, stale) = load.check();
+    let read_back = load.read_back();
+    let took_s: Vec<f64> = each.iter().map(|run| run.took_s).collect();
+    let median = |course: fn(&PlannedRun) -> &Course| {
+        let courses: Vec<Course> = each.iter().map(|run| course(run).clone()).collect();
+        Course::median(&courses).unwrap_or_default()
+    };
     Ok(PlannedFigures {
         corpus_mib: corpus as f64 / (1024.0 * 1024.0),
-        took_s,
-        before,
-        during,
-        lost,
-        stale,
+        runs,
+        took_s: f64::median(&took_s).unwrap_or_default(),
+        before: median(|run| &run.before),
+        during: median(|run| &run.during),
+        each,
+        read_back,
     })
 }
 

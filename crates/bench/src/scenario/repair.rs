@@ -13,8 +13,12 @@ use super::{Progress, ScenarioError, ScenarioOptions};
 use crate::server::{Server, ServerOptions};
 
 const VALUE_LEN: usize = 1000;
-/// Between two scans.
+/// Between two scans; and in a quick run.
 const INTERVAL: Duration = Duration::from_secs(20);
+const INTERVAL_QUICK: Duration = Duration::from_secs(2);
+/// How long anything is waited for, in intervals, and at least.
+const PATIENCE_INTERVALS: u32 = 6;
+const PATIENCE_MIN: Duration = Duration::from_secs(60);
 const INTERVAL_FULL: Duration = Duration::from_secs(2);
 /// One key in so many is missed.
 const MISSED_ONE_IN: u64 = 100;
@@ -111,7 +115,9 @@ pub fn repair(
     let keys: u64 = options.scaled(1_000_000, 50_000);
     let memory = options.scaled(1536 << 20, 256 << 20);
     progress("repair: filling");
-    let server = start(options, memory, INTERVAL)?;
+    let interval = options.scaled(INTERVAL, INTERVAL_QUICK);
+    let patience = PATIENCE_MIN.max(PATIENCE_INTERVALS * interval);
+    let server = start(options, memory, interval)?;
     let cell = Cell::connect(&server.address)?;
     let mut load = Load::new(cell.client(Options::default()), keys);
     for key in 0..keys {
@@ -122,8 +128,8 @@ pub fn repair(
     progress("repair: scans of clean shards");
     // The first may have begun while the cell was being filled.
     let filled = Sum::of(&cell);
-    let before = wait(&cell, |now| now.each_scanned(&filled, 2))?;
-    let after = wait(&cell, |now| now.each_scanned(&before, 1))?;
+    let before = wait(&cell, patience, |now| now.each_scanned(&filled, 2))?;
+    let after = wait(&cell, patience, |now| now.each_scanned(&before, 1))?;
     let scans = (after.scans - before.scans).max(1) as f64 / after.shards as f64;
     let clean_scan_bytes = ((after.bytes - before.bytes) as f64 / scans) as u64;
     let corpus = after.entry_bytes as f64;
@@ -147,7 +153,7 @@ pub fn repair(
     written?;
     let begin = Instant::now();
     let mut last = (begin, before.clone());
-    let after = wait(&cell, |now| {
+    let after = wait(&cell, patience, |now| {
         if now.mended() > last.1.mended() {
             last = (Instant::now(), now.clone());
         }
@@ -155,7 +161,7 @@ pub fn repair(
     })?;
     let repaired = after.mended() - before.mended();
     let (repaired_at, repaired_sum) = last;
-    let intervals = (repaired_at - begin).as_secs_f64() / INTERVAL.as_secs_f64();
+    let intervals = (repaired_at - begin).as_secs_f64() / interval.as_secs_f64();
     let left = after.unrepaired;
     let moved = repaired_sum.bytes - before.bytes;
     progress(&format!(
@@ -299,16 +305,20 @@ impl Sum {
 }
 
 /// Looks until it is enough.
-fn wait(cell: &Cell, mut is_enough: impl FnMut(&Sum) -> bool) -> Result<Sum, ScenarioError> {
+fn wait(
+    cell: &Cell,
+    patience: Duration,
+    mut is_enough: impl FnMut(&Sum) -> bool,
+) -> Result<Sum, ScenarioError> {
     let begin = Instant::now();
-    while begin.elapsed() < 6 * INTERVAL {
+    while begin.elapsed() < patience {
         let sum = Sum::of(cell);
         if is_enough(&sum) {
             return Ok(sum);
         }
         std::thread::sleep(LOOK_PERIOD);
     }
-    let why = format!("not within {:?}: {:?}", 6 * INTERVAL, Sum::of(cell));
+    let why = format!("not within {patience:?}: {:?}", Sum::of(cell));
     Err(ScenarioError::Course(why))
 }
 

@@ -26,10 +26,8 @@ impl ResizeReport {
     pub fn is_clean(&self) -> bool {
         [&self.three, &self.one].into_iter().all(|figures| {
             let (before, during) = (&figures.before, &figures.during);
-            let nothing = during.failed + during.misses + during.stale == 0;
             let is_fast = |of: fn(&super::Course) -> u64| of(during) <= P99_FACTOR * of(before);
-            nothing
-                && figures.lost + figures.stale == 0
+            figures.is_kept()
                 && is_fast(|course| course.get_p99_ns)
                 && is_fast(|course| course.set_p99_ns)
         })

@@ -6,14 +6,20 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use trefoil_client::{Client, Completion, Lookup, Mutated, OpError, SetOptions};
+use trefoil_client::{Client, Completion, Lookup, MissReason, Mutated, OpError, SetOptions};
 
 use super::ScenarioError;
+use super::lateness::{Lateness, LoopFigures};
+use super::read_back::{ReadBack, Reading};
+use crate::median::Median;
 
 const VALUE_LEN: usize = 1000;
 /// One SET among so many operations, at so many a second.
 const SET_EVERY: u64 = 21;
 pub(super) const OPS_PER_S: u64 = 21_000;
+/// How often a key is written when the cell is filled: on a busy machine two backends may
+/// stand still at once.
+const FILL_ATTEMPTS: u32 = 20;
 
 /// A stretch of the load: times from when an operation was due.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -26,6 +32,10 @@ pub struct Course {
     pub first_failure: Option<String>,
     /// GETs that found nothing: every key was written before.
     pub misses: u64,
+    /// Of these, those for want of a quorum.
+    pub inquorate: u64,
+    /// The first one's key, time and reason.
+    pub first_miss: Option<String>,
     /// GETs that found what was replaced before.
     pub stale: u64,
     /// Attempts beyond the first.
@@ -36,12 +46,59 @@ pub struct Course {
     pub get_p99_ns: u64,
     /// Of GETs.
     pub get_p999_ns: u64,
-    /// Of GETs.
+    /// Of GETs; of several runs, of all.
     pub get_max_ns: u64,
+    /// Of SETs.
+    pub set_p50_ns: u64,
     /// Of SETs.
     pub set_p99_ns: u64,
     /// Of SETs.
+    pub set_p999_ns: u64,
+    /// Of SETs; of several runs, of all.
     pub set_max_ns: u64,
+    /// How late the load itself was meanwhile, and a loop that does nothing.
+    #[serde(rename = "loop")]
+    pub punctuality: LoopFigures,
+}
+
+impl Course {
+    /// Every operation did what it should: nothing failed, was missed, or old.
+    pub fn is_kept(&self) -> bool {
+        self.failed + self.misses + self.stale == 0
+    }
+}
+
+/// Percentiles are medians. What may not happen is a sum: a median would hide the run in
+/// which it did.
+impl Median for Course {
+    fn median(runs: &[Self]) -> Option<Self> {
+        let sum = |figure: fn(&Self) -> u64| runs.iter().map(figure).sum();
+        let most = |figure: fn(&Self) -> u64| runs.iter().map(figure).max();
+        let of = |figure: fn(&Self) -> u64| {
+            let all: Vec<u64> = runs.iter().map(figure).collect();
+            u64::median(&all)
+        };
+        let loops: Vec<LoopFigures> = runs.iter().map(|run| run.punctuality.clone()).collect();
+        Some(Course {
+            operations: sum(|run| run.operations),
+            failed: sum(|run| run.failed),
+            first_failure: runs.iter().find_map(|run| run.first_failure.clone()),
+            misses: sum(|run| run.misses),
+            inquorate: sum(|run| run.inquorate),
+            first_miss: runs.iter().find_map(|run| run.first_miss.clone()),
+            stale: sum(|run| run.stale),
+            retried: sum(|run| run.retried),
+            get_p50_ns: of(|run| run.get_p50_ns)?,
+            get_p99_ns: of(|run| run.get_p99_ns)?,
+            get_p999_ns: of(|run| run.get_p999_ns)?,
+            get_max_ns: most(|run| run.get_max_ns)?,
+            set_p50_ns: of(|run| run.set_p50_ns)?,
+            set_p99_ns: of(|run| run.set_p99_ns)?,
+            set_p999_ns: of(|run| run.set_p999_ns)?,
+            set_max_ns: most(|run| run.set_max_ns)?,
+            punctuality: LoopFigures::median(&loops)?,
+        })
+    }
 }
 
 /// An operation that has ended.
@@ -64,7 +121,7 @@ pub(super) struct Ended {
 pub(super) enum Verdict {
     Fine,
     /// A GET that found nothing: every key was written before.
-    Missed,
+    Missed(MissReason),
     /// A GET that found what was replaced before.
     Stale,
     Failed,
@@ -100,18 +157,19 @@ struct Open {
 
 /// What an operation came to.
 enum Found {
-    Round(Option<u32>),
+    Round(u32),
+    Missed(MissReason),
     Stored,
     Failed(String),
 }
 
 fn found(result: Result<Lookup<'_>, OpError>) -> Found {
     match result {
-        Ok(Lookup::Hit(hit)) => {
-            let round = hit.value.first_chunk();
-            Found::Round(round.map(|round| u32::from_le_bytes(*round)))
-        }
-        Ok(Lookup::Miss(_)) => Found::Round(None),
+        Ok(Lookup::Hit(hit)) => match hit.value.first_chunk() {
+            Some(round) => Found::Round(u32::from_le_bytes(*round)),
+            None => Found::Failed(format!("a value of {} bytes", hit.value.len())),
+        },
+        Ok(Lookup::Miss(miss)) => Found::Missed(miss.reason),
         Err(error) => Found::Failed(error.to_string()),
     }
 }
@@ -140,14 +198,20 @@ impl Load {
 
     pub(super) fn fill(&mut self) -> Result<(), ScenarioError> {
         for key in 0..self.rounds.len() {
-            let round = self.next_round(key);
             let name = (key as u64).to_le_bytes();
-            let result = self.client.set(&name, &self.value, SetOptions::default());
-            match stored(result) {
-                Found::Failed(why) => {
-                    return Err(ScenarioError::Course(format!("filling: {why}")));
+            for attempt in 1.. {
+                let round = self.next_round(key);
+                let result = self.client.set(&name, &self.value, SetOptions::default());
+                match stored(result) {
+                    Found::Failed(why) if attempt == FILL_ATTEMPTS => {
+                        return Err(ScenarioError::Course(format!("filling: {why}")));
+                    }
+                    Found::Failed(_) => {}
+                    _ => {
+                        self.rounds[key] = round;
+                        break;
+                    }
                 }
-                _ => self.rounds[key] = round,
             }
         }
         Ok(())
@@ -242,8 +306,9 @@ impl Load {
         is_enough: &mut dyn FnMut() -> bool,
         note: &mut dyn FnMut(Ended),
     ) -> Course {
+        let mut lateness = Lateness::new(OPS_PER_S);
         let mut tally = Tally {
-            begin: Instant::now(),
+            begin: lateness.begin(),
             course: Course::default(),
             gets: Vec::new(),
             sets: Vec::new(),
@@ -256,18 +321,18 @@ impl Load {
             if number % 64 == 0 && is_enough() {
                 break;
             }
-            let due = Duration::from_nanos(number * 1_000_000_000 / OPS_PER_S);
+            let due = lateness.due(number);
             loop {
                 self.poll(&mut ended);
                 self.take_in(&mut ended, &mut tally);
-                if tally.begin.elapsed() >= due {
+                if lateness.is_due(due) {
                     break;
                 }
-                std::hint::spin_loop();
             }
             ended.extend(self.begin(number % SET_EVERY == 0, due));
             self.take_in(&mut ended, &mut tally);
         }
+        let punctuality = lateness.figures();
         // Each ends by its deadline.
         while self.free.len() < self.open.len() {
             self.poll(&mut ended);
@@ -280,13 +345,16 @@ impl Load {
             ..
         } = tally;
         course.retried = self.retries() - before;
+        course.punctuality = punctuality;
         gets.sort_unstable();
         sets.sort_unstable();
         course.get_p50_ns = at(&gets, 0.5);
         course.get_p99_ns = at(&gets, 0.99);
         course.get_p999_ns = at(&gets, 0.999);
         course.get_max_ns = at(&gets, 1.0);
+        course.set_p50_ns = at(&sets, 0.5);
         course.set_p99_ns = at(&sets, 0.99);
+        course.set_p999_ns = at(&sets, 0.999);
         course.set_max_ns = at(&sets, 1.0);
         course
     }
@@ -303,9 +371,14 @@ impl Load {
                     *round = open.round.max(*round);
                     Verdict::Fine
                 }
-                Found::Round(Some(round)) if round < open.round => Verdict::Stale,
-                Found::Round(Some(_)) => Verdict::Fine,
-                Found::Round(None) => Verdict::Missed,
+                Found::Round(round) if round < open.round => Verdict::Stale,
+                Found::Round(_) => Verdict::Fine,
+                Found::Missed(reason) => {
+                    let (key, at) = (open.key, tally.begin.elapsed());
+                    let miss = || format!("key {key} after {:.3} s: {reason}", at.as_secs_f64());
+                    tally.course.first_miss.get_or_insert_with(miss);
+                    Verdict::Missed(reason)
+                }
                 Found::Failed(why) => {
                     tally.course.first_failure.get_or_insert(why);
                     Verdict::Failed
@@ -316,21 +389,17 @@ impl Load {
         }
     }
 
-    /// Reads every key: how many are missing, and how many are old.
-    pub(super) fn check(&mut self) -> (u64, u64) {
-        let (mut lost, mut stale) = (0, 0);
-        for key in 0..self.rounds.len() {
-            let name = (key as u64).to_le_bytes();
-            match found(self.client.get(&name)) {
-                Found::Round(Some(round)) => stale += u64::from(round < self.rounds[key]),
-                Found::Round(None) | Found::Stored => lost += 1,
-                Found::Failed(why) => {
-                    lost += 1;
-                    eprintln!("key {key} cannot be read: {why}");
-                }
+    /// Reads every key.
+    pub(super) fn read_back(&mut self) -> ReadBack {
+        let (client, rounds) = (&mut self.client, &self.rounds);
+        ReadBack::of(rounds.len(), |key| {
+            match found(client.get(&(key as u64).to_le_bytes())) {
+                Found::Round(round) if round < rounds[key] => Reading::Stale,
+                Found::Round(_) | Found::Stored => Reading::Fine,
+                Found::Missed(reason) => Reading::Nothing(reason.to_string()),
+                Found::Failed(why) => Reading::Nothing(why),
             }
-        }
-        (lost, stale)
+        })
     }
 }
 
@@ -358,7 +427,10 @@ impl Tally<'_> {
         course.operations += 1;
         match verdict {
             Verdict::Fine => {}
-            Verdict::Missed => course.misses += 1,
+            Verdict::Missed(reason) => {
+                course.misses += 1;
+                course.inquorate += u64::from(reason == MissReason::Inquorate);
+            }
             Verdict::Stale => course.stale += 1,
             Verdict::Failed => course.failed += 1,
         }

@@ -65,11 +65,11 @@ pub(super) fn without_what_cannot_be_done(rounds: &mut [RoundPlan]) -> Vec<Strin
         skipped.push(format!("{}: {why}", names.join(", ")));
         cannot.extend_from_slice(faults);
     };
-    if has(Fault::EtcdKill) || has(Fault::EtcdStop) {
+    if Fault::ALL.iter().any(|f| f.is_of_etcd() && has(*f)) {
         for program in ["etcd", "etcdctl"] {
             if let Err(error) = runs(program) {
                 skip(
-                    &[Fault::EtcdKill, Fault::EtcdStop],
+                    &[Fault::EtcdKill, Fault::EtcdStop, Fault::Replace],
                     &format!("{program}: {error}"),
                 );
                 break;

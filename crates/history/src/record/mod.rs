@@ -7,11 +7,13 @@
 //! | `round` | starts cell, gateway and workers, and collects their logs |
 //! | `faults` | what goes wrong meanwhile, a file each |
 //! | `means` | what this machine can do of that |
+//! | `doctored` | what the doctor says of the cell in the end |
 //! | `upgrade` | another release takes over meanwhile, and gives back |
 //! | `worker` | one client's process |
 //! | `native`, `memcached` | how it reaches the cell |
 //! | `report` | many rounds, and what is printed of them |
 
+mod doctored;
 mod faults;
 mod means;
 mod memcached;

@@ -66,12 +66,28 @@ pub enum Fault {
     Network,
     /// The cell gets another number of backends: `cell resize`.
     Resize,
+    /// A backend is killed and not started again; its place goes to a `cell spare`.
+    Replace,
 }
 
 impl Fault {
     /// It needs a cell whose configuration is in etcd.
     pub const fn is_of_etcd(self) -> bool {
-        matches!(self, Fault::EtcdKill | Fault::EtcdStop)
+        matches!(self, Fault::EtcdKill | Fault::EtcdStop | Fault::Replace)
+    }
+
+    /// It needs the processes that `cell up` has started, and starts again: a spare that has
+    /// taken a place is none of these.
+    const fn is_of_supervisor(self) -> bool {
+        matches!(
+            self,
+            Fault::Kill
+                | Fault::Restart
+                | Fault::Move
+                | Fault::Upgrade
+                | Fault::Drain
+                | Fault::Resize
+        )
     }
 
     /// It may happen while backends move to another release: it moves none, takes nothing
@@ -83,7 +99,10 @@ impl Fault {
     /// It needs a cell of a process for each backend that is started again, of three
     /// copies.
     const fn is_of_three(self) -> bool {
-        matches!(self, Fault::Kill | Fault::Restart | Fault::Resize)
+        matches!(
+            self,
+            Fault::Kill | Fault::Restart | Fault::Resize | Fault::Replace
+        )
     }
 }
 
@@ -152,7 +171,8 @@ named!(
     EtcdStop = "etcd-stop",
     DiskFull = "disk-full",
     Network = "network",
-    Resize = "resize"
+    Resize = "resize",
+    Replace = "replace"
 );
 
 fn names<T: fmt::Display>(all: &[T]) -> String {
@@ -392,6 +412,14 @@ impl Wish {
             Fault::DiskFull => !is_in_etcd || !faults_of_etcd(self.faults.as_deref()),
             fault => is_in_etcd || !fault.is_of_etcd(),
         });
+        // Who dies is started again, or its place is given away.
+        let is_replaced = mode != "R=1"
+            && faults.contains(&Fault::Replace)
+            && (seed / 2 % 2 == 1 || !faults.iter().any(|fault| fault.is_of_supervisor()));
+        faults.retain(|fault| match is_replaced {
+            true => !fault.is_of_supervisor(),
+            false => *fault != Fault::Replace,
+        });
         let carriers = (self.carriers.clone()).unwrap_or_else(|| CarrierKind::ALL.to_vec());
         // One of each release by each way.
         let clients = match self.previous {
@@ -431,35 +459,29 @@ impl RoundPlan {
     }
 
     /// Everything fits, several times.
-    fn fits(&self) -> bool {
+    pub(super) fn fits(&self) -> bool {
         u64::from(self.keys) * self.value_len.max as u64 * 4 < self.memory
     }
 
     /// What holds while it is recorded.
     pub fn promise(&self) -> Promise {
-        let loses_nothing = |fault: &Fault| {
-            matches!(
-                fault,
-                Fault::Kill
-                    | Fault::Restart
-                    | Fault::Move
-                    | Fault::Upgrade
-                    | Fault::Drain
-                    | Fault::EtcdKill
-                    | Fault::EtcdStop
-                    | Fault::DiskFull
-                    | Fault::Resize
-            )
+        // A dead backend's keys are with the other two, if there are any.
+        let has_others = self.mode == "R=3.2";
+        let loses_nothing = |fault: &Fault| match fault {
+            Fault::Kill | Fault::Restart | Fault::Replace => has_others,
+            Fault::Move
+            | Fault::Upgrade
+            | Fault::Drain
+            | Fault::EtcdKill
+            | Fault::EtcdStop
+            | Fault::DiskFull
+            | Fault::Resize => true,
+            _ => false,
         };
         let is_restarted =
             !self.faults.contains(&Fault::Kill) || self.faults.contains(&Fault::Restart);
         match self.overlap {
-            0 | 1
-                if self.mode == "R=3.2"
-                    && self.fits()
-                    && is_restarted
-                    && self.faults.iter().all(loses_nothing) =>
-            {
+            0 | 1 if self.fits() && is_restarted && self.faults.iter().all(loses_nothing) => {
                 Promise::Kept
             }
             0 | 1 => Promise::Fresh,
@@ -536,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn chaos_is_drawn_in_rounds_of_a_minute_each_with_one_store() {
+    fn chaos_is_drawn_in_rounds_of_a_minute_at_most_each_with_one_store() {
         let wish = Wish {
             chaos: true,
             seconds: Some(150.0),
@@ -548,8 +570,12 @@ mod tests {
         for round in &rounds {
             let has = |fault| round.faults.contains(&fault);
             assert_eq!(round.mode, "R=3.2");
-            assert!(has(Fault::Kill) && has(Fault::Drain) && has(Fault::Network));
-            assert!(has(Fault::Resize));
+            assert!(has(Fault::Stop) && has(Fault::Network) && has(Fault::Memory));
+            // Who dies in the third is replaced by a spare.
+            assert_eq!(has(Fault::Replace), round.seed == 6, "{round:?}");
+            for fault in [Fault::Kill, Fault::Restart, Fault::Drain, Fault::Resize] {
+                assert_ne!(has(Fault::Replace), has(fault), "{round:?}");
+            }
             assert_ne!(has(Fault::DiskFull), has(Fault::EtcdKill), "{round:?}");
             assert!(
                 round.command().contains("--chaos --seed"),
@@ -576,6 +602,54 @@ mod tests {
             ..wish
         };
         assert!(alone.rounds().iter().all(|r| r.faults == [Fault::DiskFull]));
+    }
+
+    #[test]
+    fn places_are_given_to_spares_where_nobody_starts_the_dead_again() {
+        let wish = |faults: &[Fault], mode: &str, seed| Wish {
+            faults: Some(faults.to_vec()),
+            mode: Some(mode.to_owned()),
+            seed,
+            ..Wish::default()
+        };
+        let drawn = |faults: &[Fault], mode: &str, seed| {
+            let mut round = wish(faults, mode, seed).rounds().remove(0);
+            std::mem::take(&mut round.faults)
+        };
+        let both = [Fault::Kill, Fault::Restart, Fault::Stop, Fault::Replace];
+        assert_eq!(drawn(&both, "R=3.2", 2), [Fault::Stop, Fault::Replace]);
+        assert_eq!(drawn(&both, "R=3.2", 4), both[..3]);
+        // Alone it is what is done, whatever the seed.
+        let alone = [Fault::Replace, Fault::EtcdKill];
+        assert_eq!(drawn(&alone, "R=3.2", 4), alone);
+        // At R=1 a spare would begin empty.
+        assert_eq!(drawn(&alone, "R=1", 2), [Fault::EtcdKill]);
+    }
+
+    #[test]
+    fn nothing_may_be_lost_where_there_is_room_and_faults_lose_nothing() {
+        let promise = |mode: &str, faults: &[Fault], keys| {
+            let wish = Wish {
+                keys: Some(keys),
+                value_len: "100..1000".parse().ok(),
+                memory: Some(64 << 20),
+                mode: Some(mode.to_owned()),
+                faults: Some(faults.to_vec()),
+                ..Wish::default()
+            };
+            wish.rounds()[0].promise()
+        };
+        let kill = [Fault::Kill, Fault::Restart];
+        let moves = [Fault::Move, Fault::Drain, Fault::Upgrade];
+        assert_eq!(promise("R=3.2", &kill, 2_000), Promise::Kept);
+        assert_eq!(promise("R=3.2", &[Fault::Replace], 2_000), Promise::Kept);
+        assert_eq!(promise("R=3.2", &moves, 2_000), Promise::Kept);
+        assert_eq!(promise("R=1", &moves, 2_000), Promise::Kept);
+        // The only copy dies; it never comes back; it does not fit; a limit evicts.
+        assert_eq!(promise("R=1", &kill, 2_000), Promise::Fresh);
+        assert_eq!(promise("R=3.2", &kill[..1], 2_000), Promise::Fresh);
+        assert_eq!(promise("R=1", &moves, 60_000), Promise::Fresh);
+        assert_eq!(promise("R=1", &[Fault::Memory], 2_000), Promise::Fresh);
     }
 
     #[test]

@@ -53,6 +53,10 @@ pub struct HistoriesReport {
     pub unfinished: u64,
     /// Values that had to leave for others: memory was full.
     pub evictions: u64,
+    /// Rounds after which the doctor was asked, and found nothing wrong.
+    pub healthy: usize,
+    /// Keys on which replicas differed then, because memory was full.
+    pub healthy_dirty: u64,
     /// What was seen against rules that were not promised, because more than one backend
     /// was away at a time.
     pub void: BTreeMap<Rule, usize>,
@@ -108,6 +112,8 @@ impl HistoriesReport {
         self.refused += recorded.refused;
         self.unfinished += recorded.unfinished;
         self.evictions += recorded.evictions;
+        self.healthy += usize::from(recorded.healthy.is_some());
+        self.healthy_dirty += recorded.healthy.unwrap_or_default();
         for (rule, count) in &findings.void {
             *self.void.entry(*rule).or_default() += count;
         }
@@ -195,6 +201,11 @@ impl HistoriesReport {
             let _ = writeln!(text, "void        {void}: two backends were away at a time");
         }
         let _ = writeln!(text, "memory      {} values had to leave", self.evictions);
+        let _ = writeln!(
+            text,
+            "doctor      found nothing wrong after {} rounds; full memory leaves {} keys different",
+            self.healthy, self.healthy_dirty
+        );
         let _ = writeln!(
             text,
             "checked     {} hits held against something older; {} of {} damages to good histories noticed",

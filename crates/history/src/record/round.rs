@@ -1,7 +1,8 @@
 //! One round: a fresh cell, clients at work, faults, and all that was logged.
 
 use super::RecordError;
-use super::faults::{Faults, Network, SmallDisk};
+use super::doctored;
+use super::faults::{Faults, Network, SmallDisk, Spares};
 use super::plan::{CarrierKind, Fault, RoundPlan};
 use super::upgrade::{Programs, Release, Upgraded, Upgrades};
 use super::worker::{WORKER_COMMAND, WorkerPlan, filled_file};
@@ -54,6 +55,9 @@ pub(super) struct Recorded {
     pub evictions: u64,
     /// Of a round with another release.
     pub upgraded: Option<Upgraded>,
+    /// The doctor was asked in the end, and found nothing wrong: keys on which replicas
+    /// differ because memory is full.
+    pub healthy: Option<u64>,
     /// What went wrong and should not have.
     pub troubles: Vec<String>,
     pub seconds: f64,
@@ -104,6 +108,8 @@ pub(super) struct Round<'a> {
     pub is_resizing_alone: bool,
     /// How often it has got one.
     pub resized: u32,
+    /// A place is given to a spare, and etcd stays as it is meanwhile.
+    pub is_replacing_alone: bool,
     /// One of the backends stands still.
     pub is_any_stopped: bool,
     is_full: bool,
@@ -115,6 +121,7 @@ pub(super) struct Round<'a> {
     ended: Vec<PathBuf>,
     carriers: BTreeMap<u32, CarrierKind>,
     next_client: u32,
+    spares: Spares,
     server: Server,
     pub etcd: Option<EtcdProcess>,
     pub network: Option<Network>,
@@ -162,6 +169,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
             break;
         }
         round.look_after_workers(&mut troubles);
+        round.look_after_spares()?;
     }
     round.check_servers(&faults, &mut troubles);
     troubles.extend_from_slice(faults.troubles());
@@ -178,7 +186,14 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
     let unfinished = faults.unfinished();
     let (counts, recoveries) = (faults.counts(), faults.recoveries());
     drop(faults);
-    let (events, carriers) = round.end(losses, &mut troubles)?;
+    let events = round.end_clients(losses, &mut troubles)?;
+    let healthy = match doctored::is_asked(plan) && troubles.is_empty() {
+        true => doctored::examine(program, round.address(), plan)
+            .map_err(|trouble| troubles.push(trouble))
+            .ok(),
+        false => None,
+    };
+    let carriers = std::mem::take(&mut round.carriers);
     Ok(Recorded {
         events,
         carriers,
@@ -189,6 +204,7 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
         unfinished,
         evictions,
         upgraded,
+        healthy,
         troubles,
         seconds: begin.elapsed().as_secs_f64(),
     })
@@ -262,6 +278,7 @@ impl<'a> Round<'a> {
             is_resizing: false,
             is_resizing_alone: false,
             resized: 0,
+            is_replacing_alone: false,
             is_any_stopped: false,
             is_full: false,
             numbers: 0,
@@ -271,12 +288,14 @@ impl<'a> Round<'a> {
             ended: Vec::new(),
             carriers: BTreeMap::new(),
             next_client: 1,
+            spares: Spares::none(),
             server,
             etcd,
             network,
             disk,
             dir,
         };
+        round.look_after_spares()?;
         if plan.carriers.contains(&CarrierKind::Gateway) {
             round.restart_gateway()?;
         }
@@ -541,6 +560,16 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// One stands by, where they are needed; with etcd away none could begin.
+    fn look_after_spares(&mut self) -> Result<(), RecordError> {
+        if self.store_is_away || !self.plan.faults.contains(&Fault::Replace) {
+            return Ok(());
+        }
+        let (dir, store) = (self.dir.path(), self.server.address.as_str());
+        let (program, memory) = (self.programs.present, self.plan.memory);
+        self.spares.look(program, (dir, store), memory, &self.pids)
+    }
+
     fn check_servers(&mut self, faults: &Faults, troubles: &mut Vec<String>) {
         if faults.is_calm() && faults.unfinished() == 0 {
             troubles.extend(self.deaths());
@@ -565,12 +594,12 @@ impl<'a> Round<'a> {
         lines[from..].iter().map(line).collect()
     }
 
-    /// Ends the clients, then the servers, and reads the logs.
-    fn end(
-        mut self,
+    /// Ends the clients, and reads the logs.
+    fn end_clients(
+        &mut self,
         losses: Vec<Event>,
         troubles: &mut Vec<String>,
-    ) -> Result<(Vec<Event>, BTreeMap<u32, CarrierKind>), RecordError> {
+    ) -> Result<Vec<Event>, RecordError> {
         for worker in &mut self.workers {
             drop(worker.child.stdin.take());
         }
@@ -601,7 +630,7 @@ impl<'a> Round<'a> {
                 }
             }
         }
-        Ok((events, self.carriers))
+        Ok(events)
     }
 }
 

@@ -83,6 +83,8 @@ pub(crate) enum Scenario {
     Resize,
     /// A cell of the previous release is upgraded to this one under load, and downgraded
     Upgrade,
+    /// etcd, which keeps the configuration, is dead for a minute under load
+    Etcd,
     /// A million keys: what scans and repairs cost, and what repair does at full memory
     Repair,
     /// `serve` and `cell up` restarted, as themselves and as others, under clients that stay
@@ -104,6 +106,10 @@ pub(crate) struct ScenarioArgs {
     /// Of `upgrade`: the previous release's program
     #[arg(long, value_name = "PATH")]
     pub previous: Option<PathBuf>,
+    /// How often, where medians are reported [default: 3 of planned, resize, recovery and etcd,
+    /// 5 of kill, cpu and retries; 1 of upgrade, or if quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: Option<u32>,
     /// Of `kills`: how many [default: 30, or 5 if quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub kills: Option<u32>,

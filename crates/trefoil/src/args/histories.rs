@@ -40,7 +40,7 @@ pub(crate) struct HistoriesArgs {
     /// How clients reach the cell: rings, message, rpc, gateway [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAME[,…]")]
     pub carriers: Option<Vec<CarrierKind>>,
-    /// What goes wrong: kill, restart, stop, skew, flush, client-kill, gateway-restart, memory, move, upgrade, drain, etcd-kill, etcd-stop, disk-full, network, resize; or none
+    /// What goes wrong: kill, restart, stop, skew, flush, client-kill, gateway-restart, memory, move, upgrade, drain, etcd-kill, etcd-stop, disk-full, network, resize, replace; or none
     #[arg(long, value_name = "NAME[,…]", value_parser = faults)]
     pub faults: Option<Faults>,
     /// R=1 or R=3.2

@@ -20,6 +20,7 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         return Err(Failure::Usage(why.to_owned()));
     }
     options.only = args.only.clone();
+    options.runs = runs(args, options.runs)?;
     if args.previous.is_some() != (args.name == Scenario::Upgrade) {
         let why = "--previous PATH: `upgrade` needs it, and no other scenario has it";
         return Err(Failure::Usage(why.to_owned()));
@@ -85,6 +86,9 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
         Scenario::Resize => show(args, scenario::resize(&options, progress), |report| {
             report.is_clean()
         }),
+        Scenario::Etcd => show(args, scenario::etcd(&options, progress), |report| {
+            report.is_clean()
+        }),
         Scenario::Upgrade => show(args, scenario::upgrade(&options, progress), |report| {
             report.is_clean()
         }),
@@ -95,6 +99,26 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
             report.is_clean()
         }),
         Scenario::Cpu => show(args, scenario::cpu(&options, progress), |_| true),
+    }
+}
+
+/// How often a scenario does what it reports the median of.
+fn runs(args: &ScenarioArgs, usual: usize) -> Result<usize, Failure> {
+    let (is_repeated, usual) = match args.name {
+        Scenario::Kill | Scenario::Cpu | Scenario::Retries => (true, usual),
+        Scenario::Planned | Scenario::Resize | Scenario::Recovery | Scenario::Etcd => {
+            (true, if args.quick { 1 } else { 3 })
+        }
+        // It is not about latencies.
+        Scenario::Upgrade => (true, 1),
+        _ => (false, usual),
+    };
+    match args.runs {
+        Some(_) if !is_repeated => Err(Failure::Usage(
+            "--runs: this scenario reports no medians of runs".to_owned(),
+        )),
+        Some(count) => Ok(count as usize),
+        None => Ok(usual),
     }
 }
 
@@ -109,7 +133,8 @@ fn show<R: Serialize>(
         print_json(&report)?;
     } else {
         let json = serde_json::to_value(&report).map_err(Failure::of)?;
-        for (name, value) in json.as_object().into_iter().flatten() {
+        let figures = json.as_object().into_iter().flatten();
+        for (name, value) in figures.filter(|(name, _)| *name != "each") {
             print_figures(name, value)?;
         }
     }
@@ -121,12 +146,12 @@ fn show<R: Serialize>(
 }
 
 /// A line for each figure. What a list of cases found is named after the case;
-/// the course of a run is for plots.
+/// the course of a run is for plots, and each run beside its median for `--json`.
 fn print_figures(name: &str, value: &serde_json::Value) -> Result<(), Failure> {
     match value {
         serde_json::Value::Object(fields) => {
             for (field, value) in fields {
-                if field != "timeline" {
+                if field != "timeline" && field != "each" {
                     print_figures(&format!("{name}.{field}"), value)?;
                 }
             }

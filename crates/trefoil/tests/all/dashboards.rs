@@ -2,10 +2,13 @@
 //! every name, label and label value in them is looked for in what a server
 //! answers. A panel that shows nothing looks like a quiet system.
 
-use crate::support::{Cell, free_port, repository, run, text};
+use crate::support::{Cell, PROGRAM, free_port, repository, run, text};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use trefoil_ports::EtcdProcess;
 
 /// Added by Prometheus itself.
 const BUILT_IN: [&str; 1] = ["up"];
@@ -63,8 +66,14 @@ fn everything_that_is_asked_for_exists() {
     let alerts = alert_expressions();
     assert!(dashboard.len() > 40 && alerts.len() >= 10);
     let mut complaints = Vec::new();
-    for expression in dashboard.iter().chain(&alerts) {
+    for expression in &dashboard {
         complaints.extend(complain(expression, &series));
+    }
+    // Alerts are about controllers, too.
+    let mut all = series.clone();
+    all.extend(of_a_controller(dir.path()));
+    for expression in &alerts {
+        complaints.extend(complain(expression, &all));
     }
     assert!(complaints.is_empty(), "{complaints:#?}");
 
@@ -106,6 +115,33 @@ fn mistakes_are_found() {
             "{wrong}: {found:?}"
         );
     }
+}
+
+/// What a controller of a cell over etcd answers.
+fn of_a_controller(dir: &Path) -> Series {
+    let etcd = EtcdProcess::start(&dir.join("etcd"), None).unwrap();
+    let store = format!("etcd://{}/cell", etcd.host());
+    let more = ["--store", &store, "--mode", "R=1", "--memory", "32MiB"];
+    let _cell = Cell::up(&dir.join("cell"), &more);
+    let port = free_port();
+    let metrics = format!("127.0.0.1:{port}");
+    let mut controller = Command::new(PROGRAM)
+        .args(["cell", "controller", "--store", &store])
+        .args(["--metrics", &metrics])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut lines = BufReader::new(controller.stdout.take().unwrap());
+    lines.read_line(&mut line).unwrap();
+    assert!(line.starts_with("ready "), "{line}");
+    let series = scrape(port);
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    assert!(series.len() > 5, "{series:?}");
+    series
 }
 
 /// What a server answers.

@@ -30,6 +30,8 @@ mod reload;
 mod repair;
 mod resizing;
 mod restarts;
+#[cfg(feature = "bench")]
+mod scenarios;
 mod strangers;
 mod supervised;
 mod support;

@@ -63,7 +63,14 @@ fn a_pasted_block_does_what_it_says() {
         assert!(said.contains(expected), "{expected}: {said}");
     }
     let said = paste(&blocks[1]);
-    for expected in ["ready {", "recovered", "R=3.2", "\nv", "the shell lives"] {
+    for expected in [
+        "ready {",
+        "recovered",
+        "R=3.2",
+        "\nv",
+        "all clean",
+        "the shell lives",
+    ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
     let said = paste(&blocks[2]);

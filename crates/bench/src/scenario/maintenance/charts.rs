@@ -154,6 +154,8 @@ fn processes(run: &MaintenanceRun) -> BTreeSet<&str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::read_back::ReadBack;
+    use super::super::super::steady::Course;
     use super::super::phase::Phase;
     use super::super::run::MaintenanceEvent;
     use super::*;
@@ -177,9 +179,8 @@ mod tests {
             before: Phase::default(),
             during: Phase::default(),
             after: Phase::default(),
-            lost: 0,
-            stale: 0,
-            first_failure: None,
+            read_back: ReadBack::default(),
+            load: Course::default(),
             events: ["drain", "back"]
                 .map(|label| MaintenanceEvent {
                     at_ms: 450,

@@ -19,8 +19,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::read_back::ReadBack;
 use super::{Progress, ScenarioError, ScenarioOptions};
-use crate::report::{ReportError, Table, save, write_json};
+use crate::report::{ReportError, Table, nanoseconds, save, write_json};
 use crate::suite::Machine;
 
 pub use phase::Phase;
@@ -76,6 +77,44 @@ pub fn maintenance(
     })
 }
 
+/// What the load and the reads after it found amiss, and how late the load itself was.
+fn after(run: &MaintenanceRun) -> String {
+    let (read, load, name) = (&run.read_back, &run.load, run.name);
+    let ReadBack {
+        checked,
+        lost,
+        missed_for_a_moment,
+        stale,
+        ..
+    } = read;
+    let mut lines = vec![format!(
+        "read afterwards: {lost} of {checked} keys lost, {missed_for_a_moment} missed for a \
+         moment, {stale} old"
+    )];
+    for missing in &read.missing {
+        let (key, why) = (missing.key, &missing.why);
+        lines.push(match (missing.found_after_s, &missing.why_at_last) {
+            (Some(seconds), _) => format!("key {key}: {why}, found {seconds:.1} s later"),
+            (None, at_last) => format!("key {key}: {why}, at last {at_last:?}"),
+        });
+    }
+    let first = [&load.first_failure, &load.first_miss];
+    lines.extend(first.into_iter().flatten().cloned());
+    let late = &load.punctuality;
+    let [p50, p99, p999, max] = [
+        late.bare_p50_ns,
+        late.bare_p99_ns,
+        late.bare_p999_ns,
+        late.bare_max_ns,
+    ]
+    .map(nanoseconds);
+    lines.push(format!(
+        "a loop that does nothing was late by {p50}, p99 {p99}, p99.9 {p999}, at most {max}"
+    ));
+    let line = |line: String| format!("{name:<16}           {line}\n");
+    lines.into_iter().map(line).collect()
+}
+
 impl MaintenanceReport {
     /// Nothing failed, was missed, old or lost.
     pub fn is_clean(&self) -> bool {
@@ -106,13 +145,7 @@ impl MaintenanceReport {
                 let at_s = event.at_ms as f64 / 1e3;
                 text += &format!("{:<16} {at_s:>6.2} s  {}\n", run.name, event.label);
             }
-            let lost = run.lost;
-            let stale = run.stale;
-            let checked = run.keys;
-            text += &format!(
-                "{:<16}           read afterwards: {lost} of {checked} keys lost, {stale} old\n",
-                run.name
-            );
+            text += &after(run);
         }
         text
     }

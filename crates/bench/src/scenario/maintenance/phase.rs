@@ -79,7 +79,7 @@ impl Phase {
             phase.operations += 1;
             phase.retried += one.retried;
             phase.failed += u64::from(one.verdict == Verdict::Failed);
-            phase.misses += u64::from(one.verdict == Verdict::Missed);
+            phase.misses += u64::from(matches!(one.verdict, Verdict::Missed(_)));
             phase.stale += u64::from(one.verdict == Verdict::Stale);
         }
         gets.sort_unstable();
@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use std::time::Duration;
+    use trefoil_client::MissReason;
 
     #[test]
     fn a_phase_has_what_ended_in_it_and_nothing_else() {
@@ -142,7 +143,7 @@ mod tests {
         };
         let ended = [
             one(10, 5, false, Verdict::Fine),
-            one(110, 200, false, Verdict::Missed),
+            one(110, 200, false, Verdict::Missed(MissReason::Inquorate)),
             one(120, 300, true, Verdict::Failed),
             one(130, 10, false, Verdict::Stale),
             one(200, 7, true, Verdict::Fine),

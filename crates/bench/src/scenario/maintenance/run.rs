@@ -8,7 +8,8 @@ use serde::Serialize;
 use trefoil_client::{Cell, Options};
 
 use super::super::planned::order;
-use super::super::steady::{Ended, Load, OPS_PER_S};
+use super::super::read_back::ReadBack;
+use super::super::steady::{Course, Ended, Load, OPS_PER_S};
 use super::super::{Progress, ScenarioError};
 use super::MaintenanceOptions;
 use super::phase::Phase;
@@ -84,12 +85,11 @@ pub struct MaintenanceRun {
     pub during: Phase,
     /// After it.
     pub after: Phase,
-    /// Keys read afterwards that were missing, and that had an old value.
-    pub lost: u64,
-    /// See `lost`.
-    pub stale: u64,
-    /// The first operation's that failed.
-    pub first_failure: Option<String>,
+    /// All keys, read afterwards.
+    #[serde(flatten)]
+    pub read_back: ReadBack,
+    /// The whole load, with how late its own loop was.
+    pub load: Course,
     /// What was done when.
     pub events: Vec<MaintenanceEvent>,
     /// Milliseconds of a slot.
@@ -102,7 +102,7 @@ impl MaintenanceRun {
     pub(super) fn is_clean(&self) -> bool {
         let phases = [&self.before, &self.during, &self.after];
         let bad = |phase: &&Phase| phase.failed + phase.misses + phase.stale > 0;
-        !phases.iter().any(bad) && self.lost + self.stale == 0
+        !phases.iter().any(bad) && self.read_back.is_clean()
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) fn run(
     // Made before it begins, and longer than needed: growing would be seen in the figures.
     let seconds = 6 * options.calm.as_secs() + PATIENCE.as_secs();
     let mut ended: Vec<Ended> = Vec::with_capacity((seconds * OPS_PER_S) as usize);
-    let (length, first_failure, looks, done) = std::thread::scope(|scope| {
+    let (length, load_course, looks, done) = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {
             // Where that fails they disturb the load; its figures show that.
             let _ = options.scenario.pin_aside();
@@ -156,7 +156,7 @@ pub(super) fn run(
         let course = load.run_noting(&mut || events.is_finished(), &mut |one| ended.push(one));
         let length = stage.origin.elapsed();
         is_over.store(true, Ordering::Relaxed);
-        (length, course.first_failure, looks.join(), events.join())
+        (length, course, looks.join(), events.join())
     });
     let panicked = || ScenarioError::Course(format!("{name}: a thread has panicked"));
     done.map_err(|_| panicked())?
@@ -164,7 +164,7 @@ pub(super) fn run(
     let looks = looks.map_err(|_| panicked())?;
 
     progress(&format!("{name}: everything is read"));
-    let (lost, stale) = load.check();
+    let read_back = load.read_back();
     let events = stage.events.into_inner();
     let events = events.unwrap_or_else(PoisonError::into_inner);
     let slots = slots(&ended, &looks, length);
@@ -186,9 +186,8 @@ pub(super) fn run(
         before: Phase::of(&ended, (0, first), &slots[..begin]),
         during: Phase::of(&ended, (first, last), &slots[begin..end]),
         after: Phase::of(&ended, (last, length.as_nanos() as u64), &slots[end..]),
-        lost,
-        stale,
-        first_failure,
+        read_back,
+        load: load_course,
         events,
         slot_ms,
         slots,

@@ -70,7 +70,7 @@ pub(super) fn slots(ended: &[Ended], looks: &[Look], length: Duration) -> Vec<Sl
         }
         slot.retried += one.retried;
         slot.failed += u64::from(one.verdict == Verdict::Failed);
-        slot.misses += u64::from(one.verdict == Verdict::Missed);
+        slot.misses += u64::from(matches!(one.verdict, Verdict::Missed(_)));
         slot.stale += u64::from(one.verdict == Verdict::Stale);
         slot.client_cores += one.inside.as_secs_f64() / SLOT.as_secs_f64();
     }
@@ -105,6 +105,7 @@ pub(super) fn slots(ended: &[Ended], looks: &[Look], length: Duration) -> Vec<Sl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trefoil_client::MissReason;
 
     #[test]
     fn slots_have_what_ended_in_them_and_what_was_used_meanwhile() {
@@ -119,7 +120,7 @@ mod tests {
         let ended = [
             one(1, false, Verdict::Fine),
             one(199, true, Verdict::Failed),
-            one(450, false, Verdict::Missed),
+            one(450, false, Verdict::Missed(MissReason::Absent)),
             one(650, false, Verdict::Fine),
         ];
         let look = |at_ms, copied_bytes, cpu: &[(&str, u64)]| Look {

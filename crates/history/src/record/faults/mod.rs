@@ -11,6 +11,8 @@
 //! always: a backend that dies before the change has it given up, one that dies after it is
 //! a backend of the new cell that has died. Every other resize is spared that, or few would
 //! come to their end.
+//! etcd goes wrong during every other replacement only, for a like reason: with etcd away
+//! nobody's place is given away.
 //! With `--overlap N` up to N backends are away at a time; what holds then, says
 //! [`Promise::Weakened`](crate::check::Promise).
 
@@ -21,11 +23,13 @@ mod kill;
 mod limits;
 mod moves;
 mod network;
+mod replace;
 mod resize;
 mod stop;
 
 pub(super) use disk::SmallDisk;
 pub(super) use network::Network;
+pub(super) use replace::Spares;
 
 use super::RecordError;
 use super::plan::{Fault, RoundPlan};
@@ -62,7 +66,12 @@ pub(super) enum Part {
 /// What each fault takes away.
 pub(super) const fn part_of(fault: Fault) -> Part {
     match fault {
-        Fault::Kill | Fault::Stop | Fault::Move | Fault::Upgrade | Fault::Drain => Part::Backend,
+        Fault::Kill
+        | Fault::Stop
+        | Fault::Move
+        | Fault::Upgrade
+        | Fault::Drain
+        | Fault::Replace => Part::Backend,
         Fault::EtcdKill | Fault::EtcdStop | Fault::DiskFull => Part::Store,
         Fault::Network => Part::Network,
         Fault::Resize => Part::Size,
@@ -82,7 +91,7 @@ const fn weight_of(fault: Fault) -> u32 {
         Fault::Flush => 1,
         // All backends move.
         Fault::Upgrade => 1,
-        Fault::Kill => 4,
+        Fault::Kill | Fault::Replace => 4,
         _ => 3,
     }
 }
@@ -142,6 +151,7 @@ fn begin(fault: Fault, round: &mut Round<'_>) -> Result<Begun, RecordError> {
         Fault::DiskFull => disk::begin(round),
         Fault::Network => network::begin(round),
         Fault::Resize => resize::begin(round),
+        Fault::Replace => replace::begin(round),
         Fault::ClientKill => clients::kill_client(round),
         Fault::GatewayRestart => clients::restart_gateway(round),
         Fault::Flush => limits::flush(round),
@@ -252,7 +262,10 @@ impl Faults {
                     at += 1;
                     continue;
                 }
-                Ok(true) => self.recoveries += u64::from(away.fault == Fault::Kill),
+                Ok(true) => {
+                    let is_death = matches!(away.fault, Fault::Kill | Fault::Replace);
+                    self.recoveries += u64::from(is_death);
+                }
                 Err(trouble) => self.troubles.push(format!("{name}: {trouble}")),
             }
             let away = self.away.swap_remove(at);
@@ -262,6 +275,8 @@ impl Faults {
         round.backends_away = self.away_of(Part::Backend);
         round.is_resizing = self.away_of(Part::Size) > 0;
         round.is_resizing_alone &= round.is_resizing;
+        let replaced = |away: &Away| away.fault == Fault::Replace;
+        round.is_replacing_alone &= self.away.iter().any(replaced);
         let backends = self.away.iter().filter_map(|away| away.what.backend());
         round.away = backends.collect();
         round.is_any_stopped = self.away.iter().any(|away| away.what.hangs());
@@ -283,6 +298,7 @@ impl Faults {
         let room = match part {
             Part::Backend if round.is_resizing_alone => 0,
             Part::Backend => self.overlap,
+            Part::Store if round.is_replacing_alone => 0,
             Part::Size | Part::Store | Part::Network => 1,
             Part::Nothing => usize::MAX,
         };
