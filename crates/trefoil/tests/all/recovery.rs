@@ -232,7 +232,14 @@ fn a_recovery_takes_as_long_as_its_limit_says() {
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(
         dir.path(),
-        &["--memory", "64MiB", "--recovery-rate", "512KiB"],
+        &[
+            "--memory",
+            "64MiB",
+            "--restart",
+            "always",
+            "--recovery-rate",
+            "512KiB",
+        ],
     );
     let mut writer = client(&cell);
     let value = "v".repeat(1000);
