@@ -34,6 +34,18 @@ pub enum Mutant {
     BegunEarly,
     /// A frozen predecessor lets others raise its epoch.
     RaisedWhileFrozen,
+    /// A cell is resized though the copies of a shard are of different epochs.
+    EpochsMixed,
+    /// A frozen backend that hears nothing more goes on, and leaves the configuration.
+    BrokenOffUnsaid,
+    /// A backend of the cell before it was resized takes on a later configuration.
+    RetiredAdopts,
+    /// Whoever recovers asks for a shard by its number alone, whatever the cell's size.
+    SizeUnnamed,
+    /// Whoever raises an epoch names no configuration.
+    ConfigUnnamed,
+    /// A spare that is given a place takes itself for one that has nothing to forget.
+    SpareUncounted,
     /// 11: a scan spreads what one replica holds.
     LoneValueSpread,
     /// 5: a scan counts votes of different epochs together.
@@ -54,7 +66,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 21] = [
+    pub const ALL: [Mutant; 27] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -68,6 +80,12 @@ impl Mutant {
         Mutant::LastSkipped,
         Mutant::BegunEarly,
         Mutant::RaisedWhileFrozen,
+        Mutant::EpochsMixed,
+        Mutant::BrokenOffUnsaid,
+        Mutant::RetiredAdopts,
+        Mutant::SizeUnnamed,
+        Mutant::ConfigUnnamed,
+        Mutant::SpareUncounted,
         Mutant::LoneValueSpread,
         Mutant::RepairAcrossEpochs,
         Mutant::RenewedBlindly,

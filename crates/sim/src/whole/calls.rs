@@ -6,7 +6,9 @@ use super::stats::Count;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use trefoil_client_core::outcome::SendFailure;
+use trefoil_driver::Topology;
 use trefoil_fabric::port::{Completion, SendError, Token};
 use trefoil_layout::TopologyId;
 use trefoil_layout::message::{Request, parse_answer};
@@ -24,6 +26,8 @@ pub(super) struct Calls {
     net: Rc<Net>,
     client: usize,
     backend: u32,
+    /// That says where it is.
+    topology: Arc<Topology>,
     /// Calls without an end.
     open: RefCell<BTreeSet<Token>>,
     /// One was refused since a call has ended.
@@ -34,11 +38,17 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(net: &Rc<Net>, client: usize, backend: u32) -> Self {
+    pub(super) fn new(
+        net: &Rc<Net>,
+        client: usize,
+        topology: &Arc<Topology>,
+        backend: u32,
+    ) -> Self {
         Calls {
             net: Rc::clone(net),
             client,
             backend,
+            topology: Arc::clone(topology),
             open: RefCell::default(),
             is_refused: Cell::default(),
             has_room: Cell::default(),
@@ -66,7 +76,7 @@ impl Calls {
         }
         net.stats.add(Count::Calls);
         self.open.borrow_mut().insert(token);
-        let Some(process) = net.process(self.backend) else {
+        let Some(process) = net.at(&self.topology, self.backend) else {
             let end = Err((SendFailure::NotSent, "nobody listens"));
             self.end_after(net, token, end);
             return Ok(());
