@@ -30,6 +30,7 @@ mod port;
 mod process;
 mod profile;
 mod recovery;
+mod replace;
 mod resize;
 mod stats;
 mod world;

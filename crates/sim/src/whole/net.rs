@@ -99,10 +99,14 @@ pub(super) enum Errand {
 }
 
 /// What a recovering backend asks a peer.
+#[derive(Clone)]
 pub(super) struct Question {
     pub(super) from: Rc<Process>,
-    /// Which attempt of the recovery, and which of the two peers.
-    pub(super) attempt: u64,
+    /// The configuration under which it recovers.
+    pub(super) cell: Arc<Topology>,
+    /// An answer counts for the question that it answers, once.
+    pub(super) token: u64,
+    /// Which of the two peers.
     pub(super) peer: usize,
     pub(super) ask: Ask,
 }

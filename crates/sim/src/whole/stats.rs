@@ -83,6 +83,8 @@ counts! {
     RetiredByKill "retired_by_kill",
     /// Places given to other processes.
     Replaced "replaced",
+    /// Processes that began under a configuration that was in force no more.
+    BegunLate "begun_late",
     /// Raises of an epoch that were refused, for another configuration is served.
     RaisesRefused "raises_refused",
     /// Answers that nobody waited for any more.

@@ -7,6 +7,7 @@ use super::net::{Errand, Log, Net, RENEWAL_NS};
 use super::port::SimPort;
 use super::process::{Process, State};
 use super::profile::Profile;
+use super::replace;
 use super::resize;
 use super::stats::{Count, WholeStats};
 use crate::history::Broken;
@@ -46,6 +47,8 @@ enum Fault {
     Move,
     /// The cell gets another size.
     Resize,
+    /// A place is given to another process.
+    Replace,
     Stop,
     GoOn(u32),
     /// The cell ends; then it begins anew.
@@ -151,6 +154,7 @@ impl World {
             (Fault::Kill, profile.kills),
             (Fault::Move, profile.moves),
             (Fault::Resize, profile.resizes),
+            (Fault::Replace, profile.replaces),
             (Fault::Stop, profile.stops),
             (Fault::EndCell, profile.restarts),
             (Fault::Flush, profile.flushes),
@@ -318,16 +322,25 @@ impl World {
                 if self.kill_successor(victim) || self.kill_joiner(victim) {
                     return;
                 }
+                if net.rng.chance(256) && replace::kill_former(&net, victim) {
+                    return net.stats.add(Count::Killed);
+                }
                 if let Some(process) = net.process(victim) {
                     net.stats.add(Count::Killed);
                     process.end(&net, false);
                     let back = process.lease_end_ns.get().max(now) + net.rng.below(400_000_000);
                     self.faults.push((back, Fault::Revive(victim)));
+                    if net.is_struck(if net.profile.replaces > 0 { 700 } else { 0 }) {
+                        let about = back - net.rng.below(1 + back - now) / 8;
+                        self.faults
+                            .push((about + net.rng.below(5_000_000), Fault::Replace));
+                    }
                 }
             }
             Fault::Revive(number) => self.revive(number),
             Fault::Move => self.begin_move(any as u32),
             Fault::Resize => self.begin_resize(),
+            Fault::Replace => self.replace(any as u32),
             Fault::Stop => {
                 if let Some(process) = net.process(any as u32) {
                     net.stats.add(Count::Stopped);
@@ -393,16 +406,17 @@ impl World {
 
     /// A cell that is whole gets another size.
     fn begin_resize(&mut self) {
-        if self.is_down || !self.has_recovered() {
+        if self.is_down {
             return;
         }
         let net = Rc::clone(&self.net);
+        let is_whole = self.has_recovered();
         let now = net.processes.borrow().len();
         let sizes: Vec<u32> = [3, 4, 5]
             .into_iter()
             .filter(|n| *n as usize != now)
             .collect();
-        if resize::begin(&net, net.rng.pick(&sizes)) {
+        if resize::begin(&net, net.rng.pick(&sizes)) && is_whole {
             self.victim = net.rng.index(now) as u32;
         }
     }
@@ -458,6 +472,20 @@ impl World {
             let again = net.now_ns.get() + LATER_NS;
             return self.faults.push((again, Fault::Revive(number)));
         }
+        let before = net.resize.borrow().as_ref().and_then(|resize| {
+            let is_free = resize.is_committed() && net.at(resize.before(), number).is_none();
+            is_free.then(|| Arc::clone(resize.before()))
+        });
+        if let Some(before) = before
+            && number < before.config().backends.len() as u32
+            && net.rng.chance(512)
+        {
+            // Whoever starts it has read the configuration of before.
+            let count = self.count_another(number);
+            replace::begin_late(&self.net, &before, number, count);
+            let again = self.net.now_ns.get() + LATER_NS;
+            return self.faults.push((again, Fault::Revive(number)));
+        }
         let is_dead = |process: &Rc<Process>| process.state.get() == State::Dead;
         if self.is_down
             || !net
@@ -468,14 +496,51 @@ impl World {
         {
             return;
         }
-        // What is not a number yet may be one of the resized cell.
+        if net.at(&net.published.borrow(), number).is_some() {
+            // One that has begun late has its number still.
+            let again = net.now_ns.get() + LATER_NS;
+            return self.faults.push((again, Fault::Revive(number)));
+        }
+        let count = self.count_another(number);
+        let net = &self.net;
+        let topology = Arc::clone(&net.published.borrow());
+        let process = Process::start(net, &topology, number, count);
+        net.processes.borrow_mut()[number as usize] = process;
+    }
+
+    /// A backend begins once more.
+    fn count_another(&mut self, number: u32) -> u32 {
+        // What was no number before may be one of the resized cell.
         let len = self.counts.len().max(number as usize + 1);
         self.counts.resize(len, 1);
-        self.counts[number as usize] += 1;
-        let count = &self.counts[number as usize];
-        let topology = Arc::clone(&net.published.borrow());
-        let process = Process::start(net, &topology, number, *count);
-        net.processes.borrow_mut()[number as usize] = process;
+        let count = &mut self.counts[number as usize];
+        *count += 1;
+        *count
+    }
+
+    /// A place is given to another process: that of a backend which is dead, or is taken
+    /// for dead. While one recovers, it is that one's.
+    fn replace(&mut self, number: u32) {
+        let net = Rc::clone(&self.net);
+        let is_busy = net.resize.borrow().is_some() || net.successor.borrow().is_some();
+        if self.is_down || is_busy || net.published.borrow().mode().replica_count() == 1 {
+            return;
+        }
+        if self.has_recovered() {
+            self.victim = number;
+        }
+        let (number, before) = (self.victim, Arc::clone(&net.published.borrow()));
+        let former = Rc::clone(&net.processes.borrow()[number as usize]);
+        let is_free =
+            former.state.get() == State::Dead && former.lease_end_ns.get() <= net.now_ns.get();
+        let begins_late = is_free && net.rng.chance(700);
+        if begins_late {
+            // Whoever starts it again has read the configuration of before.
+            let count = self.count_another(number);
+            replace::begin_late(&net, &before, number, count);
+        }
+        let count = self.count_another(number);
+        replace::begin(&net, number, count);
     }
 
     /// The cell is started anew: another life, and perhaps other backends, another
@@ -554,6 +619,7 @@ impl World {
         net.trace(None, || "from here on nothing goes wrong".to_owned());
         for process in net.everybody() {
             process.go_on(&net);
+            net.send(1, Errand::CatchUp(process));
         }
     }
 

@@ -151,7 +151,13 @@ impl Process {
                 }
                 Word::Begin if machine.is_done() => {
                     drop(gathering);
-                    return self.begin_resized(net);
+                    return match net.at(&self.topology(), self.number) {
+                        // Somebody else has its number still.
+                        Some(_) => {
+                            net.send_resize(PAUSE_NS, Errand::Word(Rc::clone(self), Word::Begin))
+                        }
+                        None => self.begin_resized(net),
+                    };
                 }
                 Word::Begin => {}
             }
@@ -256,9 +262,12 @@ impl Process {
             return;
         };
         let others = net.others.borrow();
-        let is_believed = |other: &Rc<Process>| {
-            !Rc::ptr_eq(other, self) && other.lease_end_ns.get() > net.now_ns.get()
+        let gives_votes = |other: &Process| {
+            let mut shards = 0..other.store.shard_count();
+            shards.any(|shard| !other.store.is_recovering(shard))
         };
+        let is_believed =
+            |other: &Rc<Process>| other.lease_end_ns.get() > net.now_ns.get() && gives_votes(other);
         if others.iter().any(is_believed) {
             let message = format!("backend {} begins, and an old one is believed", self.number);
             let mut broken = net.broken.borrow_mut();

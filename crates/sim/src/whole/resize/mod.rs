@@ -134,11 +134,10 @@ pub(super) fn begin(net: &Net, backends: u32) -> bool {
     let old = Arc::clone(&net.published.borrow());
     let givers = net.processes.borrow().clone();
     let is_free = |process: &Rc<Process>| {
-        let mut shards = 0..process.store.shard_count();
         process.state.get() == State::Running
             && process.giving.borrow().is_none()
             && process.part.borrow().is_none()
-            && !shards.any(|shard| process.store.is_recovering(shard))
+            && !process.hinders()
     };
     let is_busy = net.resize.borrow().is_some() || net.successor.borrow().is_some();
     if is_busy || backends as usize == givers.len() || !givers.iter().all(is_free) {
@@ -265,6 +264,11 @@ impl Resize {
     pub(super) fn joiner(&self, number: u32) -> Option<&Rc<Process>> {
         let joiner = self.joiners.get(number as usize)?;
         (!joiner.serves && !joiner.has_ended).then_some(&joiner.process)
+    }
+
+    /// The cell as it was.
+    pub(super) fn before(&self) -> &Arc<Topology> {
+        &self.old
     }
 
     fn tell(&mut self, net: &Net, number: usize, word: Word) {
@@ -601,6 +605,7 @@ impl Resize {
         };
         let new = |number: u32| &self.joiners[number as usize].process;
         let first = &self.joiners[0].process.store;
+        let flushed = net.published.borrow().flush_floor();
         for joiner in &self.joiners {
             let process = &joiner.process;
             for source in
@@ -608,8 +613,13 @@ impl Resize {
             {
                 let old = &self.givers[source.backend as usize].store;
                 for local in source.locals {
-                    let known = process.store.bound_max(local) >= old.bound_max(local);
-                    check(known, process.number, "forgets a bound");
+                    // What is flushed is known before anything is served.
+                    let bound = process.store.bound_max(local).max(flushed);
+                    check(
+                        bound >= old.bound_max(local),
+                        process.number,
+                        "forgets a bound",
+                    );
                     let epoch = process.store.epoch(local);
                     let is_one = epoch == first.epoch(0) && epoch >= old.epoch(local);
                     check(is_one, process.number, "is in another epoch");
