@@ -1,7 +1,7 @@
 //! Calls of one client to one backend, whatever process answers there.
 
 use super::net::{Call, Errand, Net};
-use super::port::encode;
+use super::port::{deliver_again, encode, keep_for_again};
 use super::stats::Count;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -35,6 +35,8 @@ pub(super) struct Calls {
     /// And one has ended since.
     has_room: Cell<bool>,
     ended: RefCell<VecDeque<(Token, End)>>,
+    /// Answers that were taken, and come once more.
+    again: RefCell<VecDeque<Vec<u8>>>,
 }
 
 impl Calls {
@@ -53,6 +55,7 @@ impl Calls {
             is_refused: Cell::default(),
             has_room: Cell::default(),
             ended: RefCell::default(),
+            again: RefCell::default(),
         }
     }
 
@@ -153,6 +156,7 @@ impl Calls {
     pub(super) fn poll(&self, mut on: impl FnMut(Completion<'_>)) -> usize {
         self.has_room.set(false);
         let mut count = 0;
+        deliver_again(&self.net, &self.again, &mut on);
         loop {
             let Some((token, end)) = self.ended.borrow_mut().pop_front() else {
                 return count;
@@ -162,6 +166,7 @@ impl Calls {
                 Ok(bytes) => {
                     let (_, answer) = parse_answer(&bytes).expect("a backend encodes well");
                     on(Completion::Answer(token, answer));
+                    keep_for_again(&self.net, &self.again, bytes);
                 }
                 Err((failure, why)) => on(Completion::NoAnswer(token, failure, why)),
             }

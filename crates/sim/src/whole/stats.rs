@@ -87,6 +87,8 @@ counts! {
     BegunLate "begun_late",
     /// Raises of an epoch that were refused, for another configuration is served.
     RaisesRefused "raises_refused",
+    /// Answers that came to a client once more.
+    AnswersTwice "answers_twice",
     /// Answers that nobody waited for any more.
     StaleReplies "stale_replies",
     /// Backends stopped for a while.

@@ -15,6 +15,8 @@ use trefoil_recovery::{Asked, Gathering, Reply};
 
 /// How long an answer is waited for.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// When it copies once more what has changed, at the latest.
+const ROUND_NS: u64 = 1_000_000;
 /// Before one that was stopped looks again.
 const PAUSE_NS: u64 = 20_000_000;
 
@@ -202,6 +204,23 @@ impl Process {
         };
         now.owes = Owes::Nothing;
         now.say(net, self.number, said);
+        if matches!(said, Said::Near(_)) && net.rng.chance(512) {
+            let after = net.rng.below(ROUND_NS);
+            net.send_resize(after, Errand::Round(Rc::clone(self)));
+        }
+    }
+
+    /// What has changed since it was near.
+    pub(super) fn round(self: &Rc<Self>, net: &Net) {
+        if self.state.get() != State::Running {
+            return;
+        }
+        if let Some(now) = self.gathering.borrow_mut().as_mut()
+            && let Some(machine) = now.machine.as_mut().filter(|machine| machine.is_near())
+        {
+            machine.round();
+        }
+        self.gather_on(net);
     }
 
     /// An answer, or none in time. The same may come twice, and after that.

@@ -53,6 +53,8 @@ pub(super) enum Errand {
     Word(Rc<Process>, Word),
     /// It looks at what it was told.
     Heed(Rc<Process>),
+    /// It copies what has changed while others are waited for.
+    Round(Rc<Process>),
     /// What it says, in the resize of this number.
     Said(u64, u32, Said),
     /// It asks a backend of the cell that is.
@@ -189,6 +191,7 @@ pub(super) fn run(net: &Net, errand: Errand) {
     match errand {
         Errand::Word(process, word) => process.hear(net, word),
         Errand::Heed(process) => process.heed(net),
+        Errand::Round(process) => process.round(net),
         Errand::Ask(ask) => giving::asked(net, ask),
         Errand::Answered(ask, reply) => ask.new().answered(net, &ask, reply),
         Errand::Order(order) => giving::ordered(net, order),
