@@ -34,6 +34,8 @@ pub enum Mutant {
     BegunEarly,
     /// A frozen predecessor lets others raise its epoch.
     RaisedWhileFrozen,
+    /// A backend of a resized cell serves before those of before have gone.
+    ResizedEarly,
     /// A cell is resized though the copies of a shard are of different epochs, and though one
     /// recovers.
     EpochsMixed,
@@ -65,7 +67,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 26] = [
+    pub const ALL: [Mutant; 27] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -79,6 +81,7 @@ impl Mutant {
         Mutant::LastSkipped,
         Mutant::BegunEarly,
         Mutant::RaisedWhileFrozen,
+        Mutant::ResizedEarly,
         Mutant::EpochsMixed,
         Mutant::BrokenOffUnsaid,
         Mutant::SizeUnnamed,

@@ -147,7 +147,7 @@ pub const WHOLE: [Case; 26] = {
         Case::of_recovery(Recovers::LastSkipped, Scene::Resizes, &[Moved]),
         Case::of_recovery(Recovers::FloorLeftBehind, Scene::Resizes, &[Moved]),
         Case::of_recovery(Recovers::ErasedStays, Scene::Resizes, &[Moved]),
-        Case::of_recovery(Recovers::BegunEarly, Scene::Resizes, &[Moved]),
+        Case::of_recovery(Recovers::ResizedEarly, Scene::Resizes, &[Moved]),
         Case::of_recovery(
             Recovers::BrokenOffUnsaid,
             Scene::Resizes,

@@ -90,6 +90,8 @@ pub(super) enum Errand {
     Ask(Question),
     /// Its answer arrives; `None` if it did not get there.
     Answered(Question, Option<Answer<Vec<u8>>>),
+    /// A raised epoch is passed on to another one of the cohort.
+    PassOn(recovery::Raised),
     /// A process that takes another one's place asks it.
     Step(Step),
     /// The answer arrives; `None` if there is none.
@@ -318,6 +320,7 @@ impl Net {
                 let process = step.successor();
                 process.stepped(self, &step, said);
             }
+            Errand::PassOn(raised) => recovery::pass_on(self, &raised),
             Errand::Ask(question) => recovery::ask(self, question),
             Errand::Answered(question, answer) => {
                 let process = Rc::clone(&question.from);

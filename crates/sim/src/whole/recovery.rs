@@ -8,6 +8,8 @@ use super::stats::Count;
 use crate::violation::Property;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use trefoil_driver::Topology;
 use trefoil_recovery::mutants::{self, Mutant};
 use trefoil_recovery::{Answer, Ask, Ended, Recovery};
 use trefoil_region::WordBuffer;
@@ -202,6 +204,7 @@ fn answer_named(
         if is_moving && !mutants::is_on(Mutant::RaisedWhileFrozen) {
             return None;
         }
+        raised(net, peer, shard, raise_to);
     }
     let answer = answer(net, peer, shard, &question.ask);
     if is_other && answer.is_some() {
@@ -213,6 +216,54 @@ fn answer_named(
         broken.get_or_insert((Property::Moved, message));
     }
     answer
+}
+
+/// An epoch that is passed on to the others of the cohort, as who has raised it knows them:
+/// whoever recovers may die after the first.
+pub(super) struct Raised {
+    cell: Arc<Topology>,
+    number: u32,
+    shard: u32,
+    epoch: u32,
+}
+
+fn raised(net: &Net, peer: &Process, shard: u32, epoch: u32) {
+    let local = peer.store.config().shards.local_of(shard);
+    if local.is_none_or(|local| epoch <= peer.store.epoch(local)) {
+        return;
+    }
+    let cell = peer.topology();
+    let cohort = cell.placement().cohort_of_shard(shard);
+    for number in cohort.as_slice().iter().filter(|n| **n != peer.number) {
+        let raised = Raised {
+            cell: Arc::clone(&cell),
+            number: *number,
+            shard,
+            epoch,
+        };
+        net.send(net.takes(WAY_NS), Errand::PassOn(raised));
+    }
+}
+
+/// It arrives.
+pub(super) fn pass_on(net: &Net, raised: &Raised) {
+    let Some(process) = net.at(&raised.cell, raised.number) else {
+        return;
+    };
+    let shards = &process.store.config().shards;
+    let is_moving = {
+        let (giving, part) = (process.giving.borrow(), process.part.borrow());
+        giving.as_ref().is_some_and(|giving| giving.is_frozen())
+            || part.as_ref().is_some_and(|part| part.is_frozen())
+    };
+    let is_taken = process.state.get() == State::Running
+        && shards.placement() == *raised.cell.placement()
+        && process.life == raised.cell.id().life
+        && !is_moving
+        && agrees_on_config(net, &process, raised.cell.id().config_id);
+    if let Some(local) = shards.local_of(raised.shard).filter(|_| is_taken) {
+        trefoil_recovery::standing(&process.store, local, raised.epoch);
+    }
 }
 
 /// A replica of an older configuration follows first, one of a later one refuses.

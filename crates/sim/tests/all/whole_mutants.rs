@@ -112,7 +112,7 @@ fn a_cell_of_another_size_knows_all_and_begins_when_the_former_one_has_gone() {
         Recovers::LastSkipped,
         Recovers::FloorLeftBehind,
         Recovers::ErasedStays,
-        Recovers::BegunEarly,
+        Recovers::ResizedEarly,
     ] {
         shows_in(Scene::Resizes, mutant);
     }

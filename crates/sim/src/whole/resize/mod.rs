@@ -569,7 +569,7 @@ impl Resize {
         };
         self.order_all(net, &What::Retire(config));
         self.look_at(net, by_ns);
-        if mutants::is_on(Mutant::BegunEarly) {
+        if mutants::is_on(Mutant::ResizedEarly) {
             self.begin(net);
         }
         Came::GoesOn
