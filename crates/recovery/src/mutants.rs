@@ -41,8 +41,6 @@ pub enum Mutant {
     EpochsMixed,
     /// A frozen backend that hears nothing more goes on, and leaves the configuration.
     BrokenOffUnsaid,
-    /// Whoever recovers asks for a shard by its number alone, whatever the cell's size.
-    SizeUnnamed,
     /// Whoever raises an epoch names no configuration.
     ConfigUnnamed,
     /// A spare that is given a place takes itself for one that has nothing to forget.
@@ -67,7 +65,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 27] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -84,7 +82,6 @@ impl Mutant {
         Mutant::ResizedEarly,
         Mutant::EpochsMixed,
         Mutant::BrokenOffUnsaid,
-        Mutant::SizeUnnamed,
         Mutant::ConfigUnnamed,
         Mutant::SpareUncounted,
         Mutant::LoneValueSpread,

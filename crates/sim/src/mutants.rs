@@ -110,7 +110,7 @@ impl Case {
 /// The rules of driver, readers and indexes, each with the runs that show it soonest, in
 /// seeds: the example `mutants` measures them. Most take tens; a full ring's neighbour
 /// some hundred, and an index that says nothing of what stands beside it thousands.
-pub const WHOLE: [Case; 26] = {
+pub const WHOLE: [Case; 24] = {
     use Property::{Exact, Fresh, Ghost, Healed, Kept, Leak, Monotone, Moved, StaleFill};
     use trefoil_client_core::mutants::Mutant as Core;
     use trefoil_recovery::mutants::Mutant as Recovers;
@@ -158,7 +158,6 @@ pub const WHOLE: [Case; 26] = {
             Scene::Resizes,
             &[Moved, Fresh, Monotone, Exact, StaleFill],
         ),
-        Case::of_recovery(Recovers::SizeUnnamed, Scene::Resizes, &[Moved]),
         Case::of_recovery(
             Recovers::ConfigUnnamed,
             Scene::Replaces,
@@ -166,11 +165,6 @@ pub const WHOLE: [Case; 26] = {
         ),
         Case::of_recovery(
             Recovers::SpareUncounted,
-            Scene::Replaces,
-            &[Fresh, Monotone, Exact, StaleFill],
-        ),
-        Case::of_recovery(
-            Recovers::VotesAtOnce,
             Scene::Replaces,
             &[Fresh, Monotone, Exact, StaleFill],
         ),

@@ -5,7 +5,6 @@
 use super::net::{Errand, Net, Question};
 use super::process::{Process, State};
 use super::stats::Count;
-use crate::violation::Property;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -186,7 +185,7 @@ fn answer_named(
 ) -> Option<Answer<Vec<u8>>> {
     let (from, cell) = (&question.from, &question.cell);
     let is_other = peer.store.config().shards.placement() != *cell.placement();
-    if peer.life != from.life || is_other && !mutants::is_on(Mutant::SizeUnnamed) {
+    if peer.life != from.life || is_other {
         return None;
     }
     if let Ask::Standing { raise_to } = question.ask {
@@ -206,16 +205,7 @@ fn answer_named(
         }
         raised(net, peer, shard, raise_to);
     }
-    let answer = answer(net, peer, shard, &question.ask);
-    if is_other && answer.is_some() {
-        let message = format!(
-            "backend {} recovers from a shard of a cell of another size",
-            from.number
-        );
-        let mut broken = net.broken.borrow_mut();
-        broken.get_or_insert((Property::Moved, message));
-    }
-    answer
+    answer(net, peer, shard, &question.ask)
 }
 
 /// An epoch that is passed on to the others of the cohort, as who has raised it knows them:

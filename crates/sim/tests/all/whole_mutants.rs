@@ -125,17 +125,8 @@ fn what_is_swapped_is_of_one_epoch_and_of_nobody_who_has_gone_on() {
 }
 
 #[test]
-fn nobody_recovers_from_a_shard_of_another_size() {
-    shows_in(Scene::Resizes, Recovers::SizeUnnamed);
-}
-
-#[test]
 fn a_spare_has_to_learn_everything_under_the_configuration_that_names_it() {
-    for mutant in [
-        Recovers::ConfigUnnamed,
-        Recovers::SpareUncounted,
-        Recovers::VotesAtOnce,
-    ] {
+    for mutant in [Recovers::ConfigUnnamed, Recovers::SpareUncounted] {
         shows_in(Scene::Replaces, mutant);
     }
 }
