@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The longer checks: lints, memory model, interpreter, fuzzing, many more seeds.
 # FUZZ_SECONDS per target, SOAK_SEEDS, SOAK_WHOLE_SEEDS, SOAK_MOVE_SEEDS,
-# SOAK_LINKED_SEEDS, SOAK_OPERATIONS and SOAK_CHAOS_S can be set from outside; what
+# SOAK_RESIZE_SEEDS, SOAK_REPLACE_SEEDS, SOAK_LINKED_SEEDS, SOAK_OPERATIONS and SOAK_CHAOS_S can be set from outside; what
 # scripts/upgrade.sh takes, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +10,8 @@ fuzz_seconds=${FUZZ_SECONDS:-120}
 seeds=${SOAK_SEEDS:-5000000}
 whole_seeds=${SOAK_WHOLE_SEEDS:-5000000}
 move_seeds=${SOAK_MOVE_SEEDS:-200000}
+resize_seeds=${SOAK_RESIZE_SEEDS:-100000}
+replace_seeds=${SOAK_REPLACE_SEEDS:-200000}
 linked_seeds=${SOAK_LINKED_SEEDS:-50000}
 operations=${SOAK_OPERATIONS:-20000000}
 chaos_s=${SOAK_CHAOS_S:-1800}
@@ -27,6 +29,14 @@ linked_store() {
 moves() {
   TREFOIL_TEST_MOVE_SEEDS=$move_seeds cargo test --release --locked -p trefoil-sim --test all \
     -- --exact whole::backends_move_while_others_are_killed --nocapture
+}
+resizes() {
+  TREFOIL_TEST_RESIZE_SEEDS=$resize_seeds cargo test --release --locked -p trefoil-sim --test all \
+    -- --exact whole::a_cell_gets_another_size_while_its_backends_are_killed_and_hang --nocapture
+}
+replaces() {
+  TREFOIL_TEST_REPLACE_SEEDS=$replace_seeds cargo test --release --locked -p trefoil-sim --test all \
+    -- --exact whole::places_are_given_away_while_those_that_had_them_live --nocapture
 }
 etcd_outage() {
   TREFOIL_TEST_OUTAGE_S=60 cargo test --release --locked -p trefoil --features full --test all \
@@ -113,6 +123,8 @@ stage "simulator, $seeds seeds" \
 stage "simulator, whole client, $whole_seeds seeds" \
   cargo run --release --locked --quiet -p trefoil --features full -- sim --whole --seed 1000000 --seeds "$whole_seeds"
 stage "simulator, backends that move, $move_seeds seeds" moves
+stage "simulator, a cell that gets another size, $resize_seeds seeds" resizes
+stage "simulator, places that are given away, $replace_seeds seeds" replaces
 stage "quorum rules, by the model checker" \
   cargo run --release --locked --quiet --manifest-path spec/quorum/Cargo.toml --target-dir target/quorum
 stage "specification, by TLC, in larger bounds" spec/check.py --soak --workers 2

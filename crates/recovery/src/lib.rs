@@ -34,6 +34,7 @@
 //! | `copy`, `repair` | the two walks over a shard |
 //! | `handover` | how a backend's number moves to another process, which loses nothing |
 //! | `gathering` | the same of all backends at once, when a cell gets another number of them |
+//! | `givers` | what the backends of before note for them, and whether their copies go together |
 //! | [`scan`] | repair of a cohort that has lost nothing, in the background |
 //! | `mutants` | single rules, turned off for the simulator |
 //! | `examine` | comparing what all replicas of a shard hold, for `trefoil doctor` |
@@ -41,6 +42,7 @@
 mod copy;
 pub mod examine;
 mod gathering;
+mod givers;
 mod handover;
 mod machine;
 pub mod mutants;
@@ -50,6 +52,7 @@ mod repair;
 pub mod scan;
 
 pub use gathering::{Asked, Gathering, Source, What, sources};
+pub use givers::{Notes, Ranges, one_epoch};
 pub use handover::{Handover, Moved, Question, Reply, ShardState, shard_states};
 pub use machine::{Answer, Ask, Counts, Ended, Nonsense, Recovery, Standing};
 pub use page::{Data, Item, PLACED_LEN, Page, Placed, items, items_at, placed, standing};

@@ -34,6 +34,17 @@ pub enum Mutant {
     BegunEarly,
     /// A frozen predecessor lets others raise its epoch.
     RaisedWhileFrozen,
+    /// A backend of a resized cell serves before those of before have gone.
+    ResizedEarly,
+    /// A cell is resized though the copies of a shard are of different epochs, and though one
+    /// recovers.
+    EpochsMixed,
+    /// A frozen backend that hears nothing more goes on, and leaves the configuration.
+    BrokenOffUnsaid,
+    /// Whoever raises an epoch names no configuration.
+    ConfigUnnamed,
+    /// A spare that is given a place takes itself for one that has nothing to forget.
+    SpareUncounted,
     /// 11: a scan spreads what one replica holds.
     LoneValueSpread,
     /// 5: a scan counts votes of different epochs together.
@@ -54,7 +65,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 21] = [
+    pub const ALL: [Mutant; 26] = [
         Mutant::EpochRaisedLate,
         Mutant::VotesAtOnce,
         Mutant::FloorForgotten,
@@ -68,6 +79,11 @@ impl Mutant {
         Mutant::LastSkipped,
         Mutant::BegunEarly,
         Mutant::RaisedWhileFrozen,
+        Mutant::ResizedEarly,
+        Mutant::EpochsMixed,
+        Mutant::BrokenOffUnsaid,
+        Mutant::ConfigUnnamed,
+        Mutant::SpareUncounted,
         Mutant::LoneValueSpread,
         Mutant::RepairAcrossEpochs,
         Mutant::RenewedBlindly,

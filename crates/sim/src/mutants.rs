@@ -77,10 +77,18 @@ impl Case {
     }
 
     const fn of_moves(mutant: trefoil_recovery::mutants::Mutant) -> Self {
+        Case::of_recovery(mutant, Scene::Moves, &[Property::Moved])
+    }
+
+    const fn of_recovery(
+        mutant: trefoil_recovery::mutants::Mutant,
+        scene: Scene,
+        properties: &'static [Property],
+    ) -> Self {
         Case {
             rule: Rule::Recovery(mutant),
-            scene: Some(Scene::Moves),
-            properties: &[Property::Moved],
+            scene: Some(scene),
+            properties,
         }
     }
 
@@ -102,8 +110,8 @@ impl Case {
 /// The rules of driver, readers and indexes, each with the runs that show it soonest, in
 /// seeds: the example `mutants` measures them. Most take tens; a full ring's neighbour
 /// some hundred, and an index that says nothing of what stands beside it thousands.
-pub const WHOLE: [Case; 16] = {
-    use Property::{Fresh, Ghost, Healed, Kept, Leak, Monotone};
+pub const WHOLE: [Case; 24] = {
+    use Property::{Exact, Fresh, Ghost, Healed, Kept, Leak, Monotone, Moved, StaleFill};
     use trefoil_client_core::mutants::Mutant as Core;
     use trefoil_recovery::mutants::Mutant as Recovers;
     use trefoil_store::mutants::Mutant as Stored;
@@ -136,5 +144,29 @@ pub const WHOLE: [Case; 16] = {
         Case::of_moves(Recovers::FloorLeftBehind),
         Case::of_moves(Recovers::BegunEarly),
         Case::of_moves(Recovers::RaisedWhileFrozen),
+        Case::of_recovery(Recovers::LastSkipped, Scene::Resizes, &[Moved]),
+        Case::of_recovery(Recovers::FloorLeftBehind, Scene::Resizes, &[Moved]),
+        Case::of_recovery(Recovers::ErasedStays, Scene::Resizes, &[Moved]),
+        Case::of_recovery(Recovers::ResizedEarly, Scene::Resizes, &[Moved]),
+        Case::of_recovery(
+            Recovers::BrokenOffUnsaid,
+            Scene::Resizes,
+            &[Moved, Fresh, Monotone],
+        ),
+        Case::of_recovery(
+            Recovers::EpochsMixed,
+            Scene::Resizes,
+            &[Moved, Fresh, Monotone, Exact, StaleFill],
+        ),
+        Case::of_recovery(
+            Recovers::ConfigUnnamed,
+            Scene::Replaces,
+            &[Fresh, Monotone, Exact, StaleFill],
+        ),
+        Case::of_recovery(
+            Recovers::SpareUncounted,
+            Scene::Replaces,
+            &[Fresh, Monotone, Exact, StaleFill],
+        ),
     ]
 };

@@ -5,13 +5,12 @@ use crate::member::Member;
 use crate::service::copy::is_plain;
 use crate::state::State;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use trefoil_cell::{BACKEND_COUNT_MAX, CellConfig, ConfigStoreError};
 use trefoil_layout::Version;
-use trefoil_recovery::{ShardState, shard_states};
+use trefoil_recovery::{Notes, Ranges, ShardState, shard_states};
 use trefoil_rpc::v1::{self, ResizeStep};
 
 /// How long backends of a cell that is resized take no mutation at most, at a time. Clients
@@ -42,7 +41,9 @@ struct Part {
     heard: Instant,
     /// Backends that the cell is to have.
     backends: u32,
-    takers: BTreeMap<u32, Taker>,
+    /// What has changed, for each process that copies from here; and how far it has come.
+    notes: Notes,
+    takers: BTreeMap<u32, v1::ResizeTaker>,
     /// Attempts up to this one are over, or under way.
     attempt: u32,
     phase: Phase,
@@ -60,14 +61,6 @@ enum Phase {
     /// It is not known whether the cell was resized.
     BreaksOff,
     Retired,
-}
-
-/// A process that copies from here.
-#[derive(Debug)]
-struct Taker {
-    /// Of each shard, in order.
-    changes: Vec<Ranges>,
-    progress: v1::ResizeTaker,
 }
 
 impl Giving {
@@ -92,7 +85,7 @@ impl Giving {
         let of = part.as_ref()?;
         Some(v1::ResizeStats {
             backends: of.backends,
-            takers: of.takers.values().map(|taker| taker.progress).collect(),
+            takers: of.takers.values().copied().collect(),
             frozen: of.phase != Phase::Open,
         })
     }
@@ -170,14 +163,15 @@ pub(crate) fn step(
     match step {
         ResizeStep::Changes => {
             let states = shard_states(&member.store);
-            let changes = of.changes_for(&states, Some(request.taker));
+            of.notes.note(&states);
+            let changes = of.notes.take(request.taker);
             let changes = changes.ok_or_else(|| Status::failed_precondition("no such taker"))?;
             Ok(response(states, changes, Duration::ZERO))
         }
         ResizeStep::Alive => {
             let taker = of.takers.get_mut(&request.taker);
             if let (Some(taker), Some(progress)) = (taker, &request.progress) {
-                taker.progress = v1::ResizeTaker {
+                *taker = v1::ResizeTaker {
                     backend: request.taker,
                     ..*progress
                 };
@@ -200,7 +194,7 @@ pub(crate) fn step(
                 member.store.freeze(shard, true);
             }
             let states = shard_states(&member.store);
-            of.changes_for(&states, None);
+            of.notes.note(&states);
             Ok(response(states, Vec::new(), FROZEN_MAX))
         }
         ResizeStep::Thaw => {
@@ -273,6 +267,7 @@ fn begin(
             resize: request.resize,
             heard: now,
             backends: request.backends,
+            notes: Notes::default(),
             takers: BTreeMap::new(),
             attempt: 0,
             phase: Phase::Open,
@@ -281,14 +276,12 @@ fn begin(
     });
     of.heard = now;
     let states = shard_states(&member.store);
-    of.changes_for(&states, None);
+    of.notes.note(&states);
+    of.notes.begin(request.taker, states.len());
     let none = vec![Vec::new(); states.len()];
-    let taker = Taker {
-        changes: none.clone(),
-        progress: v1::ResizeTaker {
-            backend: request.taker,
-            ..v1::ResizeTaker::default()
-        },
+    let taker = v1::ResizeTaker {
+        backend: request.taker,
+        ..v1::ResizeTaker::default()
     };
     of.takers.insert(request.taker, taker);
     Ok(response(states, none, Duration::ZERO))
@@ -299,38 +292,6 @@ fn hindrance(member: &Member) -> Option<&'static str> {
     let mut shards = 0..member.store.shard_count();
     let recovers = shards.any(|shard| member.store.is_recovering(shard));
     recovers.then_some("it has not recovered yet: wait until it has")
-}
-
-impl Part {
-    /// Notes for every taker what has changed, and takes what was noted for one of them.
-    fn changes_for(&mut self, states: &[ShardState], taker: Option<u32>) -> Option<Vec<Ranges>> {
-        for taker in self.takers.values_mut() {
-            for (known, state) in taker.changes.iter_mut().zip(states) {
-                if !state.changes.is_empty() {
-                    *known = union(known, &state.changes);
-                }
-            }
-        }
-        let taker = self.takers.get_mut(&taker?)?;
-        let taken = taker.changes.iter_mut().map(std::mem::take);
-        Some(taken.collect())
-    }
-}
-
-type Ranges = Vec<Range<u64>>;
-
-/// Places that are in one of both, in order; neighbours together.
-fn union(one: &[Range<u64>], other: &[Range<u64>]) -> Ranges {
-    let mut all: Ranges = one.iter().chain(other).cloned().collect();
-    all.sort_unstable_by_key(|range| range.start);
-    let mut ranges = Ranges::new();
-    for range in all {
-        match ranges.last_mut() {
-            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-            _ => ranges.push(range),
-        }
-    }
-    ranges
 }
 
 /// Whoever changes the cell says that it is another one now: this is so if its
@@ -503,13 +464,6 @@ mod tests {
     };
     use trefoil_layout::KeyHasher;
     use trefoil_layout::limits::LAYOUT_VERSION;
-
-    #[test]
-    fn places_are_told_once_and_in_order() {
-        assert_eq!(union(&[], &[3..4, 6..7]), [3..4, 6..7]);
-        assert_eq!(union(&[1..2, 5..7], &[2..3, 6..9]), [1..3, 5..9]);
-        assert_eq!(union(&[4..8, 9..10], &[1..2, 5..6]), [1..2, 4..8, 9..10]);
-    }
 
     const RESIZE: u64 = 7;
 

@@ -1,12 +1,14 @@
 //! Calls of one client to one backend, whatever process answers there.
 
 use super::net::{Call, Errand, Net};
-use super::port::encode;
+use super::port::{deliver_again, encode, keep_for_again};
 use super::stats::Count;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use trefoil_client_core::outcome::SendFailure;
+use trefoil_driver::Topology;
 use trefoil_fabric::port::{Completion, SendError, Token};
 use trefoil_layout::TopologyId;
 use trefoil_layout::message::{Request, parse_answer};
@@ -24,6 +26,8 @@ pub(super) struct Calls {
     net: Rc<Net>,
     client: usize,
     backend: u32,
+    /// That says where it is.
+    topology: Arc<Topology>,
     /// Calls without an end.
     open: RefCell<BTreeSet<Token>>,
     /// One was refused since a call has ended.
@@ -31,18 +35,27 @@ pub(super) struct Calls {
     /// And one has ended since.
     has_room: Cell<bool>,
     ended: RefCell<VecDeque<(Token, End)>>,
+    /// Answers that were taken, and come once more.
+    again: RefCell<VecDeque<Vec<u8>>>,
 }
 
 impl Calls {
-    pub(super) fn new(net: &Rc<Net>, client: usize, backend: u32) -> Self {
+    pub(super) fn new(
+        net: &Rc<Net>,
+        client: usize,
+        topology: &Arc<Topology>,
+        backend: u32,
+    ) -> Self {
         Calls {
             net: Rc::clone(net),
             client,
             backend,
+            topology: Arc::clone(topology),
             open: RefCell::default(),
             is_refused: Cell::default(),
             has_room: Cell::default(),
             ended: RefCell::default(),
+            again: RefCell::default(),
         }
     }
 
@@ -66,7 +79,7 @@ impl Calls {
         }
         net.stats.add(Count::Calls);
         self.open.borrow_mut().insert(token);
-        let Some(process) = net.process(self.backend) else {
+        let Some(process) = net.at(&self.topology, self.backend) else {
             let end = Err((SendFailure::NotSent, "nobody listens"));
             self.end_after(net, token, end);
             return Ok(());
@@ -143,6 +156,7 @@ impl Calls {
     pub(super) fn poll(&self, mut on: impl FnMut(Completion<'_>)) -> usize {
         self.has_room.set(false);
         let mut count = 0;
+        deliver_again(&self.net, &self.again, &mut on);
         loop {
             let Some((token, end)) = self.ended.borrow_mut().pop_front() else {
                 return count;
@@ -152,6 +166,7 @@ impl Calls {
                 Ok(bytes) => {
                     let (_, answer) = parse_answer(&bytes).expect("a backend encodes well");
                     on(Completion::Answer(token, answer));
+                    keep_for_again(&self.net, &self.again, bytes);
                 }
                 Err((failure, why)) => on(Completion::NoAnswer(token, failure, why)),
             }

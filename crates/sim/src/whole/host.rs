@@ -52,7 +52,7 @@ impl Mailbox {
                 is_final,
             })
         };
-        let result = match net.process(backend) {
+        let result = match net.at(&topology, backend) {
             None => failed("nobody listens", true, false),
             Some(process) if process.state.get() == State::Stopped => {
                 if net.now_ns.get() < since_ns + GREETING_NS {
@@ -184,8 +184,8 @@ impl Host for SimHost {
         self.net.send(self.net.takes(KNOCK_NS), errand);
     }
 
-    fn caller(&mut self, _: &Arc<Topology>, backend: u32) -> Result<SimPort, String> {
-        let calls = Calls::new(&self.net, self.client, backend);
+    fn caller(&mut self, topology: &Arc<Topology>, backend: u32) -> Result<SimPort, String> {
+        let calls = Calls::new(&self.net, self.client, topology, backend);
         Ok(SimPort::Far(Rc::new(calls)))
     }
 

@@ -9,6 +9,7 @@
 //!        host      clocks, connections, configurations
 //!        port      mapped memory and rings;  calls: calls one by one;
 //!                  engine: scans, torn between any two words
+//!    moves, resize, replace   it moves, the cell gets another size, a spare takes its place
 //!    process   a backend: store, lease, configuration; killed, stopped, restarted
 //!  net       what is on its way, and when it is there
 //!  book      the promise, checked whenever an operation ends
@@ -29,6 +30,8 @@ mod port;
 mod process;
 mod profile;
 mod recovery;
+mod replace;
+mod resize;
 mod stats;
 mod world;
 
@@ -65,6 +68,15 @@ pub(crate) fn run_in(scene: Option<Scene>, seed: u64) -> Result<WholeStats, Viol
 #[cfg(feature = "mutants")]
 pub(crate) fn told(scene: Option<Scene>, seed: u64) -> Option<Violation> {
     tell(seed, scene, &mut |_| {}).err()
+}
+
+/// As [`run_seed`], in one scene.
+pub fn tell_scene(
+    scene: Scene,
+    seed: u64,
+    trace: &mut dyn FnMut(&str),
+) -> Result<WholeStats, Violation> {
+    tell(seed, Some(scene), trace)
 }
 
 fn tell(

@@ -124,7 +124,10 @@ pub(super) fn begin(net: &Net, number: u32, count: u32) -> bool {
         return false;
     };
     let mut shards = 0..old.store.shard_count();
-    let is_busy = old.giving.borrow().is_some() || net.successor.borrow().is_some();
+    let is_busy = old.giving.borrow().is_some()
+        || old.part.borrow().is_some()
+        || net.successor.borrow().is_some()
+        || net.resize.borrow().is_some();
     if is_busy || old.state.get() != State::Running || shards.any(|s| old.store.is_recovering(s)) {
         return false;
     }
@@ -199,11 +202,11 @@ impl Process {
         }
     }
 
-    fn thaw(&self) {
+    pub(super) fn thaw(&self) {
         (0..self.store.shard_count()).for_each(|shard| self.store.freeze(shard, false));
     }
 
-    fn watch(&self, watches: bool) {
+    pub(super) fn watch(&self, watches: bool) {
         let shards = 0..self.store.shard_count();
         shards.for_each(|shard| self.store.watch_changes(shard, watches));
     }

@@ -9,6 +9,7 @@ use super::moves::{self, Said, Step};
 use super::process::{Process, State};
 use super::profile::Profile;
 use super::recovery;
+use super::resize::{self, Resize};
 use crate::history::Broken;
 use crate::rng::Rng;
 use std::cell::{Cell, RefCell};
@@ -89,17 +90,25 @@ pub(super) enum Errand {
     Ask(Question),
     /// Its answer arrives; `None` if it did not get there.
     Answered(Question, Option<Answer<Vec<u8>>>),
+    /// A raised epoch is passed on to another one of the cohort.
+    PassOn(recovery::Raised),
     /// A process that takes another one's place asks it.
     Step(Step),
     /// The answer arrives; `None` if there is none.
     Stepped(Step, Option<Said>),
+    /// Of a resize.
+    Resize(resize::Errand),
 }
 
 /// What a recovering backend asks a peer.
+#[derive(Clone)]
 pub(super) struct Question {
     pub(super) from: Rc<Process>,
-    /// Which attempt of the recovery, and which of the two peers.
-    pub(super) attempt: u64,
+    /// The configuration under which it recovers.
+    pub(super) cell: Arc<Topology>,
+    /// An answer counts for the question that it answers, once.
+    pub(super) token: u64,
+    /// Which of the two peers.
     pub(super) peer: usize,
     pub(super) ask: Ask,
 }
@@ -163,6 +172,11 @@ pub(super) struct Net {
     pub(super) processes: RefCell<Vec<Rc<Process>>>,
     /// One that takes a backend's place, and is not it yet.
     pub(super) successor: RefCell<Option<Rc<Process>>>,
+    /// Processes that may live beside these: backends that are to be, or were.
+    pub(super) others: RefCell<Vec<Rc<Process>>>,
+    pub(super) resize: RefCell<Option<Resize>>,
+    /// Resizes so far.
+    pub(super) resizes: Cell<u64>,
     /// What was found wrong in the middle of it.
     pub(super) broken: RefCell<Option<Broken>>,
     /// The configuration in force.
@@ -188,6 +202,9 @@ impl Net {
             queue: RefCell::default(),
             processes: RefCell::default(),
             successor: RefCell::default(),
+            others: RefCell::default(),
+            resize: RefCell::default(),
+            resizes: Cell::new(0),
             broken: RefCell::default(),
             published: RefCell::new(first),
             wakes: (0..profile.clients).map(|_| Cell::new(0)).collect(),
@@ -275,7 +292,10 @@ impl Net {
             Errand::Tend(process) => process.tend(self),
             Errand::CatchUp(process) => process.catch_up(self),
             Errand::Renew => {
-                for process in self.processes.borrow().iter() {
+                self.others
+                    .borrow_mut()
+                    .retain(|process| process.state.get() != State::Dead);
+                for process in self.everybody() {
                     process.renew(self);
                 }
                 self.send(RENEWAL_NS, Errand::Renew);
@@ -294,11 +314,13 @@ impl Net {
             } => to.knock(self, topology, backend, since_ns),
             Errand::Learn(to) => to.learn(self),
             Errand::Recover(process) => process.recover(self),
+            Errand::Resize(errand) => resize::run(self, errand),
             Errand::Step(step) => moves::arrive(self, step),
             Errand::Stepped(step, said) => {
                 let process = step.successor();
                 process.stepped(self, &step, said);
             }
+            Errand::PassOn(raised) => recovery::pass_on(self, &raised),
             Errand::Ask(question) => recovery::ask(self, question),
             Errand::Answered(question, answer) => {
                 let process = Rc::clone(&question.from);
@@ -319,12 +341,47 @@ impl Net {
         self.queue.take();
         self.processes.borrow_mut().clear();
         self.successor.take();
+        self.others.borrow_mut().clear();
+        self.resize.take();
+    }
+
+    pub(super) fn send_resize(&self, after_ns: u64, errand: resize::Errand) {
+        self.send(after_ns, Errand::Resize(errand));
+    }
+
+    /// Every process, whether it is a backend, is to be one or was.
+    pub(super) fn everybody(&self) -> Vec<Rc<Process>> {
+        let (processes, others) = (self.processes.borrow(), self.others.borrow());
+        processes.iter().chain(others.iter()).cloned().collect()
+    }
+
+    /// Puts a configuration in force; backends serve it as they learn of it.
+    pub(super) fn publish(&self, next: Topology) -> Arc<Topology> {
+        let next = Arc::new(next);
+        *self.published.borrow_mut() = Arc::clone(&next);
+        for process in self.processes.borrow().iter() {
+            let errand = Errand::CatchUp(Rc::clone(process));
+            self.send(self.takes(2_000_000), errand);
+        }
+        next
+    }
+
+    /// Who listens where a configuration says that a backend is.
+    pub(super) fn at(&self, topology: &Topology, number: u32) -> Option<Rc<Process>> {
+        let place = topology.config().backend(number)?;
+        let is_there = |process: &Rc<Process>| {
+            process.state.get() != State::Dead
+                && process.listens.get()
+                && process.address == place.addresses[0]
+        };
+        self.everybody().into_iter().find(is_there)
     }
 
     /// The process that serves as a backend now, if it has not ended.
     pub(super) fn process(&self, backend: u32) -> Option<Rc<Process>> {
         let processes = self.processes.borrow();
         let process = processes.get(backend as usize)?;
-        (process.state.get() != State::Dead).then(|| Rc::clone(process))
+        let is_there = process.state.get() != State::Dead && process.listens.get();
+        is_there.then(|| Rc::clone(process))
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Ring {
     client: usize,
     requests: RefCell<VecDeque<Vec<u8>>>,
     answers: RefCell<VecDeque<Vec<u8>>>,
+    /// Answers that were taken, and come once more.
+    again: RefCell<VecDeque<Vec<u8>>>,
     is_closed: Cell<bool>,
     /// By a process that has ended in order.
     is_settled: Cell<bool>,
@@ -84,6 +86,7 @@ impl SimPort {
                 client,
                 requests: RefCell::default(),
                 answers: RefCell::default(),
+                again: RefCell::default(),
                 is_closed: Cell::new(false),
                 is_settled: Cell::new(false),
             })
@@ -121,6 +124,28 @@ impl SimPort {
             ),
             SimPort::Far(calls) => calls.describe(),
         }
+    }
+}
+
+/// Answers that were delivered come once more, some later than the next ones. They are of
+/// nobody's attempt then: the driver has to tell that by their tokens. No port counts them.
+pub(super) fn deliver_again(
+    net: &Net,
+    again: &RefCell<VecDeque<Vec<u8>>>,
+    on: &mut impl FnMut(Completion<'_>),
+) {
+    while net.is_struck(512)
+        && let Some(bytes) = again.borrow_mut().pop_front()
+    {
+        let (id, answer) = parse_answer(&bytes).expect("a backend encodes well");
+        net.stats.add(Count::AnswersTwice);
+        on(Completion::Answer(Token(id), answer));
+    }
+}
+
+pub(super) fn keep_for_again(net: &Net, again: &RefCell<VecDeque<Vec<u8>>>, bytes: Vec<u8>) {
+    if net.is_struck(net.profile.twice) {
+        again.borrow_mut().push_back(bytes);
     }
 }
 
@@ -195,6 +220,7 @@ impl Near {
             Some(engine) => engine.scans.poll(&mut on),
             None => 0,
         };
+        deliver_again(&self.net, &ring.again, &mut on);
         loop {
             let Some(bytes) = ring.answers.borrow_mut().pop_front() else {
                 break;
@@ -202,6 +228,7 @@ impl Near {
             let (id, answer) = parse_answer(&bytes).expect("a backend encodes well");
             count += 1;
             on(Completion::Answer(Token(id), answer));
+            keep_for_again(&self.net, &ring.again, bytes);
         }
         match ring.is_closed.get() && count == 0 {
             true => Err(Closed {

@@ -6,11 +6,13 @@ use super::moves::{Giving, Taking};
 use super::net::{BEGIN_UNIX_NS, Call, Errand, LEASE_NS, Net};
 use super::port::Ring;
 use super::recovery::Recoveries;
+use super::resize::{Gatherer, Part};
 use super::stats::Count;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use trefoil_cell::{CONFIG_ID_CHANGING, RpcAddress};
 use trefoil_client_core::clock::VersionClock;
 use trefoil_client_core::outcome::SendFailure;
 use trefoil_driver::Topology;
@@ -43,10 +45,18 @@ pub(super) enum State {
 /// See the module.
 pub(super) struct Process {
     pub(super) number: u32,
+    /// Where it listens.
+    pub(super) address: RpcAddress,
+    /// One that is to be a backend listens to nobody yet, one that has retired no more.
+    pub(super) listens: Cell<bool>,
+    /// Others are the backends now.
+    pub(super) has_retired: Cell<bool>,
     pub(super) store: Store,
     pub(super) state: Cell<State>,
     pub(super) life: u64,
     pub(super) config_id: Cell<u32>,
+    /// The configuration that it serves.
+    topology: RefCell<Arc<Topology>>,
     agreement: Agreement,
     skew_ns: i64,
     pub(super) lease_end_ns: Cell<u64>,
@@ -58,6 +68,8 @@ pub(super) struct Process {
     pub(super) recoveries: Recoveries,
     pub(super) giving: RefCell<Option<Giving>>,
     pub(super) taking: RefCell<Option<Taking>>,
+    pub(super) part: RefCell<Option<Part>>,
+    pub(super) gathering: RefCell<Option<Gatherer>>,
     message: RefCell<WordBuffer>,
     scratch: RefCell<WordBuffer>,
 }
@@ -65,7 +77,7 @@ pub(super) struct Process {
 impl Process {
     /// Starts a backend of the cell, empty, in its `count`th incarnation of the
     /// cell's life.
-    pub(super) fn start(net: &Net, topology: &Topology, number: u32, count: u32) -> Rc<Self> {
+    pub(super) fn start(net: &Net, topology: &Arc<Topology>, number: u32, count: u32) -> Rc<Self> {
         let process = Self::make(net, topology, number, count, count > 1);
         if !process.recoveries.are_over() {
             let errand = Errand::Recover(Rc::clone(&process));
@@ -86,7 +98,7 @@ impl Process {
     /// Starts one that is to take a backend's place: it serves nobody yet.
     pub(super) fn start_successor(
         net: &Net,
-        topology: &Topology,
+        topology: &Arc<Topology>,
         number: u32,
         count: u32,
     ) -> Rc<Self> {
@@ -98,7 +110,29 @@ impl Process {
         process
     }
 
-    fn make(net: &Net, topology: &Topology, number: u32, count: u32, is_later: bool) -> Rc<Self> {
+    /// Starts one that is to be a backend of a cell of another size.
+    pub(super) fn start_joiner(
+        net: &Net,
+        topology: &Arc<Topology>,
+        number: u32,
+        gatherer: Gatherer,
+    ) -> Rc<Self> {
+        let process = Self::make(net, topology, number, 1, false);
+        let shards = 0..process.store.shard_count();
+        shards.for_each(|shard| process.store.set_recovering(shard, true));
+        process.listens.set(false);
+        *process.gathering.borrow_mut() = Some(gatherer);
+        net.send(net.rng.below(TEND_NS), Errand::Tend(Rc::clone(&process)));
+        process
+    }
+
+    fn make(
+        net: &Net,
+        topology: &Arc<Topology>,
+        number: u32,
+        count: u32,
+        is_later: bool,
+    ) -> Rc<Self> {
         let profile = &net.profile;
         let config = topology.config();
         let shards = ShardMap::new(*topology.placement(), number);
@@ -137,12 +171,17 @@ impl Process {
             layout_version: trefoil_layout::limits::LAYOUT_VERSION,
             topology: topology.id(),
         };
+        let place = config.backend(number).expect("a backend of the cell");
         Rc::new(Process {
             number,
+            address: place.addresses[0].clone(),
+            listens: Cell::new(true),
+            has_retired: Cell::new(false),
             store,
             state: Cell::new(State::Running),
             life: config.life,
             config_id: Cell::new(config.config_id),
+            topology: RefCell::new(Arc::clone(topology)),
             agreement,
             skew_ns: net.skew(),
             lease_end_ns: Cell::new(0),
@@ -154,6 +193,8 @@ impl Process {
             recoveries: Recoveries::new(has_lost),
             giving: RefCell::default(),
             taking: RefCell::default(),
+            part: RefCell::default(),
+            gathering: RefCell::default(),
             message: RefCell::default(),
             scratch: RefCell::default(),
         })
@@ -162,6 +203,18 @@ impl Process {
     /// Which memory it is.
     pub(super) fn incarnation(&self) -> u64 {
         self.agreement.incarnation
+    }
+
+    /// The configuration that it serves.
+    pub(super) fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.topology.borrow())
+    }
+
+    /// Whether it serves as its backend; one that is to take a place does not yet.
+    fn is_backend(&self) -> bool {
+        self.taking.borrow().is_none()
+            && self.gathering.borrow().is_none()
+            && !self.has_retired.get()
     }
 
     fn is_running(&self) -> bool {
@@ -174,7 +227,7 @@ impl Process {
     }
 
     pub(super) fn renew(&self, net: &Net) {
-        if self.is_running() {
+        if self.is_running() && self.is_backend() {
             self.set_lease(net.now_ns.get() + LEASE_NS);
         }
     }
@@ -187,8 +240,16 @@ impl Process {
     /// What a client that maps the memory sees.
     pub(super) fn view(&self) -> RegionView {
         let regions = self.store.regions();
+        // A process greets with the configuration that it serves by then.
+        let topology = TopologyId {
+            life: self.life,
+            config_id: self.config_id.get(),
+        };
         RegionView::new(
-            self.agreement,
+            Agreement {
+                topology,
+                ..self.agreement
+            },
             regions.control.mapping(),
             regions.index.mapping(),
             regions.data.mapping(),
@@ -338,6 +399,9 @@ impl Process {
         if under.life != self.life {
             return Err(Rejection::OtherLife);
         }
+        if self.config_id.get() == CONFIG_ID_CHANGING {
+            return Err(Rejection::UnknownConfig);
+        }
         match under.config_id.cmp(&self.config_id.get()) {
             Ordering::Less => Err(Rejection::StaleConfig),
             Ordering::Greater => {
@@ -348,20 +412,30 @@ impl Process {
         }
     }
 
-    /// Serves the configuration in force, if a flush has changed it.
-    pub(super) fn catch_up(&self, net: &Net) {
+    /// Serves the configuration in force, if a flush has changed it, or somebody else's
+    /// place; ends, if the cell has another size or its own place is another's.
+    pub(super) fn catch_up(self: &Rc<Self>, net: &Net) {
         self.is_behind.set(false);
         let fresh = Arc::clone(&net.published.borrow());
-        if self.is_running() {
-            self.adopt(net, &fresh);
+        if !self.is_running() || fresh.id().life != self.life {
+            return;
+        }
+        let is_resized = *fresh.placement() != self.store.config().shards.placement();
+        let place = fresh.config().backend(self.number);
+        let has_place = place.is_some_and(|place| place.addresses[0] == self.address);
+        match is_resized || !has_place {
+            true if self.is_backend() => self.heed_resize(net),
+            true => {}
+            false => self.adopt(net, &fresh),
         }
     }
 
-    pub(super) fn adopt(&self, net: &Net, fresh: &Topology) {
+    pub(super) fn adopt(&self, net: &Net, fresh: &Arc<Topology>) {
         let id = fresh.id();
         if id.life != self.life || id.config_id <= self.config_id.get() {
             return;
         }
+        *self.topology.borrow_mut() = Arc::clone(fresh);
         self.store.raise_flush_floor(fresh.flush_floor());
         self.config_id.set(id.config_id);
         self.store.set_config_id(id.config_id);
@@ -424,9 +498,9 @@ impl Process {
         }
         if self.is_running() {
             self.look_at_giving(net);
+            self.look_at_part(net);
             self.maintain(net);
-            let is_backend = self.taking.borrow().is_none();
-            if is_backend && !net.is_idle.get() && net.is_struck(net.profile.filler) {
+            if self.is_backend() && !net.is_idle.get() && net.is_struck(net.profile.filler) {
                 for _ in 0..net.profile.burst {
                     self.fill_one(net);
                 }
@@ -578,12 +652,8 @@ impl Net {
 
     fn wake_catch_up(&self, process: &Process) {
         if process.begin_behind() {
-            let found = self
-                .processes
-                .borrow()
-                .get(process.number as usize)
-                .cloned();
-            if let Some(found) = found.filter(|found| std::ptr::eq(&**found, process)) {
+            let is_it = |found: &Rc<Process>| std::ptr::eq(&**found, process);
+            if let Some(found) = self.everybody().into_iter().find(is_it) {
                 self.send(self.takes(5_000_000), Errand::CatchUp(found));
             }
         }

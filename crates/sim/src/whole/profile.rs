@@ -74,6 +74,12 @@ pub(super) struct Profile {
     pub(super) kills: usize,
     /// Backends move to other processes so often.
     pub(super) moves: usize,
+    /// The cell gets another size so often.
+    pub(super) resizes: usize,
+    /// Places are given to other processes so often; who learns of it, does so up to
+    /// `cut_off_ns` later.
+    pub(super) replaces: usize,
+    pub(super) cut_off_ns: u64,
     /// Backends are stopped so often.
     pub(super) stops: usize,
     pub(super) stop_ns: u64,
@@ -119,6 +125,12 @@ pub enum Scene {
     /// Of five backends some move to other processes while they, or others, are killed
     /// again and again; memory is full, or has room.
     Moves,
+    /// A cell of five backends gets four, or three, and others again, while backends of
+    /// both are killed, hang or move, and it is flushed.
+    Resizes,
+    /// Places are given to other processes, while those that had them live, hang, or are
+    /// killed and recover, and others learn of it late.
+    Replaces,
 }
 
 impl Scene {
@@ -193,6 +205,40 @@ impl Scene {
                     false => 1 << 20,
                 },
                 span_ns: drawn.span_ns.min(50 * MS),
+                ..quiet
+            },
+            Scene::Resizes => Profile {
+                replicas: 3,
+                backends: 5,
+                operations: 150,
+                resizes: 4,
+                moves: drawn.kills.min(1),
+                kills: drawn.kills.min(2),
+                stops: drawn.stops,
+                stop_ns: drawn.stop_ns,
+                flushes: drawn.flushes,
+                disconnects: drawn.disconnects,
+                skew_ns: drawn.skew_ns.min(5 * MS),
+                memory_max: match drawn.is_full {
+                    true => drawn.memory_max,
+                    false => 1 << 20,
+                },
+                span_ns: drawn.span_ns.max(1_000 * MS),
+                pause_ns: 20 * MS,
+                ..quiet
+            },
+            Scene::Replaces => Profile {
+                replicas: 3,
+                backends: drawn.backends.max(3),
+                operations: 150,
+                replaces: 3,
+                cut_off_ns: drawn.stop_ns,
+                kills: drawn.kills.min(2),
+                stops: drawn.stops,
+                stop_ns: drawn.stop_ns,
+                flushes: drawn.flushes,
+                disconnects: drawn.disconnects,
+                span_ns: drawn.span_ns.max(1_000 * MS),
                 ..quiet
             },
             Scene::GrowingIndexes => Profile {
@@ -293,6 +339,9 @@ impl Profile {
             torn: rng.pick(&[0, 30, 200]),
             kills: rng.pick(&[0, 1, 2, 4]),
             moves: 0,
+            resizes: 0,
+            replaces: 0,
+            cut_off_ns: 0,
             stops: rng.pick(&[0, 0, 1, 2]),
             stop_ns: rng.pick(&[100 * MS, 900 * MS, 3_000 * MS]),
             restarts: seldom(rng, 256),

@@ -71,6 +71,26 @@ counts! {
     Moved "moved",
     /// Moves that came to nothing.
     MovesGivenUp "moves_given_up",
+    /// Cells that got another size.
+    Resized "resized",
+    /// Resizes that came to nothing.
+    ResizesGivenUp "resizes_given_up",
+    /// Last steps of a resize that took too long.
+    ResizedLate "resized_late",
+    /// Frozen backends that went on by themselves.
+    BrokenOff "broken_off",
+    /// Backends that did not retire, and were killed.
+    RetiredByKill "retired_by_kill",
+    /// Places given to other processes.
+    Replaced "replaced",
+    /// Processes that began under a configuration that was in force no more.
+    BegunLate "begun_late",
+    /// Raises of an epoch that were refused, for another configuration is served.
+    RaisesRefused "raises_refused",
+    /// Answers that came to a client once more.
+    AnswersTwice "answers_twice",
+    /// Answers that nobody waited for any more.
+    StaleReplies "stale_replies",
     /// Backends stopped for a while.
     Stopped "stopped",
     /// Cells started anew.

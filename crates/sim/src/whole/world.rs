@@ -7,6 +7,8 @@ use super::net::{Errand, Log, Net, RENEWAL_NS};
 use super::port::SimPort;
 use super::process::{Process, State};
 use super::profile::Profile;
+use super::replace;
+use super::resize;
 use super::stats::{Count, WholeStats};
 use crate::history::Broken;
 use crate::rng::Rng;
@@ -32,6 +34,8 @@ const ATTEMPTS: usize = 4;
 const PAUSE_NS: u64 = 300_000_000;
 /// Until every client has tried its backends again.
 const CALM_NS: u64 = 1_500_000_000;
+/// Before a backend is started that cannot be yet.
+const LATER_NS: u64 = 20_000_000;
 
 /// Something that goes wrong, or is put right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,10 @@ enum Fault {
     Revive(u32),
     /// A backend moves to another process.
     Move,
+    /// The cell gets another size.
+    Resize,
+    /// A place is given to another process.
+    Replace,
     Stop,
     GoOn(u32),
     /// The cell ends; then it begins anew.
@@ -78,12 +86,21 @@ pub(super) fn run(profile: Profile, rng: Rng, log: Rc<Log>) -> (WholeStats, Resu
     (stats, result)
 }
 
-fn topology(rng: &Rng, life: u64, replicas: usize, backends: usize) -> Arc<Topology> {
-    let backend = |number| BackendConfig {
+/// Where a backend is that was never replaced.
+pub(super) fn address(number: u32) -> RpcAddress {
+    RpcAddress::Unix(format!("/sim/{number}").into())
+}
+
+pub(super) fn backend_at(number: u32, address: RpcAddress) -> BackendConfig {
+    BackendConfig {
         number,
-        addresses: vec![RpcAddress::Unix(format!("/sim/{number}").into())],
+        addresses: vec![address],
         fabric_socket: None,
-    };
+    }
+}
+
+fn topology(rng: &Rng, life: u64, replicas: usize, backends: usize) -> Arc<Topology> {
+    let backend = |number| backend_at(number, address(number));
     let config = CellConfig {
         life,
         config_id: 1 + rng.below(3) as u32,
@@ -136,6 +153,8 @@ impl World {
         let planned = [
             (Fault::Kill, profile.kills),
             (Fault::Move, profile.moves),
+            (Fault::Resize, profile.resizes),
+            (Fault::Replace, profile.replaces),
             (Fault::Stop, profile.stops),
             (Fault::EndCell, profile.restarts),
             (Fault::Flush, profile.flushes),
@@ -174,13 +193,14 @@ impl World {
             world.operations_left == 0
                 && world.faults.is_empty()
                 && world.net.successor.borrow().is_none()
+                && world.net.resize.borrow().is_none()
                 && world.clients.iter().all(Client::is_idle)
         })?;
         self.heal();
         self.rest()?;
         let end = self.net.now_ns.get() + REST_NS;
-        self.go_on_until(end, World::has_recovered)?;
-        if !self.has_recovered() {
+        self.go_on_until(end, World::is_whole)?;
+        if !self.is_whole() {
             let message = "nothing fails, and a backend does not recover".to_owned();
             return Err((Property::Stuck, message));
         }
@@ -285,7 +305,7 @@ impl World {
     fn suffer(&mut self, fault: Fault) {
         let net = Rc::clone(&self.net);
         let now = net.now_ns.get();
-        let any = net.rng.index(self.counts.len());
+        let any = net.rng.index(net.processes.borrow().len());
         match fault {
             Fault::Kill if self.is_down => {}
             // One copy: what it held is lost, which is no promise. The cell of now
@@ -299,18 +319,28 @@ impl World {
                     self.victim = any as u32;
                 }
                 let victim = self.victim;
-                if self.kill_successor(victim) {
+                if self.kill_successor(victim) || self.kill_joiner(victim) {
                     return;
+                }
+                if net.rng.chance(256) && replace::kill_former(&net, victim) {
+                    return net.stats.add(Count::Killed);
                 }
                 if let Some(process) = net.process(victim) {
                     net.stats.add(Count::Killed);
                     process.end(&net, false);
                     let back = process.lease_end_ns.get().max(now) + net.rng.below(400_000_000);
                     self.faults.push((back, Fault::Revive(victim)));
+                    if net.is_struck(if net.profile.replaces > 0 { 700 } else { 0 }) {
+                        let about = back - net.rng.below(1 + back - now) / 8;
+                        self.faults
+                            .push((about + net.rng.below(5_000_000), Fault::Replace));
+                    }
                 }
             }
             Fault::Revive(number) => self.revive(number),
             Fault::Move => self.begin_move(any as u32),
+            Fault::Resize => self.begin_resize(),
+            Fault::Replace => self.replace(any as u32),
             Fault::Stop => {
                 if let Some(process) = net.process(any as u32) {
                     net.stats.add(Count::Stopped);
@@ -320,15 +350,18 @@ impl World {
                 }
             }
             Fault::GoOn(number) => {
-                if let Some(process) = net.process(number) {
-                    process.go_on(&net);
+                for process in net.everybody() {
+                    if process.number == number {
+                        process.go_on(&net);
+                    }
                 }
             }
             Fault::EndCell if self.is_down => {}
             Fault::EndCell => {
                 let is_clean = net.rng.chance(512);
                 let mut begin = now + net.rng.below(200_000_000);
-                for process in net.processes.borrow().iter() {
+                net.resize.take();
+                for process in net.everybody() {
                     process.end(&net, is_clean);
                     begin = begin.max(process.lease_end_ns.get());
                 }
@@ -371,6 +404,44 @@ impl World {
         }
     }
 
+    /// A cell that is whole gets another size.
+    fn begin_resize(&mut self) {
+        if self.is_down {
+            return;
+        }
+        let net = Rc::clone(&self.net);
+        let is_whole = self.has_recovered();
+        let now = net.processes.borrow().len();
+        let sizes: Vec<u32> = [3, 4, 5]
+            .into_iter()
+            .filter(|n| *n as usize != now)
+            .collect();
+        if resize::begin(&net, net.rng.pick(&sizes)) && is_whole {
+            self.victim = net.rng.index(now) as u32;
+        }
+    }
+
+    /// Kills the process that is to be the victim of a cell of another size, if it is its
+    /// turn.
+    fn kill_joiner(&mut self, victim: u32) -> bool {
+        let net = Rc::clone(&self.net);
+        let (joiner, is_committed) = match net.resize.borrow().as_ref() {
+            Some(resize) => (resize.joiner(victim).cloned(), resize.is_committed()),
+            None => return false,
+        };
+        let Some(joiner) = joiner.filter(|_| is_committed || net.rng.chance(256)) else {
+            return false;
+        };
+        net.stats.add(Count::Killed);
+        net.trace(None, || format!("who is to be backend {victim} is killed"));
+        joiner.fail(&net);
+        if is_committed {
+            let back = net.now_ns.get() + net.rng.below(400_000_000);
+            self.faults.push((back, Fault::Revive(victim)));
+        }
+        true
+    }
+
     /// Kills the process that takes the victim's place, if there is one, and it is its
     /// turn.
     fn kill_successor(&mut self, victim: u32) -> bool {
@@ -393,16 +464,83 @@ impl World {
 
     fn revive(&mut self, number: u32) {
         let net = &self.net;
-        if self.is_down || net.process(number).is_some() {
+        let is_later = net.resize.borrow().as_ref().is_some_and(|resize| {
+            // Nobody starts a backend of the cell as it was, and its number is held.
+            resize.is_critical() || resize.is_committed() && resize.is_held(number)
+        });
+        if is_later {
+            let again = net.now_ns.get() + LATER_NS;
+            return self.faults.push((again, Fault::Revive(number)));
+        }
+        let before = net.resize.borrow().as_ref().and_then(|resize| {
+            let is_free = resize.is_committed() && net.at(resize.before(), number).is_none();
+            is_free.then(|| Arc::clone(resize.before()))
+        });
+        if let Some(before) = before
+            && number < before.config().backends.len() as u32
+            && net.rng.chance(512)
+        {
+            // Whoever starts it has read the configuration of before.
+            let count = self.count_another(number);
+            replace::begin_late(&self.net, &before, number, count);
+            let again = self.net.now_ns.get() + LATER_NS;
+            return self.faults.push((again, Fault::Revive(number)));
+        }
+        let is_dead = |process: &Rc<Process>| process.state.get() == State::Dead;
+        if self.is_down
+            || !net
+                .processes
+                .borrow()
+                .get(number as usize)
+                .is_some_and(is_dead)
+        {
             return;
         }
-        let Some(count) = self.counts.get_mut(number as usize) else {
-            return;
-        };
-        *count += 1;
+        if net.at(&net.published.borrow(), number).is_some() {
+            // One that has begun late has its number still.
+            let again = net.now_ns.get() + LATER_NS;
+            return self.faults.push((again, Fault::Revive(number)));
+        }
+        let count = self.count_another(number);
+        let net = &self.net;
         let topology = Arc::clone(&net.published.borrow());
-        let process = Process::start(net, &topology, number, *count);
+        let process = Process::start(net, &topology, number, count);
         net.processes.borrow_mut()[number as usize] = process;
+    }
+
+    /// A backend begins once more.
+    fn count_another(&mut self, number: u32) -> u32 {
+        // What was no number before may be one of the resized cell.
+        let len = self.counts.len().max(number as usize + 1);
+        self.counts.resize(len, 1);
+        let count = &mut self.counts[number as usize];
+        *count += 1;
+        *count
+    }
+
+    /// A place is given to another process: that of a backend which is dead, or is taken
+    /// for dead. While one recovers, it is that one's.
+    fn replace(&mut self, number: u32) {
+        let net = Rc::clone(&self.net);
+        let is_busy = net.resize.borrow().is_some() || net.successor.borrow().is_some();
+        if self.is_down || is_busy || net.published.borrow().mode().replica_count() == 1 {
+            return;
+        }
+        if self.has_recovered() {
+            self.victim = number;
+        }
+        let (number, before) = (self.victim, Arc::clone(&net.published.borrow()));
+        let former = Rc::clone(&net.processes.borrow()[number as usize]);
+        let is_free =
+            former.state.get() == State::Dead && former.lease_end_ns.get() <= net.now_ns.get();
+        let begins_late = is_free && net.rng.chance(700);
+        if begins_late {
+            // Whoever starts it again has read the configuration of before.
+            let count = self.count_another(number);
+            replace::begin_late(&net, &before, number, count);
+        }
+        let count = self.count_another(number);
+        replace::begin(&net, number, count);
     }
 
     /// The cell is started anew: another life, and perhaps other backends, another
@@ -445,13 +583,8 @@ impl World {
         };
         let current = Arc::clone(&net.published.borrow());
         let next = current.config().flushed(floor).expect("ids are left");
-        let next = Arc::new(Topology::new(Arc::new(next)));
         net.trace(None, || format!("a flush raises the floor to {floor:?}"));
-        *net.published.borrow_mut() = Arc::clone(&next);
-        for process in net.processes.borrow().iter() {
-            let errand = Errand::CatchUp(Rc::clone(process));
-            net.send(net.takes(2_000_000), errand);
-        }
+        let next = net.publish(Topology::new(Arc::new(next)));
         self.flushing = Some(next);
     }
 
@@ -484,9 +617,9 @@ impl World {
         let net = Rc::clone(&self.net);
         net.is_calm.set(true);
         net.trace(None, || "from here on nothing goes wrong".to_owned());
-        let processes: Vec<_> = net.processes.borrow().clone();
-        for process in processes {
+        for process in net.everybody() {
             process.go_on(&net);
+            net.send(1, Errand::CatchUp(process));
         }
     }
 
@@ -496,6 +629,11 @@ impl World {
             process.state.get() != State::Dead && process.recoveries.are_over()
         };
         self.net.successor.borrow().is_none() && self.net.processes.borrow().iter().all(is_over)
+    }
+
+    /// The same, and nothing else is on its way with the backends.
+    fn is_whole(&self) -> bool {
+        self.net.resize.borrow().is_none() && self.has_recovered()
     }
 
     /// Waits until nothing is under way; what has not ended by then has leaked.

@@ -5,9 +5,26 @@ use trefoil_sim::whole::{Count, Scene, run, run_many, run_scene, run_seed};
 
 /// Seeds of one test run; `trefoil sim --whole` and `make soak` run more.
 const SEEDS: u64 = 100_000;
-/// The same of runs in which backends move; `make soak` gives more.
-const SEEDS_OF_MOVES: u64 = 2_000;
+/// The same of runs of a scene; `make soak` gives more.
+const SEEDS_OF_SCENE: u64 = 2_000;
+/// Each of these starts some twenty backends.
+const SEEDS_OF_RESIZES: u64 = 500;
 const MOVE_SEEDS: &str = "TREFOIL_TEST_MOVE_SEEDS";
+const RESIZE_SEEDS: &str = "TREFOIL_TEST_RESIZE_SEEDS";
+const REPLACE_SEEDS: &str = "TREFOIL_TEST_REPLACE_SEEDS";
+/// What only scenes reach.
+const OF_SCENES: [Count; 10] = [
+    Count::Moved,
+    Count::MovesGivenUp,
+    Count::Resized,
+    Count::ResizesGivenUp,
+    Count::ResizedLate,
+    Count::BrokenOff,
+    Count::RetiredByKill,
+    Count::Replaced,
+    Count::BegunLate,
+    Count::RaisesRefused,
+];
 
 #[test]
 fn the_driver_keeps_the_promise_and_the_rare_events_are_reached() {
@@ -18,7 +35,7 @@ fn the_driver_keeps_the_promise_and_the_rare_events_are_reached() {
     }
     assert_eq!(report.stats.get(Count::Seeds), SEEDS);
     for (count, name) in Count::ALL {
-        if matches!(count, Count::Moved | Count::MovesGivenUp) {
+        if OF_SCENES.contains(count) {
             continue;
         }
         let reached = report.stats.get(*count);
@@ -43,20 +60,54 @@ fn a_cell_that_was_started_anew_is_found_whatever_carries_its_clients() {
 
 #[test]
 fn backends_move_while_others_are_killed() {
-    let seeds = std::env::var(MOVE_SEEDS).ok();
-    let seeds = seeds.map_or(SEEDS_OF_MOVES, |seeds| seeds.parse().unwrap());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = run_scene(Scene::Moves, 0, seeds, threads);
-    if let Some(violation) = report.violations.first() {
-        panic!("{violation}");
-    }
-    for count in [
+    let reached = [
         Count::Moved,
         Count::MovesGivenUp,
         Count::Killed,
         Count::ShardsRecovered,
-    ] {
-        let reached = report.stats.get(count);
+    ];
+    keeps_the_promise(Scene::Moves, (MOVE_SEEDS, SEEDS_OF_SCENE), &reached);
+}
+
+#[test]
+fn a_cell_gets_another_size_while_its_backends_are_killed_and_hang() {
+    let reached = [
+        Count::Resized,
+        Count::ResizesGivenUp,
+        Count::ResizedLate,
+        Count::BrokenOff,
+        Count::Killed,
+        Count::Stopped,
+        Count::StaleReplies,
+    ];
+    keeps_the_promise(Scene::Resizes, (RESIZE_SEEDS, SEEDS_OF_RESIZES), &reached);
+}
+
+#[test]
+fn places_are_given_away_while_those_that_had_them_live() {
+    let reached = [
+        Count::Replaced,
+        Count::BegunLate,
+        Count::RaisesRefused,
+        Count::Killed,
+        Count::ShardsRecovered,
+        Count::StaleReplies,
+    ];
+    keeps_the_promise(Scene::Replaces, (REPLACE_SEEDS, SEEDS_OF_SCENE), &reached);
+}
+
+/// As many seeds as the variable says, or so many; these events have to be reached.
+#[track_caller]
+fn keeps_the_promise(scene: Scene, (variable, usual): (&str, u64), events: &[Count]) {
+    let seeds = std::env::var(variable).ok();
+    let seeds = seeds.map_or(usual, |seeds| seeds.parse().unwrap());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let report = run_scene(scene, 0, seeds, threads);
+    if let Some(violation) = report.violations.first() {
+        panic!("{violation}");
+    }
+    for count in events {
+        let reached = report.stats.get(*count);
         assert!(reached > seeds / 20, "{count:?}: {reached}");
     }
 }

@@ -4,7 +4,7 @@
 
 use trefoil_client_core::mutants::Mutant as Core;
 use trefoil_recovery::mutants::Mutant as Recovers;
-use trefoil_sim::mutants::{Rule, WHOLE};
+use trefoil_sim::mutants::{Case, Rule, WHOLE};
 use trefoil_sim::whole::{Scene, run_many, run_scene};
 use trefoil_store::mutants::Mutant as Stored;
 
@@ -22,6 +22,19 @@ fn shows(rule: Rule) {
 #[track_caller]
 fn shows_within(count: u64, rule: Rule) {
     let case = WHOLE.iter().find(|case| case.rule == rule).expect("a case");
+    notices(case, count);
+}
+
+#[track_caller]
+fn shows_in(scene: Scene, mutant: Recovers) {
+    let rule = Rule::Recovery(mutant);
+    let is_it = |case: &&Case| case.rule == rule && case.scene == Some(scene);
+    notices(WHOLE.iter().find(is_it).expect("a case"), SEEDS);
+}
+
+#[track_caller]
+fn notices(case: &Case, count: u64) {
+    let rule = case.rule;
     let Some((seeds, violation)) = case.seeds_until_noticed(0, count) else {
         panic!("{rule:?} was not noticed in {count} seeds");
     };
@@ -90,6 +103,31 @@ fn a_successor_knows_all_and_begins_when_its_predecessor_has_gone() {
         Recovers::RaisedWhileFrozen,
     ] {
         shows(Rule::Recovery(mutant));
+    }
+}
+
+#[test]
+fn a_cell_of_another_size_knows_all_and_begins_when_the_former_one_has_gone() {
+    for mutant in [
+        Recovers::LastSkipped,
+        Recovers::FloorLeftBehind,
+        Recovers::ErasedStays,
+        Recovers::ResizedEarly,
+    ] {
+        shows_in(Scene::Resizes, mutant);
+    }
+}
+
+#[test]
+fn what_is_swapped_is_of_one_epoch_and_of_nobody_who_has_gone_on() {
+    shows_in(Scene::Resizes, Recovers::EpochsMixed);
+    shows_in(Scene::Resizes, Recovers::BrokenOffUnsaid);
+}
+
+#[test]
+fn a_spare_has_to_learn_everything_under_the_configuration_that_names_it() {
+    for mutant in [Recovers::ConfigUnnamed, Recovers::SpareUncounted] {
+        shows_in(Scene::Replaces, mutant);
     }
 }
 

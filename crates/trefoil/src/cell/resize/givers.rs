@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 use trefoil_backend::LEASE;
 use trefoil_cell::{BackendConfig, CellConfig};
-use trefoil_layout::epoch;
+use trefoil_recovery::one_epoch;
 use trefoil_rpc::v1::{self, ResizeStep};
 use trefoil_rpc::{Client, failure_text};
 
@@ -253,27 +253,14 @@ impl Refusal {
     }
 }
 
-/// Whether the replicas of each shard are in one epoch; the highest of all. `epochs` are
-/// those of each backend's shards, by its place in their cohorts.
+/// Whether the replicas of each shard are in one epoch; the highest of all.
 fn agree(epochs: &[Vec<u32>]) -> Result<Frozen, OrderError> {
-    let count = epochs.len();
-    let copies = epochs.first().map_or(0, Vec::len);
-    let all = || epochs.iter().flatten().copied();
-    let (lowest, highest) = (
-        all().min().unwrap_or_default(),
-        all().max().unwrap_or_default(),
-    );
-    if epochs.iter().any(|of| of.len() != copies) || !epoch::are_of_one_cell(lowest, highest) {
-        return Err(OrderError::ImpossibleEpochs);
+    match one_epoch(epochs) {
+        Ok(Some(epoch)) => Ok(Frozen::Epoch(epoch)),
+        // Somebody recovers just now.
+        Ok(None) => Ok(Frozen::Later("replicas are in different epochs".into())),
+        Err(_) => Err(OrderError::ImpossibleEpochs),
     }
-    for shard in 0..count {
-        let of_shard = |place: usize| epochs[(shard + place) % count][place];
-        if (1..copies).any(|place| of_shard(place) != of_shard(0)) {
-            // Somebody recovers just now.
-            return Ok(Frozen::Later("replicas are in different epochs".into()));
-        }
-    }
-    Ok(Frozen::Epoch(highest))
 }
 
 /// The processes that are the backends of `config`.
@@ -340,24 +327,6 @@ impl Process {
 mod tests {
     use super::*;
     use std::process::Command;
-
-    #[test]
-    fn the_replicas_of_each_shard_have_to_be_in_one_epoch() {
-        let later = |epochs: &[Vec<u32>]| matches!(agree(epochs), Ok(Frozen::Later(_)));
-        let (a, b, c) = (epoch::FIRST, 1 << 13 | 1, 2 << 13 | 1);
-        // Backend 1 is the first of shard 1, the second of shard 0, the third of shard 3.
-        let alike = vec![vec![b, a, a], vec![c, b, a], vec![a, c, b], vec![a, a, c]];
-        assert_eq!(agree(&alike), Ok(Frozen::Epoch(c)));
-        let mut raised = alike.clone();
-        raised[2][1] = 3 << 13 | 1;
-        assert!(later(&raised));
-        assert_eq!(agree(&[vec![b]]), Ok(Frozen::Epoch(b)));
-        assert_eq!(agree(&[vec![a], vec![a]]), Ok(Frozen::Epoch(a)));
-        // What nobody can be in.
-        for nonsense in [vec![], vec![epoch::NONE], vec![u32::MAX], vec![a, a]] {
-            assert!(agree(&[vec![a], nonsense]).is_err());
-        }
-    }
 
     #[test]
     fn what_passes_is_tried_again() {
