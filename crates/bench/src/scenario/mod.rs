@@ -12,6 +12,7 @@ mod large;
 mod load;
 mod look_aside_load;
 mod maintenance;
+mod neighbours;
 mod planned;
 mod recovery;
 mod repair;
@@ -50,6 +51,9 @@ pub use look_aside_load::{Reach, Requests, Stretch};
 pub use maintenance::{
     MaintenanceEvent, MaintenanceOptions, MaintenanceReport, MaintenanceRun, Phase, Slot,
     maintenance,
+};
+pub use neighbours::{
+    DoorFigures, Enumeration, GetFigures, NeighbourFigures, NeighboursReport, neighbours,
 };
 pub use planned::{PlannedFigures, PlannedReport, UpgradeReport, planned, upgrade};
 pub use recovery::{RecoveryReport, recovery};
