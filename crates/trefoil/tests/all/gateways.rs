@@ -372,6 +372,8 @@ fn anonymous(pid: u32) -> u64 {
 /// What many uploads took of a gateway's memory goes back to the system.
 #[test]
 fn a_gateway_is_small_again_after_a_storm_of_uploads() {
+    /// In MiB; 43 stay where nobody looks after the heap.
+    const GROWN_MAX: u64 = 16;
     let dir = tempfile::tempdir().unwrap();
     let cell = Cell::up(dir.path(), &["--memory", "128MiB"]);
     let front = gateway(&cell.address, &["--threads", "2"]);
@@ -399,7 +401,7 @@ fn a_gateway_is_small_again_after_a_storm_of_uploads() {
     });
     let begin = Instant::now();
     let mut after = anonymous(front.pid());
-    while after > before + 48 && begin.elapsed() < Duration::from_secs(60) {
+    while after > before + GROWN_MAX && begin.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(500));
         after = anonymous(front.pid());
     }

@@ -1,4 +1,4 @@
-//! What the other client does, over and over, one file's worth of commands.
+//! What the other client does, over and over.
 
 use std::io;
 use std::time::Instant;
@@ -157,7 +157,7 @@ fn scan() -> Round {
     })
 }
 
-/// `memcdump`: one class after the other, until one is refused.
+/// As `memcdump` does it: one class after the other, most of them empty.
 pub(super) fn all_classes(wire: &mut Wire) -> io::Result<Said> {
     let mut all = Said::default();
     for class in 0..64 {
