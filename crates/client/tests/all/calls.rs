@@ -273,7 +273,7 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
 fn a_replica_without_items_does_not_end_a_listing() {
     /// Items that a backend tells of at once, and so many pages of them.
     const PAGE: usize = 64;
-    const PAGES: usize = 40;
+    const PAGES: usize = 10;
     for (empty, old) in [(0, 1), (1, 1), (2, 0), (0, 3)] {
         let mut script = Script::new(Mode::R32, |_| unreachable!("nothing is written"));
         script.on_list = Box::new(move |request| {
