@@ -2,6 +2,7 @@
 //! bound's corrections, and huge pages gathered from small ones.
 
 use crate::clock;
+use crate::heap::TRIM_PERIOD;
 use crate::member::Member;
 use crate::state::State;
 use crate::stop::Stop;
@@ -22,8 +23,6 @@ const MOVED_MIN: u64 = 128 << 10;
 
 /// When starting is over: what it took is given back.
 const STARTED_AFTER: Duration = Duration::from_secs(3);
-/// After what time the same is done again.
-const TRIM_PERIOD: Duration = Duration::from_secs(5);
 
 /// Least time between two looks at the configuration, whatever requests say.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(5);

@@ -270,6 +270,19 @@ impl Door {
         Self::start_with(program, address, core, &FREE_DOORS)
     }
 
+    /// The same with so many event loops.
+    pub fn start_with_threads(
+        program: &Path,
+        address: &str,
+        core: Option<usize>,
+        threads: usize,
+    ) -> Result<Self, PeerError> {
+        let threads = threads.to_string();
+        let [first, second, third, fourth] = FREE_DOORS;
+        let more = [first, second, third, fourth, "--threads", &threads];
+        Self::start_with(program, address, core, &more)
+    }
+
     /// Starts one for memcached's clients at a free port of `host`, which others may reach,
     /// too.
     pub fn start_at(program: &Path, address: &str, host: &str) -> Result<Self, PeerError> {

@@ -2,24 +2,25 @@
 //!
 //! A mutation is acknowledged by a majority, so the others may lack it for a
 //! moment or, after a lost message, for long. A listing asks all backends of a
-//! shard for the same range of places: what a majority holds is listed, an
-//! erased item that one of three still holds is not. While a backend is down, or
-//! does not answer, either of the other two is believed. One that refuses to list is
-//! not absent: with fewer than two others the listing fails. Whatever befalls one
-//! backend amid a page, the page is whole if two others answer: nothing of what one
-//! has told of before it died is used.
+//! shard at the same time for a page from the same place: what a majority holds is
+//! listed, an erased item that one of three still holds is not. While a backend is
+//! down, or does not answer, either of the other two is believed. One that refuses to
+//! list is not absent: with fewer than two others the listing fails. Whatever befalls
+//! one backend amid a page, the page is whole if two others answer.
 //!
-//! The first one that answers says how far a page goes. A replica that has lost its
-//! memory comes far in one page; the page of the others is then the shorter one, and
-//! the first is asked again for as much as that.
+//! A page ends where the first of those ends that answered: what the others have told
+//! beyond is left to the next one. Where an item stands is computed from its key
+//! ([`trefoil_layout::KeyHash::listed_at`]), so items come in the order of their places,
+//! and a listing may go on at any of them.
 
 use crate::cell::Cell;
 use crate::rpc::{is_nobody_there, is_of_the_way};
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_cell::CellConfig;
-use trefoil_rpc::v1;
+use trefoil_rpc::{ContractError, Listed, decode_listed, v1};
 
 /// Bits of a cursor that a backend uses; the shard's number stands above.
 const POSITION_BITS: u32 = 48;
@@ -30,8 +31,6 @@ const PATIENCE_FIRST: Duration = Duration::from_secs(1);
 /// Pause before one whose connection broke is asked again: one that dies closes its
 /// connections before nobody listens any more.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Pages that a backend is asked for until it has come as far as the first one.
-const PAGE_COUNT_MAX: usize = 8;
 /// One that did not answer is asked last for so long.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 
@@ -104,39 +103,47 @@ impl Silent {
     }
 }
 
-/// The part of a listing that a backend is asked for, and how.
-struct Asked {
-    request: v1::ListRequest,
-    /// Pages that may be fetched for it.
-    page_count_max: usize,
-    /// With each page.
-    patience: Duration,
-}
-
-/// What one backend holds of a range.
-struct Collected {
-    /// An item by its key: a backend may name one twice.
-    own: HashMap<bytes::Bytes, v1::ListedItem>,
-    partition_count: u32,
-    /// How far it came; 0 is the end of all.
-    end: u64,
-}
-
 /// What a backend has said.
-type Answer = Result<Collected, NoPage>;
+type Answer = Result<v1::ListResponse, NoPage>;
+
+/// A page of one backend.
+struct Page {
+    number: u32,
+    /// How far it came: the place behind its last one.
+    end: u64,
+    packed: Bytes,
+    /// From a backend of an earlier release.
+    items: Vec<v1::ListedItem>,
+}
+
+impl Page {
+    fn items(&self) -> impl Iterator<Item = Result<Listed<'_>, ContractError>> {
+        decode_listed(&self.packed).chain(self.items.iter().map(|item| Ok(Listed::from(item))))
+    }
+}
+
+/// A copy of an item.
+struct Copy<'a> {
+    /// See [`trefoil_layout::KeyHash::listed_at`].
+    at: u64,
+    number: u32,
+    item: Listed<'a>,
+}
+
+/// An item, and the cursor at which a listing goes on with it.
+pub struct ListedAt<'a> {
+    /// Several items may have the same one.
+    pub cursor: u64,
+    /// The item.
+    pub item: Listed<'a>,
+}
 
 /// What the backends of a shard that answered hold of a range.
 #[derive(Default)]
 struct Held {
-    /// Copies, and the backends that hold them.
-    copies: Vec<(u32, v1::ListedItem)>,
-    /// Backends that answered.
-    answered: usize,
+    shard: u32,
+    pages: Vec<Page>,
     partition_count: u32,
-    /// How far the first one came; 0 is the end of all.
-    end: u64,
-    /// How far another one came that did not come so far.
-    shorter: Option<u64>,
     /// Why one that is there lists nothing.
     refused: Option<ListError>,
     /// Those who did not answer.
@@ -144,29 +151,35 @@ struct Held {
 }
 
 impl Cell {
-    /// Lists about `count` items. `cursor` 0 begins; the cursor that is returned
-    /// goes on, 0 means that all were listed.
+    /// Lists about `count` items, in the order of their places. `cursor` 0 begins; the
+    /// cursor that is returned goes on, 0 means that all were listed.
     pub fn list(
         &self,
         cursor: u64,
         count: u32,
-        each: &mut dyn FnMut(&v1::ListedItem),
+        each: &mut dyn FnMut(ListedAt<'_>),
     ) -> Result<u64, ListError> {
-        let (held, next) = self.held(cursor, count)?;
-        let quorum = self.config().mode.quorum();
-        let needed = if held.answered > quorum { quorum } else { 1 };
-        // The newest copy of each, if there are enough.
-        let mut copies: Vec<&v1::ListedItem> = held.copies.iter().map(|(_, item)| item).collect();
-        copies.sort_unstable_by(|one, other| one.key.cmp(&other.key));
-        for copies in copies.chunk_by(|one, other| one.key == other.key) {
-            let newest = copies.iter().max_by_key(|item| version_of(item));
-            if let Some(item) = newest
+        let config = self.config();
+        let held = self.held(&config, cursor, count)?;
+        let quorum = config.mode.quorum();
+        let needed = match held.pages.len() > quorum {
+            true => quorum,
+            false => 1,
+        };
+        let shard = u64::from(held.shard) << POSITION_BITS;
+        held.each_key(&config, &mut |copies| {
+            // The newest copy of each, if there are enough.
+            let newest = copies.iter().max_by_key(|copy| copy.item.version);
+            if let Some(copy) = newest
                 && copies.len() >= needed
             {
-                each(item);
+                each(ListedAt {
+                    cursor: shard | copy.at,
+                    item: copy.item,
+                });
             }
-        }
-        Ok(next)
+        })?;
+        Ok(held.next(&config))
     }
 
     /// The same for each copy: what each backend holds of a range, whatever the
@@ -176,97 +189,70 @@ impl Cell {
         &self,
         cursor: u64,
         count: u32,
-        each: &mut dyn FnMut(u32, &v1::ListedItem),
+        each: &mut dyn FnMut(u32, &Listed<'_>),
     ) -> Result<u64, ListError> {
-        let (held, next) = self.held(cursor, count)?;
-        for (number, item) in &held.copies {
-            each(*number, item);
-        }
-        Ok(next)
+        let config = self.config();
+        let held = self.held(&config, cursor, count)?;
+        held.each_key(&config, &mut |copies| {
+            copies.iter().for_each(|copy| each(copy.number, &copy.item));
+        })?;
+        Ok(held.next(&config))
     }
 
-    /// What the backends of a cursor's shard hold of the same range, and the cursor
-    /// that goes on.
-    fn held(&self, cursor: u64, count: u32) -> Result<(Held, u64), ListError> {
-        let config = self.config();
-        let backend_count = config.placement().backend_count();
+    /// What the backends of a cursor's shard hold from there on.
+    fn held(&self, config: &CellConfig, cursor: u64, count: u32) -> Result<Held, ListError> {
+        let placement = config.placement();
         let shard = (cursor >> POSITION_BITS) as u32;
-        let mut request = v1::ListRequest {
+        let request = v1::ListRequest {
             backend: 0,
             cursor: cursor & ((1 << POSITION_BITS) - 1),
             count,
             until: 0,
             shard,
             life: config.life,
+            takes_packed: true,
         };
-        loop {
-            let held = self.held_of(&config, request)?;
-            // The range ends earlier with each turn, and the turn's pages with it.
-            if let Some(end) = held.shorter {
-                request.until = end;
-                continue;
-            }
-            let next = match held.end {
-                0 if shard + 1 < backend_count => u64::from(shard + 1) << POSITION_BITS,
-                0 => 0,
-                next => u64::from(shard) << POSITION_BITS | next,
-            };
-            return Ok((held, next));
-        }
-    }
-
-    /// Asks the backends of a shard for the same range: as much of what `first` asks for
-    /// as the first one tells in a page.
-    fn held_of(&self, config: &CellConfig, first: v1::ListRequest) -> Result<Held, ListError> {
-        let placement = config.placement();
-        let shard = first.shard;
         let quorum = config.mode.quorum();
         let cohort = placement.cohort_of_shard(shard % placement.backend_count());
-        let mut order: Vec<u32> = cohort.as_slice().to_vec();
         let silent = &self.shared().silent;
-        order.sort_by_key(|number| silent.holds(*number));
-        let is_alone = order.len() == 1;
+        // Those that did not answer lately are not waited for if the others do.
+        let (likely, unlikely): (Vec<u32>, Vec<u32>) = cohort
+            .as_slice()
+            .iter()
+            .partition(|number| !silent.holds(**number));
+        let is_alone = cohort.as_slice().len() == 1;
         let patience = match is_alone {
             true => PATIENCE,
             false => PATIENCE_FIRST,
         };
-        let mut held = Held::default();
-        let mut order = order.as_slice();
-        while let [number, others @ ..] = order {
-            let is_needed =
-                |number: &u32, answered: usize| answered < quorum || !silent.holds(*number);
-            if !is_needed(number, held.answered) {
+        let mut held = Held {
+            shard,
+            ..Held::default()
+        };
+        for numbers in [likely, unlikely] {
+            if held.pages.len() >= quorum {
                 break;
             }
-            // The first one says where the page ends; the others are asked together.
-            let asked = match others {
-                [other, ..] if held.answered > 0 && is_needed(other, held.answered + 1) => 2,
-                _ => 1,
-            };
-            let (together, rest) = order.split_at(asked);
-            order = rest;
-            let asked = held.asked(first, patience);
-            let answers = self.collect_all(config, together, &asked);
-            for (number, answer) in together.iter().zip(answers) {
+            let answers = self.ask_together(config, &numbers, request, patience);
+            for (number, answer) in numbers.into_iter().zip(answers) {
                 if matches!(answer, Err(NoPage::Silent)) {
-                    silent.note(*number, SILENT_FOR);
+                    silent.note(number, SILENT_FOR);
                     if is_alone {
-                        return Err(too_late(*number));
+                        return Err(too_late(number));
                     }
                 }
-                held.take(*number, shard, answer)?;
+                held.take(number, answer)?;
             }
         }
         // Too few have answered to do without the others.
         let mut late = None;
         for number in std::mem::take(&mut held.unanswered) {
-            if held.answered >= quorum {
+            if held.pages.len() >= quorum {
                 break;
             }
             let begin = Instant::now();
             loop {
-                let asked = held.asked(first, PATIENCE);
-                let mut answers = self.collect_all(config, &[number], &asked);
+                let mut answers = self.ask_together(config, &[number], request, PATIENCE);
                 match answers.pop().unwrap_or(Err(NoPage::Silent)) {
                     // Another one may answer yet.
                     Err(NoPage::Silent) => {
@@ -282,41 +268,46 @@ impl Cell {
                         break;
                     }
                     answer => {
-                        held.take(number, shard, answer)?;
+                        held.take(number, answer)?;
                         break;
                     }
                 }
             }
         }
         // One that refuses holds items that nobody has told of.
-        if held.answered < quorum
+        if held.pages.len() < quorum
             && let Some(error) = held.refused.take()
         {
             return Err(error);
         }
-        if held.answered < quorum
+        if held.pages.len() < quorum
             && let Some(number) = late
         {
             return Err(too_late(number));
         }
-        if held.answered == 0 {
+        if held.pages.is_empty() {
             return Err(ListError::Down(shard));
         }
         Ok(held)
     }
 
-    /// What these backends, one or two, hold of the range: see [`Cell::collect`].
-    fn collect_all(&self, config: &CellConfig, numbers: &[u32], asked: &Asked) -> Vec<Answer> {
-        let of = |number: &u32| self.collect(config, *number, asked);
-        let rpc = &self.shared().rpc;
-        let answers = match numbers {
-            [first, second, ..] => rpc.block_on(async {
-                let (first, second) = tokio::join!(of(first), of(second));
-                vec![first, second]
-            }),
-            [one] => rpc.block_on(async { vec![of(one).await] }),
-            [] => Ok(Vec::new()),
+    /// Asks these backends, at most as many as a cohort has, at the same time.
+    fn ask_together(
+        &self,
+        config: &CellConfig,
+        numbers: &[u32],
+        request: v1::ListRequest,
+        patience: Duration,
+    ) -> Vec<Answer> {
+        let of = |at: usize| async move {
+            let backend = *numbers.get(at)?;
+            let request = v1::ListRequest { backend, ..request };
+            Some(self.page(config, request, patience).await)
         };
+        let answers = self.shared().rpc.block_on(async {
+            let (first, second, third) = tokio::join!(of(0), of(1), of(2));
+            [first, second, third].into_iter().flatten().collect()
+        });
         answers.unwrap_or_else(|reason| {
             let failed = |number: &u32| {
                 Err(NoPage::Failed(ListError::Backend {
@@ -326,32 +317,6 @@ impl Cell {
             };
             numbers.iter().map(failed).collect()
         })
-    }
-
-    /// What one backend holds of the range, or of its beginning if that takes more pages
-    /// than are asked for.
-    async fn collect(&self, config: &CellConfig, number: u32, asked: &Asked) -> Answer {
-        let mut request = v1::ListRequest {
-            backend: number,
-            ..asked.request
-        };
-        let mut own = HashMap::new();
-        let mut page_count = 0;
-        loop {
-            let page = self.page(config, request, asked.patience).await?;
-            page_count += 1;
-            own.reserve(page.items.len());
-            own.extend(page.items.into_iter().map(|item| (item.key.clone(), item)));
-            let is_whole = page.cursor == 0;
-            if is_whole || page_count == asked.page_count_max {
-                return Ok(Collected {
-                    own,
-                    partition_count: page.partition_count,
-                    end: if is_whole { request.until } else { page.cursor },
-                });
-            }
-            request.cursor = page.cursor;
-        }
     }
 
     async fn page(
@@ -380,31 +345,10 @@ impl Cell {
 }
 
 impl Held {
-    /// What the next backend is to be asked: for a page if it is the first one, and then
-    /// for as much as the first has told.
-    fn asked(&self, first: v1::ListRequest, patience: Duration) -> Asked {
-        if self.answered == 0 {
-            return Asked {
-                request: first,
-                page_count_max: 1,
-                patience,
-            };
-        }
-        Asked {
-            request: v1::ListRequest {
-                until: self.end,
-                count: u32::MAX,
-                ..first
-            },
-            page_count_max: PAGE_COUNT_MAX,
-            patience,
-        }
-    }
-
     /// Adds what a backend has said.
-    fn take(&mut self, number: u32, shard: u32, answer: Answer) -> Result<(), ListError> {
+    fn take(&mut self, number: u32, answer: Answer) -> Result<(), ListError> {
         match answer {
-            Ok(collected) => return self.add(number, shard, collected),
+            Ok(page) => return self.add(number, page),
             Err(NoPage::Down) => {}
             Err(NoPage::Silent | NoPage::Broken(_)) => self.unanswered.push(number),
             Err(NoPage::Refused(error)) => self.refused = Some(error),
@@ -413,28 +357,90 @@ impl Held {
         Ok(())
     }
 
-    fn add(&mut self, number: u32, shard: u32, collected: Collected) -> Result<(), ListError> {
-        if self.answered == 0 {
-            self.partition_count = collected.partition_count;
-            self.end = collected.end;
-        } else if self.partition_count != collected.partition_count {
+    fn add(&mut self, number: u32, page: v1::ListResponse) -> Result<(), ListError> {
+        let count = page.partition_count;
+        if self.pages.is_empty() {
+            self.partition_count = count;
+        } else if self.partition_count != count {
             return Err(ListError::Partitions {
-                shard,
-                counts: (self.partition_count, collected.partition_count),
+                shard: self.shard,
+                counts: (self.partition_count, count),
             });
         }
-        if collected.end != self.end {
-            let shorter = self.shorter.unwrap_or(collected.end);
-            self.shorter = Some(shorter.min(collected.end));
-        }
-        self.answered += 1;
-        let copies = collected.own.into_values().map(|item| (number, item));
-        self.copies.extend(copies);
+        self.pages.push(Page {
+            number,
+            end: match page.cursor {
+                0 => u64::MAX,
+                end => end,
+            },
+            packed: page.packed,
+            items: page.items,
+        });
         Ok(())
     }
-}
 
-fn version_of(item: &v1::ListedItem) -> (u64, u64) {
-    let version = item.version.unwrap_or_default();
-    (version.time_ns, version.origin)
+    /// Where the page ends.
+    fn end(&self) -> u64 {
+        let ends = self.pages.iter().map(|page| page.end);
+        ends.min().unwrap_or(u64::MAX)
+    }
+
+    /// The cursor that goes on behind the page.
+    fn next(&self, config: &CellConfig) -> u64 {
+        let shard = self.shard;
+        match self.end() {
+            u64::MAX if shard + 1 < config.placement().backend_count() => {
+                u64::from(shard + 1) << POSITION_BITS
+            }
+            u64::MAX => 0,
+            end => u64::from(shard) << POSITION_BITS | end,
+        }
+    }
+
+    /// Tells of the copies of each key, one of a backend, in the order of their places.
+    fn each_key(
+        &self,
+        config: &CellConfig,
+        each: &mut dyn FnMut(&[Copy<'_>]),
+    ) -> Result<(), ListError> {
+        let end = self.end();
+        let sub_count = self.partition_count.max(1) as usize;
+        let mut found = Vec::new();
+        for page in &self.pages {
+            let number = page.number;
+            for item in page.items() {
+                let item = item.map_err(|error| ListError::Backend {
+                    number,
+                    reason: error.to_string(),
+                })?;
+                let at = config.hash.hash(item.key).listed_at(sub_count);
+                if at < end {
+                    found.push((at, number, item));
+                }
+            }
+        }
+        // Places first, without moving what stands there.
+        let mut order: Vec<(u64, u32)> = (0..).zip(&found).map(|(i, of)| (of.0, i)).collect();
+        order.sort_unstable();
+        let mut copies: Vec<Copy<'_>> = Vec::new();
+        for of_place in order.chunk_by(|one, other| one.0 == other.0) {
+            copies.clear();
+            copies.extend(of_place.iter().map(|&(at, index)| {
+                let (_, number, item) = found[index as usize];
+                Copy { at, number, item }
+            }));
+            // A backend may name an item twice, while it moves: the newer one counts.
+            copies.sort_unstable_by(|one, other| {
+                let of = |copy: &Copy<'_>| (copy.number, std::cmp::Reverse(copy.item.version));
+                (one.item.key, of(one)).cmp(&(other.item.key, of(other)))
+            });
+            copies.dedup_by(|one, other| {
+                (one.number, one.item.key) == (other.number, other.item.key)
+            });
+            copies
+                .chunk_by(|one, other| one.item.key == other.item.key)
+                .for_each(&mut *each);
+        }
+        Ok(())
+    }
 }

@@ -142,6 +142,10 @@ pub enum Decision<'a> {
 /// capacity: a place to build a value in.
 pub type Decide<'d> = dyn for<'s> FnMut(Option<&Item<'_>>, &'s mut Vec<u8>) -> Decision<'s> + 'd;
 
+/// [`Decide`] over one of several items: which one comes first.
+pub type DecideOf<'d> =
+    dyn for<'s> FnMut(usize, Option<&Item<'_>>, &'s mut Vec<u8>) -> Decision<'s> + 'd;
+
 /// What an update came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updated {
@@ -400,6 +404,22 @@ pub trait Keyspace {
         for (index, key) in keys.iter().enumerate() {
             let erased = self.update(key, &mut erase_if_there).ready()?;
             each(index, erased.map(|erased| erased == Updated::Erased));
+        }
+        Ok(())
+    }
+
+    /// Updates items of different keys, each like [`Keyspace::update`], at the same time
+    /// like [`Keyspace::set_many`]. Over the items that the results came from `decide` is
+    /// called last, in order.
+    fn update_many(
+        &mut self,
+        keys: &[&[u8]],
+        decide: &mut DecideOf<'_>,
+        each: &mut dyn FnMut(usize, Result<Updated, Fault>),
+    ) -> Result<(), Pending> {
+        for (index, key) in keys.iter().enumerate() {
+            let updated = self.update(key, &mut |item, scratch| decide(index, item, scratch));
+            each(index, updated.ready()?);
         }
         Ok(())
     }

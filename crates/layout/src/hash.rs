@@ -69,6 +69,9 @@ pub struct KeyHash {
     pub tag: u64,
 }
 
+/// Bits of a place that a listing tells apart.
+pub const LISTED_PLACE_BITS: u32 = 40;
+
 impl KeyHash {
     /// Splits 128 hashed bits.
     #[inline]
@@ -104,6 +107,14 @@ impl KeyHash {
     #[inline]
     pub const fn partition(self, place: usize, sub_count: usize) -> usize {
         place * sub_count + self.sub_partition(sub_count)
+    }
+
+    /// Where the key stands in a listing of its shard, which goes through the shard's
+    /// partitions (`sub_count` of them) in their order, and in each by places: below 2^48.
+    #[inline]
+    pub const fn listed_at(self, sub_count: usize) -> u64 {
+        (self.sub_partition(sub_count) as u64) << LISTED_PLACE_BITS
+            | self.place >> (u64::BITS - LISTED_PLACE_BITS)
     }
 
     /// The home bucket, of `count` (any number, not only powers of two, so

@@ -16,11 +16,12 @@ pub use connect::{
     RELOAD_PATH, Service, client, endpoint_tcp, endpoint_unix, service, shown_token,
 };
 pub use convert::{
-    ContractError, EntryForm, OtherLayout, StateWords, TOUCH_COUNT_MAX, Touches, decode_ack,
-    decode_hash, decode_hashes, decode_held, decode_lookup_answer, decode_mutation, decode_states,
-    decode_touches, decode_version, encode_ack, encode_hash, encode_hashes, encode_held,
-    encode_long_answer, encode_lookup_answer, encode_mutation, encode_states, encode_touches,
-    encode_version, entry_form, make_answer_plain, make_item_plain, settle_answer, settle_item,
+    ContractError, EntryForm, Listed, OtherLayout, StateWords, TOUCH_COUNT_MAX, Touches,
+    decode_ack, decode_hash, decode_hashes, decode_held, decode_listed, decode_lookup_answer,
+    decode_mutation, decode_states, decode_touches, decode_version, encode_ack, encode_hash,
+    encode_hashes, encode_held, encode_listed, encode_long_answer, encode_lookup_answer,
+    encode_mutation, encode_states, encode_touches, encode_version, entry_form, make_answer_plain,
+    make_item_plain, settle_answer, settle_item,
 };
 pub use dial::{connect_tls_lazy, failure_text, handshake_error};
 pub use generated::v1;

@@ -23,7 +23,7 @@ pub struct Position {
 
 impl Position {
     /// Bits of `place`.
-    pub const PLACE_BITS: u32 = 40;
+    pub const PLACE_BITS: u32 = trefoil_layout::hash::LISTED_PLACE_BITS;
 
     /// Where a key stands among [`crate::PLACES`].
     pub const fn place_of(hash: KeyHash) -> u64 {

@@ -187,6 +187,19 @@ pub(crate) fn shown(front: Option<&Front>, protocol: Protocol) -> Value {
     address.map_or(Value::Null, |address| address.to_string().into())
 }
 
+/// The same for all addresses: lists, by protocol.
+pub(crate) fn all_shown(front: Option<&Front>) -> Value {
+    let of = |protocol: Protocol| -> Vec<String> {
+        let all = front.map_or(&[][..], |front| front.gateway.addresses());
+        let of_it = all.iter().filter(|(spoken, _)| *spoken == protocol);
+        of_it.map(|(_, address)| address.to_string()).collect()
+    };
+    serde_json::json!({
+        "memcached": of(Protocol::Memcached),
+        "redis": of(Protocol::Redis),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,8 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
     let given = args.clone();
     let args = crate::settings::gateway_with_file(args)?;
     crate::logging::start();
+    trefoil_backend::keep_heap_small()
+        .map_err(|e| Failure::doing("cannot start the thread that tends the heap", e))?;
     let stop = Arc::new(Notify::new());
     let options = door::options(&args.doors, &args.plaintext, None, &stop)?;
     if options.doors.is_empty() {
@@ -49,6 +51,7 @@ pub(crate) fn run(args: GatewayArgs) -> Outcome {
     let ready = serde_json::json!({
         "memcached": door::shown(Some(&front), Protocol::Memcached),
         "redis": door::shown(Some(&front), Protocol::Redis),
+        "listening": door::all_shown(Some(&front)),
         "metrics": metrics.as_ref().map(|metrics| metrics.address().to_string()),
         "pids": [std::process::id()],
     });

@@ -116,6 +116,7 @@ pub(crate) fn run(args: ServeArgs) -> Outcome {
         "cell": address,
         "memcached": door::shown(front.as_ref(), Protocol::Memcached),
         "redis": door::shown(front.as_ref(), Protocol::Redis),
+        "listening": door::all_shown(front.as_ref()),
         "pids": [std::process::id()],
     });
     print_line(&format!("ready {ready}"))?;

@@ -413,7 +413,7 @@ impl Trefoil for RpcService {
         let request = request.get_ref();
         let member = self.member(request.backend)?;
         check_life(member, request.life)?;
-        Ok(Response::new(list::page(member, request)))
+        Ok(Response::new(list::page(member, request).await))
     }
 
     async fn raise_epoch(

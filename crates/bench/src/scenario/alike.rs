@@ -324,8 +324,8 @@ fn compare(cell: &Cell) -> Result<Copies, ScenarioError> {
     let mut cursor = 0;
     loop {
         let next = cell.list_copies(cursor, PAGE, &mut |backend, item| {
-            let version = item.version.unwrap_or_default();
-            let copies = held.entry(item.key[..].into()).or_default();
+            let version = item.version;
+            let copies = held.entry(item.key.into()).or_default();
             copies.push((backend, (version.time_ns, version.origin)));
         });
         cursor = next.map_err(|error| ScenarioError::Course(error.to_string()))?;

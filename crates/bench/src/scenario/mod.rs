@@ -14,6 +14,7 @@ mod lateness;
 mod load;
 mod look_aside_load;
 mod maintenance;
+mod neighbours;
 mod planned;
 mod read_back;
 mod recovery;
@@ -56,6 +57,9 @@ pub use look_aside_load::{Reach, Requests, Stretch};
 pub use maintenance::{
     MaintenanceEvent, MaintenanceOptions, MaintenanceReport, MaintenanceRun, Phase, Slot,
     maintenance,
+};
+pub use neighbours::{
+    DoorFigures, Enumeration, GetFigures, NeighbourFigures, NeighboursReport, neighbours,
 };
 pub use planned::{PlannedFigures, PlannedReport, PlannedRun, UpgradeReport, planned, upgrade};
 pub use read_back::{Missing, ReadBack};

@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 use tonic::{Code, Status};
 use trefoil_cell::Mode;
 use trefoil_client::{
-    CarrierInUse, Cell, Client, Completion, FlushError, ListError, Lookup, Mutated, OpError,
-    Options, SetOptions, Version,
+    CarrierInUse, Cell, Client, Completion, FlushError, ListError, ListedAt, Lookup, Mutated,
+    OpError, Options, SetOptions, Version,
 };
 use trefoil_layout::op::{Ack, Outcome};
-use trefoil_rpc::v1;
+use trefoil_rpc::{Listed, v1};
 
 fn ack(outcome: Outcome) -> v1::MutateResponse {
     trefoil_rpc::encode_ack(&Ack { epoch: 1, outcome })
@@ -237,6 +237,7 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
                 }],
                 cursor: 0,
                 partition_count: 1,
+                ..Default::default()
             }),
         });
         let fake = Fake::start(script);
@@ -271,40 +272,54 @@ fn a_backend_that_refuses_to_list_is_not_taken_for_one_that_is_down() {
 #[test]
 fn a_replica_without_items_does_not_end_a_listing() {
     /// Items that a backend tells of at once, and so many pages of them.
-    const PAGE: u64 = 64;
-    const PAGES: u64 = 40;
-    for empty in 0..3 {
+    const PAGE: usize = 64;
+    const PAGES: usize = 10;
+    for (empty, old) in [(0, 1), (1, 1), (2, 0), (0, 3)] {
         let mut script = Script::new(Mode::R32, |_| unreachable!("nothing is written"));
         script.on_list = Box::new(move |request| {
             let is_empty = request.backend == empty;
-            let all = if is_empty { 0 } else { PAGE * PAGES };
-            let until = match request.until {
-                0 => all,
-                until => until.min(all),
-            };
-            let page = u64::from(request.count).min(PAGE);
-            let end = (request.cursor + page).min(until);
-            let item = |number: u64| v1::ListedItem {
-                key: format!("{} {number}", request.shard).into_bytes().into(),
+            let count = if is_empty { 0 } else { PAGE * PAGES };
+            // In the order of their places, as every backend lists them.
+            let hasher = trefoil_layout::KeyHasher::default();
+            let mut all: Vec<(u64, Vec<u8>)> = (0..count)
+                .map(|number| format!("{} {number}", request.shard).into_bytes())
+                .map(|key| (hasher.hash(&key).listed_at(1), key))
+                .collect();
+            all.sort_unstable();
+            let begin = all.partition_point(|(at, _)| *at < request.cursor);
+            let end = (begin + PAGE.min(request.count as usize)).min(all.len());
+            let of_page = &all[begin..end];
+            let cursor = all.get(end).map_or(0, |(at, _)| *at);
+            let mut page = v1::ListResponse {
+                cursor,
+                partition_count: 1,
                 ..Default::default()
             };
-            Ok(v1::ListResponse {
-                items: (request.cursor..end).map(item).collect(),
-                cursor: if end < until { end } else { 0 },
-                partition_count: 1,
-            })
+            // One is of an earlier release.
+            for (_, key) in of_page {
+                match request.backend == old {
+                    true => page.items.push(v1::ListedItem {
+                        key: key.clone().into(),
+                        ..Default::default()
+                    }),
+                    false => packed(&mut page, key),
+                }
+            }
+            Ok(page)
         });
         let fake = Fake::start(script);
         let cell = Cell::connect(&fake.address).unwrap();
         let (mut cursor, mut keys) = (0, Vec::new());
         loop {
             let begin = keys.len();
-            let mut add = |item: &v1::ListedItem| keys.push(item.key.clone());
+            let mut last = 0;
+            let mut add = |listed: ListedAt<'_>| {
+                assert!(listed.cursor >= last, "in the order of their places");
+                last = listed.cursor;
+                keys.push(listed.item.key.to_vec());
+            };
             cursor = cell.list(cursor, 10, &mut add).unwrap();
-            assert!(
-                keys.len() - begin <= 16 * PAGE as usize,
-                "a page is bounded"
-            );
+            assert!(keys.len() - begin <= PAGE, "a page is bounded");
             if cursor == 0 {
                 break;
             }
@@ -313,8 +328,48 @@ fn a_replica_without_items_does_not_end_a_listing() {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), count, "none is listed twice");
-        assert_eq!(count as u64, 3 * PAGES * PAGE);
+        assert_eq!(count, 3 * PAGES * PAGE);
     }
+}
+
+fn packed(page: &mut v1::ListResponse, key: &[u8]) {
+    let mut bytes = page.packed.to_vec();
+    let item = Listed {
+        key,
+        version: Version::new(1, 2, 3),
+        value_len: 1,
+        entry_len: 64,
+        expiry_ms: 0,
+        client_flags: 0,
+        item_flags: 0,
+        unique: None,
+    };
+    trefoil_rpc::encode_listed(&item, &mut bytes);
+    page.packed = bytes.into();
+}
+
+/// A page that is no page is the fault of who sent it.
+#[test]
+fn half_a_record_is_an_error_that_names_the_backend() {
+    let mut script = Script::new(Mode::R32, |_| unreachable!("nothing is written"));
+    script.on_list = Box::new(move |request| {
+        let mut page = v1::ListResponse {
+            partition_count: 1,
+            ..Default::default()
+        };
+        packed(&mut page, b"key");
+        if request.backend == 2 {
+            page.packed.truncate(20);
+        }
+        Ok(page)
+    });
+    let fake = Fake::start(script);
+    let cell = Cell::connect(&fake.address).unwrap();
+    let listed = cell.list(0, 10, &mut |_| {});
+    assert!(
+        matches!(&listed, Err(ListError::Backend { number: 2, reason }) if reason.contains("packed")),
+        "{listed:?}"
+    );
 }
 
 /// A server that answers writes when its gate is open.

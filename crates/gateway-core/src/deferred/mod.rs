@@ -35,8 +35,8 @@ mod update;
 pub use operation::{Change, Changed, Operation, Outcome, OwnedItem, OwnedListed, OwnedNewItem};
 
 use crate::keyspace::{
-    Access, Decide, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, MESSAGE_WORK, NewItem,
-    PAGE_LEN, Pending, Ready as _, Totals, Updated, Wake, erase_if_there,
+    Access, Decide, DecideOf, Fault, HOME_WORK, Halt, Item, Keyspace, ListedItem, MESSAGE_WORK,
+    NewItem, PAGE_LEN, Pending, Ready as _, Totals, Updated, Wake, erase_if_there,
 };
 use request::{Entry, Request};
 use std::cmp::Reverse;
@@ -47,6 +47,8 @@ use update::Jitter;
 
 /// Most keys of one read that is not ready: those behind them most likely are.
 const READ_COUNT_MAX: usize = 32;
+/// The same where somebody may write on the strength of it: each of those waits.
+const LOOK_COUNT_MAX: usize = 8;
 
 /// Names an operation in an executor's hands.
 pub type Ticket = u64;
@@ -354,7 +356,12 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
     ) -> Result<(), Pending> {
         let mut done = 0;
-        if self.current.is_replaying() {
+        if self.current.parts().is_some() {
+            match self.hand_out_looks(keys, each)? {
+                None => return Ok(()),
+                Some(count) => done = count,
+            }
+        } else if self.current.is_replaying() {
             let place = self.current.replay()?;
             // One read alone, too: the session may have had fewer keys then.
             let items = match &self.current.entries[place] {
@@ -393,6 +400,11 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
         };
         // What was handed out is not asked for again.
         self.current.clear();
+        if access == Access::Peek {
+            self.look_at(&rest[index..])?;
+            self.current.rewind();
+            return self.get_many_behind(keys, done + index, access, each);
+        }
         let behind = rest[index..].iter().take(READ_COUNT_MAX);
         self.outcome(|| Operation::GetMany {
             keys: behind.map(|key| key.to_vec()).collect(),
@@ -428,6 +440,20 @@ impl<E: Executor> Keyspace for DeferredKeyspace<E> {
             own.set(key, item)
         };
         self.several(items.len(), &mut set, each)
+    }
+
+    fn update_many(
+        &mut self,
+        keys: &[&[u8]],
+        decide: &mut DecideOf<'_>,
+        each: &mut dyn FnMut(usize, Result<Updated, Fault>),
+    ) -> Result<(), Pending> {
+        let mut update = |own: &mut Self, index: usize| {
+            own.update(keys[index], &mut |item, scratch| {
+                decide(index, item, scratch)
+            })
+        };
+        self.several(keys.len(), &mut update, each)
     }
 
     fn erase_many(
@@ -628,6 +654,52 @@ impl<E: Executor> DeferredKeyspace<E> {
         self.work += len_of(item.as_ref());
         with(item.as_ref());
         Ok(())
+    }
+
+    /// Reads the first of these keys, all at the same time, for those who may write on the
+    /// strength of it. How many have been read, once all of them have.
+    fn look_at(&mut self, keys: &[&[u8]]) -> Result<usize, Pending> {
+        // As many as when it began: more may have come meanwhile.
+        let count = self.current.parts().map_or(LOOK_COUNT_MAX, |of| of.len());
+        let count = count.min(keys.len());
+        let mut look = |own: &mut Self, index: usize| {
+            own.outcome(|| Operation::Get {
+                key: keys[index].to_vec(),
+                access: Access::Peek,
+                with_seen: false,
+            })?;
+            Ok(())
+        };
+        self.several(count, &mut look, &mut |_, _| {})?;
+        Ok(count)
+    }
+
+    /// Goes on with that, and hands out what was read: how many, unless nobody wants more.
+    #[expect(clippy::type_complexity, reason = "as the trait has it")]
+    fn hand_out_looks(
+        &mut self,
+        keys: &[&[u8]],
+        each: &mut dyn FnMut(usize, Result<Option<&Item<'_>>, Fault>) -> bool,
+    ) -> Result<Option<usize>, Pending> {
+        let count = self.look_at(keys)?;
+        for (index, part) in self.current.told_parts().iter().take(count).enumerate() {
+            let Some(Entry::Outcome(Outcome::Item(item))) = part.entries.first() else {
+                out_of_step();
+                continue;
+            };
+            let wants_more = match item {
+                Ok(item) => {
+                    let item = item.as_ref().map(OwnedItem::item);
+                    self.work += len_of(item.as_ref());
+                    each(index, Ok(item.as_ref()))
+                }
+                Err(fault) => each(index, Err(fault.clone())),
+            };
+            if !wants_more {
+                return Ok(None);
+            }
+        }
+        Ok(Some(count))
     }
 
     /// Goes on with reading many items behind the first ones.

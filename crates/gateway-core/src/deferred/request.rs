@@ -112,6 +112,15 @@ impl Request {
         }
     }
 
+    /// The same, if that was told last.
+    pub(super) fn told_parts(&self) -> &[Request] {
+        let told = self.next.checked_sub(1).and_then(|at| self.entries.get(at));
+        match told {
+            Some(Entry::Several(parts)) => parts,
+            _ => &[],
+        }
+    }
+
     /// The one of those with this number; itself where there are none.
     pub(super) fn part(&mut self, part: Option<usize>) -> Option<&mut Request> {
         let Some(part) = part else {

@@ -277,13 +277,22 @@ pub(super) fn touch<K: Keyspace>(
         None => Decision::Keep,
         Some(item) => {
             with(item);
-            Decision::Store(NewItem {
-                expiry_ms,
-                ..again(item, scratch)
-            })
+            touched(item, expiry_ms, scratch)
         }
     })?;
     Ok(matches!(updated, Updated::Stored(_)))
+}
+
+/// The decision to store an item again that expires then.
+pub(super) fn touched<'s>(
+    item: &Item<'_>,
+    expiry_ms: u64,
+    scratch: &'s mut Vec<u8>,
+) -> Decision<'s> {
+    Decision::Store(NewItem {
+        expiry_ms,
+        ..again(item, scratch)
+    })
 }
 
 /// A value longer than this is no number, whatever it begins with: memcached

@@ -5,9 +5,12 @@
 //! has not changed, else all of that again. So a script is atomic for its key on any
 //! cell, and one that fails stores nothing.
 //!
+//! A long transaction on one key is executed in the same way (`transaction`): its
+//! commands take the place of the script.
+//!
 //! | stage | waits for | then |
 //! |---|---|---|
-//! | `Read` | the item | `Running` |
+//! | `Read` | the item | `Running`, or `Changed` if it was watched and has changed |
 //! | `Running` | the script | `Commit`, or the answer if nothing has changed |
 //! | `Commit` | the store | the answer, or `Read` if somebody was faster |
 
@@ -16,6 +19,7 @@ use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
 use super::sha1::{Digest, from_hex, hex, sha1};
 use super::table::{Id, lookup};
+use super::transaction::{AT_ONCE_LEN_MAX, TooMuch, too_much};
 use super::{RespSession, Step};
 use crate::deferred::OwnedItem;
 use crate::draft::{DraftKeyspace, DraftNotes};
@@ -122,6 +126,25 @@ pub struct ScriptContext {
 }
 
 impl ScriptContext {
+    /// Executes the commands of a transaction; all their answers.
+    fn execute(&mut self, queued: &Queued) -> Result<Vec<u8>, TooMuch> {
+        let mut out = Vec::new();
+        self.session.reply(&mut out).array(queued.count);
+        let mut world = World {
+            keyspace: &mut self.draft,
+            observer: &mut self.notes,
+            settings: &self.settings,
+            now: self.now,
+            next_now: self.now,
+            progress: Progress::Begun,
+            connection: self.connection,
+        };
+        let (bytes, len_max) = (&queued.bytes, AT_ONCE_LEN_MAX);
+        self.session
+            .execute_all(bytes, &mut out, len_max, &mut world)?;
+        Ok(out)
+    }
+
     /// Bytes that are left for the words of a command, its answer, or that of the
     /// script: they are not in the script's own memory.
     pub fn room(&self) -> usize {
@@ -209,6 +232,34 @@ pub struct ScriptJob {
     pub context: ScriptContext,
     /// What it has answered. `Err`: it has failed, and nothing of it is stored.
     pub answer: Option<Result<ScriptValue, Vec<u8>>>,
+    /// In the place of the program: commands that were queued, and their answers.
+    queued: Option<Arc<Queued>>,
+    answers: Option<Result<Vec<u8>, TooMuch>>,
+}
+
+impl ScriptJob {
+    /// Executes the commands of a transaction, if it is one; whether it is.
+    pub fn execute_queued(&mut self) -> bool {
+        let Some(queued) = self.queued.clone() else {
+            return false;
+        };
+        self.answers = Some(self.context.execute(&queued));
+        true
+    }
+
+    /// Whether it was executed as a whole.
+    fn has_succeeded(&self) -> bool {
+        matches!(self.answer, Some(Ok(_))) || matches!(self.answers, Some(Ok(_)))
+    }
+}
+
+/// Commands of a transaction on one key.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) bytes: Vec<u8>,
+    pub(super) count: usize,
+    /// The version that the key must have, if it is watched.
+    pub(super) watched: Option<Option<Version>>,
 }
 
 /// A program by its digest.
@@ -246,21 +297,40 @@ pub(super) struct Run {
     /// The version that the item had when it was read.
     version: Option<Version>,
     began_ns: u64,
+    /// In the place of the script.
+    queued: Option<Arc<Queued>>,
 }
 
 #[derive(Debug)]
 enum Stage {
     Read,
+    Changed,
     Running,
     Commit(Box<ScriptJob>),
 }
 
 impl Run {
+    /// One of a transaction on this key.
+    pub(super) fn of_queued(key: Vec<u8>, queued: Queued, now: Now) -> Box<Self> {
+        Box::new(Run {
+            source: Arc::default(),
+            hash: String::new(),
+            keys: vec![key],
+            arguments: Vec::new(),
+            stage: Stage::Read,
+            job_len: 0,
+            version: None,
+            began_ns: now.monotonic_ns,
+            queued: Some(Arc::new(queued)),
+        })
+    }
+
     /// Bytes that it keeps.
     pub(super) fn kept(&self) -> usize {
         let words = self.keys.iter().chain(&self.arguments);
         let words: usize = words.map(|word| word.len() + size_of::<Vec<u8>>()).sum();
-        words + self.source.len() + self.job_len
+        let queued = self.queued.as_ref().map_or(0, |queued| queued.bytes.len());
+        words + self.source.len() + queued + self.job_len
     }
 }
 
@@ -328,6 +398,7 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
         job_len: 0,
         version: None,
         began_ns: call.world.now.monotonic_ns,
+        queued: None,
     }))
 }
 
@@ -387,6 +458,10 @@ impl RespSession {
     ) -> Step {
         let step = match run.stage {
             Stage::Read => self.read_for_script(&mut run, world),
+            Stage::Changed => {
+                self.reply(out).null_array();
+                return Step::Done(0);
+            }
             Stage::Running => match world.observer.scripts().and_then(|scripts| scripts.take()) {
                 Some(job) => {
                     run.stage = Stage::Commit(job);
@@ -434,6 +509,15 @@ impl RespSession {
         run.job_len = item_len + run.kept();
         let item = item.as_ref().map(OwnedItem::item);
         run.version = item.map(|item| item.version);
+        let watched = run.queued.as_ref().and_then(|queued| queued.watched);
+        if watched.is_some_and(|version| version != run.version) {
+            run.stage = Stage::Changed;
+            return Ok(Step::Done(0));
+        }
+        let identity = match run.queued {
+            Some(_) => self.identity.clone(),
+            None => self.identity.for_scripts(),
+        };
         let key = run.keys.first().map_or(b"".as_slice(), Vec::as_slice);
         let value_len_max = world.keyspace.value_len_max();
         let job = Box::new(ScriptJob {
@@ -446,7 +530,7 @@ impl RespSession {
                 draft: DraftKeyspace::new(key, item.as_ref(), world.now.unix_ms, value_len_max),
                 notes: DraftNotes::default(),
                 session: RespSession {
-                    identity: self.identity.for_scripts(),
+                    identity,
                     ..RespSession::default()
                 },
                 settings: world.settings.clone(),
@@ -454,6 +538,8 @@ impl RespSession {
                 connection: world.connection,
             },
             answer: None,
+            queued: run.queued.clone(),
+            answers: None,
         });
         let begun = world.observer.scripts().map(|scripts| scripts.begin(job));
         match begun {
@@ -475,7 +561,7 @@ impl RespSession {
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
     ) -> Step {
-        let has_changed = matches!(job.answer, Some(Ok(_))) && job.context.draft.has_changed();
+        let has_changed = job.has_succeeded() && job.context.draft.has_changed();
         let mut is_stale = false;
         if let Some(key) = run.keys.first().filter(|_| has_changed) {
             let draft = &job.context.draft;
@@ -499,7 +585,7 @@ impl RespSession {
                 Ok(Ok(_)) => {}
             }
         }
-        let is_read = matches!(job.answer, Some(Ok(_))) && job.context.draft.is_used();
+        let is_read = job.has_succeeded() && job.context.draft.is_used();
         if let Some(key) = run.keys.first().filter(|_| is_read && !has_changed) {
             // It counts as used; what was answered stands, whatever comes of this.
             let used = world.keyspace.get(key, Access::Use, &mut |_| {});
@@ -517,10 +603,17 @@ impl RespSession {
             self.script = Some(run);
         } else {
             let mut reply = self.reply(out);
-            match job.answer.take() {
+            match job.answers.take() {
+                Some(Ok(answers)) => reply.out.extend_from_slice(&answers),
+                Some(Err(TooMuch)) => reply.error(too_much()),
+                None => {}
+            }
+            let is_script = run.queued.is_none();
+            match job.answer.take().filter(|_| is_script) {
                 Some(Ok(answer)) => answer.put(&mut reply),
                 Some(Err(error)) => reply.error(error),
-                None => reply.error("ERR the script was not executed"),
+                None if is_script => reply.error("ERR the script was not executed"),
+                None => {}
             }
             let key = run.keys.first().map_or(b"".as_slice(), Vec::as_slice);
             job.context.notes.tell(key, world.observer);

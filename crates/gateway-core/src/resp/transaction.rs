@@ -12,6 +12,7 @@
 //! A watch is the version that a key had. A version never comes back, so an equal one
 //! means that nothing was stored since.
 
+use super::eval::{Queued, Run};
 use super::parse::{Part, bulk_len, count, number};
 use super::reply::Reply;
 use super::table::{Id, Spec, lookup};
@@ -33,6 +34,9 @@ const WATCHED_MAX: usize = 1024;
 pub(super) const STRETCH_OPERATIONS_MAX: usize = 4096;
 /// Bytes of answers, and work of the keyspace, after which a stretch ends.
 const STRETCH_LEN_MAX: usize = 16 << 20;
+/// Commands of one key whose answers, or values that are read and stored, are longer are
+/// executed elsewhere, like a script: other connections wait meanwhile.
+const ON_LOOP_LEN_MAX: usize = 128 << 10;
 /// The same where a stretch must not end early, by an estimate from above; and of
 /// commands of one key that are executed at once.
 pub(super) const AT_ONCE_LEN_MAX: usize = 64 << 20;
@@ -63,6 +67,22 @@ pub(super) struct Transaction {
 /// Commands that are executed at once have come to more than they may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMuch;
+
+/// What is said then.
+pub(super) fn too_much() -> String {
+    format!(
+        "{REFUSED} more than {AT_ONCE_LEN_MAX} bytes of answers, or of values that are read and \
+         stored"
+    )
+}
+
+/// Where commands of one key are executed.
+enum Place {
+    /// They have been.
+    Here,
+    /// They take too long for the event loop.
+    Elsewhere,
+}
 
 /// A key whose version was taken.
 #[derive(Debug)]
@@ -404,9 +424,20 @@ impl RespSession {
             }
             Touched::One(key) if is_plain => {
                 let key = key.to_vec();
-                if let Err(Pending) = self.exec_one_key(&key, &open, out, world) {
-                    self.transaction = Some(open);
-                    return Err(Pending);
+                match self.exec_one_key(&key, &open, out, world) {
+                    Err(Pending) => {
+                        self.transaction = Some(open);
+                        return Err(Pending);
+                    }
+                    Ok(Place::Here) => {}
+                    Ok(Place::Elsewhere) => {
+                        let queued = Queued {
+                            count: open.commands,
+                            bytes: open.queue,
+                            watched: self.watched.first().map(|watched| watched.version),
+                        };
+                        self.script = Some(Run::of_queued(key, queued, world.now));
+                    }
                 }
             }
             _ if isolates && !(is_long && is_held) => {
@@ -504,14 +535,18 @@ impl RespSession {
         })
     }
 
-    /// Executes commands of one key: see the module.
+    /// Executes commands of one key, unless that takes long: see the module.
     fn exec_one_key<K: Keyspace>(
         &mut self,
         key: &[u8],
         open: &Transaction,
         out: &mut Vec<u8>,
         world: &mut World<'_, K>,
-    ) -> Result<(), Pending> {
+    ) -> Result<Place, Pending> {
+        let len_max = match world.observer.scripts() {
+            Some(_) => ON_LOOP_LEN_MAX,
+            None => AT_ONCE_LEN_MAX,
+        };
         let watched = self.watched.first().map(|watched| watched.version);
         let value_len_max = world.keyspace.value_len_max();
         let (settings, now, connection) = (world.settings, world.now, world.connection);
@@ -540,7 +575,6 @@ impl RespSession {
                     progress: Progress::Begun,
                     connection,
                 };
-                let len_max = AT_ONCE_LEN_MAX;
                 executed = session.execute_all(&open.queue, &mut answers, len_max, &mut world);
             }
             work += draft.work();
@@ -553,10 +587,10 @@ impl RespSession {
         world.keyspace.charge(work);
         match updated.ready()? {
             Ok(_) if is_stale => self.reply(out).null_array(),
-            Ok(_) if executed.is_err() => self.reply(out).error(format!(
-                "{REFUSED} more than {AT_ONCE_LEN_MAX} bytes of answers, or of values that are \
-                 read and stored"
-            )),
+            Ok(_) if executed.is_err() && len_max < AT_ONCE_LEN_MAX => {
+                return Ok(Place::Elsewhere);
+            }
+            Ok(_) if executed.is_err() => self.reply(out).error(too_much()),
             Ok(updated) => {
                 if updated == Updated::Kept && is_used {
                     // What it answered stands, whatever comes of this.
@@ -575,7 +609,7 @@ impl RespSession {
                 });
             }
         }
-        Ok(())
+        Ok(Place::Here)
     }
 
     /// Executes whole commands over a keyspace that is always ready, whose work and

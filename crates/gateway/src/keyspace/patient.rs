@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals, Updated,
+    Access, Decide, DecideOf, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals,
+    Updated,
 };
 use trefoil_layout::Version;
 
@@ -105,6 +106,16 @@ impl<K: Keyspace> Keyspace for Patient<K> {
         each: &mut dyn FnMut(usize, Result<Version, Fault>),
     ) -> Result<(), Pending> {
         let _ = self.wait(|keyspace| Ok(keyspace.set_many(items, each)?));
+        Ok(())
+    }
+
+    fn update_many(
+        &mut self,
+        keys: &[&[u8]],
+        decide: &mut DecideOf<'_>,
+        each: &mut dyn FnMut(usize, Result<Updated, Fault>),
+    ) -> Result<(), Pending> {
+        let _ = self.wait(|keyspace| Ok(keyspace.update_many(keys, decide, each)?));
         Ok(())
     }
 

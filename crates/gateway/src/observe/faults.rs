@@ -9,8 +9,8 @@ use super::block::Block;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use trefoil_gateway_core::keyspace::{
-    Access, Decide, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending, Totals,
-    Updated, Wake,
+    Access, Decide, DecideOf, Evicted, Fault, Halt, Item, Keyspace, ListedItem, NewItem, Pending,
+    Totals, Updated, Wake,
 };
 use trefoil_layout::Version;
 
@@ -130,6 +130,25 @@ impl<K: Keyspace> Keyspace for Counted<K> {
         });
         self.is_pending |= stored.is_err();
         stored
+    }
+
+    fn update_many(
+        &mut self,
+        keys: &[&[u8]],
+        decide: &mut DecideOf<'_>,
+        each: &mut dyn FnMut(usize, Result<Updated, Fault>),
+    ) -> Result<(), Pending> {
+        let block = &self.block;
+        let updated = self
+            .keyspace
+            .update_many(keys, decide, &mut |index, updated| {
+                if let Err(fault) = &updated {
+                    block.fault(fault);
+                }
+                each(index, updated);
+            });
+        self.is_pending |= updated.is_err();
+        updated
     }
 
     fn erase_many(

@@ -149,3 +149,67 @@ fn a_watched_key_changes_once_for_each_exec_of_a_replicated_cell() {
     assert!(refused[3].starts_with("-EXECABORT"), "{refused:?}");
     assert_eq!(ask(&mut client, &lines(&["EXISTS y"]), 1), [":0"]);
 }
+
+/// Commands of one key that take long are executed by a thread: the same promises hold.
+fn long_ones_change_a_key_as_one(gateway: &Gateway) {
+    let mut client = connect(gateway);
+    let value = "v".repeat(10_000);
+    let long = || {
+        let mut queued = vec!["MULTI".to_owned()];
+        queued.extend((0..100).map(|_| "APPEND long x".to_owned()));
+        queued.extend(lines(&["INCR long", "STRLEN long", "EXEC"]));
+        queued
+    };
+    let set = format!("SET long {value}");
+    let answers = ask(&mut client, &[vec![set.clone()], long()].concat(), 207);
+    assert_eq!(answers[104..106], ["*102", ":10001"]);
+    assert_eq!(answers[204], ":10100");
+    assert!(answers[205].starts_with("-ERR value is not an integer"));
+    assert_eq!(answers[206], ":10100");
+    // Under WATCH: nothing has changed, and then something has.
+    let watched = [lines(&["WATCH long"]), long()].concat();
+    let answers = ask(&mut client, &watched, 207);
+    assert_eq!(answers[104], "*102");
+    assert_eq!(answers[206], ":10200");
+    let mut other = connect(gateway);
+    assert_eq!(ask(&mut client, &lines(&["WATCH long"]), 1), ["+OK"]);
+    assert_eq!(ask(&mut other, &[set], 1), ["+OK"]);
+    let answers = ask(&mut client, &long(), 104);
+    assert_eq!(answers[103], "*-1");
+    // Too much for any place: nothing of it is stored.
+    let mut too_long = lines(&["MULTI"]);
+    too_long.push("SETRANGE long 1000000 x".to_owned());
+    too_long.extend((0..80).map(|_| "APPEND long x".to_owned()));
+    too_long.push("EXEC".to_owned());
+    let answers = ask(&mut client, &too_long, 83);
+    assert!(answers[82].starts_with("-EXECABORT"), "{}", answers[82]);
+    assert_eq!(ask(&mut client, &lines(&["STRLEN long"]), 1), [":10000"]);
+    // Several clients: each long one counts once.
+    let count = |mut client: Client<TcpStream>| {
+        for _ in 0..20 {
+            ask(&mut client, &long(), 207 - 1);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let client = connect(gateway);
+            scope.spawn(|| count(client));
+        }
+    });
+    assert_eq!(ask(&mut client, &lines(&["STRLEN long"]), 1), [":16000"]);
+}
+
+#[test]
+fn a_long_transaction_of_one_key_is_one() {
+    let cell = TestCell::start(Mode::R1);
+    let (local, gates) = (cell.local_store(), Gates::default());
+    long_ones_change_a_key_as_one(&open(2, || LocalKeyspace::beside(local.clone(), &gates)));
+}
+
+#[test]
+fn a_long_transaction_of_one_key_of_a_replicated_cell_is_one() {
+    let running = TestCell::start(Mode::R32);
+    let cell = running.client();
+    let keyspace = || cell_keyspace(cell.clone(), CellOptions::default());
+    long_ones_change_a_key_as_one(&open(2, keyspace));
+}

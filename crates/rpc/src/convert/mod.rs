@@ -6,6 +6,7 @@
 
 mod answer;
 mod held;
+mod listed;
 mod plain;
 mod request;
 mod scan;
@@ -14,6 +15,7 @@ pub use answer::{
     decode_ack, decode_lookup_answer, encode_ack, encode_long_answer, encode_lookup_answer,
 };
 pub use held::{decode_held, encode_held};
+pub use listed::{Listed, decode_listed, encode_listed};
 pub use plain::{
     EntryForm, OtherLayout, entry_form, make_answer_plain, make_item_plain, settle_answer,
     settle_item,

@@ -269,3 +269,31 @@ fn damaged_bytes_never_panic() {
         }
     }
 }
+
+#[test]
+fn listed_items_survive_the_wire_and_half_ones_are_refused() {
+    let keys: [&[u8]; 3] = [b"", b"key", &[7; 70_000]];
+    let items = keys.map(|key| Listed {
+        key,
+        version: Version::new(1 << 60, 2, 3),
+        value_len: u32::MAX,
+        entry_len: 5,
+        expiry_ms: u64::MAX - 6,
+        client_flags: 0xdead_beef,
+        item_flags: ITEM_STALE,
+        unique: (!key.is_empty()).then_some(key.len() as u64),
+    });
+    let mut packed = Vec::new();
+    for item in &items {
+        encode_listed(item, &mut packed);
+    }
+    assert_eq!(packed.len(), 3 * 50 + 70_003);
+    let decoded: Result<Vec<_>, _> = decode_listed(&packed).collect();
+    assert_eq!(decoded.unwrap(), items);
+    for len in [1, 49, 51, 102, packed.len() - 1] {
+        let all: Vec<_> = decode_listed(&packed[..len]).collect();
+        assert!(all.last().unwrap().is_err(), "{len}");
+        assert!(all.len() <= 3);
+    }
+    assert_eq!(decode_listed(&[]).count(), 0);
+}

@@ -91,6 +91,8 @@ pub(crate) enum Scenario {
     Restarts,
     /// 1000 connections that misbehave, 10000 operations at once, 200 client processes
     Crowd,
+    /// GETs through the front door beside another client that asks for much, of each kind
+    Neighbours,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -100,7 +102,7 @@ pub(crate) struct ScenarioArgs {
     /// Small and short: shows that it works, not how well
     #[arg(long)]
     pub quick: bool,
-    /// Of `alike`: only the cases whose names contain this, as "oltp by native"
+    /// Of `alike` and `neighbours`: only the cases whose names contain this, as "oltp by native"
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Of `upgrade`: the previous release's program

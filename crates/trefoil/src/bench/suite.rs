@@ -11,7 +11,8 @@ use trefoil_bench::suite::{SuiteOptions, suite};
 
 pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
     let mut options = ScenarioOptions::new(&program()?, args.quick);
-    if args.only.is_some() && args.name != Scenario::Alike {
+    let has_names = matches!(args.name, Scenario::Alike | Scenario::Neighbours);
+    if args.only.is_some() && !has_names {
         let why = "--only: this scenario's cases have no names";
         return Err(Failure::Usage(why.to_owned()));
     }
@@ -99,6 +100,7 @@ pub(super) fn scenario(args: &ScenarioArgs) -> Outcome {
             report.is_clean()
         }),
         Scenario::Cpu => show(args, scenario::cpu(&options, progress), |_| true),
+        Scenario::Neighbours => neighbours(args, &options, progress),
     }
 }
 
@@ -120,6 +122,24 @@ fn runs(args: &ScenarioArgs, usual: usize) -> Result<usize, Failure> {
         Some(count) => Ok(count as usize),
         None => Ok(usual),
     }
+}
+
+/// A table instead of a line for each figure.
+fn neighbours(
+    args: &ScenarioArgs,
+    options: &ScenarioOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Outcome {
+    let report = scenario::neighbours(options, progress).map_err(Failure::of)?;
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print_line(&report.table())?;
+    }
+    Ok(match report.is_clean() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// Prints a report; exit code 1 if something happened that never may.

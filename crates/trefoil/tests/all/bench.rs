@@ -253,3 +253,42 @@ fn faults_that_a_mode_cannot_bear_are_usage_errors() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("begins empty"), "{said}");
 }
+
+/// Every kind of neighbour, in front of `serve` and of a gateway: all are answered as they
+/// should be. How fast is for a machine of its own.
+#[test]
+fn gets_beside_every_kind_of_neighbour_are_answered() {
+    let args = ["bench", "scenario", "neighbours", "--quick", "--json"];
+    let output = run(&args);
+    let json = serde_json::from_slice::<Value>(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", text(&output.stderr)));
+    let doors = json["doors"].as_array().unwrap();
+    for (door, (cases, items)) in doors.iter().zip([(26, 2500), (29, 2500)]) {
+        let all = door["cases"].as_array().unwrap();
+        assert_eq!(all.len(), cases, "{door:#}");
+        for case in all {
+            let may_miss = case["empties"] == true;
+            for gets in [&case["alone"], &case["beside"]] {
+                assert!(gets["count"].as_u64() > Some(0), "{case:#}");
+                assert_eq!(gets["failed"], 0, "{case:#}");
+                assert!(may_miss || gets["misses"] == 0, "{case:#}");
+            }
+            assert!(case["rounds"].as_u64() > Some(0), "{case:#}");
+            assert!(case["may_fail"] == true || case["errors"] == 0, "{case:#}");
+        }
+        // Nothing is left out of a list of all items, by whatever command.
+        let listed = door["enumerations"].as_array().unwrap();
+        assert_eq!(listed.len(), 5, "{door:#}");
+        for list in listed {
+            assert_eq!(list["items"], items, "{list:#}");
+        }
+    }
+    assert_eq!(doors.len(), 2, "{json:#}");
+    let beside = |name: &str| {
+        let cases = doors[1]["cases"].as_array().unwrap();
+        cases.iter().find(|case| case["name"] == name).cloned()
+    };
+    // What is meant to fail does, or the others would show nothing.
+    let incr = beside("incr, no quorum").unwrap();
+    assert!(incr["errors"].as_u64() > Some(0), "{incr:#}");
+}

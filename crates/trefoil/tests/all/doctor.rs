@@ -302,8 +302,8 @@ fn differing(cell: &Cell) -> BTreeSet<String> {
     let mut copies: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut cursor = 0;
     loop {
-        let mut each = |_: u32, item: &trefoil_rpc::v1::ListedItem| {
-            let version = item.version.unwrap_or_default();
+        let mut each = |_: u32, item: &trefoil_client::Listed<'_>| {
+            let version = item.version;
             let key = String::from_utf8(item.key.to_vec()).unwrap();
             let version = format!("{version:?}").into_bytes();
             copies.entry(key).or_default().push(version);

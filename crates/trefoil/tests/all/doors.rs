@@ -179,6 +179,11 @@ fn a_gateway_stands_in_front_of_any_cell() {
     let mut front = Front::start(&[&args[..], &metrics].concat());
     assert_eq!(front.ready["redis"], Value::Null);
     assert_eq!(front.ready["pids"][0], front.child.id());
+    let listening = serde_json::json!({
+        "memcached": [front.ready["memcached"], format!("unix:{door}")],
+        "redis": [],
+    });
+    assert_eq!(front.ready["listening"], listening);
     let mut client = front.connect("memcached");
     expect(&mut client, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
     assert_eq!(cell.run(&["get", "k"]).stdout, b"v");

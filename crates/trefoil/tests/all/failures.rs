@@ -5,7 +5,9 @@ use crate::support::{Cell, Hanging, PROGRAM, parse, text};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use trefoil_client::{CarrierInUse, Client, Expected, Lookup, Mutated, Options, SetOptions};
+use trefoil_client::{
+    CarrierInUse, Client, Expected, ListedAt, Lookup, Mutated, Options, SetOptions,
+};
 
 /// Keys that a load fills in before it measures.
 const KEYS: &str = "20000";
@@ -139,7 +141,7 @@ fn a_listing_is_whole_though_a_backend_is_killed_amid_a_page() {
                     support::kill(pid, "KILL");
                 }));
             }
-            let mut add = |item: &trefoil_rpc::v1::ListedItem| keys.push(item.key.clone());
+            let mut add = |listed: ListedAt<'_>| keys.push(listed.item.key.to_vec());
             cursor = connected.list(cursor, 20, &mut add).unwrap();
             if cursor == 0 {
                 break;
@@ -157,7 +159,7 @@ fn a_listing_is_whole_though_a_backend_is_killed_amid_a_page() {
 fn each_copy(cell: &trefoil_client::Cell, mut each: impl FnMut(&[u8])) {
     let mut cursor = 0;
     loop {
-        let next = cell.list_copies(cursor, 1000, &mut |_, item| each(&item.key));
+        let next = cell.list_copies(cursor, 1000, &mut |_, item| each(item.key));
         cursor = next.unwrap();
         if cursor == 0 {
             return;

@@ -358,3 +358,55 @@ fn until(mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(100));
     }
 }
+
+/// Anonymous memory of a process, in MiB.
+fn anonymous(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() >> 10
+}
+
+/// What many uploads took of a gateway's memory goes back to the system.
+#[test]
+fn a_gateway_is_small_again_after_a_storm_of_uploads() {
+    /// In MiB; 43 stay where nobody looks after the heap.
+    const GROWN_MAX: u64 = 16;
+    let dir = tempfile::tempdir().unwrap();
+    let cell = Cell::up(dir.path(), &["--memory", "128MiB"]);
+    let front = gateway(&cell.address, &["--threads", "2"]);
+    let before = anonymous(front.pid());
+    std::thread::scope(|scope| {
+        for client in 0..24 {
+            let mut memcached = front.connect("memcached");
+            scope.spawn(move || {
+                for (round, len) in [900_000, 60_000, 100_000]
+                    .into_iter()
+                    .cycle()
+                    .take(12)
+                    .enumerate()
+                {
+                    let value = "v".repeat(len);
+                    let set = format!("set k{client}-{round} 0 0 {len}\r\n{value}\r\n");
+                    memcached.get_mut().write_all(set.as_bytes()).unwrap();
+                    let mut answer = String::new();
+                    // A server that is short of memory may refuse one.
+                    memcached.read_line(&mut answer).unwrap();
+                    assert!(answer.ends_with("\r\n"), "{answer}");
+                }
+            });
+        }
+    });
+    let begin = Instant::now();
+    let mut after = anonymous(front.pid());
+    while after > before + GROWN_MAX && begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(500));
+        after = anonymous(front.pid());
+    }
+    assert!(
+        after <= before + 48,
+        "{before} MiB before, {after} MiB after"
+    );
+}

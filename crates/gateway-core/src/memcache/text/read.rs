@@ -6,7 +6,7 @@
 
 use super::line::{Line, Words};
 use super::{BAD_FORMAT, Desk, ERROR, LINE_LEN_MAX, State, Step};
-use crate::keyspace::{Access, Fault, Item, Keyspace, Pending, Ready as _};
+use crate::keyspace::{Access, Decision, Fault, Item, Keyspace, Pending, Ready as _, Updated};
 use crate::memcache::KEY_LEN_MAX;
 use crate::memcache::expiry::text_expiry_ms;
 use crate::memcache::mutate::{self, put_fault};
@@ -15,6 +15,8 @@ use crate::world::{Command, Done, Ending};
 
 /// Keys that go to the keyspace together.
 const BATCH: usize = 32;
+/// Keys that are touched together: their values are kept meanwhile.
+const TOUCHED_TOGETHER: usize = 8;
 
 /// What a line of keys asks for.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +24,21 @@ pub(in crate::memcache) struct Reading {
     with_cas: bool,
     /// The expiration time that items get.
     touch: Option<i64>,
+    /// Keys that were begun to be touched together, and are pending.
+    begun: usize,
 }
 
 /// `get`.
 pub(super) const GET: Reading = Reading {
     with_cas: false,
     touch: None,
+    begun: 0,
 };
 /// `gets`.
 pub(super) const GETS: Reading = Reading {
     with_cas: true,
     touch: None,
+    begun: 0,
 };
 
 /// What stands behind some keys of a line.
@@ -188,7 +194,7 @@ fn open_keys(input: &[u8], at: usize) -> Keys<'_> {
 /// in the output, if nothing of it has left.
 fn read<K: Keyspace>(
     state: &mut State,
-    reading: Reading,
+    mut reading: Reading,
     keys: Keys<'_>,
     mark: Option<usize>,
     desk: &mut Desk<'_, '_, K>,
@@ -213,7 +219,10 @@ fn read<K: Keyspace>(
         }
         let (done, end) = match reading.touch {
             None => get_batch(batch, reading.with_cas, desk),
-            Some(seconds) => touch_batch(batch, reading.with_cas, seconds, desk),
+            Some(seconds) => {
+                let begun = &mut reading.begun;
+                touch_batch(batch, reading.with_cas, seconds, begun, desk)
+            }
         };
         if let BatchEnd::Fault(fault) = &end {
             return refuse(state, keys, mark, desk, Some(fault));
@@ -393,45 +402,113 @@ fn get_batch<K: Keyspace>(
     (done, end)
 }
 
-/// Reads and touches keys until the output is full; how many, and why no more.
+/// Reads and touches keys until the output is full; how many, and why no more. `begun`
+/// is how many were begun together, and are pending: more may have come meanwhile, but
+/// the same is executed again.
 fn touch_batch<K: Keyspace>(
     batch: &[&[u8]],
     with_cas: bool,
     seconds: i64,
+    begun: &mut usize,
     desk: &mut Desk<'_, '_, K>,
 ) -> (usize, BatchEnd) {
-    for (index, key) in batch.iter().enumerate() {
-        let expiry_ms = text_expiry_ms(seconds, desk.world.now);
-        let mark = desk.out.len();
-        let out = &mut *desk.out;
-        let mut value_len = 0;
-        let touched = mutate::touch(desk.world.keyspace, key, expiry_ms, &mut |item| {
-            out.truncate(mark);
-            put_value(out, key, item, with_cas);
-            value_len = item.value.len();
-        });
-        let Ok(touched) = touched.ready() else {
-            desk.out.truncate(mark);
-            return (index, BatchEnd::Pending);
+    let mut done = 0;
+    while done < batch.len() {
+        let rest = &batch[done..];
+        let len = match *begun {
+            0 => distinct(&rest[..rest.len().min(TOUCHED_TOGETHER)]),
+            begun => begun.min(rest.len()),
         };
-        let ending = match touched {
-            Ok(true) => Ending::Hit,
-            Ok(false) => Ending::Miss,
-            Err(_) => Ending::ServerError,
+        let keys = &rest[..len];
+        let touched = touch_together(keys, with_cas, seconds, desk);
+        let Ok(fault) = touched else {
+            *begun = len;
+            return (done, BatchEnd::Pending);
         };
-        if ending != Ending::Hit {
-            desk.out.truncate(mark);
-            value_len = 0;
-        }
-        desk.done(Command::GetAndTouch, ending, key, value_len);
-        // Each key is done with by itself.
+        *begun = 0;
+        // These keys are done with.
         desk.world.conclude();
-        if let Err(fault) = touched {
-            return (index, BatchEnd::Fault(fault));
+        if let Some((index, fault)) = fault {
+            return (done + index, BatchEnd::Fault(fault));
         }
+        done += len;
         if desk.out.len() >= desk.out_len_max {
-            return (index + 1, BatchEnd::Read);
+            return (done, BatchEnd::Read);
         }
     }
-    (batch.len(), BatchEnd::Read)
+    (done, BatchEnd::Read)
+}
+
+/// How many of these, from the first on, are different.
+fn distinct(keys: &[&[u8]]) -> usize {
+    let is_repeated = |index: &usize| keys[..*index].contains(&keys[*index]);
+    (0..keys.len()).find(is_repeated).unwrap_or(keys.len())
+}
+
+/// Reads and touches different keys at the same time. The first fault, and whose it is:
+/// nothing is told of the keys behind it.
+fn touch_together<K: Keyspace>(
+    keys: &[&[u8]],
+    with_cas: bool,
+    seconds: i64,
+    desk: &mut Desk<'_, '_, K>,
+) -> Result<Option<(usize, Fault)>, Pending> {
+    let expiry_ms = text_expiry_ms(seconds, desk.world.now);
+    let begin = desk.out.len();
+    // Where each key's answer begins, and the length of its value.
+    let mut told = [(begin, 0); TOUCHED_TOGETHER];
+    let mut results: [Result<bool, Fault>; TOUCHED_TOGETHER] = std::array::from_fn(|_| Ok(false));
+    let (out, mut last) = (&mut *desk.out, None);
+    let touched = desk.world.keyspace.update_many(
+        keys,
+        &mut |index, item, scratch| {
+            // A decision may be asked for again.
+            if last == Some(index) {
+                out.truncate(told[index].0);
+            }
+            last = Some(index);
+            told[index] = (out.len(), 0);
+            let Some(item) = item else {
+                return Decision::Keep;
+            };
+            put_value(out, keys[index], item, with_cas);
+            told[index].1 = item.value.len();
+            mutate::touched(item, expiry_ms, scratch)
+        },
+        &mut |index, updated| {
+            results[index] = updated.map(|updated| matches!(updated, Updated::Stored(_)));
+        },
+    );
+    if let Err(Pending) = touched {
+        desk.out.truncate(begin);
+        return Err(Pending);
+    }
+    let fault_at = results[..keys.len()].iter().position(Result::is_err);
+    let end = match fault_at {
+        Some(at) => told[at].0,
+        None => desk.out.len(),
+    };
+    desk.out.truncate(end);
+    // What was shown and then not stored is not told, from behind.
+    let mut ends = end;
+    for index in (0..fault_at.unwrap_or(keys.len())).rev() {
+        let (from, _) = told[index];
+        if !matches!(results[index], Ok(true)) {
+            desk.out.drain(from..ends);
+        }
+        ends = from;
+    }
+    let told_count = fault_at.map_or(keys.len(), |at| at + 1);
+    for (index, key) in keys.iter().enumerate().take(told_count) {
+        let (ending, value_len) = match &results[index] {
+            Ok(true) => (Ending::Hit, told[index].1),
+            Ok(false) => (Ending::Miss, 0),
+            Err(_) => (Ending::ServerError, 0),
+        };
+        desk.done(Command::GetAndTouch, ending, key, value_len);
+    }
+    Ok(fault_at.and_then(|at| {
+        let fault = std::mem::replace(&mut results[at], Ok(false)).err()?;
+        Some((at, fault))
+    }))
 }

@@ -365,7 +365,7 @@ impl Flights {
             },
             of_the_cell => {
                 let fault = Fault::Unsupported("this operation");
-                return Some(super::whole::failed(&of_the_cell, fault));
+                return Some(super::whole::outcome_failed(&of_the_cell, fault));
             }
         };
         self.held_len += held_len;

@@ -43,6 +43,7 @@ use trefoil_gateway_core::deferred::{
     DeferredKeyspace, Executor, Handed, Operation, Outcome, Ticket,
 };
 use trefoil_gateway_core::keyspace::{Access, Fault, Item, Wake};
+use whole::Came;
 use workers::{Job, Workers};
 
 /// Patience with one operation: a value of megabytes goes to three replicas by
@@ -51,8 +52,8 @@ const DEADLINE: Duration = Duration::from_secs(4);
 /// How often it is looked which backends went or came back, though nobody asks for
 /// anything.
 const WATCH_NS: u64 = 1_000_000_000;
-/// Items of one page of a listing: what a backend tells at a time.
-const LISTED_MAX: usize = 1024;
+/// Items of a listing that an event loop hands out in one piece of work.
+const LISTED_MAX: usize = 512;
 /// How long totals wait until all copies of what was stored here are where they
 /// belong, so that they are counted.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
@@ -102,6 +103,8 @@ pub struct CellExecutor {
     /// write, lest they count for what it stores.
     tells_uses: bool,
     outcomes: Vec<(Ticket, Outcome)>,
+    /// What workers have brought, until it is taken.
+    came: Vec<(Ticket, Came)>,
     cell: Cell,
     watch_at_ns: u64,
 }
@@ -117,6 +120,7 @@ impl CellExecutor {
             settling: Vec::new(),
             tells_uses: false,
             outcomes: Vec::new(),
+            came: Vec::new(),
         }
     }
 
@@ -133,9 +137,14 @@ impl CellExecutor {
         self.cell.tell_changes();
     }
 
-    /// Has a worker fetch a page that nobody has asked for yet.
-    fn fetch_ahead(&mut self, ahead: Option<(Ticket, Part)>) {
-        if let Some((ticket, Part { cursor, count })) = ahead {
+    /// Has a worker fetch a page.
+    fn fetch(&mut self, page: Option<Part>) {
+        if let Some(Part {
+            ticket,
+            cursor,
+            count,
+        }) = page
+        {
             self.workers.submit(Job {
                 ticket,
                 begun: Instant::now(),
@@ -213,22 +222,19 @@ impl Executor for CellExecutor {
 
     fn submit(&mut self, ticket: Ticket, operation: Operation) -> Option<Outcome> {
         if let Operation::List { cursor, count } = operation {
-            let part = Part { cursor, count };
-            match self.pages.ask(ticket, part) {
-                Found::UnderWay => return None,
-                Found::Page(outcome) => {
-                    let ahead = self.pages.ahead(part, &outcome);
-                    self.fetch_ahead(ahead);
-                    return Some(outcome);
+            let (found, ahead) = self.pages.ask(ticket, cursor, count);
+            self.fetch(ahead);
+            return match found {
+                Found::Slice(outcome) => Some(outcome),
+                Found::UnderWay => None,
+                Found::Nothing(page) => {
+                    self.fetch(Some(page));
+                    None
                 }
-                Found::Nothing => {}
-            }
+            };
         }
         match operation {
-            Operation::Flush { .. }
-            | Operation::List { .. }
-            | Operation::Totals
-            | Operation::SetMemoryLimit { .. } => {
+            Operation::Flush { .. } | Operation::Totals | Operation::SetMemoryLimit { .. } => {
                 let job = Job {
                     ticket,
                     begun: Instant::now(),
@@ -278,16 +284,21 @@ impl Executor for CellExecutor {
             self.go_on();
         }
         self.flights.take(&mut self.outcomes);
-        self.workers.take(&mut self.outcomes);
+        self.workers.take(&mut self.came);
+        let mut came = std::mem::take(&mut self.came);
+        for (ticket, came) in came.drain(..) {
+            match came {
+                Came::Outcome(outcome) => self.outcomes.push((ticket, outcome)),
+                Came::Page(page) => {
+                    let (asked, ahead) = self.pages.arrived(ticket, page);
+                    self.fetch(ahead);
+                    self.outcomes.extend(asked);
+                }
+            }
+        }
+        self.came = came;
         let mut outcomes = std::mem::take(&mut self.outcomes);
         for (ticket, outcome) in outcomes.drain(..) {
-            let Some((ticket, outcome)) = self.pages.arrived(ticket, outcome) else {
-                continue;
-            };
-            if matches!(outcome, Outcome::Listed(_)) {
-                let ahead = self.pages.handed_out(ticket, &outcome);
-                self.fetch_ahead(ahead);
-            }
             each(ticket, outcome);
         }
         self.outcomes = outcomes;
@@ -335,6 +346,7 @@ impl Executor for CellExecutor {
 
     fn tend(&mut self) {
         self.flights.client.flush_touches();
+        self.pages.forget_old();
         // Also when nothing is under way: there may be connections to take in.
         self.go_on();
         self.watch();

@@ -1,43 +1,55 @@
 //! Operations on a whole cell: calls to all backends, made by a worker.
 
 use super::items::unknown;
+use super::pages::Fetched;
 use super::totals::totals;
 use super::workers::Job;
-use trefoil_client::{Cell, FlushError, UNREACHABLE};
+use std::collections::VecDeque;
+use trefoil_client::{Cell, FlushError, ListedAt, UNREACHABLE};
 use trefoil_gateway_core::deferred::{Operation, Outcome, OwnedListed};
 use trefoil_gateway_core::keyspace::{Fault, ListedItem};
-use trefoil_layout::Version;
 use trefoil_layout::op::Rejection;
 
+/// What an operation came to.
+#[derive(Debug)]
+pub(super) enum Came {
+    Outcome(Outcome),
+    /// A page of a listing, to be handed out in slices.
+    Page(Result<Fetched, Fault>),
+}
+
 /// Executes it.
-pub(super) fn execute(cell: &Cell, job: &Job) -> Outcome {
-    let outcome = attempt(cell, job);
-    match fault_of(&outcome) {
+pub(super) fn execute(cell: &Cell, job: &Job) -> Came {
+    let came = attempt(cell, job);
+    let fault = match &came {
+        Came::Outcome(outcome) => fault_of(outcome),
+        Came::Page(page) => page.as_ref().err(),
+    };
+    match fault {
         // The same words as for operations on keys.
         Some(Fault::Unavailable(_)) if cell.is_unreachable() => {
             failed(&job.operation, Fault::Unavailable(UNREACHABLE.to_owned()))
         }
-        _ => outcome,
+        _ => came,
     }
 }
 
 fn fault_of(outcome: &Outcome) -> Option<&Fault> {
     match outcome {
         Outcome::Done(result) => result.as_ref().err(),
-        Outcome::Listed(result) => result.as_ref().err(),
         Outcome::Totals(result) => result.as_ref().err(),
         _ => None,
     }
 }
 
-fn attempt(cell: &Cell, job: &Job) -> Outcome {
-    match &job.operation {
+fn attempt(cell: &Cell, job: &Job) -> Came {
+    Came::Outcome(match &job.operation {
         Operation::Flush { at_ms } => Outcome::Done(flush(cell, *at_ms)),
-        Operation::List { cursor, count } => Outcome::Listed(list(cell, *cursor, *count)),
+        Operation::List { cursor, count } => return Came::Page(list(cell, *cursor, *count)),
         Operation::Totals => Outcome::Totals(totals(cell, job.begun).map(Box::new)),
         Operation::SetMemoryLimit { bytes } => Outcome::Done(set_memory_limit(cell, *bytes)),
-        of_a_key => failed(of_a_key, Fault::Unsupported("this operation")),
-    }
+        of_a_key => return failed(of_a_key, Fault::Unsupported("this operation")),
+    })
 }
 
 fn flush(cell: &Cell, at_ms: u64) -> Result<(), Fault> {
@@ -50,17 +62,13 @@ fn flush(cell: &Cell, at_ms: u64) -> Result<(), Fault> {
     }
 }
 
-fn list(cell: &Cell, cursor: u64, count: usize) -> Result<(Vec<OwnedListed>, u64), Fault> {
+fn list(cell: &Cell, cursor: u64, count: usize) -> Result<Fetched, Fault> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    let mut items = Vec::new();
-    let listed = cell.list(cursor, count, &mut |item| {
-        let version = item.version.unwrap_or_default();
-        let version = Version {
-            time_ns: version.time_ns,
-            origin: version.origin,
-        };
-        items.push(OwnedListed::of(&ListedItem {
-            key: &item.key,
+    let mut items = VecDeque::new();
+    let listed = cell.list(cursor, count, &mut |ListedAt { cursor, item }| {
+        let version = item.version;
+        let item = OwnedListed::of(&ListedItem {
+            key: item.key,
             value_len: item.value_len as usize,
             entry_len: item.entry_len as usize,
             version,
@@ -68,10 +76,11 @@ fn list(cell: &Cell, cursor: u64, count: usize) -> Result<(Vec<OwnedListed>, u64
             client_flags: item.client_flags,
             expiry_ms: item.expiry_ms,
             seen: unknown(version),
-        }));
+        });
+        items.push_back((cursor, item));
     });
     match listed {
-        Ok(next) => Ok((items, next)),
+        Ok(next) => Ok(Fetched { items, next }),
         Err(error) => Err(Fault::Unavailable(error.to_string())),
     }
 }
@@ -83,8 +92,16 @@ fn set_memory_limit(cell: &Cell, bytes: u64) -> Result<(), Fault> {
     Ok(())
 }
 
+/// The same of an operation that nobody will execute.
+pub(super) fn failed(operation: &Operation, fault: Fault) -> Came {
+    match operation {
+        Operation::List { .. } => Came::Page(Err(fault)),
+        other => Came::Outcome(outcome_failed(other, fault)),
+    }
+}
+
 /// The outcome of an operation that nobody will execute.
-pub(super) fn failed(operation: &Operation, fault: Fault) -> Outcome {
+pub(super) fn outcome_failed(operation: &Operation, fault: Fault) -> Outcome {
     match operation {
         Operation::Get { .. } => Outcome::Item(Err(fault)),
         Operation::GetMany { .. } => Outcome::Items(vec![Err(fault)]),

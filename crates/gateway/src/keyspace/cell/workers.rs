@@ -5,14 +5,14 @@
 //! threads, which are started when they are needed. It holds no more than one
 //! operation for each connection, so the limit on connections bounds it.
 
-use super::whole;
+use super::whole::{self, Came};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use trefoil_client::Cell;
-use trefoil_gateway_core::deferred::{Operation, Outcome, Ticket};
+use trefoil_gateway_core::deferred::{Operation, Ticket};
 use trefoil_gateway_core::keyspace::{Fault, Wake};
 
 /// Most threads of one event loop.
@@ -32,7 +32,7 @@ pub(super) struct Job {
 }
 
 struct Shared {
-    execute: Box<dyn Fn(&Job) -> Outcome + Send + Sync>,
+    execute: Box<dyn Fn(&Job) -> Came + Send + Sync>,
     state: Mutex<State>,
     /// Tells of operations, and of the end.
     changed: Condvar,
@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
-    outcomes: Vec<(Ticket, Outcome)>,
+    outcomes: Vec<(Ticket, Came)>,
     worker_count: usize,
     idle_count: usize,
     wake: Option<Wake>,
@@ -55,7 +55,7 @@ impl Workers {
         Self::executing(move |job| whole::execute(&cell, job))
     }
 
-    fn executing(execute: impl Fn(&Job) -> Outcome + Send + Sync + 'static) -> Self {
+    fn executing(execute: impl Fn(&Job) -> Came + Send + Sync + 'static) -> Self {
         Workers {
             shared: Arc::new(Shared {
                 execute: Box::new(execute),
@@ -112,7 +112,7 @@ impl Workers {
     }
 
     /// Takes all outcomes that have come.
-    pub(super) fn take(&self, into: &mut Vec<(Ticket, Outcome)>) {
+    pub(super) fn take(&self, into: &mut Vec<(Ticket, Came)>) {
         // Nearly always there is nothing: a load alone leaves the line shared.
         if self.shared.has_told.load(Ordering::Acquire)
             && self.shared.has_told.swap(false, Ordering::AcqRel)
@@ -185,12 +185,13 @@ impl Shared {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use trefoil_gateway_core::deferred::Outcome;
 
     #[test]
     fn an_operation_that_panics_has_an_outcome_and_the_next_one_goes_on() {
         let workers = Workers::executing(|job| match job.operation {
             Operation::Totals => panic!("as the test wished"),
-            _ => Outcome::Done(Ok(())),
+            _ => Came::Outcome(Outcome::Done(Ok(()))),
         });
         let (told, tells) = std::sync::mpsc::channel();
         let told = Mutex::new(told);
@@ -212,8 +213,10 @@ mod tests {
         }
         for (ticket, outcome) in outcomes {
             match outcome {
-                Outcome::Done(Ok(())) => assert_eq!(ticket, 100),
-                Outcome::Totals(Err(Fault::Unavailable(_))) => assert_ne!(ticket, 100),
+                Came::Outcome(Outcome::Done(Ok(()))) => assert_eq!(ticket, 100),
+                Came::Outcome(Outcome::Totals(Err(Fault::Unavailable(_)))) => {
+                    assert_ne!(ticket, 100);
+                }
                 other => panic!("{other:?}"),
             }
         }

@@ -33,6 +33,9 @@ const PRELUDE: &str = include_str!("prelude.lua");
 
 /// Executes the job's script, and leaves its answer there.
 pub(super) fn execute(mut job: Box<ScriptJob>) -> Box<ScriptJob> {
+    if job.execute_queued() {
+        return job;
+    }
     let shared = Rc::new(RefCell::new(Some(job)));
     let answer = run(&shared);
     let returned = shared.borrow_mut().take();
