@@ -98,7 +98,7 @@ fn get_keys<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     let (first, last, step) = match spec.keys {
         _ if is_script => match number(arguments.get(4)).map(usize::try_from) {
             Some(Ok(keys)) if (1..=count - 3).contains(&keys) => (3, keys + 2, 1),
-            Some(Ok(0)) => (0, 0, 1),
+            Some(Ok(0)) => return call.reply.array(0),
             _ => {
                 return call
                     .reply
@@ -153,7 +153,7 @@ pub(super) fn command<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
         let known = [
             ("count", 2),
             ("docs", -2),
-            ("getkeys", -3),
+            ("getkeys", -4),
             ("help", 2),
             ("info", -2),
             ("list", -2),

@@ -405,7 +405,15 @@ fn reports_are_whole() {
     assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
     assert_eq!(
         bulks(&ask(&mut rig, "COMMAND DOCS get")),
-        ["get", "summary", "Reads a value", "group", "string"]
+        [
+            "get",
+            "summary",
+            "Reads a value",
+            "since",
+            "1.0.0",
+            "group",
+            "string"
+        ]
     );
     assert!(ask(&mut rig, "CLIENT INFO").contains("id=7 addr="));
     assert_eq!(ask(&mut rig, "CLIENT ID"), ":7\r\n");
