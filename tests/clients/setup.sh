@@ -53,6 +53,23 @@ python_packages() {
   done_with python
 }
 
+# Tests that packages carry in their source archives: of those only the tests.
+package_sources() {
+  unchanged packages packages/sources.txt && return
+  local folder=$cache/packages
+  rm -rf "$folder"/{archives,django,dogpile,redis}
+  mkdir -p "$folder"/{archives,django,dogpile,redis}
+  python3 -m pip download --quiet --disable-pip-version-check --cache-dir "$cache/pip" --no-deps \
+    --no-binary :all: --dest "$folder/archives" --requirement packages/sources.txt
+  local name
+  for name in django dogpile redis; do
+    tar -xf "$folder/archives/$name"[-_]*.tar.gz --strip-components=1 -C "$folder/$name" \
+      --wildcards '*/tests' '*/pyproject.toml' --no-wildcards-match-slash
+  done
+  rm -rf "$folder/archives"
+  done_with packages
+}
+
 go_tests() {
   unchanged go go/*.go go/go.mod go/go.sum && return
   # Without cgo there is less of the standard library to compile, and nothing is
@@ -131,7 +148,7 @@ step packages
 code=0
 step go_tests &
 compiling=$!
-for name in python_packages node_modules memcached_source java_classes; do
+for name in python_packages package_sources node_modules memcached_source java_classes; do
   step "$name" || code=1
 done
 wait "$compiling" || code=1

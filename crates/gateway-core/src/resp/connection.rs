@@ -173,11 +173,36 @@ fn is_library_word(word: &[u8]) -> bool {
     word.iter().all(u8::is_ascii_graphic)
 }
 
+const HELP: &[&str] = &[
+    "GETNAME",
+    "    The name of this connection.",
+    "GETREDIR",
+    "    -1: nothing is tracked.",
+    "ID",
+    "    The number of this connection.",
+    "INFO",
+    "    What is known of this connection.",
+    "LIST",
+    "    The same.",
+    "NO-EVICT (ON|OFF)",
+    "    Taken, without effect.",
+    "NO-TOUCH (ON|OFF)",
+    "    Taken, without effect.",
+    "SETINFO (LIB-NAME|LIB-VER) <value>",
+    "    Taken, without effect.",
+    "SETNAME <name>",
+    "    Names this connection.",
+    "TRACKINGINFO",
+    "    That nothing is tracked.",
+];
+
 /// CLIENT and its subcommands.
 pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut Identity) {
     /// Names and how many arguments they have in all, at least if negative.
-    const SUBCOMMANDS: [(&str, i32); 8] = [
+    const SUBCOMMANDS: [(&str, i32); 11] = [
         ("getname", 2),
+        ("getredir", 2),
+        ("help", 2),
         ("id", 2),
         ("info", 2),
         ("list", -2),
@@ -185,6 +210,7 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
         ("no-touch", 3),
         ("setinfo", 4),
         ("setname", 3),
+        ("trackinginfo", 2),
     ];
     let Some(name) = subcommand(call, &SUBCOMMANDS) else {
         return;
@@ -192,6 +218,19 @@ pub(super) fn client<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, identity: &mut
     match name {
         "getname" if identity.name.is_empty() => call.reply.null(),
         "getname" => call.reply.bulk(&identity.name),
+        // Nothing is tracked.
+        "getredir" => call.reply.integer(-1),
+        "trackinginfo" => {
+            call.reply.map(3);
+            call.reply.bulk("flags");
+            call.reply.set(1);
+            call.reply.bulk("off");
+            call.reply.bulk("redirect");
+            call.reply.integer(-1);
+            call.reply.bulk("prefixes");
+            call.reply.array(0);
+        }
+        "help" => help(call, HELP),
         "id" => call.reply.integer(call.world.connection as i64),
         "info" | "list" => {
             let line = describe(call, identity, name);
@@ -248,6 +287,18 @@ pub(super) fn subcommand<K: Keyspace>(
         return None;
     }
     Some(name)
+}
+
+/// HELP of a command with subcommands.
+pub(super) fn help<K: Keyspace>(call: &mut Call<'_, '_, '_, K>, lines: &[&str]) {
+    let name = call.spec.name.to_ascii_uppercase();
+    call.reply.array(lines.len() + 1);
+    call.reply.simple(&format!(
+        "{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
+    ));
+    for line in lines {
+        call.reply.simple(line);
+    }
 }
 
 /// SELECT.

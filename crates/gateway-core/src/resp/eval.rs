@@ -24,7 +24,7 @@ use super::{RespSession, Step};
 use crate::deferred::OwnedItem;
 use crate::draft::{DraftKeyspace, DraftNotes};
 use crate::keyspace::{Access, Decision, Fault, Keyspace, Pending, Ready as _};
-use crate::world::{Now, Progress, Settings, World};
+use crate::world::{Now, Progress, Role, Settings, World};
 use std::sync::Arc;
 use trefoil_layout::Version;
 use trefoil_layout::limits::KEY_LEN_MAX;
@@ -123,6 +123,8 @@ pub struct ScriptContext {
     settings: Settings,
     now: Now,
     connection: u64,
+    /// Whether commands that write are refused.
+    is_read_only: bool,
 }
 
 impl ScriptContext {
@@ -166,6 +168,9 @@ impl ScriptContext {
         let is_of_keys = spec.keys.0 > 0 && spec.id != Id::Watch;
         if !is_of_keys && !matches!(spec.id, Id::Ping | Id::Echo | Id::Time) {
             return error("ERR This Redis command is not allowed from script");
+        }
+        if self.is_read_only && spec.role() > Role::Read {
+            return error("ERR Write commands are not allowed from read-only scripts.");
         }
         if !spec.takes(words.len()) {
             return error("ERR Wrong number of args calling Redis command from script");
@@ -296,6 +301,7 @@ pub(super) struct Run {
     job_len: usize,
     /// The version that the item had when it was read.
     version: Option<Version>,
+    is_read_only: bool,
     began_ns: u64,
     /// In the place of the script.
     queued: Option<Arc<Queued>>,
@@ -374,7 +380,7 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
         call.reply.error(NOT_HERE);
         return None;
     };
-    let is_by_hash = call.spec.id == Id::EvalSha;
+    let is_by_hash = matches!(call.spec.id, Id::EvalSha | Id::EvalShaRo);
     let found = match is_by_hash {
         true => from_hex(given).and_then(|hash| Some((hash, scripts.find(&hash)?))),
         false if given.len() > SOURCE_LEN_MAX => {
@@ -397,6 +403,7 @@ pub(super) fn eval<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Option<Box<Ru
         stage: Stage::Read,
         job_len: 0,
         version: None,
+        is_read_only: matches!(call.spec.id, Id::EvalRo | Id::EvalShaRo),
         began_ns: call.world.now.monotonic_ns,
         queued: None,
     }))
@@ -536,6 +543,7 @@ impl RespSession {
                 settings: world.settings.clone(),
                 now: world.now,
                 connection: world.connection,
+                is_read_only: run.is_read_only,
             },
             answer: None,
             queued: run.queued.clone(),

@@ -5,8 +5,8 @@ use super::many::ending_of;
 use super::reply::{Reply, TOO_LONG};
 use super::table::{Id, Spec, lookup};
 use super::{
-    RespSession, Step, absent, connection, count, describe, eval, expire, keys, read, scan, server,
-    slow_log, write,
+    RespSession, Step, absent, connection, count, decimal, describe, eval, expire, keys, object,
+    read, scan, server, slow_log, write,
 };
 use crate::keyspace::{Fault, Keyspace, Pending};
 use crate::world::{Command, Done, Ending, Role, World};
@@ -26,9 +26,9 @@ pub(super) struct Call<'a, 'r, 'w, K: Keyspace> {
 }
 
 impl<'a, K: Keyspace> Call<'a, '_, '_, K> {
-    /// The first argument after the name.
+    /// The first key, or else the first argument after the name.
     pub(super) fn key(&self) -> &'a [u8] {
-        self.arguments.get(1)
+        self.arguments.get(self.spec.keys.0.max(1) as usize)
     }
 
     /// Whether there may be an item of this key at all.
@@ -241,9 +241,11 @@ impl RespSession {
             Id::PExpireAt => expire::expire(&mut call, read::Unit::Milliseconds, false)?,
             Id::Persist => expire::persist(&mut call)?,
             Id::Incr | Id::IncrBy | Id::Decr | Id::DecrBy => count::count(&mut call)?,
+            Id::IncrByFloat => decimal::count(&mut call)?,
+            Id::Object => object::object(&mut call)?,
             Id::Scan => scan::scan(&mut call)?,
             Id::Keys => self.keys = keys::keys(&mut call),
-            Id::Eval | Id::EvalSha => self.script = eval::eval(&mut call),
+            Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo => self.script = eval::eval(&mut call),
             Id::Script => eval::script(&mut call),
             Id::Auth => connection::auth(&mut call, identity),
             Id::Hello => connection::hello(&mut call, identity),

@@ -10,7 +10,8 @@
 //! | a key of MGET that cannot be read for now | – | an error in its place, never null |
 //! | MULTI, EXEC | all commands as one | one key as one; several where the store is in this process; see `transaction` |
 //! | EVAL, EVALSHA | any keys | one key; stored if its item has not changed, else executed again; one that fails stores nothing; no `cjson`, `cmsgpack`, `bit`, `struct`, `load`, coroutines; a quarter of a second of CPU, 32 MiB |
-//! | hashes, lists, sets, sorted sets, streams, messages, bits, places | there | refused with an error that says so |
+//! | hashes, lists, sets, sorted sets, streams, messages, bits, places, and all else in `absent` | there | refused with an error that says so |
+//! | INCRBYFLOAT | a long double's 19 digits | exact, in 17 places and below 10^20 |
 //! | databases | 16 | 1 |
 //! | expiry | any 64-bit time | no later than in the year 10889; later ones become that |
 //! | a new expiry (EXPIRE, PERSIST, GETEX) | changes the expiry | stores the item again, value included, at every replica |
@@ -37,7 +38,9 @@
 //! | `gather` | a command's arguments, as they come |
 //! | `execute` | from the command to its function |
 //! | `many` | commands of many keys, executed as they come |
-//! | `read`, `write`, `count`, `expire` | commands of one key |
+//! | `read`, `write`, `count`, `decimal`, `expire`, `object` | commands of one key |
+//! | `absent` | commands that there are not |
+//! | `documented` | the tables of commands in the documentation |
 //! | `scan`, `keys`, `glob` | SCAN, KEYS and patterns |
 //! | `eval`, `sha1` | EVAL, EVALSHA, SCRIPT |
 //! | `transaction` | MULTI, EXEC, DISCARD, WATCH, UNWATCH |
@@ -46,7 +49,9 @@
 mod absent;
 mod connection;
 mod count;
+mod decimal;
 mod describe;
+mod documented;
 mod eval;
 mod execute;
 mod expire;
@@ -54,6 +59,7 @@ mod gather;
 mod glob;
 mod keys;
 mod many;
+mod object;
 mod parse;
 mod read;
 mod reply;
@@ -69,6 +75,7 @@ use crate::keyspace::{Keyspace, Pending};
 use crate::session::{Driven, Session, Wants, is_work_done};
 use crate::world::World;
 use connection::Identity;
+pub use documented::command_tables;
 use eval::Run;
 pub use eval::{SCRIPT_MEMORY_MAX, ScriptContext, ScriptHash, ScriptJob, ScriptValue, Scripts};
 use gather::{Gathered, Gathering};

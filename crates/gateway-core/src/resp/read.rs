@@ -21,7 +21,7 @@ pub(super) fn get<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pen
 }
 
 /// Reads the item and lets `look` answer; answers faults itself.
-fn look<K: Keyspace>(
+pub(super) fn look<K: Keyspace>(
     call: &mut Call<'_, '_, '_, K>,
     command: Command,
     access: Access,
@@ -49,6 +49,33 @@ fn look<K: Keyspace>(
             call.done(command, ending, value_len.unwrap_or(0));
         }
         Err(fault) => call.fault(command, &fault),
+    }
+    Ok(())
+}
+
+/// Reads what is known of the item's use, which a cell's backends may have to be asked
+/// for.
+pub(super) fn look_at_use<K: Keyspace>(
+    call: &mut Call<'_, '_, '_, K>,
+    look: &mut dyn FnMut(&mut Reply<'_>, Option<&Item<'_>>),
+) -> Result<(), Pending> {
+    let (key, mut is_hit) = (call.key(), false);
+    if !call.key_fits() {
+        look(&mut call.reply, None);
+        return Ok(());
+    }
+    let reply = &mut call.reply;
+    let read = call
+        .world
+        .keyspace
+        .get_seen(key, Access::Peek, &mut |item| {
+            is_hit = item.is_some();
+            look(reply, item);
+        });
+    match (read.ready()?, is_hit) {
+        (Ok(()), true) => call.done(Command::Other, Ending::Hit, 0),
+        (Ok(()), false) => call.done(Command::Other, Ending::Miss, 0),
+        (Err(fault), _) => call.fault(Command::Other, &fault),
     }
     Ok(())
 }

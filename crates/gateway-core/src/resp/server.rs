@@ -1,6 +1,6 @@
 //! Commands about the server: INFO, CONFIG, DBSIZE, FLUSHALL, TIME.
 
-use super::connection::subcommand;
+use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::gather::value_len_max;
 use super::glob;
@@ -12,6 +12,9 @@ use std::fmt::Write;
 /// The Redis whose answers these are; clients look at it to know what they can
 /// ask for.
 pub(super) const REDIS_VERSION: &str = "7.0.15";
+
+/// Entries that the slow log keeps.
+const SLOW_LOG_LEN: usize = 128;
 
 /// DBSIZE.
 pub(super) fn db_size<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
@@ -137,6 +140,25 @@ fn transactions<K: Keyspace>(world: &World<'_, K>) -> (&'static str, &'static st
     (keys, others)
 }
 
+/// Commands on keys, which are counted; others are not.
+fn processed(statistics: &BTreeMap<String, String>) -> u64 {
+    [
+        "cmd_get",
+        "cmd_set",
+        "cmd_flush",
+        "cmd_touch",
+        "delete_hits",
+        "delete_misses",
+        "incr_hits",
+        "incr_misses",
+        "decr_hits",
+        "decr_misses",
+    ]
+    .iter()
+    .filter_map(|name| statistics.get(*name)?.parse::<u64>().ok())
+    .sum()
+}
+
 /// INFO.
 pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
     // Without them the front door's own counters are better than nothing.
@@ -174,6 +196,10 @@ pub(super) fn info<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pe
                 "trefoil_transaction_keys:{keys}\r\ntrefoil_transactions:{others}\r\n"
             );
         }
+        if section == "Stats" {
+            let processed = processed(&statistics);
+            let _ = write!(text, "total_commands_processed:{processed}\r\n");
+        }
         for (name, statistic) in lines {
             if let Some(value) = statistics.get(*statistic) {
                 let _ = write!(text, "{name}:{value}\r\n");
@@ -192,6 +218,18 @@ fn configuration<K: Keyspace>(
     call: &mut Call<'_, '_, '_, K>,
 ) -> Result<Vec<(&'static str, String)>, Pending> {
     let totals = call.world.keyspace.totals().ready()?;
+    // As Redis has it: -1 keeps nothing.
+    let mut slow_us = "-1".to_owned();
+    let slow = &mut |name: &str, value: &str| {
+        if name == "slow_threshold_us" && value != "0" {
+            slow_us = value.to_owned();
+        }
+    };
+    call.world.observer.stats(
+        "settings",
+        &totals.as_ref().copied().unwrap_or_default(),
+        slow,
+    );
     let limit_bytes = totals.unwrap_or_default().limit_bytes;
     let settings = call.world.settings;
     let eviction = call.world.keyspace.eviction();
@@ -199,22 +237,40 @@ fn configuration<K: Keyspace>(
     let timeout = settings.idle_timeout.unwrap_or_default();
     Ok(vec![
         ("appendonly", "no".to_owned()),
+        ("cluster-enabled", "no".to_owned()),
         ("databases", "1".to_owned()),
         ("io-threads", settings.thread_count.to_string()),
         ("maxclients", settings.connections_max.to_string()),
         ("maxmemory", limit_bytes.to_string()),
         ("maxmemory-policy", format!("allkeys-{eviction}")),
+        ("notify-keyspace-events", String::new()),
         ("proto-max-bulk-len", value_len_max(call.world).to_string()),
         ("save", String::new()),
+        ("slowlog-log-slower-than", slow_us),
+        ("slowlog-max-len", SLOW_LOG_LEN.to_string()),
         ("timeout", timeout.as_secs().to_string()),
     ])
 }
 
+const CONFIG_HELP: &[&str] = &[
+    "GET <pattern>",
+    "    Settings whose names match.",
+    "RESETSTAT",
+    "    Statistics begin anew.",
+];
+
 /// CONFIG GET, CONFIG RESETSTAT. What an operator chose is not for clients to
 /// change.
 pub(super) fn config<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) -> Result<(), Pending> {
-    match subcommand(call, &[("get", -3), ("resetstat", 2)]) {
+    match subcommand(
+        call,
+        &[("get", -3), ("help", 2), ("resetstat", 2), ("set", -4)],
+    ) {
         None => {}
+        Some("help") => help(call, CONFIG_HELP),
+        Some("set") => call.reply.error(
+            "ERR CONFIG SET is not here: what an operator chose is not for clients to change",
+        ),
         Some("resetstat") if call.role < Role::Admin => {
             call.reply.no_permission("config|resetstat");
         }

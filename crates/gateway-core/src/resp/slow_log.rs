@@ -1,7 +1,7 @@
 //! SLOWLOG: the front door's own slow log, in Redis's shape. An entry has the
 //! command's name in reports and its key, not all arguments.
 
-use super::connection::subcommand;
+use super::connection::{help, subcommand};
 use super::execute::Call;
 use super::parse::number;
 use crate::keyspace::Keyspace;
@@ -12,12 +12,22 @@ const COUNT_DEFAULT: i64 = 10;
 /// All entries.
 const COUNT_ALL: i64 = -1;
 
+const HELP: &[&str] = &[
+    "GET [<count>]",
+    "    The last slow commands, ten unless told otherwise, -1 for all.",
+    "LEN",
+    "    How many are kept.",
+    "RESET",
+    "    Forgets them.",
+];
+
 /// SLOWLOG and its subcommands.
 pub(super) fn slow_log<K: Keyspace>(call: &mut Call<'_, '_, '_, K>) {
     /// Names and how many arguments they have in all, at least if negative.
-    const SUBCOMMANDS: [(&str, i32); 3] = [("get", -2), ("len", 2), ("reset", 2)];
+    const SUBCOMMANDS: [(&str, i32); 4] = [("get", -2), ("help", 2), ("len", 2), ("reset", 2)];
     match subcommand(call, &SUBCOMMANDS) {
         None => {}
+        Some("help") => help(call, HELP),
         Some("len") => {
             let mut count = 0;
             call.world.observer.slow_log(&mut |_| {

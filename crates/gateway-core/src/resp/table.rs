@@ -17,7 +17,9 @@ pub(super) enum Id {
     Discard,
     Echo,
     Eval,
+    EvalRo,
     EvalSha,
+    EvalShaRo,
     Exec,
     Exists,
     Expire,
@@ -33,11 +35,13 @@ pub(super) enum Id {
     Hello,
     Incr,
     IncrBy,
+    IncrByFloat,
     Info,
     Keys,
     MGet,
     MSet,
     Multi,
+    Object,
     Persist,
     PExpire,
     PExpireAt,
@@ -78,21 +82,52 @@ pub(super) struct Spec {
     /// First key, last key (-1: the last argument), step; zeros without keys.
     pub(super) keys: (i64, i64, i64),
     pub(super) group: &'static str,
+    /// The release of Redis that brought it.
+    pub(super) since: &'static str,
     pub(super) summary: &'static str,
 }
 
+// Redis's own, which a test compares.
+const NONE: &[&str] = &[];
 const READ: &[&str] = &["readonly", "fast"];
+const READ_SLOW: &[&str] = &["readonly"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
-const REMOVE: &[&str] = &["write", "fast"];
+const WRITE_SLOW: &[&str] = &["write", "denyoom"];
+const CHANGE: &[&str] = &["write", "fast"];
+const CHANGE_SLOW: &[&str] = &["write"];
+const BEFORE_AUTH: &[&str] = &[
+    "noscript",
+    "loading",
+    "stale",
+    "fast",
+    "no_auth",
+    "allow_busy",
+];
+const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast", "allow_busy"];
+const EXEC: &[&str] = &["noscript", "loading", "stale", "skip_slowlog"];
+const SCRIPT: &[&str] = &[
+    "noscript",
+    "stale",
+    "skip_monitor",
+    "no_mandatory_keys",
+    "movablekeys",
+];
+const SCRIPT_READ: &[&str] = &[
+    "noscript",
+    "readonly",
+    "stale",
+    "skip_monitor",
+    "no_mandatory_keys",
+    "movablekeys",
+];
 const CONNECTION: &[&str] = &["loading", "stale", "fast"];
-const BEFORE_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
-const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
-const SCRIPT: &[&str] = &["noscript", "movablekeys"];
-const ADMIN: &[&str] = &["loading", "stale"];
+const SERVER: &[&str] = &["loading", "stale"];
+const FAST: &[&str] = &["fast"];
 
 const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
 const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
 const PAIRS: (i64, i64, i64) = (1, -1, 2);
+const SECOND: (i64, i64, i64) = (2, 2, 1);
 const NO_KEY: (i64, i64, i64) = (0, 0, 0);
 
 const fn spec(
@@ -102,6 +137,7 @@ const fn spec(
     flags: &'static [&'static str],
     keys: (i64, i64, i64),
     group: &'static str,
+    since: &'static str,
     summary: &'static str,
 ) -> Spec {
     Spec {
@@ -111,6 +147,7 @@ const fn spec(
         flags,
         keys,
         group,
+        since,
         summary,
     }
 }
@@ -118,69 +155,73 @@ const fn spec(
 /// All of them, in alphabetical order.
 #[rustfmt::skip]
 pub(super) const SPECS: &[Spec] = &[
-    spec("append", Id::Append, 3, WRITE, ONE_KEY, "string", "Adds to the end of a value"),
-    spec("auth", Id::Auth, -2, BEFORE_AUTH, NO_KEY, "connection", "Authenticates the connection"),
-    spec("client", Id::Client, -2, CONNECTION, NO_KEY, "connection", "Commands about the connection"),
-    spec("command", Id::Command, -1, ADMIN, NO_KEY, "server", "Describes commands"),
-    spec("config", Id::Config, -2, ADMIN, NO_KEY, "server", "Commands about the configuration"),
-    spec("dbsize", Id::DbSize, 1, READ, NO_KEY, "server", "Number of keys"),
-    spec("decr", Id::Decr, 2, WRITE, ONE_KEY, "string", "Counts down by one"),
-    spec("decrby", Id::DecrBy, 3, WRITE, ONE_KEY, "string", "Counts down"),
-    spec("del", Id::Del, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
-    spec("discard", Id::Discard, 1, TRANSACTION, NO_KEY, "transactions", "Forgets the commands that are queued"),
-    spec("echo", Id::Echo, 2, CONNECTION, NO_KEY, "connection", "Answers its argument"),
-    spec("eval", Id::Eval, -3, SCRIPT, NO_KEY, "scripting", "Executes a script over one key"),
-    spec("evalsha", Id::EvalSha, -3, SCRIPT, NO_KEY, "scripting", "Executes a script that is kept"),
-    spec("exec", Id::Exec, 1, TRANSACTION, NO_KEY, "transactions", "Executes the commands that are queued"),
-    spec("exists", Id::Exists, -2, READ, ALL_KEYS, "generic", "Counts the keys that exist"),
-    spec("expire", Id::Expire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in seconds"),
-    spec("expireat", Id::ExpireAt, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry as a Unix time"),
-    spec("expiretime", Id::ExpireTime, 2, READ, ONE_KEY, "generic", "Expiry as a Unix time"),
-    spec("flushall", Id::FlushAll, -1, REMOVE, NO_KEY, "server", "Removes everything"),
-    spec("flushdb", Id::FlushDb, -1, REMOVE, NO_KEY, "server", "Removes everything"),
-    spec("get", Id::Get, 2, READ, ONE_KEY, "string", "Reads a value"),
-    spec("getdel", Id::GetDel, 2, REMOVE, ONE_KEY, "string", "Reads a value and removes it"),
-    spec("getex", Id::GetEx, -2, REMOVE, ONE_KEY, "string", "Reads a value and sets its expiry"),
-    spec("getrange", Id::GetRange, 4, READ, ONE_KEY, "string", "Reads a part of a value"),
-    spec("getset", Id::GetSet, 3, WRITE, ONE_KEY, "string", "Stores a value and reads the old one"),
-    spec("hello", Id::Hello, -1, BEFORE_AUTH, NO_KEY, "connection", "Agrees on the protocol"),
-    spec("incr", Id::Incr, 2, WRITE, ONE_KEY, "string", "Counts up by one"),
-    spec("incrby", Id::IncrBy, 3, WRITE, ONE_KEY, "string", "Counts up"),
-    spec("info", Id::Info, -1, ADMIN, NO_KEY, "server", "Information about the server"),
-    spec("keys", Id::Keys, 2, &["readonly"], NO_KEY, "generic", "Lists all keys that match a pattern"),
-    spec("mget", Id::MGet, -2, READ, ALL_KEYS, "string", "Reads many values"),
-    spec("mset", Id::MSet, -3, WRITE, PAIRS, "string", "Stores many values"),
-    spec("multi", Id::Multi, 1, TRANSACTION, NO_KEY, "transactions", "Begins to queue commands"),
-    spec("persist", Id::Persist, 2, REMOVE, ONE_KEY, "generic", "Removes the expiry"),
-    spec("pexpire", Id::PExpire, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry in milliseconds"),
-    spec("pexpireat", Id::PExpireAt, -3, REMOVE, ONE_KEY, "generic", "Sets an expiry as a Unix time in milliseconds"),
-    spec("pexpiretime", Id::PExpireTime, 2, READ, ONE_KEY, "generic", "Expiry as a Unix time in milliseconds"),
-    spec("ping", Id::Ping, -1, CONNECTION, NO_KEY, "connection", "Answers"),
-    spec("psetex", Id::PSetEx, 4, WRITE, ONE_KEY, "string", "Stores a value with an expiry in milliseconds"),
-    spec("pttl", Id::PTtl, 2, READ, ONE_KEY, "generic", "Time to live in milliseconds"),
-    spec("quit", Id::Quit, -1, BEFORE_AUTH, NO_KEY, "connection", "Ends the connection"),
-    spec("reset", Id::Reset, 1, BEFORE_AUTH, NO_KEY, "connection", "Makes the connection like a new one"),
-    spec("scan", Id::Scan, -2, &["readonly"], NO_KEY, "generic", "Lists keys, a part at a time"),
-    spec("script", Id::Script, -2, SCRIPT, NO_KEY, "scripting", "Keeps and forgets scripts"),
-    spec("select", Id::Select, 2, CONNECTION, NO_KEY, "connection", "Chooses a database; there is one"),
-    spec("set", Id::Set, -3, WRITE, ONE_KEY, "string", "Stores a value"),
-    spec("setex", Id::SetEx, 4, WRITE, ONE_KEY, "string", "Stores a value with an expiry in seconds"),
-    spec("setnx", Id::SetNx, 3, WRITE, ONE_KEY, "string", "Stores a value unless there is one"),
-    spec("setrange", Id::SetRange, 4, WRITE, ONE_KEY, "string", "Overwrites a part of a value"),
-    spec("slowlog", Id::SlowLog, -2, ADMIN, NO_KEY, "server", "Commands about the slow log"),
-    spec("strlen", Id::StrLen, 2, READ, ONE_KEY, "string", "Length of a value"),
-    spec("substr", Id::SubStr, 4, READ, ONE_KEY, "string", "Reads a part of a value"),
-    spec("time", Id::Time, 1, CONNECTION, NO_KEY, "server", "The server's clock"),
-    spec("touch", Id::Touch, -2, READ, ALL_KEYS, "generic", "Counts the keys that exist, and uses them"),
-    spec("ttl", Id::Ttl, 2, READ, ONE_KEY, "generic", "Time to live in seconds"),
-    spec("type", Id::Type, 2, READ, ONE_KEY, "generic", "Type of a value: string or none"),
-    spec("unlink", Id::Unlink, -2, REMOVE, ALL_KEYS, "generic", "Removes keys"),
-    spec("unwatch", Id::Unwatch, 1, TRANSACTION, NO_KEY, "transactions", "Watches no keys any more"),
-    spec("watch", Id::Watch, -2, TRANSACTION, ALL_KEYS, "transactions", "Has EXEC do nothing if these keys change"),
+    spec("append", Id::Append, 3, WRITE, ONE_KEY, "string", "2.0.0", "Adds to the end of a value"),
+    spec("auth", Id::Auth, -2, BEFORE_AUTH, NO_KEY, "connection", "1.0.0", "Authenticates the connection"),
+    spec("client", Id::Client, -2, NONE, NO_KEY, "connection", "2.4.0", "Commands about the connection"),
+    spec("command", Id::Command, -1, SERVER, NO_KEY, "server", "2.8.13", "Describes commands"),
+    spec("config", Id::Config, -2, NONE, NO_KEY, "server", "2.0.0", "Commands about the configuration"),
+    spec("dbsize", Id::DbSize, 1, READ, NO_KEY, "server", "1.0.0", "Number of keys"),
+    spec("decr", Id::Decr, 2, WRITE, ONE_KEY, "string", "1.0.0", "Counts down by one"),
+    spec("decrby", Id::DecrBy, 3, WRITE, ONE_KEY, "string", "1.0.0", "Counts down"),
+    spec("del", Id::Del, -2, CHANGE_SLOW, ALL_KEYS, "generic", "1.0.0", "Removes keys"),
+    spec("discard", Id::Discard, 1, TRANSACTION, NO_KEY, "transactions", "2.0.0", "Forgets the commands that are queued"),
+    spec("echo", Id::Echo, 2, CONNECTION, NO_KEY, "connection", "1.0.0", "Answers its argument"),
+    spec("eval", Id::Eval, -3, SCRIPT, NO_KEY, "scripting", "2.6.0", "Executes a script over one key"),
+    spec("eval_ro", Id::EvalRo, -3, SCRIPT_READ, NO_KEY, "scripting", "7.0.0", "Executes a script that only reads"),
+    spec("evalsha", Id::EvalSha, -3, SCRIPT, NO_KEY, "scripting", "2.6.0", "Executes a script that is kept"),
+    spec("evalsha_ro", Id::EvalShaRo, -3, SCRIPT_READ, NO_KEY, "scripting", "7.0.0", "Executes a script that is kept and only reads"),
+    spec("exec", Id::Exec, 1, EXEC, NO_KEY, "transactions", "1.2.0", "Executes the commands that are queued"),
+    spec("exists", Id::Exists, -2, READ, ALL_KEYS, "generic", "1.0.0", "Counts the keys that exist"),
+    spec("expire", Id::Expire, -3, CHANGE, ONE_KEY, "generic", "1.0.0", "Sets an expiry in seconds"),
+    spec("expireat", Id::ExpireAt, -3, CHANGE, ONE_KEY, "generic", "1.2.0", "Sets an expiry as a Unix time"),
+    spec("expiretime", Id::ExpireTime, 2, READ, ONE_KEY, "generic", "7.0.0", "Expiry as a Unix time"),
+    spec("flushall", Id::FlushAll, -1, CHANGE_SLOW, NO_KEY, "server", "1.0.0", "Removes everything"),
+    spec("flushdb", Id::FlushDb, -1, CHANGE_SLOW, NO_KEY, "server", "1.0.0", "Removes everything"),
+    spec("get", Id::Get, 2, READ, ONE_KEY, "string", "1.0.0", "Reads a value"),
+    spec("getdel", Id::GetDel, 2, CHANGE, ONE_KEY, "string", "6.2.0", "Reads a value and removes it"),
+    spec("getex", Id::GetEx, -2, CHANGE, ONE_KEY, "string", "6.2.0", "Reads a value and sets its expiry"),
+    spec("getrange", Id::GetRange, 4, READ_SLOW, ONE_KEY, "string", "2.4.0", "Reads a part of a value"),
+    spec("getset", Id::GetSet, 3, WRITE, ONE_KEY, "string", "1.0.0", "Stores a value and reads the old one"),
+    spec("hello", Id::Hello, -1, BEFORE_AUTH, NO_KEY, "connection", "6.0.0", "Agrees on the protocol"),
+    spec("incr", Id::Incr, 2, WRITE, ONE_KEY, "string", "1.0.0", "Counts up by one"),
+    spec("incrby", Id::IncrBy, 3, WRITE, ONE_KEY, "string", "1.0.0", "Counts up"),
+    spec("incrbyfloat", Id::IncrByFloat, 3, WRITE, ONE_KEY, "string", "2.6.0", "Counts up by a decimal number"),
+    spec("info", Id::Info, -1, SERVER, NO_KEY, "server", "1.0.0", "Information about the server"),
+    spec("keys", Id::Keys, 2, READ_SLOW, NO_KEY, "generic", "1.0.0", "Lists all keys that match a pattern"),
+    spec("mget", Id::MGet, -2, READ, ALL_KEYS, "string", "1.0.0", "Reads many values"),
+    spec("mset", Id::MSet, -3, WRITE_SLOW, PAIRS, "string", "1.0.1", "Stores many values"),
+    spec("multi", Id::Multi, 1, TRANSACTION, NO_KEY, "transactions", "1.2.0", "Begins to queue commands"),
+    spec("object", Id::Object, -2, NONE, SECOND, "generic", "2.2.3", "How a value is stored, and when it was used"),
+    spec("persist", Id::Persist, 2, CHANGE, ONE_KEY, "generic", "2.2.0", "Removes the expiry"),
+    spec("pexpire", Id::PExpire, -3, CHANGE, ONE_KEY, "generic", "2.6.0", "Sets an expiry in milliseconds"),
+    spec("pexpireat", Id::PExpireAt, -3, CHANGE, ONE_KEY, "generic", "2.6.0", "Sets an expiry as a Unix time in milliseconds"),
+    spec("pexpiretime", Id::PExpireTime, 2, READ, ONE_KEY, "generic", "7.0.0", "Expiry as a Unix time in milliseconds"),
+    spec("ping", Id::Ping, -1, FAST, NO_KEY, "connection", "1.0.0", "Answers"),
+    spec("psetex", Id::PSetEx, 4, WRITE_SLOW, ONE_KEY, "string", "2.6.0", "Stores a value with an expiry in milliseconds"),
+    spec("pttl", Id::PTtl, 2, READ, ONE_KEY, "generic", "2.6.0", "Time to live in milliseconds"),
+    spec("quit", Id::Quit, -1, BEFORE_AUTH, NO_KEY, "connection", "1.0.0", "Ends the connection"),
+    spec("reset", Id::Reset, 1, BEFORE_AUTH, NO_KEY, "connection", "6.2.0", "Makes the connection like a new one"),
+    spec("scan", Id::Scan, -2, READ_SLOW, NO_KEY, "generic", "2.8.0", "Lists keys, a part at a time"),
+    spec("script", Id::Script, -2, NONE, NO_KEY, "scripting", "2.6.0", "Keeps and forgets scripts"),
+    spec("select", Id::Select, 2, CONNECTION, NO_KEY, "connection", "1.0.0", "Chooses a database; there is one"),
+    spec("set", Id::Set, -3, WRITE_SLOW, ONE_KEY, "string", "1.0.0", "Stores a value"),
+    spec("setex", Id::SetEx, 4, WRITE_SLOW, ONE_KEY, "string", "2.0.0", "Stores a value with an expiry in seconds"),
+    spec("setnx", Id::SetNx, 3, WRITE, ONE_KEY, "string", "1.0.0", "Stores a value unless there is one"),
+    spec("setrange", Id::SetRange, 4, WRITE_SLOW, ONE_KEY, "string", "2.2.0", "Overwrites a part of a value"),
+    spec("slowlog", Id::SlowLog, -2, NONE, NO_KEY, "server", "2.2.12", "Commands about the slow log"),
+    spec("strlen", Id::StrLen, 2, READ, ONE_KEY, "string", "2.2.0", "Length of a value"),
+    spec("substr", Id::SubStr, 4, READ_SLOW, ONE_KEY, "string", "1.0.0", "Reads a part of a value"),
+    spec("time", Id::Time, 1, CONNECTION, NO_KEY, "server", "2.6.0", "The server's clock"),
+    spec("touch", Id::Touch, -2, READ, ALL_KEYS, "generic", "3.2.1", "Counts the keys that exist, and uses them"),
+    spec("ttl", Id::Ttl, 2, READ, ONE_KEY, "generic", "1.0.0", "Time to live in seconds"),
+    spec("type", Id::Type, 2, READ, ONE_KEY, "generic", "1.0.0", "Type of a value: string or none"),
+    spec("unlink", Id::Unlink, -2, CHANGE, ALL_KEYS, "generic", "4.0.0", "Removes keys"),
+    spec("unwatch", Id::Unwatch, 1, TRANSACTION, NO_KEY, "transactions", "2.2.0", "Watches no keys any more"),
+    spec("watch", Id::Watch, -2, TRANSACTION, ALL_KEYS, "transactions", "2.2.0", "Has EXEC do nothing if these keys change"),
 ];
 
 /// Where GET stands among them.
-const GET: usize = 20;
+const GET: usize = 22;
 const _: () = assert!(matches!(SPECS[GET].id, Id::Get));
 
 /// The longest name.

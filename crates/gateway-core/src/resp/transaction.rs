@@ -147,7 +147,7 @@ impl Transaction {
 
     /// Queues a whole command, and answers.
     pub(super) fn queue(&mut self, bytes: &[u8], spec: &Spec, reply: &mut Reply<'_>) {
-        self.has_scripts |= matches!(spec.id, Id::Eval | Id::EvalSha);
+        self.has_scripts |= matches!(spec.id, Id::Eval | Id::EvalRo | Id::EvalSha | Id::EvalShaRo);
         self.commands += 1;
         self.operations += 1;
         self.push(bytes);

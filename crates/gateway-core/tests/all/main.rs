@@ -8,6 +8,7 @@ mod memcache_binary_differential;
 mod memcache_differential;
 mod memcache_text;
 mod resp;
+mod resp_commands;
 mod resp_differential;
 mod rig;
 mod roles;

@@ -399,13 +399,21 @@ fn reports_are_whole() {
         let config = ask(&mut rig, "CONFIG GET timeout");
         assert_eq!(bulks(&config), ["timeout", shown]);
     }
-    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":59\r\n");
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 59);
-    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 59);
+    assert_eq!(ask(&mut rig, "COMMAND COUNT"), ":63\r\n");
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND LIST")).len(), 63);
+    assert_eq!(bulks(&ask(&mut rig, "COMMAND")).len(), 63);
     assert!(ask(&mut rig, "COMMAND INFO get x").ends_with("$-1\r\n"));
     assert_eq!(
         bulks(&ask(&mut rig, "COMMAND DOCS get")),
-        ["get", "summary", "Reads a value", "group", "string"]
+        [
+            "get",
+            "summary",
+            "Reads a value",
+            "since",
+            "1.0.0",
+            "group",
+            "string"
+        ]
     );
     assert!(ask(&mut rig, "CLIENT INFO").contains("id=7 addr="));
     assert_eq!(ask(&mut rig, "CLIENT ID"), ":7\r\n");

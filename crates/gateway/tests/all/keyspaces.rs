@@ -9,6 +9,7 @@ use trefoil_gateway_core::keyspace::{
     self, Access, Decision, Fault, Halt, Item, Keyspace, NewItem, Updated,
 };
 use trefoil_gateway_core::memory::MemoryKeyspace;
+use trefoil_layout::data::EXPIRED_MS;
 
 /// Long enough ago for every clock, and far enough in the future for a test.
 const PAST_MS: u64 = 1_000;
@@ -56,7 +57,13 @@ fn stored() -> impl Strategy<Value = Stored> {
         4 => prop::collection::vec(any::<u8>(), 0..40),
         1 => prop::collection::vec(any::<u8>(), 1000..5000),
     ];
-    let expiry = prop_oneof![4 => Just(0), 2 => Just(FUTURE_MS), 1 => Just(PAST_MS)];
+    let expiry = prop_oneof![
+        4 => Just(0),
+        2 => Just(FUTURE_MS),
+        1 => Just(PAST_MS),
+        // What an erase stores, too.
+        1 => Just(EXPIRED_MS),
+    ];
     (value, any::<u32>(), 0u8..4, expiry, any::<Option<u64>>()).prop_map(
         |(value, client_flags, item_flags, expiry_ms, unique)| Stored {
             value,
@@ -241,7 +248,7 @@ fn list<K: Keyspace>(keyspace: &mut K) -> Vec<Listed> {
             break;
         }
     }
-    listed.retain(|item| item.3 != PAST_MS);
+    listed.retain(|item| ![PAST_MS, EXPIRED_MS].contains(&item.3));
     listed.sort();
     listed
 }

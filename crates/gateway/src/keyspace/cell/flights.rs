@@ -129,6 +129,9 @@ struct Cas {
     expected: Expected,
     version: Version,
     is_erase: bool,
+    /// Whether nothing is to be seen afterwards: an erase, or an item that has expired
+    /// already.
+    leaves_nothing: bool,
 }
 
 /// Reads, in the order of their keys.
@@ -427,7 +430,8 @@ impl Flights {
             .submit_cas(&key, expected, item.value, options(&item), token);
         Ok(Cas {
             version: self.client.last_version(),
-            is_erase: item.expiry_ms == EXPIRED_MS,
+            is_erase: matches!(change, Change::Erase),
+            leaves_nothing: item.expiry_ms == EXPIRED_MS,
             expected,
             key,
         })
@@ -521,7 +525,7 @@ impl Flight {
                 Ok(Mutated::Exists { .. } | Mutated::Superseded { .. }) => Ok(Changed::Lost),
                 Err(OpError::Rejected(rejection)) if rejection.is_transient() => Ok(Changed::Lost),
                 // What has expired is not shown, whoever wrote it.
-                Err(OpError::Indeterminate(_)) if !cas.is_erase => {
+                Err(OpError::Indeterminate(_)) if !cas.leaves_nothing => {
                     client.submit_peek(&cas.key, token);
                     self.stage = Stage::Confirm(Cas {
                         key: Vec::new(),
@@ -540,7 +544,7 @@ impl Flight {
                 Err(error) => Err(fault(error)),
             }),
             (Stage::Gone { cas, began }, Came::Basis(found)) => Outcome::Changed(match found {
-                Ok(Ground::Item(None)) => Ok(Changed::Erased),
+                Ok(Ground::Item(None)) => Ok(cas.changed(cas.version)),
                 // A quorum holds what was to go: its caller looks, and tries again.
                 Ok(Ground::Item(Some(item)))
                     if cas.expected == Expected::Version(item.item().version) =>
@@ -564,7 +568,7 @@ impl Flight {
             }),
             (Stage::Erasing { cas, began }, Came::Mutated(result)) => {
                 Outcome::Changed(match cleared(result) {
-                    Ok(Cleared::Yes) => Ok(Changed::Erased),
+                    Ok(Cleared::Yes) => Ok(cas.changed(cas.version)),
                     Ok(Cleared::LookAgain) if began.elapsed() <= UNSETTLED_PATIENCE => {
                         client.submit_look(&cas.key, token);
                         self.stage = Stage::Gone {
