@@ -326,6 +326,7 @@ impl Run {
             stage: Stage::Read,
             job_len: 0,
             version: None,
+            is_read_only: false,
             began_ns: now.monotonic_ns,
             queued: Some(Arc::new(queued)),
         })
