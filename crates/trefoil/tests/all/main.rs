@@ -31,7 +31,6 @@ mod repair;
 mod resizing;
 mod restarts;
 #[cfg(feature = "bench")]
-mod scenarios;
 mod strangers;
 mod supervised;
 mod support;
