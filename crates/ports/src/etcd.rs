@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Another process may take a port between our look and etcd's.
 const ATTEMPT_COUNT: usize = 3;
 
@@ -39,7 +39,7 @@ impl EtcdProcess {
     ///
     /// # Errors
     ///
-    /// If there is no such program, or it does not serve within twenty seconds.
+    /// If there is no such program, or it does not serve within a minute.
     pub fn start(folder: &Path, tls: Option<EtcdTls>) -> Result<Self> {
         let mut failure = None;
         for _ in 0..ATTEMPT_COUNT {

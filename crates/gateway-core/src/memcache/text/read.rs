@@ -455,24 +455,25 @@ fn touch_together<K: Keyspace>(
 ) -> Result<Option<(usize, Fault)>, Pending> {
     let expiry_ms = text_expiry_ms(seconds, desk.world.now);
     let begin = desk.out.len();
-    // Where each key's answer begins, and the length of its value.
-    let mut told = [(begin, 0); TOUCHED_TOGETHER];
+    // Where each key's answer begins, and the length of its value; nothing of a key that
+    // could not even be looked at.
+    let mut told = [None; TOUCHED_TOGETHER];
     let mut results: [Result<bool, Fault>; TOUCHED_TOGETHER] = std::array::from_fn(|_| Ok(false));
     let (out, mut last) = (&mut *desk.out, None);
     let touched = desk.world.keyspace.update_many(
         keys,
         &mut |index, item, scratch| {
             // A decision may be asked for again.
-            if last == Some(index) {
-                out.truncate(told[index].0);
+            if let Some((from, _)) = told[index].filter(|_| last == Some(index)) {
+                out.truncate(from);
             }
             last = Some(index);
-            told[index] = (out.len(), 0);
+            let value_len = item.map_or(0, |item| item.value.len());
+            told[index] = Some((out.len(), value_len));
             let Some(item) = item else {
                 return Decision::Keep;
             };
             put_value(out, keys[index], item, with_cas);
-            told[index].1 = item.value.len();
             mutate::touched(item, expiry_ms, scratch)
         },
         &mut |index, updated| {
@@ -484,15 +485,17 @@ fn touch_together<K: Keyspace>(
         return Err(Pending);
     }
     let fault_at = results[..keys.len()].iter().position(Result::is_err);
-    let end = match fault_at {
-        Some(at) => told[at].0,
-        None => desk.out.len(),
-    };
+    // Nothing of the one that failed, nor of those behind it.
+    let from_fault_on = told.iter().skip(fault_at.unwrap_or(keys.len())).flatten();
+    let end = from_fault_on.map(|(from, _)| *from).next();
+    let end = end.unwrap_or(desk.out.len());
     desk.out.truncate(end);
     // What was shown and then not stored is not told, from behind.
     let mut ends = end;
     for index in (0..fault_at.unwrap_or(keys.len())).rev() {
-        let (from, _) = told[index];
+        let Some((from, _)) = told[index] else {
+            continue;
+        };
         if !matches!(results[index], Ok(true)) {
             desk.out.drain(from..ends);
         }
@@ -501,7 +504,7 @@ fn touch_together<K: Keyspace>(
     let told_count = fault_at.map_or(keys.len(), |at| at + 1);
     for (index, key) in keys.iter().enumerate().take(told_count) {
         let (ending, value_len) = match &results[index] {
-            Ok(true) => (Ending::Hit, told[index].1),
+            Ok(true) => (Ending::Hit, told[index].map_or(0, |(_, len)| len)),
             Ok(false) => (Ending::Miss, 0),
             Err(_) => (Ending::ServerError, 0),
         };
