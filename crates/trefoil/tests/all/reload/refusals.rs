@@ -87,17 +87,17 @@ fn what_cannot_be_loaded_leaves_the_old_corpus_whole() {
         );
     }
     // Most of the memory: another one like that does not fit beside it.
-    reload(&cell, &large(dir.path(), "one.jsonl", 36_000)).unwrap();
+    reload(&cell, &large(dir.path(), "one.jsonl", 33_000)).unwrap();
     let before = (held(&cell), status(&cell)["corpus"].clone());
-    assert_eq!(before.0, [(36_000, 0); 2]);
-    let other = large(dir.path(), "other.jsonl", 37_000);
+    assert_eq!(before.0, [(33_000, 0); 2]);
+    let other = large(dir.path(), "other.jsonl", 34_000);
     let why = reload(&cell, &other).unwrap_err();
     assert!(why.contains("--clear-first"), "{why}");
     assert!(why.contains("Nothing was dropped"), "{why}");
     assert_eq!((held(&cell), status(&cell)["corpus"].clone()), before);
     let output = cell.run(&["cell", "reload", "--clear-first", "--load", &other]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(held(&cell), [(37_000, 0); 2]);
+    assert_eq!(held(&cell), [(34_000, 0); 2]);
     // To a smaller one, beside the one that fills most of the memory.
     reload(&cell, &corpus(dir.path(), 2)).unwrap();
     assert_eq!(held(&cell), [(KEYS as u64, 0); 2]);
