@@ -25,7 +25,6 @@ AT_A_TIME = 3
 # What takes longest begins first: nothing is left running alone at the end.
 FIRST = [
     "crates/trefoil test all controller",
-    "crates/trefoil test all scenarios",
     "crates/sim test all",
     "crates/store test all memory",
     "crates/bench lib",
