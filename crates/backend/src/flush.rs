@@ -38,6 +38,17 @@ pub enum FlushError {
     /// It is gone.
     #[error("the cell's configuration is gone")]
     NoConfig,
+    /// Somebody has put an older one in the place of what this process serves. By it the
+    /// cell may have another size: nothing follows from that.
+    #[error(
+        "the configuration was put back: its store holds config id {found}, and this backend serves {served}. It serves on, and the cell cannot be changed: put the newer configuration in place, or end the cell"
+    )]
+    PutBack {
+        /// In the store.
+        found: u32,
+        /// Served here, so it was in force.
+        served: u32,
+    },
     /// The cell was started anew, without this process.
     #[error(
         "the cell was started anew (config id {0}): what this backend holds belongs to its former life; stop this process"
@@ -87,7 +98,7 @@ impl State {
         }
         check_floor(floor, clock::now().unix_ns)?;
         loop {
-            let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
+            let stored = self.in_force()?;
             if stored.flush_floor >= floor {
                 return self.adopt(stored);
             }
@@ -104,10 +115,39 @@ impl State {
         }
     }
 
+    /// The configuration that is in force. Whoever follows it or changes it asks here: one
+    /// that is older than what is served was put back, by hand or from a backup, and
+    /// neither retires a backend nor takes a flush back.
+    pub(crate) fn in_force(&self) -> Result<CellConfig, FlushError> {
+        // Before the look: another thread may follow a change meanwhile.
+        let served = self.config();
+        let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
+        match stored.is_older_than(&served) {
+            true => Err(FlushError::PutBack {
+                found: stored.config_id,
+                served: served.config_id,
+            }),
+            false => Ok(stored),
+        }
+    }
+
+    /// Why no other process may begin to take over what is served here: it would go by a
+    /// configuration that was put back. A store on other machines finds that out by itself.
+    pub(crate) fn hindered_by_config(&self) -> Option<FlushError> {
+        match self.config_store.is_remote() {
+            true => None,
+            false => self.in_force().err(),
+        }
+    }
+
     /// Serves the configuration that is in force, if a flush has changed it
     /// without telling this process. An error says what cannot be followed.
     pub(crate) fn catch_up(&self) -> Result<(), FlushError> {
-        let stored = self.config_store.load()?.ok_or(FlushError::NoConfig)?;
+        let stored = match self.in_force() {
+            // One that is to be a backend of a resized cell knows what is not in force yet.
+            Err(FlushError::PutBack { .. }) if self.doors().locks.is_empty() => return Ok(()),
+            stored => stored?,
+        };
         let current = self.config();
         if current.differs_by_resize(&stored) {
             resize::heed(self, stored);
@@ -126,12 +166,15 @@ impl State {
 
     /// The same for a process that holds the only copy of what it has taken over.
     pub(crate) fn catch_up_at_last(&self) -> Result<(), FlushError> {
-        let is_outage =
-            |error: &FlushError| matches!(error, FlushError::ConfigStore(e) if e.is_outage());
-        let tell = |error: &FlushError| {
-            tracing::warn!(%error, "nothing is served before the configuration store is back");
+        // What it holds is lost if it ends.
+        let may_pass = |error: &FlushError| match error {
+            FlushError::ConfigStore(error) => error.is_outage(),
+            error => matches!(error, FlushError::PutBack { .. }),
         };
-        trefoil_cell::wait_out(|| self.catch_up(), is_outage, tell)
+        let tell = |error: &FlushError| {
+            tracing::warn!(%error, "nothing is served before the configuration is known");
+        };
+        trefoil_cell::wait_out(|| self.catch_up(), may_pass, tell)
     }
 
     fn adopt(&self, next: CellConfig) -> Result<Arc<CellConfig>, FlushError> {

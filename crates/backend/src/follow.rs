@@ -22,8 +22,8 @@ const HEED: Duration = Duration::from_millis(50);
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// Something that keeps the store from being followed, and when it was told.
-#[derive(Default)]
-struct Trouble {
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
     text: String,
     since: Option<Instant>,
     told: Option<Instant>,
@@ -31,7 +31,7 @@ struct Trouble {
 
 impl Trouble {
     /// Whether this is to be told: it is new, or old enough.
-    fn is_news(&mut self, text: String, now: Instant) -> bool {
+    pub(crate) fn is_news(&mut self, text: String, now: Instant) -> bool {
         self.since.get_or_insert(now);
         let is_new = text != self.text;
         self.text = text;
@@ -44,7 +44,7 @@ impl Trouble {
     }
 
     /// How long it has taken, if there was any.
-    fn end(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn end(&mut self, now: Instant) -> Option<Duration> {
         let since = std::mem::take(self).since?;
         Some(now.saturating_duration_since(since))
     }

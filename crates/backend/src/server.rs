@@ -128,7 +128,7 @@ impl Server {
     pub fn take_over(
         options: ServerOptions,
         listen: &ListenOptions,
-        lock: impl FnOnce() -> Result<BackendLock, ConfigStoreError>,
+        lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
     ) -> Result<Self, StartError> {
         let mut running = Running::prepare(&options, &|config, _| {
             Ok(Begins {
@@ -144,7 +144,8 @@ impl Server {
                 handover::take(&running.state, member, runtime)?;
             }
         }
-        running.state.doors().locks = vec![lock()?];
+        let lock = handover::await_lock(lock)?;
+        running.state.doors().locks = vec![lock];
         let listeners = Listeners::bind(&ListenOptions {
             metrics: None,
             ..listen.clone()
@@ -181,7 +182,7 @@ impl Server {
         let member = running.state.members.first().map(Arc::clone);
         if let (Some(runtime), Some(member)) = (&running.runtime, member) {
             let pace = CopyPace::new(options.recovery_rate);
-            resize::gather(runtime.handle(), &member, gather, pace)?;
+            resize::gather(runtime.handle(), &running.state, &member, gather, pace)?;
             let (lock, begun) = claim()?;
             running.state.set_begun(member.number, begun);
             running.state.doors().locks = vec![lock];

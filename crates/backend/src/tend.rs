@@ -2,6 +2,7 @@
 //! bound's corrections, and huge pages gathered from small ones.
 
 use crate::clock;
+use crate::follow::Trouble;
 use crate::heap::TRIM_PERIOD;
 use crate::member::Member;
 use crate::state::State;
@@ -53,7 +54,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
     let started_at = looked + STARTED_AFTER;
     let mut trim_at = started_at;
     let mut program = None;
-    let mut complaint = String::new();
+    let mut trouble = Trouble::default();
     let mut gatherers: Vec<[Gatherer; 2]> = Vec::new();
     if huge_pages {
         let of = |member: &Arc<Member>| {
@@ -93,7 +94,7 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, huge_pages: bool) {
             state.behind.clear();
             // One on other machines is followed by a thread that may wait for it.
             if !state.config_store.is_remote() {
-                follow(state, &mut complaint);
+                follow(state, &mut trouble);
             }
             looked = Instant::now();
         }
@@ -139,14 +140,19 @@ fn leave_core(since: &mut Instant) {
 }
 
 /// Takes over a configuration that was put in force without telling this
-/// process. Why it cannot is said once, not four times a second.
-fn follow(state: &State, complaint: &mut String) {
+/// process. Why it cannot is said once, and now and then, not four times a second.
+fn follow(state: &State, trouble: &mut Trouble) {
+    let now = Instant::now();
     let error = match state.catch_up() {
-        Ok(()) => return complaint.clear(),
+        Ok(()) => {
+            if trouble.end(now).is_some() {
+                tracing::info!("the cell's configuration is followed again");
+            }
+            return;
+        }
         Err(error) => error.to_string(),
     };
-    if error != *complaint {
-        tracing::error!(%error, "cannot follow the cell's configuration");
-        *complaint = error;
+    if trouble.is_news(error.clone(), now) {
+        tracing::error!(error, "cannot follow the cell's configuration");
     }
 }

@@ -156,7 +156,7 @@ pub(crate) fn serve(options: ServerOptions, listeners: Listeners, ready: &str) -
 pub(crate) fn take_over(
     options: ServerOptions,
     listen: &ListenOptions,
-    lock: impl FnOnce() -> Result<BackendLock, ConfigStoreError>,
+    lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
     ready: &str,
 ) -> Outcome {
     let signals = Signals::new()?;

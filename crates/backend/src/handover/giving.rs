@@ -14,14 +14,14 @@ use trefoil_rpc::v1::{self, HandOverStep};
 const FROZEN_MAX: Duration = Duration::from_millis(250);
 /// The same once it was late so often: the machine is busy, and half a second once is better
 /// than a quarter of one again and again.
-const FROZEN_LONGER: Duration = Duration::from_millis(500);
+pub(super) const FROZEN_LONGER: Duration = Duration::from_millis(500);
 const LATE_BEFORE: u32 = 3;
 /// A successor that has not been heard of for so long is given up. It says each few seconds
 /// that it is alive ([`super::taking`]): between two other steps it copies, for minutes.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long clients that are connected hear that nothing is taken here any more, before
 /// they are hung up on: what they had sent before is answered.
-const LINGER: Duration = Duration::from_millis(30);
+pub(super) const LINGER: Duration = Duration::from_millis(30);
 
 /// To whom a backend's number moves, if it does.
 #[derive(Debug, Default)]
@@ -146,6 +146,11 @@ pub(crate) fn step(
     if request.successor == 0 || step == HandOverStep::Unspecified {
         return Err(Status::invalid_argument("no successor, or no step"));
     }
+    if step == HandOverStep::Begin
+        && let Some(why) = state.hindered_by_config()
+    {
+        return Err(Status::failed_precondition(why.to_string()));
+    }
     let mut to = member.giving.lock();
     if step == HandOverStep::Begin {
         let (asked, takes_plain) = (request.layout_version, request.takes_plain);
@@ -162,6 +167,7 @@ pub(crate) fn step(
         let begun = state.begun().get(&member.number).copied();
         return Ok(v1::HandOverResponse {
             begun: begun.unwrap_or_default(),
+            memory_limit_bytes: state.bound.limit(),
             ..response(shard_states(&member.store), Duration::ZERO)
         });
     }
@@ -169,6 +175,9 @@ pub(crate) fn step(
     let successor = successor.ok_or_else(|| {
         Status::failed_precondition("the handover is over: it took too long, or another began")
     })?;
+    if successor.released {
+        return after_release(step);
+    }
     match step {
         HandOverStep::Alive => Ok(response(Vec::new(), Duration::ZERO)),
         HandOverStep::Changes => Ok(response(shard_states(&member.store), Duration::ZERO)),
@@ -216,6 +225,16 @@ pub(crate) fn step(
     }
 }
 
+/// Nothing goes back. The successor may ask again because the answer was lost.
+fn after_release(step: HandOverStep) -> Result<v1::HandOverResponse, Status> {
+    match step {
+        HandOverStep::Release => Ok(response(Vec::new(), Duration::ZERO)),
+        _ => Err(Status::failed_precondition(
+            "the backend is another process now",
+        )),
+    }
+}
+
 fn may_begin(state: &State, member: &Member, to: Option<&Successor>) -> Result<(), Status> {
     let refuse = |why: &str| Err(Status::failed_precondition(why));
     if state.members.len() > 1 || state.doors().locks.is_empty() {
@@ -255,6 +274,7 @@ fn response(shards: Vec<ShardState>, frozen: Duration) -> v1::HandOverResponse {
         shards: shards.into_iter().map(shard).collect(),
         frozen_ms: frozen.as_millis() as u32,
         begun: 0,
+        memory_limit_bytes: 0,
     }
 }
 

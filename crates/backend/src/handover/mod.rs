@@ -12,14 +12,23 @@
 //!
 //! One of both is the backend at any time, because the lock of its number says so, and the
 //! predecessor gives it back only after it can acknowledge nothing any more. A successor
-//! that is too late is refused: then the predecessor goes on.
+//! that is too late is refused: then the predecessor goes on. One that hears no answer to
+//! its *release* finds out from the predecessor's memory ([`departure`]).
+//!
+//! The backend's limit of memory moves with it, whatever the successor was started with:
+//! what was set by command since stays, and everything that is copied has its room.
 
+mod departure;
 mod giving;
+#[cfg(test)]
+mod lost_answers;
 mod taking;
 
+pub(crate) use departure::await_lock;
 pub(crate) use giving::{Giving, step};
 pub(crate) use taking::{Takeover, take};
 
+use crate::memory::MemoryError;
 use trefoil_layout::op::Rejection;
 use trefoil_rpc::OtherLayout;
 
@@ -69,6 +78,26 @@ pub enum HandoverError {
         number: u32,
         /// Why.
         why: Rejection,
+    },
+    /// This process cannot have the limit that it has.
+    #[error(
+        "what backend {number} may hold cannot be held here: {why}; set a lower limit first (`trefoil cell memory`)"
+    )]
+    Memory {
+        /// Which.
+        number: u32,
+        /// Why.
+        why: MemoryError,
+    },
+    /// It was asked to go, and nobody knows whether it has.
+    #[error(
+        "whether backend {number} has let go is not known ({why}), and its memory does not say so: if it lives, it goes on"
+    )]
+    Undecided {
+        /// Which.
+        number: u32,
+        /// What became of the answer.
+        why: String,
     },
     /// It does not want to, for now.
     #[error("backend {number} does not hand its number over: {why}")]

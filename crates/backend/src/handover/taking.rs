@@ -1,18 +1,20 @@
 //! The side of the process that comes.
 
 use super::HandoverError;
+use super::departure::Departure;
 use super::giving::SILENCE_MAX;
 use crate::background;
 use crate::clock;
 use crate::member::Member;
+use crate::memory::MemoryError;
 use crate::pace::CopyPace;
 use crate::recovery::{Memory, Missed, check_placed, decode_page, encode_places};
 use crate::state::State;
 use bytes::Bytes;
 use prost::Message as _;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -75,6 +77,7 @@ pub(crate) fn take(
         incarnation: AtomicU64::new(0),
         knows_ranges: AtomicBool::new(false),
         received_bytes: AtomicU64::new(0),
+        departure: OnceLock::new(),
     });
     let predecessor = || Predecessor::of(state, member, &common);
     let alive = runtime.block_on(async {
@@ -82,6 +85,9 @@ pub(crate) fn take(
         predecessor.check_layout().await?;
         Ok(predecessor)
     })?;
+    let incarnation = common.incarnation.load(Ordering::Relaxed);
+    let departure = Departure::of(&state.config(), member.number, incarnation);
+    let _ = common.departure.set(departure);
     for shard in 0..member.store.shard_count() {
         member.store.set_recovering(shard, true);
     }
@@ -184,8 +190,8 @@ async fn copy_and_release(
         // The predecessor stands still.
         let pace = CopyPace::new(None);
         copy(&mut handover, predecessor, member, Handover::is_done, pace).await?;
-        match predecessor.step(HandOverStep::Release).await {
-            Ok(_) => return Ok(handover),
+        match predecessor.release().await {
+            Ok(()) => return Ok(handover),
             // A busy machine.
             Err(HandoverError::Late { .. }) if attempt < ATTEMPTS_MAX => handover.again(),
             Err(error) => return Err(error),
@@ -279,6 +285,8 @@ struct Common {
     knows_ranges: AtomicBool,
     /// Of answers that brought values, or said what is held, and of what was read.
     received_bytes: AtomicU64,
+    /// Set before anything is copied.
+    departure: OnceLock<Departure>,
 }
 
 impl Predecessor {
@@ -355,19 +363,69 @@ impl Predecessor {
         }
     }
 
-    async fn step(&self, step: HandOverStep) -> Result<Vec<ShardState>, HandoverError> {
-        let request = v1::HandOverRequest {
+    fn request(&self, step: HandOverStep) -> v1::HandOverRequest {
+        v1::HandOverRequest {
             backend: self.number,
             life: self.life,
             successor: self.common.token,
             step: step.into(),
             layout_version: self.state.layout_version,
             takes_plain: true,
+        }
+    }
+
+    /// Has it go. If no answer comes, its memory says whether it has.
+    async fn release(&self) -> Result<(), HandoverError> {
+        let number = self.number;
+        let mut client = self.client.clone();
+        let call = client.hand_over(self.request(HandOverStep::Release));
+        let why = match tokio::time::timeout(CALL_PATIENCE, call).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(status)) if is_its_own(&status) => return Err(self.failure(&status)),
+            Ok(Err(status)) => status.message().to_owned(),
+            Err(_) => no_answer(CALL_PATIENCE),
         };
+        let departure = self.common.departure.get();
+        let has_gone = match departure {
+            Some(departure) => departure.is_seen().await,
+            None => false,
+        };
+        if !has_gone {
+            return Err(HandoverError::Undecided { number, why });
+        }
+        tracing::warn!(
+            backend = number,
+            why,
+            "the former process has let go, and its answer was lost"
+        );
+        Ok(())
+    }
+
+    /// Has the limit of the predecessor, which may have been set by command since it began.
+    fn take_limit(&self, bytes: u64) -> Result<(), HandoverError> {
+        // A release that does not say.
+        if bytes == 0 || bytes == self.state.bound.limit() {
+            return Ok(());
+        }
+        let number = self.number;
+        match self.state.set_memory_limit(bytes) {
+            Ok(_) => Ok(()),
+            // Another program, which needs more for itself. It has more, too.
+            Err(error @ MemoryError::TooSmall { .. }) => {
+                tracing::warn!(backend = number, %error, "its limit is not taken over");
+                Ok(())
+            }
+            Err(why) => Err(HandoverError::Memory { number, why }),
+        }
+    }
+
+    async fn step(&self, step: HandOverStep) -> Result<Vec<ShardState>, HandoverError> {
+        let request = self.request(step);
         let mut client = self.client.clone();
         let answer = self.call(CALL_PATIENCE, client.hand_over(request)).await?;
         if step == HandOverStep::Begin {
             self.state.set_begun(self.number, answer.begun);
+            self.take_limit(answer.memory_limit_bytes)?;
         }
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
@@ -496,21 +554,45 @@ impl Predecessor {
         let number = self.number;
         match tokio::time::timeout(patience, call).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(match status.code() {
-                Code::Unimplemented => HandoverError::Unknown { number },
-                Code::Aborted => HandoverError::Late { number },
-                Code::Unavailable => HandoverError::Unreachable {
-                    number,
-                    why: status.message().to_owned(),
-                },
-                _ => self.refused(status.message()),
-            }),
+            Ok(Err(status)) => Err(self.failure(&status)),
             Err(_) => Err(HandoverError::Unreachable {
                 number,
-                why: format!("no answer within {} s", patience.as_secs()),
+                why: no_answer(patience),
             }),
         }
     }
+
+    fn failure(&self, status: &Status) -> HandoverError {
+        let number = self.number;
+        match status.code() {
+            Code::Unimplemented => HandoverError::Unknown { number },
+            Code::Aborted => HandoverError::Late { number },
+            Code::Unavailable => HandoverError::Unreachable {
+                number,
+                why: status.message().to_owned(),
+            },
+            _ => self.refused(status.message()),
+        }
+    }
+}
+
+fn no_answer(patience: Duration) -> String {
+    format!("no answer within {} s", patience.as_secs())
+}
+
+/// Whether the predecessor has answered this itself: then it has not gone. Anything else
+/// comes of a connection, or of a process, that ends.
+fn is_its_own(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Aborted
+            | Code::FailedPrecondition
+            | Code::InvalidArgument
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::Unimplemented
+    )
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 use super::ResizeError;
 use crate::clock;
 use crate::member::Member;
+use crate::memory::MemoryError;
 use crate::pace::{self, CopyPace};
 use crate::recovery::decode_page;
+use crate::state::State;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -118,6 +120,7 @@ pub struct Gathered {
 /// Copies what the member is to hold, until it is told to begin.
 pub(crate) fn gather(
     runtime: &Handle,
+    state: &Arc<State>,
     member: &Arc<Member>,
     gather: Gather,
     pace: CopyPace,
@@ -127,7 +130,7 @@ pub(crate) fn gather(
     }
     let mut work = {
         let _entered = runtime.enter();
-        Work::new(member, gather, pace)?
+        Work::new(state, member, gather, pace)?
     };
     // In a thread of its own, because nobody becomes less nice again.
     let near = std::thread::scope(|scope| {
@@ -164,11 +167,14 @@ pub(crate) fn gather(
 }
 
 struct Work {
+    state: Arc<State>,
     member: Arc<Member>,
     machine: Gathering<Bytes>,
     peers: HashMap<u32, Arc<Peer>>,
     orders: mpsc::UnboundedReceiver<GatherOrder>,
     events: mpsc::UnboundedSender<GatherEvent>,
+    /// The bound on the memory that was taken over last, or could not be.
+    limit_tried: u64,
     paused: bool,
     begun: bool,
     /// Everybody is frozen, and nobody has said that they go on.
@@ -197,7 +203,12 @@ enum Owes {
 }
 
 impl Work {
-    fn new(member: &Arc<Member>, gather: Gather, pace: CopyPace) -> Result<Self, ResizeError> {
+    fn new(
+        state: &Arc<State>,
+        member: &Arc<Member>,
+        gather: Gather,
+        pace: CopyPace,
+    ) -> Result<Self, ResizeError> {
         let machine = Gathering::new(gather.old.placement(), &member.store);
         let peers = machine.sources().iter().map(|source| {
             let peer = Peer::new(member, &gather, source.backend)?;
@@ -205,11 +216,13 @@ impl Work {
         });
         let peers: Result<_, ResizeError> = peers.collect();
         Ok(Work {
+            state: Arc::clone(state),
             member: Arc::clone(member),
             peers: peers?,
             machine,
             orders: gather.orders,
             events: gather.events,
+            limit_tried: 0,
             paused: false,
             begun: false,
             is_last: false,
@@ -300,6 +313,10 @@ impl Work {
     }
 
     fn take(&mut self, number: u64, backend: u32, reply: Reply<Bytes>) -> Result<(), ResizeError> {
+        // Before anything of it is stored.
+        if matches!(reply, Reply::Shards(_)) {
+            self.take_limit()?;
+        }
         if self.machine.permille() < 1000 {
             self.pace.moved(match &reply {
                 Reply::Items(page) => pace::page_len(page),
@@ -321,6 +338,32 @@ impl Work {
                 why,
             }),
             None => Ok(()),
+        }
+    }
+
+    /// Has the largest limit of those that it copies from: one that was set by command since
+    /// they began holds in the new cell, too. A larger one counts at once, a lower one when
+    /// all have said theirs; a release that does not know this says none.
+    fn take_limit(&mut self) -> Result<(), ResizeError> {
+        let told = |peer: &Arc<Peer>| (peer.memory_limit.load(Ordering::Relaxed), peer.number);
+        let told: Vec<(u64, u32)> = self.peers.values().map(told).collect();
+        let Some(&(limit, number)) = told.iter().max() else {
+            return Ok(());
+        };
+        let current = self.state.bound.limit();
+        let all_say_lower = limit < current && told.iter().all(|(limit, _)| *limit > 0);
+        if limit <= current && !all_say_lower || limit == self.limit_tried {
+            return Ok(());
+        }
+        self.limit_tried = limit;
+        match self.state.set_memory_limit(limit) {
+            Ok(_) => Ok(()),
+            // Another program, which needs more for itself. It has more, too.
+            Err(error @ MemoryError::TooSmall { .. }) => {
+                tracing::warn!(backend = self.member.number, %error, "a limit is not taken over");
+                Ok(())
+            }
+            Err(why) => Err(ResizeError::Memory { number, why }),
         }
     }
 
@@ -416,6 +459,8 @@ struct Peer {
     hasher: trefoil_layout::KeyHasher,
     /// Of data entries.
     layout_version: u32,
+    /// The bound on its memory, once it has said it; 0: not yet, or never.
+    memory_limit: AtomicU64,
 }
 
 impl Peer {
@@ -440,6 +485,7 @@ impl Peer {
             client: trefoil_rpc::client(channel, Credentials::none()),
             hasher: config.hash,
             layout_version: LAYOUT_VERSION.into(),
+            memory_limit: AtomicU64::new(0),
         })
     }
 
@@ -528,6 +574,10 @@ impl Peer {
     async fn step(&self, step: ResizeStep) -> Result<Vec<ShardState>, ResizeError> {
         let request = self.request(step);
         let answer = self.send(request).await?;
+        if step == ResizeStep::Begin {
+            let limit = answer.memory_limit_bytes;
+            self.memory_limit.store(limit, Ordering::Relaxed);
+        }
         // Without its bound a shard would be taken over without its floor.
         let shard = |shard: v1::HandOverShard| {
             let bound_max = shard.bound_max.map(trefoil_rpc::decode_version)?;

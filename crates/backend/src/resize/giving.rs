@@ -1,6 +1,7 @@
 //! The side of the backends that are.
 
 use crate::flush::FlushError;
+use crate::follow::Trouble;
 use crate::member::Member;
 use crate::service::copy::is_plain;
 use crate::state::State;
@@ -149,6 +150,11 @@ pub(crate) fn step(
         return Err(Status::invalid_argument("no resize, or no step"));
     }
     let now = Instant::now();
+    if step == ResizeStep::Begin
+        && let Some(why) = state.hindered_by_config()
+    {
+        return Err(Status::failed_precondition(why.to_string()));
+    }
     let mut part = member.resizing.lock();
     if step == ResizeStep::Begin {
         // `cell up` starts the new processes, with the program that the old ones run.
@@ -284,7 +290,10 @@ fn begin(
         ..v1::ResizeTaker::default()
     };
     of.takers.insert(request.taker, taker);
-    Ok(response(states, none, Duration::ZERO))
+    Ok(v1::ResizeResponse {
+        memory_limit_bytes: state.bound.limit(),
+        ..response(states, none, Duration::ZERO)
+    })
 }
 
 /// Why nothing can be copied from here just now.
@@ -308,10 +317,8 @@ fn retire_as_told(
         let config = state.config();
         // Whoever asks tries again.
         let unknown = |why: String| Status::unavailable(format!("what is in force: {why}"));
-        let stored = state.config_store.load();
-        let stored = stored
-            .map_err(|error| unknown(error.to_string()))?
-            .ok_or_else(|| unknown(FlushError::NoConfig.to_string()))?;
+        let stored = state.in_force();
+        let stored = stored.map_err(|error| unknown(error.to_string()))?;
         let is_it = config.differs_by_resize(&stored)
             && stored.backends == told.backends
             && stored.config_id >= told.config_id;
@@ -366,15 +373,18 @@ fn linger(state: &State, time: Duration) {
 /// retires, if somebody has.
 fn break_off(state: &Arc<State>, member: &Arc<Member>) {
     let backend = member.number;
+    let mut trouble = Trouble::default();
     loop {
         match decide(state) {
             Ok(None) => break,
             Ok(Some(resized)) => return retire(state, resized, HEED_LINGER),
             Err(error) => {
-                tracing::warn!(
-                    backend, %error,
-                    "whether the cell was resized is not known: no mutation is taken until it is"
-                );
+                if trouble.is_news(error.to_string(), Instant::now()) {
+                    tracing::warn!(
+                        backend, %error,
+                        "whether the cell was resized is not known: no mutation is taken until it is"
+                    );
+                }
             }
         }
         if state.is_stopping() {
@@ -404,7 +414,7 @@ fn break_off(state: &Arc<State>, member: &Arc<Member>) {
 /// anybody freeze. So another's swap is not enough, which may be older than that look.)
 fn decide(state: &State) -> Result<Option<CellConfig>, FlushError> {
     loop {
-        let stored = state.config_store.load()?.ok_or(FlushError::NoConfig)?;
+        let stored = state.in_force()?;
         if state.config().differs_by_resize(&stored) {
             return Ok(Some(stored));
         }
@@ -451,6 +461,7 @@ fn response(shards: Vec<ShardState>, changes: Vec<Ranges>, frozen: Duration) -> 
     v1::ResizeResponse {
         shards: shards.into_iter().map(shard).collect(),
         frozen_ms: frozen.as_millis() as u32,
+        memory_limit_bytes: 0,
     }
 }
 
@@ -546,6 +557,27 @@ mod tests {
             self.config.resized(backends.collect()).unwrap()
         }
 
+        /// Serves a third configuration, after a flush and one that was written anew.
+        fn at_third(&self) -> CellConfig {
+            let second = self.config.flushed(Version::new(5, 5, 5)).unwrap();
+            let third = second.anew().unwrap();
+            self.swap(&self.config, &second);
+            self.swap(&second, &third);
+            self.state().catch_up().unwrap();
+            assert_eq!(self.state().config().config_id, 3);
+            third
+        }
+
+        /// Puts a file with this configuration in the place of the cell's, as who copies it
+        /// back by hand does.
+        fn put(&self, config: &CellConfig) {
+            let elsewhere = tempfile::tempdir().unwrap();
+            let store = DirectoryStore::create(elsewhere.path()).unwrap();
+            store.compare_and_swap(None, config).unwrap();
+            let [from, to] = [elsewhere.path(), self.dir.path()].map(|dir| dir.join("cell.json"));
+            std::fs::copy(from, to).unwrap();
+        }
+
         fn swap(&self, from: &CellConfig, to: &CellConfig) {
             let swapped = self.store.compare_and_swap(Some(from.topology_id()), to);
             swapped.unwrap();
@@ -609,6 +641,81 @@ mod tests {
         assert!(cell.is_gone());
         crate::lease::renew(cell.state());
         assert!(cell.is_gone());
+    }
+
+    /// The life of the cell before, too: its file may be what a backup had.
+    #[test]
+    fn an_older_configuration_that_was_put_back_ends_nobody_and_takes_nothing_back() {
+        let cell = Cell::new();
+        let (first, third) = (cell.config.clone(), cell.at_third());
+        let two = (0..2).map(|number| backend(&cell.store, number));
+        let of_two = CellConfig {
+            backends: two.collect(),
+            ..first.clone()
+        };
+        let former = CellConfig {
+            life: 10,
+            ..of_two.clone()
+        };
+        let state = cell.state();
+        for older in [&of_two, &former, &first] {
+            cell.put(older);
+            let refused = state.catch_up().unwrap_err();
+            assert!(
+                matches!(
+                    refused,
+                    FlushError::PutBack {
+                        found: 1,
+                        served: 3
+                    }
+                ),
+                "{refused}"
+            );
+            let said = refused.to_string();
+            assert!(
+                said.contains("put the newer configuration in place"),
+                "{said}"
+            );
+            assert!(matches!(decide(state), Err(FlushError::PutBack { .. })));
+            let flushed = state.raise_flush_floor(Version::new(6, 6, 6));
+            assert!(matches!(flushed, Err(FlushError::PutBack { .. })));
+            let told = cell.step(ResizeStep::Retire, Some(older)).unwrap_err();
+            assert_eq!(told.code(), tonic::Code::Unavailable);
+            // Nobody begins to copy by it.
+            let begun = cell.step(ResizeStep::Begin, None).unwrap_err();
+            assert!(begun.message().contains("was put back"), "{begun}");
+            assert!(!state.has_retired());
+            assert_eq!(cell.store.load().unwrap().as_ref(), Some(older));
+            assert_eq!(state.config().config_id, 3);
+        }
+        // The newer one is in place again.
+        cell.put(&third);
+        state.catch_up().unwrap();
+        let flushed = state.raise_flush_floor(Version::new(6, 6, 6)).unwrap();
+        assert_eq!(flushed.config_id, 4);
+        cell.step(ResizeStep::Begin, None).unwrap();
+    }
+
+    /// It has not heard whether the cell was resized when the file is put back: no mutation
+    /// is taken until that is known, and it does not end.
+    #[test]
+    fn who_is_frozen_over_an_older_configuration_waits_for_the_newer_one() {
+        let cell = Cell::new();
+        let (first, third) = (cell.config.clone(), cell.at_third());
+        cell.step(ResizeStep::Freeze, None).unwrap();
+        cell.put(&first);
+        let (state, member) = (Arc::clone(cell.state()), Arc::clone(cell.member()));
+        if let Some(of) = member.resizing.lock().as_mut() {
+            of.phase = Phase::BreaksOff;
+        }
+        let breaks_off = std::thread::spawn(move || break_off(&state, &member));
+        std::thread::sleep(3 * BREAK_OFF_PAUSE);
+        assert!(!breaks_off.is_finished());
+        assert!(cell.member().resizing.is_frozen() && !cell.state().has_retired());
+        cell.put(&third);
+        breaks_off.join().unwrap();
+        assert!(!cell.member().resizing.is_frozen() && !cell.state().has_retired());
+        assert_eq!(cell.state().config().config_id, 4);
     }
 
     #[test]

@@ -61,6 +61,16 @@ pub enum ResizeError {
         /// What it says.
         why: String,
     },
+    /// This process cannot have the limit that those have from which it copies.
+    #[error(
+        "a backend of the new cell cannot have the memory limit of backend {number}: {why}; set a lower limit first (`trefoil cell memory`)"
+    )]
+    Memory {
+        /// Which.
+        number: u32,
+        /// Why.
+        why: crate::memory::MemoryError,
+    },
     /// Whoever changes the cell has gone, or says so.
     #[error("the resize was given up")]
     GivenUp,

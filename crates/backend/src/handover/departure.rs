@@ -1,0 +1,101 @@
+//! Whether the predecessor has let go, by its memory.
+//!
+//! It ends a moment after it has let go, so that its answer may be lost. A successor that
+//! gave up then would leave nobody with what both have held. The memory of the predecessor
+//! says it, too, whether it lives or not: the end of its lease is
+//! [`LEASE_MOVED_NS`](trefoil_layout::control::LEASE_MOVED_NS) from the moment on from which
+//! it acknowledges nothing any more. Nobody else writes that value, and it is never taken
+//! back. Its lock is free a moment later, and a successor serves only once it has that.
+
+use super::giving::{FROZEN_LONGER, LINGER};
+use crate::lease::LEASE;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use trefoil_cell::{BackendLock, CellConfig, ConfigStoreError};
+use trefoil_fabric::RegionView;
+use trefoil_fabric::shm::{ConnectOptions, Connection};
+
+/// How long the greeting may take.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
+/// How long the memory is looked at. A predecessor that has been asked lets go before it
+/// takes mutations again, or not at all.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(5);
+
+const _: () = assert!(
+    PATIENCE.as_millis() > FROZEN_LONGER.as_millis() + LINGER.as_millis() + LEASE.as_millis()
+);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Departure {
+    /// Nothing where the memory cannot be had: then only an answer tells.
+    memory: Option<Arc<RegionView>>,
+}
+
+impl Departure {
+    /// Of the process with this incarnation, which is backend `number` of the cell.
+    pub(super) fn of(config: &CellConfig, number: u32, incarnation: u64) -> Self {
+        let memory = connect(config, number, incarnation);
+        if let Err(why) = &memory {
+            tracing::debug!(backend = number, why, "its memory will not tell its end");
+        }
+        let memory = memory.ok();
+        Departure { memory }
+    }
+
+    /// Whether it has let go; waits for that.
+    pub(super) async fn is_seen(&self) -> bool {
+        let Some(memory) = &self.memory else {
+            return false;
+        };
+        let by = Instant::now() + PATIENCE;
+        while !memory.has_moved() {
+            if Instant::now() >= by {
+                return false;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        true
+    }
+}
+
+/// Takes the lock of a predecessor that has let go, or is about to: its memory says so before
+/// its lock is free. This process has the only copy by now, so it waits for a configuration
+/// store that is away.
+pub(crate) fn await_lock(
+    lock: impl Fn() -> Result<BackendLock, ConfigStoreError>,
+) -> Result<BackendLock, ConfigStoreError> {
+    let by = Instant::now() + PATIENCE;
+    let take = || loop {
+        match lock() {
+            Err(ConfigStoreError::BackendLocked { .. } | ConfigStoreError::Registered { .. })
+                if Instant::now() < by =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
+    };
+    let tell = |error: &ConfigStoreError| {
+        tracing::warn!(%error, "nothing is served before the configuration store is back");
+    };
+    trefoil_cell::wait_out(take, ConfigStoreError::is_outage, tell)
+}
+
+fn connect(config: &CellConfig, number: u32, incarnation: u64) -> Result<Arc<RegionView>, String> {
+    let backend = config.backend(number);
+    let socket = backend.and_then(|backend| backend.fabric_socket.as_ref());
+    let socket = socket.ok_or("it gives its memory to nobody")?;
+    let options = ConnectOptions {
+        timeout: CONNECT_PATIENCE,
+        rings: false,
+        ..ConnectOptions::default()
+    };
+    let connection = Connection::connect(socket, number, &options).map_err(|e| e.to_string())?;
+    let (memory, _) = connection.into_parts();
+    match memory.agreement().incarnation == incarnation {
+        true => Ok(memory),
+        false => Err("it is of another process".to_owned()),
+    }
+}
