@@ -190,7 +190,7 @@ impl State {
 
     /// Leaves the backend's place to another process: leases end at once, and sockets and
     /// locks are free. Clients that are connected hear for a moment longer that nothing is
-    /// taken here.
+    /// taken here; those that come now are not greeted.
     ///
     /// Nobody adopts a configuration meanwhile, nor afterwards: that would have the members
     /// serve again. When this returns all of it is done, by this call or by one before;

@@ -6,16 +6,13 @@ use crate::mode::Mode;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use trefoil_layout::limits::{VALUE_LEN_LIMIT, VALUE_LEN_MAX_DEFAULT};
+pub use trefoil_layout::topology::CONFIG_ID_CHANGING;
 use trefoil_layout::{HashKind, KeyHasher, Placement, TopologyId, Version};
 
 /// Most backends of one cell.
 pub const BACKEND_COUNT_MAX: usize = 4096;
 
 const _: () = assert!(BACKEND_COUNT_MAX <= trefoil_layout::epoch::BACKEND_COUNT_MAX as usize);
-
-/// Never issued: buckets carry it while their backend changes from one corpus
-/// to the next, so that no client takes either for what it expects.
-pub const CONFIG_ID_CHANGING: u32 = u32::MAX;
 
 /// Longest cell name, in bytes.
 const CELL_NAME_LEN_MAX: usize = 64;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use trefoil_cell::RpcAddress;
 use trefoil_driver::{Clock, Event, Host, NotConnected, Options, SUCCESSOR_NS, Topology};
 use trefoil_fabric::shm::{ConnectError, ConnectOptions, Connection};
-use trefoil_layout::KeyHash;
+use trefoil_layout::{KeyHash, TopologyId};
 use trefoil_rpc::v1;
 use trefoil_softnic::{EngineAddress, EnginePort};
 
@@ -277,12 +277,14 @@ impl Host for ClientHost {
                     // Nor has the one before it gone yet.
                     Ok(connection)
                         if has_moved
-                            && (connection.agreement().topology)
-                                .is_followed_by(thread_topology.id())
+                            && is_former(connection.agreement().topology, thread_topology.id())
                             && Instant::now() < by =>
                     {
                         drop(connection);
                         std::thread::sleep(SUCCESSOR_PAUSE);
+                    }
+                    Ok(connection) if connection.agreement().topology.is_changing() => {
+                        break Err(NotConnected::down("the backend is leaving its place"));
                     }
                     Ok(connection) => {
                         let found = connection.agreement().topology.life;
@@ -437,6 +439,12 @@ fn is_absence(error: &ConnectError) -> bool {
     )
 }
 
+/// Whether who greets as `found` is not the successor that a client which knows `known` waits
+/// for: it is of the cell as it was before, or on its way out.
+fn is_former(found: TopologyId, known: TopologyId) -> bool {
+    found.is_changing() || found.is_followed_by(known)
+}
+
 /// What a failed greeting says of the backend.
 fn judge(error: &ConnectError, is_reached_elsewhere: bool) -> NotConnected {
     let is_down = match error {
@@ -466,4 +474,19 @@ pub(crate) fn random() -> u64 {
     hasher.write_u64(time::monotonic_ns());
     hasher.write_u32(std::process::id());
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_layout::topology::CONFIG_ID_CHANGING;
+
+    #[test]
+    fn who_is_leaving_is_no_successor() {
+        let of = |config_id| TopologyId { life: 1, config_id };
+        assert!(is_former(of(4), of(5)));
+        assert!(is_former(of(CONFIG_ID_CHANGING), of(5)));
+        assert!(!is_former(of(5), of(5)));
+        assert!(!is_former(of(6), of(5)));
+    }
 }

@@ -17,7 +17,17 @@ pub struct TopologyId {
     pub config_id: u32,
 }
 
+/// Never issued: a backend serves under it while it changes from one corpus to the next,
+/// and once it has left its place to another process. No client takes what it reads then
+/// for what it expects.
+pub const CONFIG_ID_CHANGING: u32 = u32::MAX;
+
 impl TopologyId {
+    /// Whether who says so serves nobody just now, or never again.
+    pub fn is_changing(self) -> bool {
+        self.config_id == CONFIG_ID_CHANGING
+    }
+
     /// Whether `other` is of the same life and later.
     pub fn is_followed_by(self, other: TopologyId) -> bool {
         self.life == other.life && self.config_id < other.config_id
@@ -41,6 +51,8 @@ mod tests {
         assert!(!topology(1, 2).is_followed_by(topology(1, 2)));
         assert!(!topology(1, 2).is_followed_by(topology(1, 1)));
         assert!(!topology(1, 1).is_followed_by(topology(2, 2)));
+        assert!(topology(1, CONFIG_ID_CHANGING).is_changing());
+        assert!(!topology(1, CONFIG_ID_CHANGING - 1).is_changing());
         let text = topology(0xab, 7).to_string();
         assert_eq!(text, "config id 7 of life 00000000000000ab");
     }

@@ -233,7 +233,12 @@ impl Listener {
             true => self.rings(export),
             false => None,
         };
-        let reply = Reply::Granted(export.granted(rings.is_some().then_some(self.geometry)));
+        let granted = export.granted(rings.is_some().then_some(self.geometry));
+        if granted.topology.is_changing() {
+            // It is leaving its place, or loads another corpus: as if it were not there.
+            return;
+        }
+        let reply = Reply::Granted(granted);
         let mut descriptors = export.descriptors().to_vec();
         descriptors.extend(rings.as_ref().map(Rings::descriptor));
         if socket::send_with(&socket, &reply.encode(), &descriptors).is_err() {

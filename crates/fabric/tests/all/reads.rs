@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trefoil_client_core::vote::IndexVote;
 use trefoil_fabric::port::{Port, Progress, Token};
@@ -217,6 +218,19 @@ fn connect_error(path: &Path, backend: u32) -> ConnectError {
         ..ConnectOptions::default()
     };
     Connection::connect(path, backend, &options).unwrap_err()
+}
+
+/// Whoever is in its accept queue when it leaves its place is not given memory that a
+/// successor has already.
+#[test]
+fn who_is_leaving_greets_nobody() {
+    let server = Server::start();
+    let is_changing = &server.backend.is_changing;
+    is_changing.store(true, Ordering::Relaxed);
+    let error = connect_error(&server.path(), BACKEND);
+    assert!(matches!(error, ConnectError::HungUp { .. }), "{error:?}");
+    is_changing.store(false, Ordering::Relaxed);
+    assert!(server.connect().channel().is_some());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -26,6 +26,7 @@ use trefoil_layout::hello::{Hello, REPLY_LEN, Reply};
 use trefoil_layout::message::{Answer, Request};
 use trefoil_layout::op::{Ack, Action, Found, LookupAnswer, Mutation, Outcome};
 use trefoil_layout::ring::Geometry;
+use trefoil_layout::topology::CONFIG_ID_CHANGING;
 use trefoil_layout::{HashKind, IndexEntry, KeyHash, KeyHasher, Pointer, TopologyId, Version};
 use trefoil_region::{HugePages, Mapping, MemoryObject};
 
@@ -59,6 +60,8 @@ pub(crate) struct Backend {
     pub(crate) touched_sum: AtomicU64,
     pub(crate) charged: AtomicI64,
     pub(crate) charge_limit: AtomicI64,
+    /// It has left its place, or is about to.
+    pub(crate) is_changing: AtomicBool,
 }
 
 impl Service for Backend {
@@ -115,7 +118,10 @@ impl Service for Backend {
     fn topology(&self) -> TopologyId {
         TopologyId {
             life: LIFE,
-            config_id: CONFIG,
+            config_id: match self.is_changing.load(Ordering::Relaxed) {
+                true => CONFIG_ID_CHANGING,
+                false => CONFIG,
+            },
         }
     }
 
