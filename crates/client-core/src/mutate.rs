@@ -106,6 +106,8 @@ struct Replica {
     ack: AckState,
     /// Why the last attempt did not get through, if so.
     lacking: RetryCause,
+    /// It has answered that it does not take this yet, or any more.
+    is_unwilling: bool,
 }
 
 /// What only a fill has: see [`crate::fill`].
@@ -149,6 +151,7 @@ impl Mutate {
             work: Work::Send,
             ack: AckState::Open,
             lacking: RetryCause::Connection,
+            is_unwilling: false,
         };
         Mutate {
             version,
@@ -306,6 +309,7 @@ impl Mutate {
             // What one copy of the message has done, the refusal of another does not undo.
             return;
         }
+        let is_unwilling = ack.outcome == Outcome::Rejected(Rejection::UnknownConfig);
         state.ack = match ack.outcome {
             Outcome::Applied => AckState::Applied {
                 epoch: match state.ack {
@@ -321,6 +325,7 @@ impl Mutate {
             Outcome::Rejected(_) if is_put_off && state.work == Work::Send => return,
             Outcome::Rejected(Rejection::Recovering | Rejection::UnknownConfig) => {
                 state.lacking = RetryCause::Recovering;
+                state.is_unwilling = is_unwilling;
                 AckState::Down
             }
             Outcome::Rejected(
@@ -419,18 +424,21 @@ impl Mutate {
         }
     }
 
-    /// Whether it is stored, and some replica has refused it, or has not said whether it
-    /// took it: a key for whoever repairs them. One that is down, or recovers, does not
-    /// count.
-    pub fn leaves_dirty(&self) -> bool {
+    /// Whether it is stored, and this replica has refused it, was not reached, or will not say
+    /// whether it took it: a key for whoever repairs them. One whose answer may still come is
+    /// not known to lack it, and one that recovers learns of it from the others.
+    pub fn lacks(&self, replica: usize) -> bool {
         let is_stored = matches!(self.outcome, Some(MutationOutcome::Stored { .. }));
-        let lacks = |replica: &Replica| {
-            matches!(
-                replica.ack,
-                AckState::Superseded { .. } | AckState::Rejected(_) | AckState::Lost
-            ) || replica.ack == AckState::Down && replica.lacking == RetryCause::ConfigChanged
-        };
-        is_stored && self.replicas[..self.replica_count].iter().any(lacks)
+        let state = &self.replicas[replica];
+        is_stored
+            && replica < self.replica_count
+            && match state.ack {
+                AckState::Applied { .. } => false,
+                // The others were enough before it was told.
+                AckState::Open => state.work != Work::None,
+                AckState::Superseded { .. } | AckState::Rejected(_) | AckState::Lost => true,
+                AckState::Down => state.lacking != RetryCause::Recovering || state.is_unwilling,
+            }
     }
 
     /// The version under which it is being stored.

@@ -330,6 +330,7 @@ impl Drop for Client {
         if !self.driver.is_settled() {
             self.settle(DROP_PATIENCE);
         }
+        self.driver.tell_all_suspects();
     }
 }
 

@@ -38,6 +38,7 @@ impl<H: Host> Driver<H> {
         let same_backends = self.topology.config().backends == fresh.config().backends;
         let same_life = self.topology.config().life == fresh.config().life;
         let same_replicas = self.topology.moves_to(&fresh);
+        let same_hasher = self.topology.hasher() == fresh.hasher();
         if !same_life {
             // Nothing of what was seen is there any more.
             self.versions.begin_again();
@@ -54,6 +55,12 @@ impl<H: Host> Driver<H> {
                 true => self.topology.id().config_id,
                 false => 0,
             };
+            if same_life && same_hasher {
+                self.suspect_all_open();
+            } else {
+                self.slab.late.take_all();
+                self.suspects.clear();
+            }
             self.make_links();
             if same_life {
                 // A cell that was resized: its backends are about to take their places.
@@ -77,9 +84,14 @@ impl<H: Host> Driver<H> {
     /// What an operation that has ended still has to send has nowhere to go any more.
     fn give_up_room(&mut self, at: u32) {
         if let Some(op) = self.slab.get_mut(at) {
+            let is_unsent = op.is_stored() && op.waits_for_room();
+            let hash = self.topology.hash(&op.key);
             op.owed = Default::default();
             if op.owner == Owner::Nobody {
                 self.slab.release(at);
+            }
+            if is_unsent {
+                self.suspect(hash);
             }
         }
     }

@@ -21,6 +21,8 @@
 //! | `op` | one operation: machine, message, what it waits for |
 //! | `slab` | all of them, and their timers |
 //! | `driver` | begins operations, sends messages |
+//! | `late` | third copies whose answer comes when the operation is over |
+//! | `suspects` | keys on which replicas differ, for whoever repairs them |
 //! | `learn` | learns of the cell, and swaps topologies |
 //! | `uses` | what is reported of items that were read |
 //! | `stamps` | what a miss leaves for a fill |
@@ -44,6 +46,7 @@
 mod driver;
 mod host;
 pub mod inline;
+mod late;
 mod learn;
 mod link;
 mod lose;

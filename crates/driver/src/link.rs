@@ -6,6 +6,7 @@ use crate::inline::COARSE_LAG_NS;
 use crate::options::{Carrier, Options};
 use crate::room::{Room, Waiter, Way};
 use crate::topology::Topology;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use trefoil_client_core::get::Strategy;
 use trefoil_client_core::touch::{TouchBatch, TouchBuffer};
@@ -45,6 +46,12 @@ const GREETED_BEFORE_NS: u64 = 250_000_000;
 /// How soon after a connection that could not be made an operation may have the
 /// next one begun: each takes a thread.
 const TRY_SPACING_NS: u64 = 5_000_000;
+
+/// So long after a backend was found down, what it misses is told at once, too: it may have
+/// been down for long, unnoticed, and be back.
+const LOST_NS: u64 = 1_000_000_000;
+/// Keys that a backend has missed: 16 KiB, once it misses any.
+const MISSED_COUNT_MAX: usize = 1024;
 
 /// What carries operations to one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,6 +147,10 @@ pub struct Link<P> {
     try_again_ns: u64,
     /// It has moved to another process, which serves by then.
     successor_by_ns: u64,
+    /// When it was found down.
+    lost_ns: Option<u64>,
+    /// Keys of which it lacks what was stored last, the oldest first.
+    missed: VecDeque<KeyHash>,
     /// Messages that found the ring full, and calls of which there were too many.
     near_room: Room,
     far_room: Room,
@@ -176,6 +187,8 @@ impl<P: Port> Link<P> {
             is_greeted: false,
             try_again_ns: 0,
             successor_by_ns: 0,
+            lost_ns: None,
+            missed: VecDeque::new(),
             near_room: Room::new(Way::Near),
             far_room: Room::new(Way::Far),
             look_at_ns: 0,
@@ -264,6 +277,17 @@ impl<P: Port> Link<P> {
             self.connecting_since_ns = Some(now_ns);
             host.connect(topology, self.number, self.awaits_successor(now_ns));
         }
+    }
+
+    /// What was connected is of no use: the next attempt begins at once, within the same
+    /// patience of those who wait.
+    pub(crate) fn connects_anew<H: Host<Port = P>>(
+        &mut self,
+        host: &mut H,
+        topology: &Arc<Topology>,
+    ) {
+        self.connecting_since_ns = None;
+        self.begin_connecting(host, topology);
     }
 
     /// It has moved to another process: it is found again in a moment, where it was.
@@ -426,11 +450,51 @@ impl<P: Port> Link<P> {
     #[cold]
     pub(crate) fn set_down(&mut self, why: &str, now_ns: u64, host: &mut impl Host<Port = P>) {
         host.unreached(self.number, why);
+        if !self.is_down() {
+            self.lost_ns = Some(now_ns);
+        }
         self.near = None;
         self.state = State::Down {
             retry_at_ns: now_ns + self.pause_ns,
         };
         self.pause_ns = (self.pause_ns * 2).min(RETRY_NS_MAX);
+    }
+
+    /// Whether it was found down at that time, or shortly before.
+    pub(crate) fn was_lost_at(&self, now_ns: u64) -> bool {
+        self.lost_ns
+            .is_some_and(|lost_ns| now_ns < lost_ns.saturating_add(LOST_NS))
+    }
+
+    /// It lacks what was stored under this key; what it has lacked for longest is forgotten
+    /// where there is no room.
+    #[cold]
+    pub(crate) fn misses(&mut self, hash: KeyHash) {
+        if self.missed.back() == Some(&hash) {
+            return;
+        }
+        if self.missed.capacity() == 0 {
+            self.missed.reserve_exact(MISSED_COUNT_MAX);
+        }
+        if self.missed.len() == MISSED_COUNT_MAX {
+            self.missed.pop_front();
+        }
+        self.missed.push_back(hash);
+    }
+
+    /// The first of what it lacks.
+    pub(crate) fn missed(&self) -> Option<KeyHash> {
+        self.missed.front().copied()
+    }
+
+    /// Whoever repairs it knows of that one.
+    pub(crate) fn forget_missed(&mut self) {
+        self.missed.pop_front();
+    }
+
+    /// Whether it is back, and what it lacks is to be told.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.missed.is_empty() && !self.is_down()
     }
 
     /// A message that was sent.

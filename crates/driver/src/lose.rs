@@ -2,6 +2,7 @@
 
 use crate::driver::Driver;
 use crate::host::Host;
+use crate::late::Via;
 use crate::op::{Machine, Owed};
 use crate::room::Way;
 use crate::slab::Slab;
@@ -58,6 +59,7 @@ impl<H: Host> Driver<H> {
         let failure = failure_of(end, has_moved);
         let is_near = |owed: &Owed| matches!(owed, Owed::Near(_));
         self.lose_owed(number, (failure, why), is_near);
+        self.lose_late(number, Via::Near);
         for way in Way::ALL {
             // What has not been sent to one that has moved, its successor gets.
             if !(has_moved && way == Way::Near) {
@@ -82,6 +84,7 @@ impl<H: Host> Driver<H> {
         self.poll_leaving(number, now);
         self.lose_leaving(number, (SendFailure::Lost, why));
         self.links[number].leave(now);
+        self.slab.late.leave(number as u32);
         for (_, op) in self.slab.all() {
             for (at, owed) in op.cohort.as_slice().iter().zip(&mut op.owed) {
                 if let Owed::Near(token) = *owed
@@ -112,6 +115,7 @@ impl<H: Host> Driver<H> {
         if self.links[number].leaving.take().is_some() {
             let is_leaving = |owed: &Owed| matches!(owed, Owed::Leaving(_));
             self.lose_owed(number, failure, is_leaving);
+            self.lose_late(number, Via::Leaving);
         }
     }
 
@@ -162,6 +166,7 @@ impl<H: Host> Driver<H> {
         }
         // Nor will its rings answer, if it has any: its lease has ended, too.
         self.lose(number, why);
+        self.lose_late(number, Via::Far);
     }
 
     /// Answers of this backend that will not come.

@@ -1,5 +1,6 @@
 //! The operations under way, each in a place of its own, and their timers.
 
+use crate::late::Late;
 use crate::op::{Machine, Op, Owed, Owner};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -27,6 +28,8 @@ pub(crate) struct Slab {
     /// Time, place, and the life of the place that it was set for.
     timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
     next_message: u64,
+    /// Answers to operations that are over.
+    pub(crate) late: Late,
     /// Places in use.
     pub(crate) used: usize,
 }
@@ -177,14 +180,14 @@ impl Slab {
         let token = completion.token();
         let at = (token.0 >> MESSAGE_BITS) as u32;
         let Some(op) = self.get_mut(at) else {
-            return;
+            return self.late.hear(&completion);
         };
         let mut place = op.place_of(token);
         if mutants::is_on(Mutant::FormerAnswerCounts) {
             place = place.or_else(|| op.place_of_any());
         }
         let Some(replica) = place else {
-            return;
+            return self.late.hear(&completion);
         };
         if let Completion::Stamp(_, stamp) = completion {
             op.stamps[replica] = Some(stamp);

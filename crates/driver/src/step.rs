@@ -18,6 +18,9 @@ use trefoil_fabric::port::{Port, Progress};
 use trefoil_layout::Version;
 use trefoil_layout::op::{Action, Rejection};
 
+/// Between two calls to a successor that has not answered yet.
+const LATE_PAUSE_NS: u64 = 5_000_000;
+
 /// What a step led to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flow {
@@ -193,14 +196,8 @@ impl<H: Host> Driver<H> {
                 }
                 Flow::Again
             }
-            GetStep::Reconnect { replica } => {
-                self.reconnect(op, replica, now);
-                Flow::Again
-            }
-            GetStep::Await { replica } => {
-                self.await_back(op, replica, now);
-                Flow::Again
-            }
+            GetStep::Reconnect { replica } => self.reconnect(op, replica, now),
+            GetStep::Await { replica } => self.await_back(op, replica, now),
             GetStep::Pause { ns } => Flow::Pause(ns),
             GetStep::Wait { until_ns } => Flow::Wait(until_ns),
             GetStep::Done(outcome) => Flow::Ended(match outcome {
@@ -381,19 +378,27 @@ impl<H: Host> Driver<H> {
 
     /// Has the backend of a replica connected to anew; the operation goes on when
     /// that has ended. Where that was tried a moment ago it still is down.
-    fn reconnect(&mut self, op: &mut Op, replica: usize, now: u64) {
+    fn reconnect(&mut self, op: &mut Op, replica: usize, now: u64) -> Flow {
         let number = op.cohort.as_slice()[replica] as usize;
         let Some(link) = self.links.get_mut(number) else {
             op.reconnected(replica, false, false);
-            return;
+            return Flow::Again;
         };
+        let is_late = link.awaits_successor(now);
         let stands = link.near.is_some() && link.lease_alive(now);
         if stands || !link.is_down() {
             let is_mapped = link.view().is_some();
+            if is_late && !is_mapped && op.lookup().is_some() {
+                return self.look_up_late(op, replica, now);
+            }
             op.reconnected(replica, true, is_mapped);
-            return;
+            return Flow::Again;
         }
-        if !link.was_tried_at(now) {
+        if is_late && let Some(get) = op.lookup() {
+            get.handle_late(replica);
+        }
+        // One that has moved is there in a moment, whatever was found a moment ago.
+        if !link.was_tried_at(now) || is_late {
             link.begin_connecting(&mut self.host, &Arc::clone(&self.topology));
         }
         if link.greeting_ends_ns() == u64::MAX {
@@ -402,22 +407,35 @@ impl<H: Host> Driver<H> {
         } else {
             op.owed[replica] = Owed::Connection;
         }
+        Flow::Again
+    }
+
+    /// Calls do not tell when a successor has come: it is called again after a pause.
+    #[cold]
+    fn look_up_late(&mut self, op: &mut Op, replica: usize, now: u64) -> Flow {
+        let strategy = self.strategy(op.cohort, replica, now);
+        if let Some(get) = op.lookup() {
+            get.handle_late_again(replica, strategy);
+        }
+        let left = op.limits.deadline_ns.saturating_sub(now);
+        Flow::Pause(LATE_PAUSE_NS.min(left))
     }
 
     /// A lookup has no quorum without this replica. Shortly after a pause it is
     /// greeted: it may have paused, too. One that has moved to another process is waited
     /// for. Else it is as it seems to be.
     #[cold]
-    fn await_back(&mut self, op: &mut Op, replica: usize, now: u64) {
+    fn await_back(&mut self, op: &mut Op, replica: usize, now: u64) -> Flow {
         let number = op.cohort.as_slice()[replica] as usize;
         let has_moved = self
             .links
             .get(number)
             .is_some_and(|link| link.awaits_successor(now));
         if has_moved || inline::is_resuming(self.host.running_since_ns(), now) {
-            self.reconnect(op, replica, now);
+            self.reconnect(op, replica, now)
         } else {
             self.fail(op, replica);
+            Flow::Again
         }
     }
 
@@ -455,10 +473,7 @@ impl<H: Host> Driver<H> {
                 self.begin_learning();
                 Flow::Again
             }
-            MutateStep::Reconnect { replica } => {
-                self.reconnect(op, replica, now);
-                Flow::Again
-            }
+            MutateStep::Reconnect { replica } => self.reconnect(op, replica, now),
             MutateStep::Pause { ns } => Flow::Pause(ns),
             MutateStep::Wait { until_ns } => Flow::Wait(until_ns),
             MutateStep::Done(outcome) => Flow::Ended(Outcome::Mutated(outcome)),
@@ -514,9 +529,7 @@ impl<H: Host> Driver<H> {
                 let action = Action::Set;
                 self.send_mutation(at, op, replica, Message::Mutation { action, version }, now);
                 // Its answer is nobody's.
-                if op.owed[replica].token().is_some() {
-                    op.owed[replica] = Owed::Nothing;
-                }
+                self.watch_installed(op, replica, now);
                 Flow::Again
             }
             CasStep::Evict { replica, version } => {
@@ -546,6 +559,16 @@ impl<H: Host> Driver<H> {
             }
             CasStep::Wait { until_ns } => Flow::Wait(until_ns),
             CasStep::Done(outcome) => self.end_cas(op, outcome, now),
+        }
+    }
+
+    /// A replica was sent what a CAS has stored at two others, or could not be.
+    fn watch_installed(&mut self, op: &mut Op, replica: usize, now: u64) {
+        let number = op.cohort.as_slice()[replica];
+        match op.owed[replica] {
+            Owed::Room(_) => {}
+            Owed::Nothing => self.lacks(number, op.hash),
+            _ => self.expect_late(op, replica, now),
         }
     }
 

@@ -1,25 +1,33 @@
-//! Keys of which an operation has seen that replicas differ: the backend that repairs
-//! their shard is told of some of them, so that it need not find them itself.
+//! Keys of which an operation has seen that replicas differ, or has left them so: the
+//! backend that repairs their shard is told of them, so that it need not find them itself.
 //!
-//! A hint, and no more: a bounded list, sent once a second at most, when another such key
-//! is met. What has no room is forgotten, and what is lost is lost. Lookups that
-//! two replicas answer alike, which is nearly all, do not come here.
+//! ```text
+//! lookups that differ ────────────────┐
+//! third copies refused, lost (late) ──┼─► Suspects ─► Host::suspect, twice a second at most
+//! missed while a backend was down ────┘
+//!    (link), once it is connected and votes
+//! ```
+//!
+//! A hint, and no more: bounded lists. What has no room is forgotten, and what is lost is
+//! lost: the next scan finds it. Lookups that two replicas answer alike, and mutations that
+//! three have taken, which is nearly all, do not come here.
 
 use crate::driver::Driver;
 use crate::host::Host;
+use crate::late::Via;
+use crate::op::{Op, Owed};
 use trefoil_client_core::mode::REPLICAS_MAX;
 use trefoil_layout::KeyHash;
 
-/// Keys that are told of at once.
-const COUNT_MAX: usize = 32;
+/// Keys that are told of at once: 4 KiB.
+const COUNT_MAX: usize = 256;
 /// Between two messages.
-const PAUSE_NS: u64 = 1_000_000_000;
+const PAUSE_NS: u64 = 500_000_000;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Suspects {
-    keys: [KeyHash; COUNT_MAX],
-    count: usize,
+    keys: Vec<KeyHash>,
     /// Nothing is sent before, on the host's monotonic clock.
     next_ns: u64,
 }
@@ -27,27 +35,42 @@ pub(crate) struct Suspects {
 impl Default for Suspects {
     fn default() -> Self {
         Suspects {
-            keys: [KeyHash { place: 0, tag: 0 }; COUNT_MAX],
-            count: 0,
+            keys: Vec::with_capacity(COUNT_MAX),
             next_ns: 0,
         }
     }
 }
 
 impl Suspects {
-    /// Adds a key; all of them, if it is time to tell of them.
-    fn add(&mut self, hash: KeyHash, now_ns: u64) -> Option<&[KeyHash]> {
-        let known = &self.keys[..self.count];
-        if !known.contains(&hash) && self.count < COUNT_MAX {
-            self.keys[self.count] = hash;
-            self.count += 1;
+    /// Adds a key, once, if there is room.
+    fn add(&mut self, hash: KeyHash) {
+        if self.has_room() && !self.keys.contains(&hash) {
+            self.keys.push(hash);
         }
-        if now_ns < self.next_ns {
-            return None;
+    }
+
+    fn has_room(&self) -> bool {
+        self.keys.len() < COUNT_MAX
+    }
+
+    /// Whether it is time to tell of what there is.
+    #[inline]
+    fn is_due(&self, now_ns: u64) -> bool {
+        !self.keys.is_empty() && now_ns >= self.next_ns
+    }
+
+    /// When it is.
+    #[inline]
+    pub(crate) fn due_ns(&self) -> u64 {
+        match self.keys.is_empty() {
+            true => u64::MAX,
+            false => self.next_ns,
         }
-        self.next_ns = now_ns.saturating_add(PAUSE_NS);
-        let count = std::mem::take(&mut self.count);
-        Some(&self.keys[..count])
+    }
+
+    /// They name nothing any more.
+    pub(crate) fn clear(&mut self) {
+        self.keys.clear();
     }
 }
 
@@ -59,9 +82,155 @@ impl<H: Host> Driver<H> {
             // Nobody repairs it.
             return;
         }
+        self.suspects.add(hash);
+        self.tell_suspects(self.host.coarse_ns());
+    }
+
+    /// Tells of what there is, if it is time to.
+    #[inline]
+    pub(crate) fn tell_suspects(&mut self, now_ns: u64) {
+        if self.suspects.is_due(now_ns) {
+            self.suspects.next_ns = now_ns.saturating_add(PAUSE_NS);
+            self.tell_all_suspects();
+        }
+    }
+
+    /// The same at once: nobody comes back to tell of it later.
+    pub fn tell_all_suspects(&mut self) {
+        if !self.suspects.keys.is_empty() {
+            self.host.suspect(&self.topology, &self.suspects.keys);
+            self.suspects.clear();
+        }
+    }
+
+    /// A replica lacks what two others hold. One that is down is told of when it is back:
+    /// before, nothing can be repaired. But one that was found down just now may have been
+    /// for long, and may be back already.
+    #[cold]
+    pub(crate) fn lacks(&mut self, number: u32, hash: KeyHash) {
         let now_ns = self.host.coarse_ns();
-        if let Some(keys) = self.suspects.add(hash, now_ns) {
-            self.host.suspect(&self.topology, keys);
+        let Some(link) = self.links.get_mut(number as usize) else {
+            return;
+        };
+        if link.is_down() {
+            link.misses(hash);
+            if !link.was_lost_at(now_ns) {
+                return;
+            }
+        }
+        self.suspect(hash);
+    }
+
+    /// A mutation that is stored has ended: who lacks it, or may yet.
+    #[inline]
+    pub(crate) fn watch_copies(&mut self, op: &mut Op, now_ns: u64) {
+        if op.topology != self.topology_count {
+            // What the others of its replicas have said, nobody will hear.
+            return self.suspect(self.topology.hash(&op.key));
+        }
+        for replica in 0..op.cohort.as_slice().len() {
+            let number = op.cohort.as_slice()[replica];
+            match op.owed[replica] {
+                Owed::Near(_) | Owed::Far(_) | Owed::Leaving(_) => {
+                    self.expect_late(op, replica, now_ns);
+                }
+                // It is still to be sent.
+                Owed::Room(_) => {}
+                Owed::Nothing | Owed::Connection | Owed::Topology => {
+                    if op.machine.lacks(replica) {
+                        self.lacks(number, op.hash);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A stored mutation's answer is still to come: it comes to the table of those.
+    #[inline]
+    pub(crate) fn expect_late(&mut self, op: &mut Op, replica: usize, now_ns: u64) {
+        let (token, via) = match std::mem::take(&mut op.owed[replica]) {
+            Owed::Near(token) => (token, Via::Near),
+            Owed::Far(token) => (token, Via::Far),
+            Owed::Leaving(token) => (token, Via::Leaving),
+            owed => return op.owed[replica] = owed,
+        };
+        let number = op.cohort.as_slice()[replica];
+        self.slab.late.expect(token, op.hash, number, via);
+        let link = self.links.get(number as usize);
+        let has_lapsed = |link: &crate::link::Link<H::Port>| {
+            link.view().is_some_and(|view| !view.lease_alive(now_ns))
+        };
+        if via == Via::Near && link.is_some_and(has_lapsed) {
+            // Into the ring of one that has died, most likely. Who writes seldom would not
+            // see that before the next time.
+            self.suspect(op.hash);
+        }
+    }
+
+    /// What a backend will not answer any more by that way.
+    #[cold]
+    pub(crate) fn lose_late(&mut self, number: usize, via: Via) {
+        for hash in self.slab.late.take_lost(number as u32, via) {
+            self.lacks(number as u32, hash);
+        }
+    }
+
+    /// Takes what was answered to operations that are over.
+    #[inline]
+    pub(crate) fn take_refused(&mut self) {
+        while let Some((number, hash)) = self.slab.late.next_refused() {
+            self.lacks(number, hash);
+        }
+    }
+
+    /// What backends have missed that are back.
+    #[cold]
+    pub(crate) fn take_missed(&mut self, now_ns: u64) {
+        for number in 0..self.links.len() {
+            while self.suspects.has_room()
+                && let Some(hash) = self.links[number].missed()
+                && self.votes(number, hash, now_ns)
+            {
+                self.suspects.add(hash);
+                self.links[number].forget_missed();
+            }
+        }
+        self.tell_suspects(now_ns);
+    }
+
+    /// Whether a backend is there and, as far as is seen here, votes on this key: one that
+    /// recovers learns of it from the others, or can be repaired afterwards only.
+    fn votes(&self, number: usize, hash: KeyHash, now_ns: u64) -> bool {
+        let link = &self.links[number];
+        let cohort = self.topology.cohort(hash);
+        let place = cohort
+            .as_slice()
+            .iter()
+            .position(|of| *of as usize == number);
+        match (link.view(), place) {
+            _ if link.is_down() => false,
+            (Some(view), Some(place)) => {
+                let vote = view.index_vote(place, hash);
+                let is_recovering =
+                    matches!(vote, trefoil_client_core::vote::IndexVote::Recovering);
+                !is_recovering && link.stands(now_ns)
+            }
+            _ => true,
+        }
+    }
+
+    /// Keys stand elsewhere: what is open is answered by nobody, and what the replicas have
+    /// made of it moves with them.
+    #[cold]
+    pub(crate) fn suspect_all_open(&mut self) {
+        for hash in self.slab.late.take_all() {
+            self.suspects.add(hash);
+        }
+        for link in &mut self.links {
+            while let Some(hash) = link.missed() {
+                self.suspects.add(hash);
+                link.forget_missed();
+            }
         }
     }
 }
@@ -71,17 +240,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_told_of_once_a_second_and_no_more_than_there_is_room_for() {
+    fn each_key_is_kept_once_and_no_more_than_there_is_room_for() {
         let hash = |place| KeyHash { place, tag: 1 };
         let mut suspects = Suspects::default();
-        assert_eq!(suspects.add(hash(1), 5), Some(&[hash(1)][..]));
-        for place in 0..100 {
-            assert_eq!(suspects.add(hash(place), 6), None);
-            assert_eq!(suspects.add(hash(place), 7), None);
+        assert!(!suspects.is_due(5));
+        assert_eq!(suspects.due_ns(), u64::MAX);
+        suspects.next_ns = 7;
+        for place in 0..1000 {
+            suspects.add(hash(place));
+            suspects.add(hash(place));
         }
-        let told = suspects.add(hash(0), 5 + PAUSE_NS).unwrap();
-        assert_eq!(told.len(), COUNT_MAX);
-        assert_eq!(told[..2], [hash(0), hash(1)]);
-        assert_eq!(suspects.add(hash(3), 6 + PAUSE_NS), None);
+        assert_eq!(suspects.keys.len(), COUNT_MAX);
+        assert_eq!(suspects.keys[..2], [hash(0), hash(1)]);
+        assert_eq!(suspects.due_ns(), 7);
+        assert!(!suspects.is_due(6) && suspects.is_due(7));
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::driver::{Counters, Driver};
 use crate::host::{Event, Host, NotConnected};
+use crate::late::Via;
 use crate::link::{IDLE_LOOK_NS, LEASE_LOOK_NS, Link, LinkStatus};
 use crate::op::{Machine, Op, Outcome, Owed, Owner};
 use crate::room::{Waiter, Way};
@@ -61,6 +62,7 @@ impl<H: Host> Driver<H> {
                 now = self.host.monotonic_ns();
             }
         }
+        self.take_refused();
     }
 
     /// Takes what the host has brought: connections, a topology. Part of each turn;
@@ -134,7 +136,11 @@ impl<H: Host> Driver<H> {
         let looks_at_idle = now >= self.idle_look_ns;
         if looks_at_idle {
             self.idle_look_ns = now + IDLE_LOOK_NS;
+            if self.links.iter().any(Link::is_behind) {
+                self.take_missed(now);
+            }
         }
+        self.tell_suspects(now);
         for number in 0..self.links.len() {
             let link = &mut self.links[number];
             if looks_at_idle && link.stands(now) {
@@ -217,6 +223,7 @@ impl<H: Host> Driver<H> {
                     if op.held.is_some() {
                         self.slab.make_ready(at);
                     }
+                    self.watch_sent(at, replica, now);
                     self.end_of_room(at);
                 }
                 Err(SendError::Full) => return,
@@ -333,7 +340,7 @@ impl<H: Host> Driver<H> {
             self.slab.put(at, op);
         } else {
             self.slab.put(at, op);
-            self.finish(at, outcome);
+            self.finish(at, outcome, now);
         }
     }
 
@@ -361,13 +368,21 @@ impl<H: Host> Driver<H> {
             op.no_answer(replica, SendFailure::NotSent, why);
         }
         // Two hold what the third does not get.
-        let is_decided = op.outcome.is_some() || op.held.is_some();
-        let lacks = is_decided && matches!(op.machine, Machine::Mutate(_));
-        let hash = op.hash;
+        let lacks = op.is_stored();
+        let (hash, number) = (op.hash, op.cohort.as_slice()[replica]);
         self.slab.make_ready(at);
         self.end_of_room(at);
         if lacks {
-            self.suspect(hash);
+            self.lacks(number, hash);
+        }
+    }
+
+    /// The last message of an operation that is decided was sent at last.
+    fn watch_sent(&mut self, at: u32, replica: usize, now: u64) {
+        if self.slab.get(at).is_some_and(Op::is_stored) {
+            let mut op = self.slab.take(at);
+            self.expect_late(&mut op, replica, now);
+            self.slab.put(at, op);
         }
     }
 
@@ -389,6 +404,7 @@ impl<H: Host> Driver<H> {
             } => {
                 if self.is_current(&topology) && (backend as usize) < self.links.len() {
                     match result {
+                        Ok(port) if is_leaving(&port) => self.met_leaving(backend),
                         Ok(port) if self.is_ahead(&port) => {
                             self.early.push((backend, topology, port, 0));
                             self.begin_learning();
@@ -421,6 +437,20 @@ impl<H: Host> Driver<H> {
     fn is_ahead(&self, port: &H::Port) -> bool {
         let found = port.agreement().map(|agreement| agreement.topology);
         found.is_some_and(|found| self.topology.id().is_followed_by(found))
+    }
+
+    /// Who has greeted is on its way out. Where a successor is expected, that is looked for
+    /// again, and who waits for it goes on waiting.
+    #[cold]
+    fn met_leaving(&mut self, backend: u32) {
+        let now = self.host.monotonic_ns();
+        let link = &mut self.links[backend as usize];
+        if link.awaits_successor(now) && link.near.is_none() {
+            link.connects_anew(&mut self.host, &self.topology);
+        } else {
+            let why = "it is leaving its place to another process";
+            self.connected(backend, Err(NotConnected::down(why)));
+        }
     }
 
     /// Those who waited for the topology.
@@ -488,6 +518,8 @@ impl<H: Host> Driver<H> {
                         let failure = (SendFailure::Lost, why);
                         self.lose_owed(backend as usize, failure, is_near);
                     }
+                    self.lose_late(backend as usize, Via::Near);
+                    self.take_missed(now);
                     true
                 }
             }
@@ -548,7 +580,7 @@ impl<H: Host> Driver<H> {
     }
 
     /// Ends an operation: counts, touches, and hands it to its owner.
-    pub(crate) fn finish(&mut self, at: u32, outcome: Outcome) {
+    pub(crate) fn finish(&mut self, at: u32, outcome: Outcome, now: u64) {
         let mut op = self.slab.take(at);
         op.outcome = Some(outcome);
         op.wake_ns = u64::MAX;
@@ -591,12 +623,12 @@ impl<H: Host> Driver<H> {
         if is_question || op.lateness.is_any() && !is_stored {
             op.forget_room();
         }
-        let is_dirty = match &op.machine {
-            Machine::Get(get) => get.is_dirty(),
-            Machine::Mutate(machine) => machine.leaves_dirty(),
-            _ => false,
-        };
-        if is_dirty && op.topology == self.topology_count {
+        if op.is_stored() {
+            self.watch_copies(&mut op, now);
+        } else if let Machine::Get(get) = &op.machine
+            && get.is_dirty()
+            && op.topology == self.topology_count
+        {
             self.suspect(op.hash);
         }
         count(&mut self.counters, &outcome);
@@ -728,8 +760,11 @@ impl<H: Host> Driver<H> {
                 next = next.min(link.room(way).look_at_ns());
             }
             next = next.min(link.greeting_ends_ns());
+            if link.is_behind() {
+                next = next.min(self.idle_look_ns);
+            }
         }
-        next
+        next.min(self.suspects.due_ns())
     }
 
     /// When the operation at `at`, which somebody waits for, is to be gone on with.
@@ -813,6 +848,12 @@ impl<H: Host> Driver<H> {
         };
         self.links.iter().all(is_settled)
     }
+}
+
+/// Whether a backend serves nobody: it has left its place, or is at it.
+fn is_leaving(port: &impl Port) -> bool {
+    let is_changing = (port.agreement()).is_some_and(|found| found.topology.is_changing());
+    is_changing || port.view().is_some_and(|view| view.has_moved())
 }
 
 fn count(counters: &mut Counters, outcome: &Outcome) {

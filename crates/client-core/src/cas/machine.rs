@@ -431,6 +431,18 @@ impl Cas {
         self.states[..self.replica_count].contains(&CasState::PutOff)
     }
 
+    /// Whether it is stored, and this replica is neither known to hold it nor sent it in the
+    /// end: a key for whoever repairs them.
+    pub fn lacks(&self, replica: usize) -> bool {
+        let is_stored = matches!(self.outcome, Some(MutationOutcome::Stored { .. }));
+        let state = self.states[replica];
+        is_stored
+            && replica < self.replica_count
+            && self.installed & 1 << replica == 0
+            && !state.is_applied()
+            && state != CasState::Open
+    }
+
     /// Replicas passed over, by cause.
     pub fn retries(&self) -> RetryCounts {
         self.retry.counts()

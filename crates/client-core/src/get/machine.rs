@@ -43,6 +43,8 @@ pub struct Get<const N: usize> {
     pub(super) still_digest: u64,
     /// The missing replicas have been waited for, as long as they are worth it.
     pub(super) has_awaited: bool,
+    /// Replicas that are waited for, or were, and have not voted since, as a bit set.
+    pub(super) awaited: u8,
     pub(super) outcome: Option<GetOutcome>,
 }
 
@@ -68,6 +70,7 @@ impl<const N: usize> Get<N> {
             still_count: 0,
             still_digest: 0,
             has_awaited: false,
+            awaited: 0,
             outcome: None,
         };
         get.begin(plan, now_ns);
@@ -85,6 +88,7 @@ impl<const N: usize> Get<N> {
         self.pause_ns = 0;
         self.still_count = 0;
         self.has_awaited = false;
+        self.awaited = 0;
         self.preferred = plan.preferred;
         self.hedge_after_ns = plan.hedge_after_ns;
         self.begin(plan, now_ns);
@@ -333,9 +337,30 @@ impl<const N: usize> Get<N> {
         }
     }
 
+    /// This replica has moved to another process, which is waited for. What the others say
+    /// without it is no loss of quorum: without an answer in time this GET fails.
+    pub fn handle_late(&mut self, replica: usize) {
+        self.awaited |= 1 << replica;
+    }
+
+    /// The same, and it is looked up again by `strategy`, which has not reached that process
+    /// yet. Where it does not this time, the driver is asked to wait once more.
+    pub fn handle_late_again(&mut self, replica: usize, strategy: Strategy) {
+        self.handle_late(replica);
+        self.has_awaited = false;
+        self.clear(replica);
+        let state = &mut self.replicas[replica];
+        state.work = Work::Lookup;
+        state.strategy = strategy;
+    }
+
     /// The outstanding step at this replica could not be carried out.
     #[cold]
     pub fn handle_failure(&mut self, replica: usize, failure: Failure) {
+        if self.has_awaited {
+            // It is gone, or not worth waiting for.
+            self.awaited &= !(1 << replica);
+        }
         match failure {
             Failure::Stale => self.refresh(replica, RetryCause::ConfigChanged),
             Failure::Lease => self.lacking(replica, RetryCause::Lease),

@@ -16,8 +16,8 @@
 //!         Refresh { replica, .. } => windows by RPC or from the control region
 //!                                                          -> handle_refreshed, or handle_failure
 //!         Reconnect { replica }  => a new connection       -> handle_reconnected, or handle_failure
-//!         Await { replica }      => the same, if its silence may be a pause that is over;
-//!                                   otherwise handle_failure at once
+//!         Await { replica }      => the same, if its silence may be a pause that is over, or
+//!                                   a move to another process; otherwise handle_failure at once
 //!         Pause { ns }           => spin, yield or sleep that long
 //!         Wait { until_ns }      => nothing to start: feed a completion, or poll again at that time
 //!         Done(outcome)          => ends it
@@ -35,6 +35,9 @@
 //! * Bytes given to `handle_data`, `handle_scar` and `handle_answer` are judged
 //!   here. The driver keeps each replica's latest bytes until `Done`: a hit
 //!   names the replica whose bytes are the value (`DataEntry::decode`).
+//! * A `Reconnect` or `Await` at a replica that has moved to another process, which is still
+//!   to come: `handle_late` first, beside the step's answer. Where there is nothing that tells
+//!   when it has come, `handle_late_again` is the answer, after a pause.
 //! * After `Done` the machine may be dropped, outstanding steps and all.
 //! * If a refresh finds another topology, the driver calls [`Get::restart`] with
 //!   the new plan and the key's new hash, or makes a machine for another number

@@ -386,7 +386,8 @@ impl<const N: usize> Get<N> {
             return false;
         }
         let mut is_any = false;
-        for (vote, replica) in self.votes.iter_mut().zip(&mut self.replicas) {
+        for number in 0..N {
+            let (vote, replica) = (&mut self.votes[number], &mut self.replicas[number]);
             let is_unheard = matches!(
                 replica.lacking,
                 Some(RetryCause::Lease | RetryCause::Connection)
@@ -394,6 +395,7 @@ impl<const N: usize> Get<N> {
             if *vote == Vote::None && is_unheard {
                 *vote = Vote::Open;
                 replica.work = Work::Await;
+                self.awaited |= 1 << number;
                 is_any = true;
             }
         }
@@ -407,6 +409,9 @@ impl<const N: usize> Get<N> {
             let number = self.at(rank);
             if self.votes[number] == Vote::None {
                 continue;
+            }
+            if self.votes[number] != Vote::Open {
+                self.awaited &= !(1 << number);
             }
             self.clear(number);
             self.replicas[number].work = if wanted > 0 {
@@ -525,8 +530,9 @@ impl<const N: usize> Get<N> {
         }
     }
 
-    /// A loss of quorum is a miss to the caller; where nobody could be heard,
-    /// or one copy is all there is, it is a failure.
+    /// A loss of quorum is a miss to the caller; where nobody could be heard, one copy is
+    /// all there is, or a replica is waited for that may have what was stored last, it is a
+    /// failure.
     #[cold]
     fn give_up(&mut self, give_up: GiveUp) {
         if self.outcome.is_some() {
@@ -539,7 +545,7 @@ impl<const N: usize> Get<N> {
         // Who asks carefully must not take what is on its way for a miss, nor what one
         // replica says while the others are silent for a disagreement.
         let enough = if self.is_careful() { Self::quorum() } else { 1 };
-        let is_miss = heard >= enough && !agreed && self.is_at_rest();
+        let is_miss = heard >= enough && !agreed && self.is_at_rest() && !self.is_awaiting();
         self.outcome = Some(if Self::quorum() > 1 && is_miss {
             GetOutcome::Miss {
                 reason: MissReason::Inquorate,
@@ -549,6 +555,13 @@ impl<const N: usize> Get<N> {
                 cause: GetFailure::GaveUp(give_up),
             }
         });
+    }
+
+    /// Whether a replica is waited for that has not voted.
+    fn is_awaiting(&self) -> bool {
+        let is_unheard = |vote: &Vote| matches!(vote, Vote::Open | Vote::None);
+        let is_awaited = |number: usize| self.awaited & 1 << number != 0;
+        (0..N).any(|number| is_awaited(number) && is_unheard(&self.votes[number]))
     }
 
     fn finish_miss(&mut self, reason: MissReason) {

@@ -653,6 +653,90 @@ fn a_replica_that_has_paused_decides_when_it_is_back() {
     get.miss(MissReason::Inquorate);
 }
 
+/// What two say without the one that is waited for is no loss of quorum: it may have what
+/// was stored last.
+#[test]
+fn while_a_replica_is_waited_for_there_is_no_miss() {
+    let limits = Limits::until(1_000);
+    let last = Some(RetryCause::Inquorate);
+    let cause = GetFailure::GaveUp(GiveUp::Deadline { last });
+    let failed = GetStep::Done(GetOutcome::Failed { cause });
+    let disagree = || {
+        let mut get = Script::<3>::with(&without_1(), limits);
+        for _ in 0..2 {
+            survivors_disagree(&mut get);
+        }
+        get
+    };
+    // Before the driver is asked to wait, while it does, and when it is looked up again.
+    assert_eq!(disagree().0.poll(1_000), failed);
+    let mut get = disagree();
+    get.asks(GetStep::Await { replica: 1 }).waits();
+    assert_eq!(get.0.poll(1_000), failed);
+    let mut get = disagree();
+    get.asks(GetStep::Await { replica: 1 });
+    get.0.handle_reconnected(1);
+    get.asks_index(1);
+    assert_eq!(get.0.poll(1_000), failed);
+    // It has answered: three that disagree are as before.
+    let mut get = disagree();
+    get.asks(GetStep::Await { replica: 1 });
+    get.0.handle_reconnected(1);
+    get.asks_index(1).votes(1, 7, 1);
+    assert_eq!(
+        get.0.poll(1_000),
+        GetStep::Done(GetOutcome::Miss {
+            reason: MissReason::Inquorate
+        })
+    );
+}
+
+/// One that is reached by calls is looked up as often as the driver says that its successor
+/// is still to come, at no expense of retries.
+#[test]
+fn a_late_successor_is_looked_up_again_and_again() {
+    let limits = Limits {
+        retries_max: 2,
+        ..Limits::until(u64::MAX)
+    };
+    let mut get = Script::<3>::with(&without_1(), limits);
+    for _ in 0..2 {
+        survivors_disagree(&mut get);
+    }
+    let by_rpc = true;
+    for _ in 0..100 {
+        get.asks(GetStep::Await { replica: 1 });
+        get.0.handle_late_again(1, Strategy::Rpc);
+        get.asks(GetStep::Ask { replica: 1, by_rpc }).waits();
+        get.fails(1, Failure::Connection);
+    }
+    get.asks(GetStep::Await { replica: 1 });
+    get.0.handle_late_again(1, Strategy::Rpc);
+    get.asks(GetStep::Ask { replica: 1, by_rpc });
+    get.answers(1, 5).hit(0, 5);
+    // Two of three are late: the one that has voted is no quorum that was lost.
+    let mut plan = without_1();
+    plan.strategies[2] = Strategy::Down;
+    let mut get = Script::<3>::with(&plan, limits);
+    get.asks_index(0).votes(0, 5, 1);
+    loop {
+        match get.0.poll(0) {
+            GetStep::Reconnect { replica } => get.0.handle_late_again(replica, Strategy::Rpc),
+            GetStep::Ask { replica, .. } => get.0.handle_failure(replica, Failure::Connection),
+            GetStep::ReadData { .. } => {
+                get.data(0, 5);
+            }
+            GetStep::Pause { .. } => {}
+            step => {
+                let last = RetryCause::Connection;
+                let cause = GetFailure::GaveUp(GiveUp::Budget { last });
+                assert_eq!(step, GetStep::Done(GetOutcome::Failed { cause }));
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn where_a_lease_has_just_ended_the_survivors_are_asked() {
     let mut get = Script::<3>::new();

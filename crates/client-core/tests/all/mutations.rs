@@ -81,15 +81,17 @@ fn a_key_is_left_dirty_by_a_third_that_has_refused_it() {
         mutate.handle_ack(0, v(5), applied(1));
         mutate.handle_ack(1, v(5), applied(1));
         ends(&mut mutate, MutationOutcome::Stored { version: v(5) });
-        mutate.leaves_dirty()
+        mutate.lacks(2)
     };
     assert!(third(Some(superseded(7)), None));
     assert!(third(Some(rejected(Rejection::NoMemory)), None));
     assert!(third(Some(rejected(Rejection::StaleConfig)), None));
     assert!(third(None, Some(SendFailure::Lost)));
-    // One that is down, or recovers, is repaired otherwise; one that may yet answer is
-    // not known to lack it.
-    assert!(!third(None, Some(SendFailure::NotSent)));
+    assert!(third(None, Some(SendFailure::NotSent)));
+    // It stands still, and goes on without it.
+    assert!(third(Some(rejected(Rejection::UnknownConfig)), None));
+    // One that recovers learns of it from the others; one that may yet answer is not known
+    // to lack it.
     assert!(!third(Some(rejected(Rejection::Recovering)), None));
     assert!(!third(None, None));
 }

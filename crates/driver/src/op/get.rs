@@ -156,6 +156,14 @@ impl GetMachine {
         each!(self, get => get.handle_reconnected(replica));
     }
 
+    pub(crate) fn handle_late(&mut self, replica: usize) {
+        each!(self, get => get.handle_late(replica));
+    }
+
+    pub(crate) fn handle_late_again(&mut self, replica: usize, strategy: Strategy) {
+        each!(self, get => get.handle_late_again(replica, strategy));
+    }
+
     pub(crate) fn handle_failure(&mut self, replica: usize, failure: Failure) {
         each!(self, get => get.handle_failure(replica, failure));
     }

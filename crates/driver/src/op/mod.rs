@@ -86,6 +86,17 @@ pub(crate) enum Machine {
     },
 }
 
+impl Machine {
+    /// Whether a replica is known to lack a mutation that is stored.
+    pub(crate) fn lacks(&self, replica: usize) -> bool {
+        match self {
+            Machine::Mutate(machine) => machine.lacks(replica),
+            Machine::Cas { machine, .. } => machine.lacks(replica),
+            Machine::Idle | Machine::Get(_) | Machine::Uses { .. } => false,
+        }
+    }
+}
+
 /// What a replica was sent, or is to be sent once there is room on the way to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Message {
@@ -282,6 +293,16 @@ impl Op {
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
         self.owed.iter().any(|owed| matches!(owed, Owed::Room(_)))
+    }
+
+    /// Whether it is a mutation that two of three replicas hold.
+    pub(crate) fn is_stored(&self) -> bool {
+        let outcome = self.outcome.or(self.held);
+        self.cohort.as_slice().len() == REPLICAS_MAX
+            && matches!(
+                outcome,
+                Some(Outcome::Mutated(MutationOutcome::Stored { .. }))
+            )
     }
 
     /// Whether the other replicas are enough for this mutation, as far as is known.

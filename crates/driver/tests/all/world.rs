@@ -7,15 +7,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use trefoil_cell::{BackendConfig, CellConfig, Mode, RpcAddress};
+use trefoil_client_core::outcome::{MutationOutcome, SendFailure};
 use trefoil_client_core::touch::TouchBatch;
 use trefoil_client_core::vote::IndexVote;
 use trefoil_driver::{
-    CarrierInUse, Clock, Driver, Event, Host, Item, NotConnected, Options, Outcome, Owner, Topology,
+    CarrierInUse, Clock, Driver, Event, Host, Item, NotConnected, Options, Outcome, Owner, Purpose,
+    Topology,
 };
-use trefoil_fabric::RegionView;
 use trefoil_fabric::port::{Closed, Completion, OutOfWindow, Port, Progress, SendError, Token};
+use trefoil_fabric::{Agreement, RegionView};
+use trefoil_layout::data::DataEntry;
+use trefoil_layout::limits::LAYOUT_VERSION;
 use trefoil_layout::message::{Answer, Request};
-use trefoil_layout::op::{Ack, Outcome as Applied};
+use trefoil_layout::op::{Ack, Expected, Found, LookupAnswer, Outcome as Applied};
+use trefoil_layout::topology::CONFIG_ID_CHANGING;
 use trefoil_layout::{KeyHash, KeyHasher, Pointer, TopologyId, Version};
 use trefoil_region::WordBuffer;
 
@@ -33,7 +38,7 @@ pub(crate) enum Connects {
     Silent,
 }
 
-/// A backend. It applies whatever it is sent.
+/// A backend. It applies whatever it is sent, unless a test says otherwise.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) connects: Cell<Connects>,
@@ -44,7 +49,28 @@ pub(crate) struct Backend {
     /// Bytes of others on their way to it.
     pub(crate) len_under_way: Cell<u64>,
     pub(crate) is_given_up: Cell<bool>,
-    owes: RefCell<VecDeque<Token>>,
+    /// It has not got round to what it was sent.
+    pub(crate) is_quiet: Cell<bool>,
+    /// What it answers to mutations.
+    pub(crate) answers: Cell<Applied>,
+    /// When what it holds was written, if it holds anything.
+    pub(crate) holds: Cell<Option<u64>>,
+    /// Calls do not reach it.
+    pub(crate) is_away: Cell<bool>,
+    /// How many greetings more are those of a process that leaves.
+    pub(crate) leaving_greetings: Cell<u32>,
+    /// Raised when its process ends.
+    life: Cell<u32>,
+    owes: RefCell<VecDeque<(Token, bool)>>,
+}
+
+impl Backend {
+    /// Its process ends, with all that it has not got round to.
+    pub(crate) fn dies(&self) {
+        self.life.set(self.life.get() + 1);
+        self.owes.borrow_mut().clear();
+        self.connects.set(Connects::Down);
+    }
 }
 
 /// See the module.
@@ -54,10 +80,23 @@ pub(crate) struct World {
     pub(crate) backends: Vec<Rc<Backend>>,
     events: RefCell<VecDeque<Event<TestPort>>>,
     pub(crate) learned: Cell<u32>,
+    /// Keys that were told of, by message.
+    pub(crate) suspects: RefCell<Vec<Vec<KeyHash>>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct TestPort(Rc<Backend>);
+pub(crate) struct TestPort {
+    of: Rc<Backend>,
+    /// The process that it leads to; none that ends, where it makes calls.
+    life: Option<u32>,
+    agreement: Option<Agreement>,
+}
+
+impl TestPort {
+    fn is_closed(&self) -> bool {
+        self.life.is_some_and(|life| life != self.of.life.get())
+    }
+}
 
 pub(crate) struct TestHost(Rc<World>);
 
@@ -78,6 +117,12 @@ impl Client {
                 answers_others: Cell::new(false),
                 len_under_way: Cell::new(0),
                 is_given_up: Cell::new(false),
+                is_quiet: Cell::new(false),
+                answers: Cell::new(Applied::Applied),
+                holds: Cell::new(None),
+                is_away: Cell::new(false),
+                leaving_greetings: Cell::new(0),
+                life: Cell::new(0),
                 owes: RefCell::default(),
             })
         };
@@ -86,8 +131,9 @@ impl Client {
             backends: connects.iter().map(backend).collect(),
             events: RefCell::default(),
             learned: Cell::new(0),
+            suspects: RefCell::default(),
         });
-        let topology = Arc::new(Topology::new(Arc::new(config(mode, connects.len() as u32))));
+        let topology = topology(mode, connects.len() as u32, 1);
         let options = Options {
             deadline: Duration::from_secs(60),
             ..Options::default()
@@ -102,8 +148,76 @@ impl Client {
     }
 
     pub(crate) fn begin_set(&mut self) {
+        self.begin_set_of(KEY);
+    }
+
+    pub(crate) fn begin_set_of(&mut self, key: &[u8]) {
         let item = Item::default();
-        self.at = self.driver.begin_set(b"key", b"value", item, Owner::Waiter);
+        self.at = self.driver.begin_set(key, b"value", item, Owner::Waiter);
+    }
+
+    /// One of a key that nobody holds.
+    pub(crate) fn begin_cas(&mut self) {
+        let (expected, item) = (Expected::Absent, Item::default());
+        let owner = Owner::Waiter;
+        self.at = self.driver.begin_cas(expected, KEY, b"value", item, owner);
+    }
+
+    pub(crate) fn begin_get(&mut self) {
+        let now = self.world.now_ns.get();
+        let limits = self.driver.limits(now);
+        let begun = self
+            .driver
+            .get(KEY, now, limits, Purpose::Use, Owner::Waiter);
+        self.at = begun.expect_err("nothing is mapped");
+    }
+
+    /// A SET that two have acknowledged.
+    #[track_caller]
+    pub(crate) fn set(&mut self, key: &[u8]) {
+        self.begin_set_of(key);
+        self.pass(1);
+        self.is_stored();
+    }
+
+    #[track_caller]
+    pub(crate) fn is_stored(&mut self) {
+        let outcome = self.outcome();
+        let is_stored = matches!(
+            outcome,
+            Some(Outcome::Mutated(MutationOutcome::Stored { .. }))
+        );
+        assert!(is_stored, "{outcome:?}");
+        self.driver.release(self.at);
+    }
+
+    /// The cell gets another size: each of its backends is another process.
+    pub(crate) fn is_resized(&mut self) {
+        let (mode, count) = (self.driver.topology().mode(), self.world.backends.len());
+        assert_eq!(mode, trefoil_client_core::mode::Mode::R32);
+        let config_id = self.driver.topology().id().config_id + 1;
+        let resized = topology(Mode::R32, count as u32, config_id);
+        self.driver.adopt(resized);
+    }
+
+    /// Backends that are away are tried again.
+    pub(crate) fn tend(&mut self) {
+        self.driver.tend();
+    }
+
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        self.driver.topology().hash(key)
+    }
+
+    /// What was told of since the last call.
+    pub(crate) fn told(&self) -> Vec<KeyHash> {
+        self.world.suspects.take().concat()
+    }
+
+    /// In how many milliseconds there is something to do.
+    pub(crate) fn next_work_ms(&mut self) -> u64 {
+        let next = self.driver.next_work_ns();
+        next.saturating_sub(self.world.now_ns.get()).div_ceil(MS)
     }
 
     pub(crate) fn pass(&mut self, ms: u64) {
@@ -122,15 +236,21 @@ impl Client {
     }
 }
 
-fn config(mode: Mode, count: u32) -> CellConfig {
+pub(crate) const KEY: &[u8] = b"key";
+
+fn topology(mode: Mode, count: u32, config_id: u32) -> Arc<Topology> {
+    Arc::new(Topology::new(Arc::new(config(mode, count, config_id))))
+}
+
+fn config(mode: Mode, count: u32, config_id: u32) -> CellConfig {
     let backend = |number| BackendConfig {
         number,
-        addresses: vec![RpcAddress::Unix("/nowhere".into())],
+        addresses: vec![RpcAddress::Unix(format!("/nowhere/{config_id}").into())],
         fabric_socket: None,
     };
     CellConfig {
         life: 1,
-        config_id: 1,
+        config_id,
         cell: "test".to_owned(),
         mode,
         backends: (0..count).map(backend).collect(),
@@ -139,6 +259,52 @@ fn config(mode: Mode, count: u32) -> CellConfig {
         eviction: "lru".to_owned(),
         flush_floor: Version::ZERO,
         corpus: None,
+    }
+}
+
+impl Backend {
+    fn is_leaving(&self) -> bool {
+        let left = self.leaving_greetings.get();
+        self.leaving_greetings.set(left.saturating_sub(1));
+        left > 0
+    }
+
+    /// Its answer to a lookup, and its data entry.
+    fn found(&self, on: &mut impl FnMut(Found<'_>)) {
+        let Some(time_ns) = self.holds.get() else {
+            return on(Found::Absent);
+        };
+        let version = Version::new(time_ns, 1, 0);
+        let entry = DataEntry {
+            key: KEY,
+            value: b"value",
+            ..DataEntry::default()
+        };
+        let mut data = vec![0; entry.encoded_len()];
+        entry.encode(&mut data, KeyHasher::default().hash(KEY).tag, version);
+        on(Found::Present {
+            version,
+            data: &data,
+        });
+    }
+}
+
+fn agreement(topology: &Topology, backend: u32, is_leaving: bool) -> Agreement {
+    let id = topology.id();
+    Agreement {
+        backend,
+        incarnation: 1,
+        hasher: topology.hasher(),
+        partition_count: 1,
+        sub_count: 1,
+        layout_version: LAYOUT_VERSION,
+        topology: match is_leaving {
+            true => TopologyId {
+                config_id: CONFIG_ID_CHANGING,
+                ..id
+            },
+            false => id,
+        },
     }
 }
 
@@ -174,7 +340,11 @@ impl Host for TestHost {
     fn connect(&mut self, topology: &Arc<Topology>, backend: u32, _has_moved: bool) {
         let of = &self.0.backends[backend as usize];
         let result = match of.connects.get() {
-            Connects::Near => Ok(TestPort(Rc::clone(of))),
+            Connects::Near => Ok(TestPort {
+                of: Rc::clone(of),
+                life: Some(of.life.get()),
+                agreement: Some(agreement(topology, backend, of.is_leaving())),
+            }),
             Connects::Far => Err(NotConnected {
                 why: "calls only".to_owned(),
                 is_down: false,
@@ -191,7 +361,11 @@ impl Host for TestHost {
     }
 
     fn caller(&mut self, _: &Arc<Topology>, backend: u32) -> Result<TestPort, String> {
-        Ok(TestPort(Rc::clone(&self.0.backends[backend as usize])))
+        Ok(TestPort {
+            of: Rc::clone(&self.0.backends[backend as usize]),
+            life: None,
+            agreement: None,
+        })
     }
 
     fn learn(&mut self) {
@@ -205,11 +379,19 @@ impl Host for TestHost {
     }
 
     fn degraded(&mut self, _: u32, _: &str) {}
+
+    fn suspect(&mut self, _: &Arc<Topology>, keys: &[KeyHash]) {
+        self.0.suspects.borrow_mut().push(keys.to_vec());
+    }
 }
 
 impl Port for TestPort {
     fn view(&self) -> Option<&Arc<RegionView>> {
         None
+    }
+
+    fn agreement(&self) -> Option<&Agreement> {
+        self.agreement.as_ref()
     }
 
     fn has_messages(&self) -> bool {
@@ -229,43 +411,66 @@ impl Port for TestPort {
         Progress::Refused
     }
 
-    fn send(&mut self, token: Token, _: TopologyId, _: &Request<'_>) -> Result<(), SendError> {
-        if self.0.is_full.get() {
+    fn send(
+        &mut self,
+        token: Token,
+        _: TopologyId,
+        request: &Request<'_>,
+    ) -> Result<(), SendError> {
+        if self.is_closed() {
+            return Err(SendError::Closed);
+        }
+        if self.of.is_full.get() {
             return Err(SendError::Full);
         }
-        self.0.owes.borrow_mut().push_back(token);
+        let is_lookup = matches!(request, Request::Lookup { .. });
+        self.of.owes.borrow_mut().push_back((token, is_lookup));
         Ok(())
     }
 
     fn touch(&mut self, _: usize, _: TouchBatch<'_>) {}
 
     fn others_have_moved(&mut self) -> bool {
-        self.0.answers_others.get()
+        self.of.answers_others.get()
     }
 
     fn len_under_way(&self) -> u64 {
-        self.0.len_under_way.get()
+        self.of.len_under_way.get()
     }
 
     fn give_up(&mut self) {
-        self.0.is_given_up.set(true);
+        self.of.is_given_up.set(true);
     }
 
     fn poll(&mut self, mut on: impl FnMut(Completion<'_>)) -> Result<usize, Closed> {
+        if self.is_closed() {
+            return Err(Closed::LOST);
+        }
+        if self.of.is_quiet.get() {
+            return Ok(0);
+        }
         let mut count = 0;
-        while let Some(token) = self.0.owes.borrow_mut().pop_front() {
+        while let Some((token, is_lookup)) = self.of.owes.borrow_mut().pop_front() {
             count += 1;
-            let (epoch, outcome) = (1, Applied::Applied);
-            on(Completion::Answer(
-                token,
-                Answer::Ack(Ack { epoch, outcome }),
-            ));
+            let epoch = 1;
+            if self.of.is_away.get() {
+                on(Completion::NoAnswer(token, SendFailure::NotSent, "away"));
+            } else if is_lookup {
+                self.of.found(&mut |found| {
+                    let answer = LookupAnswer { epoch, found };
+                    on(Completion::Answer(token, Answer::Lookup(answer)));
+                });
+            } else {
+                let outcome = self.of.answers.get();
+                let ack = Ack { epoch, outcome };
+                on(Completion::Answer(token, Answer::Ack(ack)));
+            }
         }
         Ok(count)
     }
 
     fn is_ready(&self) -> bool {
-        !self.0.owes.borrow().is_empty()
+        self.is_closed() || !self.of.is_quiet.get() && !self.of.owes.borrow().is_empty()
     }
 
     fn arm(&self) {}
