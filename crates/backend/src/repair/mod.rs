@@ -36,9 +36,12 @@ use trefoil_store::PLACES;
 
 /// How often a thread that waits looks whether a key was named, or the server stops.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// After a scan was broken off: at first, and at most. A shorter interval is shorter.
+/// After a scan was broken off, because a replica is away or recovers: at first, and at most.
+/// A shorter interval is shorter. When it is back, what it has missed is soon looked at.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Named keys that are kept for the next scan if this one is broken off.
+const NAMED_COUNT_MAX: usize = 1024;
 /// Bits of a client's id.
 const CLIENT_ID_BITS: u32 = 40;
 
@@ -83,6 +86,7 @@ pub(crate) fn run(
         shard,
         pace: Pace::new(options.rate, Instant::now()),
         versions: Versions::default(),
+        named: Keys::new(),
     };
     // Backends that were started together do not all scan at the same time.
     let part = rand::random_range(0.2..1.0);
@@ -104,6 +108,7 @@ pub(crate) fn run(
         if is_due {
             scan.name(named.clone());
         }
+        repairer.named = named;
         let begin = Instant::now();
         let result = runtime.block_on(repairer.scan(&mut scan));
         tally.ends(&scan, is_due.then(|| begin.elapsed()), &result);
@@ -118,9 +123,9 @@ pub(crate) fn run(
                 if is_due {
                     place = scan.place();
                 }
-                let pause = (PAUSE_MIN * (1 << failures.min(16))).min(PAUSE_MAX);
+                let pause = pause_after(failures);
                 failures += 1;
-                tally.named.put_back(named);
+                tally.named.put_back(std::mem::take(&mut repairer.named));
                 // Keys that were named meanwhile are not asked about either.
                 due = due.max(Instant::now() + pause.min(options.interval));
                 if wait_until(stop, due.min(Instant::now() + pause)) {
@@ -129,6 +134,21 @@ pub(crate) fn run(
             }
         }
     }
+}
+
+/// After so many scans in a row that were broken off before this one.
+fn pause_after(failures: u32) -> Duration {
+    (PAUSE_MIN * (1 << failures.min(16))).min(PAUSE_MAX)
+}
+
+/// Notes keys that a scan was told of meanwhile, the latest where there are too many.
+fn note(noted: &mut Keys, named: &[KeyHash]) {
+    for key in named {
+        if !noted.contains(key) {
+            noted.push(*key);
+        }
+    }
+    noted.drain(..noted.len().saturating_sub(NAMED_COUNT_MAX));
 }
 
 /// Whether it was stopped meanwhile.
@@ -154,6 +174,8 @@ struct Repairer<'r> {
     shard: usize,
     pace: Pace,
     versions: Versions,
+    /// What the scan under way was told to look at by name.
+    named: Keys,
 }
 
 impl Repairer<'_> {
@@ -178,7 +200,9 @@ impl Repairer<'_> {
                 Some(Ended::Interrupted) => return Err(Setback::Recovering),
             }
             if scan.takes_names() {
-                scan.name(self.tally.named.take());
+                let named = self.tally.named.take();
+                note(&mut self.named, &named);
+                scan.name(named);
             }
             self.tally.is_at(scan);
             for (hash, done) in scan.take_done() {
@@ -338,6 +362,24 @@ pub(crate) type Keys = Vec<KeyHash>;
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn a_scan_that_was_broken_off_begins_again_soon() {
+        let pauses = [0, 1, 2, 100].map(|failures| pause_after(failures).as_secs());
+        assert_eq!(pauses, [1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn keys_named_during_a_scan_are_kept_with_those_before() {
+        let keys = |places: std::ops::Range<u64>| -> Keys {
+            places.map(|place| KeyHash { place, tag: 1 }).collect()
+        };
+        let mut noted = keys(0..3);
+        note(&mut noted, &keys(2..5));
+        assert_eq!(noted, keys(0..5));
+        note(&mut noted, &keys(5..1_100));
+        assert_eq!(noted, keys(1_100 - 1_024..1_100));
+    }
 
     #[test]
     fn versions_are_just_above_and_never_the_same() {
