@@ -1,7 +1,7 @@
 //! Breaks good histories, to see that the check notices: whoever finds nothing
 //! has to be able to find something.
 
-use crate::check::{Rule, check};
+use crate::check::{Promise, Rule, check_for, owed};
 use crate::event::{Event, Kind, Mark, NEVER, Outcome};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashSet};
 use trefoil_layout::Version;
 
 /// A way of breaking a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DamageKind {
     /// A GET returns a value that had been replaced before it began.
     StaleHit,
@@ -32,11 +33,13 @@ pub enum DamageKind {
     LateFill,
     /// A mutation is acknowledged at a version below an earlier one's.
     FallenVersion,
+    /// A GET that had to find a value finds none; only where nothing may leave.
+    LostHit,
 }
 
 impl DamageKind {
     /// Every kind.
-    pub const ALL: [DamageKind; 10] = [
+    pub const ALL: [DamageKind; 11] = [
         DamageKind::StaleHit,
         DamageKind::VanishedWrite,
         DamageKind::DeniedWrite,
@@ -47,11 +50,12 @@ impl DamageKind {
         DamageKind::RepeatedIncrement,
         DamageKind::LateFill,
         DamageKind::FallenVersion,
+        DamageKind::LostHit,
     ];
 
     /// The rules of which at least one has to notice it.
     pub fn rules(self) -> &'static [Rule] {
-        use Rule::{Denied, Exact, Fill, Fresh, Intact, Known, Monotone, Once, Order};
+        use Rule::{Denied, Exact, Fill, Fresh, Intact, Kept, Known, Monotone, Once, Order};
         match self {
             DamageKind::StaleHit => &[Fresh, Monotone, Fill],
             DamageKind::VanishedWrite => &[Known],
@@ -62,7 +66,13 @@ impl DamageKind {
             DamageKind::LostIncrement | DamageKind::RepeatedIncrement => &[Once],
             DamageKind::LateFill => &[Fill],
             DamageKind::FallenVersion => &[Order],
+            DamageKind::LostHit => &[Kept],
         }
+    }
+
+    /// Whether it breaks anything that was promised.
+    pub fn is_against(self, promise: Promise) -> bool {
+        self.rules().iter().any(|rule| promise.has(*rule))
     }
 }
 
@@ -90,9 +100,9 @@ impl Damage {
 const EVENTS_MAX: usize = 2_000;
 
 /// Breaks a history without violations in up to `count` places, one at a time,
-/// and checks each. Flushes are left out, and what came after
+/// and checks each against what was promised. Flushes are left out, and what came after
 /// a loss: what is damaged across one need not be noticed.
-pub fn damage(events: &[Event], count: usize, seed: u64) -> Damage {
+pub fn damage(events: &[Event], count: usize, seed: u64, promise: Promise) -> Damage {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut sorted: Vec<Event> = events.to_vec();
     let losses = sorted.iter().filter(|event| event.kind == Kind::Loss);
@@ -101,23 +111,26 @@ pub fn damage(events: &[Event], count: usize, seed: u64) -> Damage {
     sorted.sort_unstable_by_key(|event| (event.key, event.begin_ns));
     let keys: Vec<&[Event]> = sorted.chunk_by(|a, b| a.key == b.key).collect();
     let mut report = Damage::default();
+    let kinds: Vec<DamageKind> = (DamageKind::ALL.into_iter())
+        .filter(|kind| kind.is_against(promise))
+        .collect();
     let tries = count * 20;
     for at in 0..tries {
         if report.count() >= count || keys.is_empty() {
             break;
         }
-        let kind = DamageKind::ALL[at % DamageKind::ALL.len()];
+        let kind = kinds[at % kinds.len()];
         let Some(key) = keys.choose(&mut rng) else {
             break;
         };
         let mut history = part_of(key, &mut rng);
-        if !check(&history).violations.is_empty() {
+        if !check_for(&history, promise).violations.is_empty() {
             continue;
         }
         if break_one(&mut history, kind, &mut rng).is_none() {
             continue;
         }
-        let found = check(&history).violations;
+        let found = check_for(&history, promise).violations;
         let noticed = found.iter().any(|v| kind.rules().contains(&v.rule));
         let (done, caught) = report.done.entry(kind).or_default();
         *done += 1;
@@ -281,6 +294,17 @@ fn break_one(history: &mut Vec<Event>, kind: DamageKind, rng: &mut SmallRng) -> 
                     .saturating_sub(rng.random_range(1..1_000)),
                 ..one.version
             };
+        }
+        DamageKind::LostHit => {
+            let events: Vec<&Event> = history.iter().collect();
+            let gets = owed(&events, &[]).into_iter().map(|(get, _)| get);
+            let hits: Vec<(u32, u32)> = (gets.filter(|get| is_hit(get)))
+                .map(|hit| (hit.client, hit.number))
+                .collect();
+            let lost = *hits.choose(rng)?;
+            let event = (history.iter_mut()).find(|event| (event.client, event.number) == lost)?;
+            (event.outcome, event.mark, event.len) = (Outcome::Absent, Mark::NONE, 0);
+            event.version = Version::ZERO;
         }
     }
     Some(())

@@ -142,6 +142,20 @@ impl Outcome {
         Outcome::Unknown,
     ];
 
+    /// The operation did what it is for. A CAS that is denied may have met another writer,
+    /// or nobody at all: it does not count.
+    pub const fn has_succeeded(self) -> bool {
+        matches!(
+            self,
+            Outcome::Hit
+                | Outcome::Absent
+                | Outcome::Expired
+                | Outcome::Flushed
+                | Outcome::Stored
+                | Outcome::Superseded
+        )
+    }
+
     /// Its name in histories.
     pub const fn name(self) -> &'static str {
         match self {

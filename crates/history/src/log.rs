@@ -21,7 +21,7 @@ use crate::event::{Event, Kind, Mark, NEVER, Outcome};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Result, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use trefoil_layout::Version;
 
 /// Bytes of a record.
@@ -85,6 +85,51 @@ impl LogReader {
             }
         }
         Ok(events)
+    }
+}
+
+/// Counts, while a worker goes on, how many of its operations have succeeded.
+#[derive(Debug)]
+pub(crate) struct LogFollower {
+    path: PathBuf,
+    file: Option<File>,
+    /// A record of which the rest is still to come.
+    rest: Vec<u8>,
+    succeeded: u64,
+}
+
+impl LogFollower {
+    /// Of a log that need not be there yet.
+    pub(crate) fn new(path: &Path) -> Self {
+        LogFollower {
+            path: path.to_owned(),
+            file: None,
+            rest: Vec::new(),
+            succeeded: 0,
+        }
+    }
+
+    /// The log.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All that have succeeded by now. What cannot be read yet is read the next time.
+    pub(crate) fn look(&mut self) -> u64 {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        if let Some(file) = &mut self.file {
+            // What was read before an error is there.
+            let _ = file.read_to_end(&mut self.rest);
+        }
+        let (records, rest) = self.rest.as_chunks::<RECORD_LEN>();
+        let events = records.iter().filter_map(decode);
+        // One that has only begun has not succeeded yet.
+        let succeeded = events.filter(|event| event.outcome.has_succeeded());
+        self.succeeded += succeeded.count() as u64;
+        self.rest.drain(..self.rest.len() - rest.len());
+        self.succeeded
     }
 }
 
@@ -191,5 +236,38 @@ mod tests {
         assert_eq!(LogReader::read(&path).unwrap(), [event(5)]);
         std::fs::write(&path, [0xff; RECORD_LEN]).unwrap();
         assert!(LogReader::read(&path).is_err());
+    }
+
+    #[test]
+    fn only_operations_that_have_succeeded_are_progress() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut follower = LogFollower::new(&path);
+        assert_eq!(follower.look(), 0);
+        let mut log = LogWriter::create(&path).unwrap();
+        let begun = Event::begun(3, 1, 42, Kind::Set, 4);
+        log.begun(&begun).unwrap();
+        assert_eq!(follower.look(), 0);
+        log.ended(&event(1)).unwrap();
+        for (number, outcome) in [
+            (2, Outcome::Failed),
+            (3, Outcome::Denied),
+            (4, Outcome::Unknown),
+        ] {
+            let failed = Event {
+                outcome,
+                ..event(number)
+            };
+            log.ended(&failed).unwrap();
+        }
+        log.flush().unwrap();
+        assert_eq!((follower.look(), follower.look()), (1, 1));
+        // Half of a record, and then the rest of it.
+        let mut file = File::options().append(true).open(&path).unwrap();
+        let record = encode(&event(5));
+        file.write_all(&record[..50]).unwrap();
+        assert_eq!(follower.look(), 1);
+        file.write_all(&record[50..]).unwrap();
+        assert_eq!(follower.look(), 2);
     }
 }

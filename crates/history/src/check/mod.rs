@@ -11,6 +11,8 @@ mod key;
 mod lives;
 mod writes;
 
+pub(crate) use kept::owed;
+
 use crate::event::{Event, Kind, Outcome};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -133,6 +135,8 @@ pub struct Findings {
     pub keys: u64,
     /// Hits that were held against something that had ended before.
     pub comparisons: u64,
+    /// GETs that had to find a value by *kept*, where that is promised.
+    pub owed: u64,
 }
 
 impl Findings {

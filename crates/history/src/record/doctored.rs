@@ -23,19 +23,29 @@ pub(super) fn is_asked(plan: &RoundPlan) -> bool {
     plan.mode == "R=3.2" && plan.overlap <= 1 && plan.previous.is_none() && is_whole
 }
 
-/// Asks until nothing is wrong that should not be: how many keys replicas differ on because
-/// memory is full. A text says what is wrong in the end.
-pub(super) fn examine(program: &Path, address: &str, plan: &RoundPlan) -> Result<u64, String> {
+/// What the doctor has read of a cell in which nothing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Healthy {
+    /// Keys of which all replicas agree.
+    pub clean: u64,
+    /// Keys on which they differ because memory is full.
+    pub dirty: u64,
+}
+
+/// Asks until nothing is wrong that should not be. A text says what is wrong in the end.
+pub(super) fn examine(program: &Path, address: &str, plan: &RoundPlan) -> Result<Healthy, String> {
     let begin = Instant::now();
     loop {
         let wrong = match doctor(program, address) {
             Ok(diagnosis) => {
+                let clean = diagnosis.clean_keys;
                 let (excused, wrong): (Vec<Finding>, Vec<Finding>) = diagnosis
                     .findings
                     .into_iter()
                     .partition(|finding| is_excused(finding, plan));
                 if wrong.is_empty() {
-                    return Ok(excused.iter().filter_map(|finding| finding.keys).sum());
+                    let dirty = excused.iter().filter_map(|finding| finding.keys).sum();
+                    return Ok(Healthy { clean, dirty });
                 }
                 let said = wrong
                     .iter()

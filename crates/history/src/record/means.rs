@@ -1,5 +1,9 @@
 //! What this machine can do to a cell. Full disks and networks that lose packets need
 //! namespaces of this run's own, in which nobody else's files and devices are.
+//!
+//! What a machine does not allow (namespaces) or cannot do (a kernel without netem) is
+//! skipped. A program that is missing can be installed: without it the run is not what it
+//! was told to be, and fails.
 
 use super::RecordError;
 use super::faults::{Network, SmallDisk};
@@ -54,8 +58,22 @@ const fn is_enclosed(fault: Fault) -> bool {
     matches!(fault, Fault::DiskFull | Fault::Network)
 }
 
-/// Takes out of the rounds what cannot be done here; says what, and why.
-pub(super) fn without_what_cannot_be_done(rounds: &mut [RoundPlan]) -> Vec<String> {
+/// What of the rounds cannot be done here, with the reason.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    /// This machine does not allow it.
+    pub skipped: Vec<String>,
+    /// A program is missing.
+    pub missing: Vec<String>,
+}
+
+/// Takes out of the rounds what cannot be done here.
+pub(super) fn without_what_cannot_be_done(rounds: &mut [RoundPlan]) -> LeftOut {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing = without_programs(rounds, |program| {
+        let mut folders = std::env::split_paths(&path);
+        folders.any(|folder| folder.join(program).is_file())
+    });
     let mut skipped = Vec::new();
     let enclosed = std::env::var(ENCLOSED).unwrap_or_else(|_| "it is not enclosed".to_owned());
     let has = |fault: Fault| rounds.iter().any(|round| round.faults.contains(&fault));
@@ -65,17 +83,6 @@ pub(super) fn without_what_cannot_be_done(rounds: &mut [RoundPlan]) -> Vec<Strin
         skipped.push(format!("{}: {why}", names.join(", ")));
         cannot.extend_from_slice(faults);
     };
-    if Fault::ALL.iter().any(|f| f.is_of_etcd() && has(*f)) {
-        for program in ["etcd", "etcdctl"] {
-            if let Err(error) = runs(program) {
-                skip(
-                    &[Fault::EtcdKill, Fault::EtcdStop, Fault::Replace],
-                    &format!("{program}: {error}"),
-                );
-                break;
-            }
-        }
-    }
     if enclosed == "1" {
         // The loopback of a new namespace is down.
         let up = Command::new("ip")
@@ -112,17 +119,63 @@ pub(super) fn without_what_cannot_be_done(rounds: &mut [RoundPlan]) -> Vec<Strin
     for round in rounds {
         round.faults.retain(|fault| !cannot.contains(fault));
     }
-    skipped
+    LeftOut { skipped, missing }
 }
 
-fn runs(program: &str) -> std::io::Result<()> {
-    let mut command = Command::new(program);
-    command.arg("version").stdin(Stdio::null());
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().map(drop)
+/// Programs that a fault needs.
+const fn programs_of(fault: Fault) -> &'static [&'static str] {
+    match fault {
+        Fault::EtcdKill | Fault::EtcdStop | Fault::Replace => &["etcd", "etcdctl"],
+        Fault::DiskFull => &["unshare", "mount", "umount"],
+        Fault::Network => &["unshare", "nsenter", "ip", "tc"],
+        _ => &[],
+    }
+}
+
+/// Takes out of the rounds the faults whose programs are missing; says which.
+fn without_programs(rounds: &mut [RoundPlan], is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut missing = Vec::new();
+    for fault in Fault::ALL {
+        let lacks = programs_of(*fault)
+            .iter()
+            .find(|program| !is_there(program));
+        let is_wished = rounds.iter().any(|round| round.faults.contains(fault));
+        if let (Some(program), true) = (lacks, is_wished) {
+            missing.push(format!("{fault}: there is no program `{program}` in PATH"));
+            for round in &mut *rounds {
+                round.faults.retain(|other| other != fault);
+            }
+        }
+    }
+    missing
 }
 
 fn small_disk() -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     SmallDisk::mount(dir.path()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_whose_programs_are_missing_are_named_and_taken_out() {
+        let faults = vec![Fault::Stop, Fault::DiskFull, Fault::Network];
+        let wish = Wish {
+            faults: Some(faults.clone()),
+            ..Wish::default()
+        };
+        let mut rounds = wish.rounds();
+        assert_eq!(without_programs(&mut rounds, |_| true), [""; 0]);
+        assert_eq!(rounds[0].faults, faults);
+        let missing = without_programs(&mut rounds, |program| program != "tc");
+        assert_eq!(missing, ["network: there is no program `tc` in PATH"]);
+        assert_eq!(rounds[0].faults, faults[..2]);
+        // What nobody has wished for is not missed.
+        assert_eq!(
+            without_programs(&mut rounds, |program| program != "etcd"),
+            [""; 0]
+        );
+    }
 }

@@ -11,10 +11,15 @@
 //! | `upgrade` | another release takes over meanwhile, and gives back |
 //! | `worker` | one client's process |
 //! | `native`, `memcached` | how it reaches the cell |
+//! | `cell_log` | what `cell up` has logged that it should not have |
+//! | `figures`, `demands` | what is counted, and what a run has to have shown |
 //! | `report` | many rounds, and what is printed of them |
 
+mod cell_log;
+mod demands;
 mod doctored;
 mod faults;
+mod figures;
 mod means;
 mod memcached;
 mod native;
@@ -24,6 +29,7 @@ mod round;
 mod upgrade;
 mod worker;
 
+pub use figures::{CarrierFigures, FaultFigures};
 pub use means::enclose;
 pub use plan::{CarrierKind, Fault, Lens, PlanError, RoundPlan, Wish};
 pub use report::{HistoriesReport, histories};

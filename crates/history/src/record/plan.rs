@@ -463,6 +463,18 @@ impl RoundPlan {
         u64::from(self.keys) * self.value_len.max as u64 * 4 < self.memory
     }
 
+    /// The keys are more than fit, by half at least.
+    pub(super) fn is_full(&self) -> bool {
+        // Each order of magnitude of lengths has its share.
+        let Lens { min, max } = self.value_len;
+        let (min, max) = (min as f64, max as f64);
+        let mean = match max > min {
+            true => (max - min) / (max / min).ln(),
+            false => min,
+        };
+        self.chaos && f64::from(self.keys) * mean > self.memory as f64 * 1.5
+    }
+
     /// What holds while it is recorded.
     pub fn promise(&self) -> Promise {
         // A dead backend's keys are with the other two, if there are any.
@@ -650,6 +662,21 @@ mod tests {
         assert_eq!(promise("R=3.2", &kill[..1], 2_000), Promise::Fresh);
         assert_eq!(promise("R=1", &moves, 60_000), Promise::Fresh);
         assert_eq!(promise("R=1", &[Fault::Memory], 2_000), Promise::Fresh);
+    }
+
+    #[test]
+    fn chaos_is_at_full_memory_unless_fewer_keys_are_wished_for() {
+        let full = |keys, chaos| {
+            let wish = Wish {
+                chaos,
+                keys,
+                seconds: Some(5.0),
+                ..Wish::default()
+            };
+            wish.rounds()[0].is_full()
+        };
+        assert!(full(None, true) && full(Some(50_000), true));
+        assert!(!full(Some(20_000), true) && !full(Some(1_000_000), false));
     }
 
     #[test]

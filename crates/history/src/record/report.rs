@@ -1,12 +1,15 @@
 //! Many rounds, and what came of them.
 
 use super::RecordError;
+use super::demands::{Due, Seen, unmet};
+use super::doctored;
+use super::figures::{CarrierFigures, FaultFigures, count_by_carrier};
 use super::means;
 use super::plan::{CarrierKind, Fault, RoundPlan, Wish};
 use super::round::{Recorded, run};
 use super::upgrade::UpgradeFigures;
 use crate::check::{Findings, Promise, Rule, Violation, check_for};
-use crate::damage::damage;
+use crate::damage::{DamageKind, damage};
 use crate::event::{Event, Kind, Outcome};
 use crate::text::show_event;
 use serde::Serialize;
@@ -14,8 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Damages done to each round's history, to see that they are noticed.
-const DAMAGES: usize = 10;
+/// Damages done to each round's history, to see that they are noticed: one of each kind, if
+/// there is room for it.
+const DAMAGES: usize = DamageKind::ALL.len();
 /// Violations shown of a round.
 const SHOWN_MAX: usize = 3;
 /// Lines of a key's history shown around a violation.
@@ -35,21 +39,22 @@ pub struct HistoriesReport {
     /// What went wrong beside: processes that died or hung.
     pub troubles: Vec<String>,
     /// Operations by how the client reached the cell.
-    pub carriers: BTreeMap<CarrierKind, u64>,
+    pub carriers: BTreeMap<CarrierKind, CarrierFigures>,
     /// How operations ended.
     pub outcomes: BTreeMap<String, u64>,
     /// What went wrong on purpose.
-    pub faults: BTreeMap<Fault, u64>,
+    pub faults: BTreeMap<Fault, FaultFigures>,
     /// Faults that were wished for and that this machine cannot do, with the reason.
     pub skipped: Vec<String>,
+    /// Faults that were wished for and whose programs are missing.
+    pub missing: Vec<String>,
+    /// Most backends that were away at a time.
+    pub away_max: usize,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
     /// How often the cell got another number of backends.
     pub resized: u64,
-    /// Orders that were refused: the configuration could not be changed meanwhile, the
-    /// successor was too slow, or a backend went away while the cell was resized.
-    pub refused: u64,
-    /// Orders that were being carried out when their round was over.
+    /// Orders and recoveries that were given up, a trouble each.
     pub unfinished: u64,
     /// Values that had to leave for others: memory was full.
     pub evictions: u64,
@@ -57,6 +62,8 @@ pub struct HistoriesReport {
     pub healthy: usize,
     /// Keys on which replicas differed then, because memory was full.
     pub healthy_dirty: u64,
+    /// Keys on which they agreed.
+    pub healthy_clean: u64,
     /// What was seen against rules that were not promised, because more than one backend
     /// was away at a time.
     pub void: BTreeMap<Rule, usize>,
@@ -67,6 +74,14 @@ pub struct HistoriesReport {
     pub damages: usize,
     /// See `damages`.
     pub damages_noticed: usize,
+    /// Of these, by kind: how many were done.
+    pub damages_by_kind: BTreeMap<DamageKind, usize>,
+    /// GETs that had to find a value by *kept*: each could have shown a lost write.
+    pub owed: u64,
+    /// What has to be shown by a run of this length, and was not.
+    pub unmet: Vec<String>,
+    #[serde(skip)]
+    due: Due,
     /// Seconds spent recording.
     pub recording_s: f64,
     /// Seconds spent checking.
@@ -81,7 +96,27 @@ impl HistoriesReport {
         self.violations.is_empty()
             && self.troubles.is_empty()
             && self.damages == self.damages_noticed
-            && self.operations > 0
+            && self.missing.is_empty()
+            && self.unmet.is_empty()
+    }
+
+    /// What has to be shown by now, and is not.
+    fn unmet(&self) -> Vec<String> {
+        let damages_lost = self.damages_by_kind.get(&DamageKind::LostHit);
+        let seen = Seen {
+            operations: self.operations,
+            comparisons: self.comparisons,
+            faults: &self.faults,
+            carriers: &self.carriers,
+            recoveries: self.recoveries,
+            healthy: self.healthy,
+            healthy_keys: self.healthy_clean + self.healthy_dirty,
+            evictions: self.evictions,
+            owed: self.owed,
+            damages: self.damages,
+            damages_lost: damages_lost.copied().unwrap_or_default(),
+        };
+        unmet(&self.due, &seen)
     }
 
     /// Broken promises of all rules.
@@ -98,22 +133,22 @@ impl HistoriesReport {
         self.rounds += 1;
         self.operations += findings.operations;
         self.comparisons += findings.comparisons;
-        for event in &recorded.events {
-            if let Some(carrier) = recorded.carriers.get(&event.client) {
-                *self.carriers.entry(*carrier).or_default() += 1;
-            }
-        }
+        self.owed += findings.owed;
+        count_by_carrier(&mut self.carriers, &recorded.events, &recorded.carriers);
         for ((kind, outcome), count) in &findings.counts {
             let name = format!("{} {}", kind.name(), outcome.name());
             *self.outcomes.entry(name).or_default() += count;
         }
         self.recoveries += recorded.recoveries;
         self.resized += u64::from(recorded.resized);
-        self.refused += recorded.refused;
         self.unfinished += recorded.unfinished;
         self.evictions += recorded.evictions;
         self.healthy += usize::from(recorded.healthy.is_some());
-        self.healthy_dirty += recorded.healthy.unwrap_or_default();
+        if let Some(healthy) = recorded.healthy {
+            self.healthy_dirty += healthy.dirty;
+            self.healthy_clean += healthy.clean;
+        }
+        self.away_max = self.away_max.max(recorded.away_max);
         for (rule, count) in &findings.void {
             *self.void.entry(*rule).or_default() += count;
         }
@@ -126,9 +161,15 @@ impl HistoriesReport {
             self.troubles
                 .extend(troubles.map(|trouble| format!("{trouble} ({})", plan.command())));
         }
-        for (fault, count) in &recorded.faults {
-            *self.faults.entry(*fault).or_default() += count;
+        for (fault, figures) in &recorded.faults {
+            self.faults.entry(*fault).or_default().add(*figures);
         }
+        // Whoever had trouble was not asked.
+        let is_doctor_due = doctored::is_asked(plan) && recorded.troubles.is_empty();
+        self.due.doctor += usize::from(is_doctor_due);
+        self.due.kept += usize::from(promise == Promise::Kept);
+        self.due.full += usize::from(plan.is_full());
+        self.due.kills += kills_to_recover(plan, &recorded.faults);
         for trouble in recorded.troubles {
             self.troubles
                 .push(format!("{trouble} ({})", plan.command()));
@@ -136,10 +177,14 @@ impl HistoriesReport {
         for violation in &findings.violations {
             *self.violations.entry(violation.rule).or_default() += 1;
         }
-        if findings.violations.is_empty() && promise != Promise::Weakened {
-            let damaged = damage(&recorded.events, DAMAGES, plan.seed);
+        if findings.violations.is_empty() {
+            self.due.damage += 1;
+            let damaged = damage(&recorded.events, DAMAGES, plan.seed, promise);
             self.damages += damaged.count();
             self.damages_noticed += damaged.noticed();
+            for (kind, (done, _)) in &damaged.done {
+                *self.damages_by_kind.entry(*kind).or_default() += done;
+            }
         }
         self.show(plan, &recorded.events, &findings);
     }
@@ -171,26 +216,36 @@ impl HistoriesReport {
             pairs.join(", ")
         };
         let outcomes = self.outcomes.iter().map(|(name, n)| (name.clone(), *n));
-        let carriers = self.carriers.iter().map(|(name, n)| (name.to_string(), *n));
-        let faults = self.faults.iter().map(|(name, n)| (name.to_string(), *n));
+        let carriers = self.carriers.iter();
+        let carriers = carriers.map(|(name, figures)| format!("{name} {}", figures.text()));
+        let carriers: Vec<String> = carriers.collect();
+        let faults = self.faults.iter();
+        let faults = faults.map(|(name, figures)| format!("{name} {}", figures.text()));
+        let faults: Vec<String> = faults.collect();
         let broken = self
             .violations
             .iter()
             .map(|(name, n)| (name.to_string(), *n as u64));
         let _ = writeln!(text, "operations  {}", list(outcomes.collect()));
-        let _ = writeln!(text, "carriers    {}", list(carriers.collect()));
+        let _ = writeln!(text, "carriers    {}", carriers.join(", "));
         let (recoveries, resized) = (self.recoveries, self.resized);
-        let (refused, unfinished) = (self.refused, self.unfinished);
-        let faults = list(faults.collect());
+        let (unfinished, away_max) = (self.unfinished, self.away_max);
+        let faults = faults.join(", ");
         let _ = writeln!(
             text,
-            "faults      {faults}; {recoveries} recoveries, {resized} times resized, {refused} orders refused, {unfinished} unfinished"
+            "faults      {faults}; {recoveries} recoveries, {resized} times resized, {away_max} backends away at most, {unfinished} unfinished"
         );
         if let Some(upgrades) = &self.upgrades {
             let _ = writeln!(text, "upgrades    {}", upgrades.text());
         }
         for skipped in &self.skipped {
             let _ = writeln!(text, "SKIPPED     {skipped}");
+        }
+        for missing in &self.missing {
+            let _ = writeln!(text, "MISSING     {missing}");
+        }
+        for unmet in &self.unmet {
+            let _ = writeln!(text, "NOT SHOWN   {unmet}");
         }
         if !self.void.is_empty() {
             let void = self
@@ -203,13 +258,13 @@ impl HistoriesReport {
         let _ = writeln!(text, "memory      {} values had to leave", self.evictions);
         let _ = writeln!(
             text,
-            "doctor      found nothing wrong after {} rounds; full memory leaves {} keys different",
-            self.healthy, self.healthy_dirty
+            "doctor      found nothing wrong after {} rounds, of {} keys; full memory leaves {} keys different",
+            self.healthy, self.healthy_clean, self.healthy_dirty
         );
         let _ = writeln!(
             text,
-            "checked     {} hits held against something older; {} of {} damages to good histories noticed",
-            self.comparisons, self.damages_noticed, self.damages
+            "checked     {} hits held against something older, {} GETs against what may not be lost; {} of {} damages to good histories noticed",
+            self.comparisons, self.owed, self.damages_noticed, self.damages
         );
         let _ = writeln!(
             text,
@@ -238,9 +293,14 @@ pub fn histories(
 ) -> Result<HistoriesReport, RecordError> {
     let mut report = HistoriesReport::default();
     let mut rounds = wish.rounds();
-    report.skipped = means::without_what_cannot_be_done(&mut rounds);
+    let left_out = means::without_what_cannot_be_done(&mut rounds);
+    report.skipped = left_out.skipped;
+    report.missing = left_out.missing;
     for skipped in &report.skipped {
         progress(&format!("SKIPPED: {skipped}"));
+    }
+    for missing in &report.missing {
+        progress(&format!("MISSING: {missing}"));
     }
     for (at, plan) in rounds.iter().enumerate() {
         progress(&format!(
@@ -252,7 +312,20 @@ pub fn histories(
         let recorded = run(program, plan)?;
         report.add(plan, recorded);
     }
+    report.unmet = report.unmet();
     Ok(report)
+}
+
+/// Kills after which a backend, or a spare in its place, has to recover from the others.
+fn kills_to_recover(plan: &RoundPlan, faults: &BTreeMap<Fault, FaultFigures>) -> u64 {
+    let done = |fault| faults.get(&fault).map_or(0, |figures| figures.done);
+    let are_started_again = plan.mode == "R=3.2" && plan.faults.contains(&Fault::Restart);
+    let kills = if are_started_again {
+        done(Fault::Kill)
+    } else {
+        0
+    };
+    kills + done(Fault::Replace)
 }
 
 fn show(violation: &Violation, events: &[Event], plan: &RoundPlan) -> String {

@@ -1,18 +1,20 @@
 //! One round: a fresh cell, clients at work, faults, and all that was logged.
 
 use super::RecordError;
-use super::doctored;
-use super::faults::{Faults, Network, SmallDisk, Spares};
+use super::cell_log;
+use super::doctored::{self, Healthy};
+use super::faults::{Faults, Network, SmallDisk, Spares, signal};
+use super::figures::FaultFigures;
 use super::plan::{CarrierKind, Fault, RoundPlan};
 use super::upgrade::{Programs, Release, Upgraded, Upgrades};
 use super::worker::{WORKER_COMMAND, WorkerPlan, filled_file};
 use crate::event::Event;
-use crate::log::{LogReader, RECORD_LEN};
+use crate::log::{LogFollower, LogReader};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ use trefoil_ports::EtcdProcess;
 
 /// Between two looks at how far the workers are.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-/// A round that makes no progress for so long hangs.
+/// A carrier by which no operation succeeds for so long hangs.
 const PROGRESS_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a worker may take to end: its operation's deadline, and a busy machine.
 const END_PATIENCE: Duration = Duration::from_secs(20);
@@ -42,22 +44,21 @@ pub(super) struct Recorded {
     /// How each client reached the cell.
     pub carriers: BTreeMap<u32, CarrierKind>,
     /// What went wrong on purpose, and how often.
-    pub faults: BTreeMap<Fault, u64>,
+    pub faults: BTreeMap<Fault, FaultFigures>,
+    /// Most backends that were away at a time.
+    pub away_max: usize,
     /// Backends that were killed and voted again.
     pub recoveries: u64,
     /// How often the cell got another number of backends.
     pub resized: u32,
-    /// Orders that were refused while the configuration could not be changed.
-    pub refused: u64,
-    /// Orders that were being carried out when the round was over.
+    /// Orders and recoveries that were given up, a trouble each.
     pub unfinished: u64,
     /// Values that had to leave for others, at the backends that are there in the end.
     pub evictions: u64,
     /// Of a round with another release.
     pub upgraded: Option<Upgraded>,
-    /// The doctor was asked in the end, and found nothing wrong: keys on which replicas
-    /// differ because memory is full.
-    pub healthy: Option<u64>,
+    /// The doctor was asked in the end, and found nothing wrong.
+    pub healthy: Option<Healthy>,
     /// What went wrong and should not have.
     pub troubles: Vec<String>,
     pub seconds: f64,
@@ -67,7 +68,7 @@ struct Worker {
     child: Child,
     client: u32,
     release: Release,
-    log: PathBuf,
+    log: LogFollower,
 }
 
 /// What a backend says of itself, of which this needs little.
@@ -92,8 +93,8 @@ pub(super) struct Round<'a> {
     pub pids: Vec<u32>,
     /// Flushes.
     pub events: Vec<Event>,
-    /// Orders that were refused.
-    pub refused: u64,
+    /// Kills of each backend.
+    kills: BTreeMap<usize, u64>,
     /// The program that backends run is the copy.
     pub is_upgraded: bool,
     /// What keeps the configuration is away.
@@ -118,7 +119,9 @@ pub(super) struct Round<'a> {
     /// One of each release.
     gateways: Vec<(Release, Door)>,
     workers: Vec<Worker>,
+    /// Logs of clients that have ended, and what they had done.
     ended: Vec<PathBuf>,
+    ended_succeeded: BTreeMap<CarrierKind, u64>,
     carriers: BTreeMap<u32, CarrierKind>,
     next_client: u32,
     spares: Spares,
@@ -141,18 +144,17 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
     }
     let mut faults = Faults::new(plan);
     let began = Instant::now();
-    let mut last = (0, Instant::now());
+    let mut progress = Progress::new();
     loop {
         std::thread::sleep(LOOK_PERIOD);
-        let done = round.operations();
+        let succeeded = round.succeeded();
+        let done: u64 = succeeded.values().sum();
         let share = match plan.seconds {
             Some(seconds) => began.elapsed().as_secs_f64() / seconds,
             None => done as f64 / plan.operations.max(1) as f64,
         };
-        if done > last.0 {
-            last = (done, Instant::now());
-        } else if last.1.elapsed() > PROGRESS_PATIENCE {
-            troubles.push(format!("no operation has ended for {PROGRESS_PATIENCE:?}"));
+        if let Some(trouble) = progress.trouble(&succeeded) {
+            troubles.push(trouble);
             break;
         }
         round.is_full |= plan.chaos || share > FULL_AFTER;
@@ -181,10 +183,11 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
     if !troubles.is_empty() {
         troubles.extend(round.log_tail());
     }
-    let (refused, losses) = (round.refused, faults.losses());
+    let losses = faults.losses();
     let resized = round.resized;
     let unfinished = faults.unfinished();
-    let (counts, recoveries) = (faults.counts(), faults.recoveries());
+    let (figures, recoveries) = (faults.figures(), faults.recoveries());
+    let away_max = faults.away_max();
     drop(faults);
     let events = round.end_clients(losses, &mut troubles)?;
     let healthy = match doctored::is_asked(plan) && troubles.is_empty() {
@@ -197,10 +200,10 @@ pub(super) fn run(program: &Path, plan: &RoundPlan) -> Result<Recorded, RecordEr
     Ok(Recorded {
         events,
         carriers,
-        faults: counts,
+        faults: figures,
+        away_max,
         recoveries,
         resized,
-        refused,
         unfinished,
         evictions,
         upgraded,
@@ -270,7 +273,7 @@ impl<'a> Round<'a> {
             rng: SmallRng::seed_from_u64(plan.seed ^ 0x51D),
             pids: server.pids.clone(),
             events: Vec::new(),
-            refused: 0,
+            kills: BTreeMap::new(),
             is_upgraded: false,
             store_is_away: false,
             away: Vec::new(),
@@ -286,6 +289,7 @@ impl<'a> Round<'a> {
             gateways: Vec::new(),
             workers: Vec::new(),
             ended: Vec::new(),
+            ended_succeeded: BTreeMap::new(),
             carriers: BTreeMap::new(),
             next_client: 1,
             spares: Spares::none(),
@@ -375,13 +379,38 @@ impl<'a> Round<'a> {
         self.standings().into_iter().nth(backend).flatten()
     }
 
-    /// Whoever serves now is a process of the plan.
-    pub(super) fn note_pids(&mut self) {
-        for (number, standing) in self.standings().into_iter().enumerate() {
-            if let (Some(standing), Some(pid)) = (standing, self.pids.get_mut(number)) {
-                *pid = standing.pid;
-            }
+    /// This process is the backend now, by the plan.
+    pub(super) fn note_pid(&mut self, backend: usize, pid: u32) {
+        if let Some(known) = self.pids.get_mut(backend) {
+            *known = pid;
         }
+    }
+
+    /// kill -9 of a backend's process.
+    pub(super) fn kill(&mut self, backend: usize, pid: u32) {
+        *self.kills.entry(backend).or_default() += 1;
+        signal(pid, rustix::process::Signal::KILL);
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Bytes that the cell has logged.
+    pub(super) fn logged(&self) -> u64 {
+        std::fs::metadata(self.log()).map_or(0, |file| file.len())
+    }
+
+    /// What it has logged since there were so many.
+    pub(super) fn log_since(&self, logged: u64) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = std::fs::File::open(self.log())
+            && file.seek(SeekFrom::Start(logged)).is_ok()
+        {
+            // What was read before an error is there.
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// The cell has been resized: all of its backends are others, and whoever was away is
@@ -398,10 +427,14 @@ impl<'a> Round<'a> {
         is_there
     }
 
-    /// Backends that are other processes than they should be: they have died.
-    pub(super) fn deaths(&mut self) -> Vec<String> {
+    /// Backends that are other processes than they should be: they have died. Of those that
+    /// are `spared` nothing is said.
+    pub(super) fn deaths(&mut self, spared: impl Fn(usize) -> bool) -> Vec<String> {
         let mut deaths = Vec::new();
         for (number, standing) in self.standings().into_iter().enumerate() {
+            if spared(number) {
+                continue;
+            }
             let (Some(standing), Some(pid)) = (standing, self.pids.get_mut(number)) else {
                 continue;
             };
@@ -424,7 +457,7 @@ impl<'a> Round<'a> {
     /// port.
     pub(super) fn restart_gateway(&mut self) -> Result<(), RecordError> {
         for (_, old) in self.gateways.drain(..) {
-            super::faults::signal(old.pid, rustix::process::Signal::KILL);
+            signal(old.pid, rustix::process::Signal::KILL);
         }
         self.start_gateway(Release::Present)?;
         match self.programs.previous {
@@ -498,7 +531,7 @@ impl<'a> Round<'a> {
             child,
             client,
             release,
-            log,
+            log: LogFollower::new(&log),
         });
         Ok(())
     }
@@ -512,36 +545,41 @@ impl<'a> Round<'a> {
         let mut worker = self.workers.swap_remove(at);
         let _ = worker.child.kill();
         let _ = worker.child.wait();
-        self.ended.push(worker.log);
-        let carrier = self.carriers[&worker.client];
-        self.start_worker(carrier, worker.release, None)?;
+        let (carrier, release) = (self.carriers[&worker.client], worker.release);
+        self.note_ended(worker);
+        self.start_worker(carrier, release, None)?;
         Ok(true)
     }
 
     /// Waits until every client has written its share of the keys.
     fn await_filled(&mut self, troubles: &mut Vec<String>) {
-        let mut last = (0, Instant::now());
-        while !self.workers.iter().all(|w| filled_file(&w.log).exists()) {
+        let mut progress = Progress::new();
+        let has_filled = |worker: &Worker| filled_file(worker.log.path()).exists();
+        while !self.workers.iter().all(has_filled) {
             std::thread::sleep(LOOK_PERIOD);
-            let done = self.operations();
-            if done > last.0 {
-                last = (done, Instant::now());
-            } else if last.1.elapsed() > PROGRESS_PATIENCE {
-                troubles.push("the keys could not be written".to_owned());
+            if let Some(trouble) = progress.trouble(&self.succeeded()) {
+                troubles.push(format!("the keys could not be written: {trouble}"));
                 return;
             }
             self.look_after_workers(troubles);
         }
     }
 
-    /// About as many as have been logged: a mutation has two records.
-    fn operations(&self) -> u64 {
-        let running = self.workers.iter().map(|worker| &worker.log);
-        let records = running.chain(&self.ended).map(|log| {
-            let len = std::fs::metadata(log).map_or(0, |file| file.len());
-            len / RECORD_LEN as u64
-        });
-        records.sum::<u64>() * 3 / 4
+    /// How many operations have succeeded by each carrier.
+    fn succeeded(&mut self) -> BTreeMap<CarrierKind, u64> {
+        let mut succeeded = self.ended_succeeded.clone();
+        for worker in &mut self.workers {
+            let carrier = self.carriers[&worker.client];
+            *succeeded.entry(carrier).or_default() += worker.log.look();
+        }
+        succeeded
+    }
+
+    /// What it has done stays done.
+    fn note_ended(&mut self, mut worker: Worker) {
+        let carrier = self.carriers[&worker.client];
+        *self.ended_succeeded.entry(carrier).or_default() += worker.log.look();
+        self.ended.push(worker.log.path().to_owned());
     }
 
     /// A worker that ended by itself has failed.
@@ -554,7 +592,7 @@ impl<'a> Round<'a> {
                     let worker = self.workers.swap_remove(at);
                     let carrier = self.carriers[&worker.client];
                     troubles.push(format!("a {carrier} client ended by itself: {ended:?}"));
-                    self.ended.push(worker.log);
+                    self.note_ended(worker);
                 }
             }
         }
@@ -571,14 +609,17 @@ impl<'a> Round<'a> {
     }
 
     fn check_servers(&mut self, faults: &Faults, troubles: &mut Vec<String>) {
-        if faults.is_calm() && faults.unfinished() == 0 {
-            troubles.extend(self.deaths());
-            let is_dead = |number: &usize| !self.away.contains(number);
-            let silent = self.standings().into_iter().enumerate();
-            let silent = silent.filter_map(|(number, s)| s.is_none().then_some(number));
-            for number in silent.filter(is_dead) {
-                troubles.push(format!("backend {number} does not answer in the end"));
-            }
+        troubles.extend(self.deaths(|backend| faults.concerns(backend)));
+        let silent = self.standings().into_iter().enumerate();
+        let silent = silent.filter_map(|(number, s)| s.is_none().then_some(number));
+        for number in silent.filter(|number| !faults.concerns(*number)) {
+            troubles.push(format!("backend {number} does not answer in the end"));
+        }
+        troubles.extend(cell_log::troubles(&self.log_since(0), &self.kills));
+        for log in Spares::logs(self.dir.path()) {
+            let log = std::fs::read(log).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            troubles.extend(cell_log::troubles(&log, &BTreeMap::new()));
         }
         if self.gateways.iter().any(|(_, door)| !is_running(door.pid)) {
             troubles.push("a gateway has died by itself".to_owned());
@@ -587,7 +628,7 @@ impl<'a> Round<'a> {
 
     /// The end of what the cell has logged.
     fn log_tail(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        let text = self.log_since(0);
         let lines: Vec<&str> = text.lines().collect();
         let from = lines.len().saturating_sub(LOG_LINES);
         let line = |line: &&str| format!("the cell's log: {line}");
@@ -618,8 +659,8 @@ impl<'a> Round<'a> {
         }
         let mut events = std::mem::take(&mut self.events);
         events.extend(losses);
-        let running = self.workers.iter().map(|worker| &worker.log);
-        for log in running.chain(&self.ended) {
+        let running = self.workers.iter().map(|worker| worker.log.path());
+        for log in running.chain(self.ended.iter().map(PathBuf::as_path)) {
             match LogReader::read(log) {
                 Ok(read) => events.extend(read),
                 // Killed before it began.
@@ -631,6 +672,35 @@ impl<'a> Round<'a> {
             }
         }
         Ok(events)
+    }
+}
+
+/// How many operations had succeeded by each carrier, and since when there were no more.
+struct Progress {
+    since: Instant,
+    last: BTreeMap<CarrierKind, (u64, Instant)>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Progress {
+            since: Instant::now(),
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// What hangs, if anything does.
+    fn trouble(&mut self, succeeded: &BTreeMap<CarrierKind, u64>) -> Option<String> {
+        for (carrier, count) in succeeded {
+            let last = self.last.entry(*carrier).or_insert((0, self.since));
+            if *count > last.0 {
+                *last = (*count, Instant::now());
+            } else if last.1.elapsed() > PROGRESS_PATIENCE {
+                let why = format!("no operation by {carrier} has succeeded");
+                return Some(format!("{why} for {PROGRESS_PATIENCE:?}"));
+            }
+        }
+        None
     }
 }
 

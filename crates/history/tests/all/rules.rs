@@ -151,20 +151,41 @@ impl Perfect {
 
 #[test]
 fn good_histories_are_found_good_and_every_damage_is_noticed() {
-    let mut done = BTreeSet::new();
-    for seed in 0..20 {
-        let history = Perfect::history(seed, 4_000, 6);
-        let found = check(&history);
-        assert_eq!(found.violations, [], "seed {seed}");
-        assert!(found.comparisons > 500, "{}", found.comparisons);
-        let report = damage(&history, 60, seed);
-        for (kind, (count, noticed)) in &report.done {
-            assert_eq!(count, noticed, "seed {seed}: {kind:?}");
+    for promise in [Promise::Weakened, Promise::Fresh, Promise::Kept] {
+        let mut done = BTreeSet::new();
+        for seed in 0..20 {
+            let history = Perfect::history(seed, 4_000, 6);
+            let found = check_for(&history, promise);
+            assert_eq!(found.violations, [], "seed {seed}");
+            assert!(found.comparisons > 500, "{}", found.comparisons);
+            let is_kept = promise == Promise::Kept;
+            assert_eq!(found.owed > 500, is_kept, "{}", found.owed);
+            let report = damage(&history, 60, seed, promise);
+            for (kind, (count, noticed)) in &report.done {
+                assert_eq!(count, noticed, "seed {seed}: {kind:?}");
+            }
+            done.extend(report.done.keys().copied());
         }
-        done.extend(report.done.keys().copied());
+        let all = DamageKind::ALL.into_iter();
+        let all: BTreeSet<DamageKind> = all.filter(|kind| kind.is_against(promise)).collect();
+        assert_eq!(done, all, "a damage that was never done");
     }
-    let all: BTreeSet<DamageKind> = DamageKind::ALL.into_iter().collect();
-    assert_eq!(done, all, "a damage that was never done");
+}
+
+/// What *kept* finds nothing against is worth no more than how often it could have.
+#[test]
+fn gets_that_had_to_find_something_are_counted_whatever_they_found() {
+    let history = "0..10  1.1 set k1 -> stored @5
+        20..30 2.1 get k1 -> hit 1.1 @5
+        31..33 2.2 get k1 -> absent
+        34..36 2.3 get k1 -> failed
+        37..50 3.1 set k1 -> stored @7
+        40..45 2.4 get k1 -> hit 1.1 @5
+        60..70 2.5 get k2 -> absent";
+    let history = parse_case(history).unwrap();
+    let found = check_for(&history, Promise::Kept);
+    assert_eq!((found.owed, found.violations_of(Rule::Kept)), (2, 1));
+    assert_eq!(check(&history).owed, 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The file system on which the cell's configuration is kept has no room left for a
 //! while. It is a small one of its own, in memory, seen by this run only.
 
-use super::{Begun, Ongoing};
+use super::{Begun, Course, Ongoing};
 use crate::record::RecordError;
 use crate::record::round::Round;
 use rand::RngExt as _;
@@ -60,12 +60,12 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
 }
 
 impl Ongoing for Full {
-    fn is_over(&mut self, _: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, _: &mut Round<'_>) -> Result<Course, String> {
         if Instant::now() < self.until {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         std::fs::remove_file(&self.ballast)
             .map_err(|error| format!("making room again: {error}"))?;
-        Ok(true)
+        Ok(Course::Done)
     }
 }

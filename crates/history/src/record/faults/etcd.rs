@@ -1,6 +1,6 @@
 //! etcd, which keeps the cell's configuration, dies or hangs, and comes back.
 
-use super::{Begun, Ongoing, signal};
+use super::{Begun, Course, Ongoing, signal};
 use crate::record::RecordError;
 use crate::record::round::Round;
 use rand::RngExt as _;
@@ -45,9 +45,9 @@ fn away(round: &mut Round<'_>, how: How) -> Begun {
 }
 
 impl Ongoing for EtcdAway {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         if Instant::now() < self.until {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         match self.how {
             How::Hangs(pid) => signal(pid, Signal::CONT),
@@ -56,7 +56,7 @@ impl Ongoing for EtcdAway {
                 etcd.run().map_err(|error| error.to_string())?;
             }
         }
-        Ok(true)
+        Ok(Course::Done)
     }
 }
 

@@ -1,14 +1,13 @@
 //! kill -9 of a backend. `cell up` starts it again, unless the round is without restarts;
 //! it has forgotten everything.
 
-use super::{Begun, Ongoing, signal};
+use super::{Begun, Course, Ongoing};
 use crate::check::Promise;
 use crate::event::{Event, Kind, Outcome};
 use crate::record::RecordError;
 use crate::record::plan::Fault;
 use crate::record::round::{NOBODY, Round};
 use crate::record::worker::now_ns;
-use rustix::process::Signal;
 
 struct Killed {
     backend: usize,
@@ -33,7 +32,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     let is_only_copy = round.plan.mode == "R=1";
     let loss = is_only_copy.then(|| Event::begun(NOBODY, number, 0, Kind::Loss, now_ns()));
     let pid = round.pids[backend];
-    signal(pid, Signal::KILL);
+    round.kill(backend, pid);
     Ok(Begun::Goes(Box::new(Killed {
         backend,
         pid,
@@ -45,26 +44,26 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
 }
 
 impl Ongoing for Killed {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         if self.is_for_good {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         if round.resized != self.cell {
-            // The cell has others now; it is none of them.
-            return Ok(true);
+            // The cell has others now; it is none of them, and has not recovered.
+            return Ok(Course::Done);
         }
         let Some(standing) = round.standing(self.backend) else {
-            return Ok(false);
+            return Ok(Course::Goes);
         };
         if standing.pid == self.pid || standing.pid == 0 {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         // The killed one has gone by now: it does not answer after this.
         if let Some(loss) = &mut self.loss {
             loss.end_ns = now_ns();
             loss.outcome = Outcome::Stored;
         } else if !standing.votes || self.waits_for_all && !standing.has_recovered {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         if standing.shards_lost > 0 && round.plan.overlap == 1 {
             return Err(format!(
@@ -72,8 +71,11 @@ impl Ongoing for Killed {
                 self.backend
             ));
         }
-        round.pids[self.backend] = standing.pid;
-        Ok(true)
+        round.note_pid(self.backend, standing.pid);
+        Ok(match self.loss {
+            Some(_) => Course::Done,
+            None => Course::Recovered,
+        })
     }
 
     fn backend(&self) -> Option<usize> {

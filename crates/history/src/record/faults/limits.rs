@@ -17,8 +17,11 @@ pub(super) fn memory(round: &mut Round<'_>) -> Result<Begun, RecordError> {
         return Ok(Begun::No);
     }
     let limit = round.plan.memory / 4 * round.rng.random_range(2..=6);
-    let _ = round.cell.set_memory_limit(limit.max(MEMORY_MIN));
-    Ok(Begun::Done)
+    let set = round.cell.set_memory_limit(limit.max(MEMORY_MIN));
+    Ok(match set.iter().all(|(_, set)| set.is_ok()) {
+        true => Begun::Done,
+        false => Begun::Refused,
+    })
 }
 
 pub(super) fn flush(round: &mut Round<'_>) -> Result<Begun, RecordError> {
@@ -39,6 +42,6 @@ pub(super) fn flush(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     round.events.push(event);
     Ok(match event.outcome {
         Outcome::Stored => Begun::Done,
-        _ => Begun::No,
+        _ => Begun::Refused,
     })
 }

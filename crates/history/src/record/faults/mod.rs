@@ -32,6 +32,7 @@ pub(super) use network::Network;
 pub(super) use replace::Spares;
 
 use super::RecordError;
+use super::figures::FaultFigures;
 use super::plan::{Fault, RoundPlan};
 use super::round::Round;
 use crate::event::Event;
@@ -44,8 +45,8 @@ use std::time::{Duration, Instant};
 /// Between two faults, in a round of so many operations, and in one of so many seconds.
 const PAUSE_MS: std::ops::Range<u64> = 20..400;
 const PAUSE_CHAOS_MS: std::ops::Range<u64> = 50..900;
-/// How long anything may be away: a backend that dies again and again is started after
-/// half a minute, and recovers on a machine that does much else.
+/// How long anything may be away, and any order be under way: a backend that dies again and
+/// again is started after half a minute, and recovers on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a fault takes away.
@@ -100,17 +101,29 @@ const fn weight_of(fault: Fault) -> u32 {
 pub(super) enum Begun {
     /// It cannot be done at the moment.
     No,
+    /// It was ordered, and refused.
+    Refused,
     /// It is done.
     Done,
     /// It goes on.
     Goes(Box<dyn Ongoing>),
 }
 
+/// How far a fault is that goes on for a while.
+pub(super) enum Course {
+    Goes,
+    /// What it took is back.
+    Done,
+    /// The same: a backend that was killed has recovered.
+    Recovered,
+    /// It was an order, and came to nothing, as it may.
+    Refused,
+}
+
 /// A fault that goes on for a while.
 pub(super) trait Ongoing {
-    /// Goes on with it; `true` once what it took is back. A text says what should not
-    /// have happened.
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String>;
+    /// Goes on with it. A text says what should not have happened.
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String>;
 
     /// The backend that it takes, if it is one.
     fn backend(&self) -> Option<usize> {
@@ -127,9 +140,9 @@ pub(super) trait Ongoing {
         false
     }
 
-    /// It has bounds of its own: nobody waits for it longer than the round lasts.
-    fn is_bounded(&self) -> bool {
-        false
+    /// Who this backend is changes by it, or it does not answer.
+    fn concerns(&self, backend: usize) -> bool {
+        self.backend() == Some(backend)
     }
 
     /// The loss of the only copy that it was, if it was one.
@@ -174,7 +187,11 @@ pub(super) struct Faults {
     pause_ms: std::ops::Range<u64>,
     next: Instant,
     away: Vec<Away>,
-    counts: BTreeMap<Fault, u64>,
+    figures: BTreeMap<Fault, FaultFigures>,
+    /// Most backends that were away at a time.
+    away_max: usize,
+    /// What was not over in [`PATIENCE`].
+    unfinished: u64,
     /// Losses that are over.
     losses: Vec<Event>,
     /// Backends that were killed and voted again.
@@ -187,7 +204,19 @@ impl Faults {
     pub(super) fn new(plan: &RoundPlan) -> Self {
         let mut enabled = plan.faults.clone();
         enabled.retain(|fault| !matches!(fault, Fault::Skew | Fault::Restart));
-        let skew = plan.faults.contains(&Fault::Skew);
+        let figures = enabled
+            .iter()
+            .map(|fault| (*fault, FaultFigures::default()));
+        let mut figures: BTreeMap<Fault, FaultFigures> = figures.collect();
+        if plan.faults.contains(&Fault::Skew) {
+            let once = FaultFigures {
+                drawn: 1,
+                begun: 1,
+                done: 1,
+                refused: 0,
+            };
+            figures.insert(Fault::Skew, once);
+        }
         Faults {
             weights: WeightedIndex::new(enabled.iter().map(|fault| weight_of(*fault))).ok(),
             enabled,
@@ -198,15 +227,33 @@ impl Faults {
             },
             next: Instant::now() + Duration::from_millis(200),
             away: Vec::new(),
-            counts: skew.then_some((Fault::Skew, 1)).into_iter().collect(),
+            figures,
+            away_max: 0,
+            unfinished: 0,
             losses: Vec::new(),
             recoveries: 0,
             troubles: Vec::new(),
         }
     }
 
-    pub(super) fn counts(&self) -> BTreeMap<Fault, u64> {
-        self.counts.clone()
+    /// How often each fault was done that may be.
+    pub(super) fn figures(&self) -> BTreeMap<Fault, FaultFigures> {
+        let mut all = self.figures.clone();
+        // Nothing of it is to come back.
+        for away in self.away.iter().filter(|away| away.what.is_for_good()) {
+            all.entry(away.fault).or_default().done += 1;
+        }
+        all
+    }
+
+    /// Most backends that were away at a time.
+    pub(super) fn away_max(&self) -> usize {
+        self.away_max
+    }
+
+    /// Whether who this backend is may be changing, or it may not answer.
+    pub(super) fn concerns(&self, backend: usize) -> bool {
+        self.away.iter().any(|away| away.what.concerns(backend))
     }
 
     /// Losses of the only copy.
@@ -232,14 +279,12 @@ impl Faults {
 
     /// Whether nothing is left to wait for.
     pub(super) fn is_calm(&self) -> bool {
-        let is_left = |away: &Away| away.what.is_for_good() || away.what.is_bounded();
-        self.away.iter().all(is_left)
+        self.away.iter().all(|away| away.what.is_for_good())
     }
 
-    /// Orders that are still being carried out.
+    /// What was not over in [`PATIENCE`], a trouble each.
     pub(super) fn unfinished(&self) -> u64 {
-        let unfinished = self.away.iter().filter(|away| away.what.is_bounded());
-        unfinished.count() as u64
+        self.unfinished
     }
 
     /// Goes on with what is under way.
@@ -248,24 +293,24 @@ impl Faults {
         while at < self.away.len() {
             let away = &mut self.away[at];
             let name = away.fault.name();
-            match away.what.is_over(round) {
-                Ok(false)
-                    if away.since.elapsed() > PATIENCE
-                        && !away.what.is_for_good()
-                        && !away.what.is_bounded() =>
-                {
+            let figures = self.figures.entry(away.fault).or_default();
+            match away.what.look(round) {
+                Ok(Course::Goes) if away.since.elapsed() > PATIENCE && !away.what.is_for_good() => {
                     let seconds = PATIENCE.as_secs();
-                    let trouble = format!("{name}: what it took is not back within {seconds} s");
+                    let trouble = format!("{name}: it is not over within {seconds} s");
                     self.troubles.push(trouble);
+                    self.unfinished += 1;
                 }
-                Ok(false) => {
+                Ok(Course::Goes) => {
                     at += 1;
                     continue;
                 }
-                Ok(true) => {
-                    let is_death = matches!(away.fault, Fault::Kill | Fault::Replace);
-                    self.recoveries += u64::from(is_death);
+                Ok(Course::Done) => figures.done += 1,
+                Ok(Course::Recovered) => {
+                    figures.done += 1;
+                    self.recoveries += 1;
                 }
+                Ok(Course::Refused) => figures.refused += 1,
                 Err(trouble) => self.troubles.push(format!("{name}: {trouble}")),
             }
             let away = self.away.swap_remove(at);
@@ -306,18 +351,26 @@ impl Faults {
             return Ok(());
         }
         if part == Part::Backend && self.away_of(part) == 0 && !round.is_resizing {
-            self.troubles.extend(round.deaths());
+            self.troubles.extend(round.deaths(|_| false));
         }
-        match begin(fault, round)? {
-            Begun::No => return Ok(()),
-            Begun::Done => {}
+        let begun = begin(fault, round)?;
+        let figures = self.figures.entry(fault).or_default();
+        figures.drawn += 1;
+        if matches!(begun, Begun::No) {
+            return Ok(());
+        }
+        figures.begun += 1;
+        match begun {
+            Begun::No => {}
+            Begun::Refused => figures.refused += 1,
+            Begun::Done => figures.done += 1,
             Begun::Goes(what) => self.away.push(Away {
                 fault,
                 since: now,
                 what,
             }),
         }
-        *self.counts.entry(fault).or_default() += 1;
+        self.away_max = self.away_max.max(self.away_of(Part::Backend));
         Ok(())
     }
 }

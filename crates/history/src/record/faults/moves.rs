@@ -1,7 +1,12 @@
 //! Planned maintenance, by the commands that an operator gives.
+//!
+//! An order may fail because the configuration cannot be changed at the moment, because the
+//! cell is being resized, or because the successor was too slow, as it says itself in the
+//! cell's log. Whatever else keeps a backend from moving is a trouble.
 
-use super::{Begun, Ongoing};
+use super::{Begun, Course, Ongoing};
 use crate::record::RecordError;
+use crate::record::cell_log;
 use crate::record::round::Round;
 use std::collections::VecDeque;
 use std::io::Read as _;
@@ -14,19 +19,23 @@ struct Moving {
     /// The one under way.
     command: String,
     child: Child,
+    /// The backend that is to move; all of them, if none is named.
+    backend: Option<usize>,
+    /// How much the cell had logged when the command was given.
+    logged: u64,
+    /// Somebody has moved.
+    has_moved: bool,
     /// It may fail: what keeps the configuration was away meanwhile, or the cell was
     /// resized.
     is_excused: bool,
 }
 
-/// What `cell up` says of a successor that was too slow: the backend stays where it is.
-const TOO_SLOW: &str = "has ended after";
-
 pub(super) fn begin_restart(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     let Some(backend) = round.draw_backend() else {
         return Ok(Begun::No);
     };
-    Moving::begin(round, [command(&["restart", &backend.to_string()])].into())
+    let commands = [command(&["restart", &backend.to_string()])];
+    Moving::begin(round, Some(backend), commands.into())
 }
 
 /// To a copy of the program that runs, and back at the next time.
@@ -40,9 +49,12 @@ pub(super) fn begin_upgrade(round: &mut Round<'_>) -> Result<Begun, RecordError>
         false => copy,
         true => round.program().to_owned(),
     };
-    round.is_upgraded = !round.is_upgraded;
     let other = other.to_string_lossy().into_owned();
-    Moving::begin(round, [command(&["upgrade", "--binary", &other])].into())
+    Moving::begin(
+        round,
+        None,
+        [command(&["upgrade", "--binary", &other])].into(),
+    )
 }
 
 /// To the spare; the place that it leaves is the next spare.
@@ -50,12 +62,9 @@ pub(super) fn begin_drain(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     let Some(backend) = round.draw_backend() else {
         return Ok(Begun::No);
     };
-    let backend = backend.to_string();
-    let commands = [
-        command(&["drain", &backend]),
-        command(&["undrain", &backend]),
-    ];
-    Moving::begin(round, commands.into())
+    let number = backend.to_string();
+    let commands = [command(&["drain", &number]), command(&["undrain", &number])];
+    Moving::begin(round, Some(backend), commands.into())
 }
 
 fn command(words: &[&str]) -> Vec<String> {
@@ -65,66 +74,92 @@ fn command(words: &[&str]) -> Vec<String> {
 impl Moving {
     fn begin(
         round: &mut Round<'_>,
+        backend: Option<usize>,
         mut commands: VecDeque<Vec<String>>,
     ) -> Result<Begun, RecordError> {
         let Some(first) = commands.pop_front() else {
             return Ok(Begun::No);
         };
-        let child = spawn(round, &first).map_err(RecordError::doing("giving an order"))?;
+        let logged = round.logged();
+        // Few lines: a pipe has room for them.
+        let child = spawn(round, &first, Stdio::piped());
         Ok(Begun::Goes(Box::new(Moving {
             left: commands,
             command: first.join(" "),
-            child,
+            child: child.map_err(RecordError::doing("giving an order"))?,
+            backend,
+            logged,
+            has_moved: false,
             is_excused: round.store_is_away || round.is_resizing,
         })))
     }
 }
 
+impl Moving {
+    /// All commands were carried out.
+    fn end(&self, round: &mut Round<'_>) -> Result<Course, String> {
+        let is_upgrade = self.backend.is_none();
+        round.is_upgraded ^= is_upgrade;
+        match (self.has_moved, is_upgrade) {
+            (true, _) => Ok(Course::Done),
+            // What was left of it after one that was refused: nothing.
+            (false, true) => Ok(Course::Refused),
+            (false, false) => Err(format!("`cell {}` has moved nobody", self.command)),
+        }
+    }
+}
+
 /// `cell WORDS` of the round's cell.
-pub(super) fn spawn(round: &Round<'_>, words: &[String]) -> std::io::Result<Child> {
+pub(super) fn spawn(round: &Round<'_>, words: &[String], stdout: Stdio) -> std::io::Result<Child> {
     Command::new(round.program())
         .arg("cell")
         .args(words)
         .arg("--cell")
         .arg(format!("unix:{}", round.cell_dir().display()))
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(stdout)
         .stderr(Stdio::piped())
         .spawn()
 }
 
 impl Ongoing for Moving {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         self.is_excused |= round.store_is_away || round.is_resizing;
         let status = match self.child.try_wait() {
-            Ok(None) => return Ok(false),
+            Ok(None) => return Ok(Course::Goes),
             Ok(Some(status)) => status,
             Err(error) => return Err(format!("`cell {}`: {error}", self.command)),
         };
-        let mut why = String::new();
+        let (mut said, mut why) = (String::new(), String::new());
+        if let Some(mut stdout) = self.child.stdout.take() {
+            let _ = stdout.read_to_string(&mut said);
+        }
         if let Some(mut stderr) = self.child.stderr.take() {
             let _ = stderr.read_to_string(&mut why);
         }
-        // Moved or not, whoever is there now is a process of the plan.
-        round.note_pids();
+        // Whoever has moved is a process of the plan, and nobody else.
+        for (backend, pid) in cell_log::moved(&said) {
+            round.note_pid(backend, pid);
+            self.has_moved = true;
+        }
         if !status.success() {
-            round.refused += 1;
-            let is_allowed = self.is_excused || why.contains(TOO_SLOW) || round.plan.overlap > 1;
-            return match is_allowed {
-                true => Ok(true),
+            let is_late = || cell_log::is_late(&why, &round.log_since(self.logged));
+            return match self.is_excused || round.plan.overlap > 1 || is_late() {
+                true => Ok(Course::Refused),
                 false => Err(format!("`cell {}` failed: {}", self.command, why.trim())),
             };
         }
         let Some(next) = self.left.pop_front() else {
-            return Ok(true);
+            return self.end(round);
         };
-        self.child = spawn(round, &next).map_err(|error| error.to_string())?;
+        self.logged = round.logged();
+        self.child = spawn(round, &next, Stdio::piped()).map_err(|error| error.to_string())?;
         self.command = next.join(" ");
-        Ok(false)
+        Ok(Course::Goes)
     }
 
-    fn is_bounded(&self) -> bool {
-        true
+    fn concerns(&self, backend: usize) -> bool {
+        self.backend.is_none_or(|number| number == backend)
     }
 }
 

@@ -2,7 +2,7 @@
 //! network namespace and the clients'. It is cut for a while, or is narrow and drops what
 //! does not fit, or (netem) delays, loses, doubles and reorders packets.
 
-use super::{Begun, Ongoing};
+use super::{Begun, Course, Ongoing};
 use crate::record::RecordError;
 use crate::record::round::Round;
 use rand::RngExt as _;
@@ -182,13 +182,13 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
 }
 
 impl Ongoing for Illness {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         if Instant::now() < self.until {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         if let Some(network) = &round.network {
             network.clear();
         }
-        Ok(true)
+        Ok(Course::Done)
     }
 }

@@ -1,13 +1,12 @@
 //! kill -9 of a backend that nobody starts again, in a cell over etcd: a spare takes its
 //! place, with nothing in its memory, and recovers.
 
-use super::{Begun, Ongoing, signal};
+use super::{Begun, Course, Ongoing};
 use crate::check::Promise;
 use crate::record::RecordError;
 use crate::record::round::Round;
 use rand::RngExt as _;
-use rustix::process::Signal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,10 @@ use std::time::{Duration, Instant};
 const DEAD_AFTER: &str = "2s";
 /// After one was started, until the next is.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// A spare's folder, and its log beside it.
+const NAME: &str = "spare-";
+const LOG: &str = "log";
 
 /// Processes that stand by, and those of them that have taken a place.
 pub(in crate::record) struct Spares {
@@ -32,6 +35,16 @@ impl Spares {
         }
     }
 
+    /// What those that were started have logged, in files of this folder.
+    pub(in crate::record) fn logs(dir: &Path) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let logs = files.map(|file| file.path()).filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(NAME) && name.ends_with(LOG)
+        });
+        logs.collect()
+    }
+
     /// Sees to it that one stands by: none of those is a backend's process.
     pub(in crate::record) fn look(
         &mut self,
@@ -47,9 +60,9 @@ impl Spares {
             return Ok(());
         }
         self.not_before = Instant::now() + PAUSE;
-        let dir = dir.join(format!("spare-{}", self.started));
+        let dir = dir.join(format!("{NAME}{}", self.started));
         self.started += 1;
-        let log = std::fs::File::create(dir.with_extension("log"))
+        let log = std::fs::File::create(dir.with_extension(LOG))
             .map_err(RecordError::doing("making a spare's log"))?;
         let child = Command::new(program)
             .args(["cell", "spare", "--store", store, "--dir"])
@@ -91,7 +104,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
         return Ok(Begun::No);
     };
     let pid = round.pids[backend];
-    signal(pid, Signal::KILL);
+    round.kill(backend, pid);
     // While etcd comes and goes nobody's time counts: few would come to their end.
     round.is_replacing_alone = round.rng.random_bool(0.5);
     Ok(Begun::Goes(Box::new(Replaced {
@@ -102,15 +115,15 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
 }
 
 impl Ongoing for Replaced {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         let Some(standing) = round.standing(self.backend) else {
-            return Ok(false);
+            return Ok(Course::Goes);
         };
         if standing.pid == self.pid || standing.pid == 0 {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         if !standing.votes || self.waits_for_all && !standing.has_recovered {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         if standing.shards_lost > 0 && round.plan.overlap == 1 {
             return Err(format!(
@@ -119,8 +132,8 @@ impl Ongoing for Replaced {
                 self.backend
             ));
         }
-        round.pids[self.backend] = standing.pid;
-        Ok(true)
+        round.note_pid(self.backend, standing.pid);
+        Ok(Course::Recovered)
     }
 
     fn backend(&self) -> Option<usize> {

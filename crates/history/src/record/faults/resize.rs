@@ -1,13 +1,13 @@
 //! The cell gets another number of backends, while everything else goes wrong, too.
 
 use super::moves::spawn;
-use super::{Begun, Ongoing};
+use super::{Begun, Course, Ongoing};
 use crate::record::RecordError;
 use crate::record::round::Round;
 use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use std::io::Read as _;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Sizes between which it goes.
@@ -36,7 +36,7 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
     };
     let count = backends.to_string();
     let words = ["resize", "--backends", &count];
-    let child = spawn(round, &words.map(str::to_owned));
+    let child = spawn(round, &words.map(str::to_owned), Stdio::null());
     round.is_resizing_alone = round.rng.random_bool(0.5);
     Ok(Begun::Goes(Box::new(Resizing {
         child: child.map_err(RecordError::doing("giving an order"))?,
@@ -51,38 +51,39 @@ fn is_disturbed(round: &Round<'_>) -> bool {
 }
 
 impl Ongoing for Resizing {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         if let Some(done) = self.done {
             return match round.note_resized(self.backends) {
                 false if done.elapsed() > ANSWER_PATIENCE => {
                     Err(format!("the {} backends do not all answer", self.backends))
                 }
-                is_there => Ok(is_there),
+                true => Ok(Course::Done),
+                false => Ok(Course::Goes),
             };
         }
         self.is_excused |= is_disturbed(round);
         let status = match self.child.try_wait() {
-            Ok(None) => return Ok(false),
+            Ok(None) => return Ok(Course::Goes),
             Ok(Some(status)) => status,
             Err(error) => return Err(format!("`cell resize`: {error}")),
         };
         if status.success() {
             self.done = Some(Instant::now());
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         let mut why = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {
             let _ = stderr.read_to_string(&mut why);
         }
-        round.refused += 1;
         match self.is_excused || ALLOWED.iter().any(|allowed| why.contains(allowed)) {
-            true => Ok(true),
+            true => Ok(Course::Refused),
             false => Err(format!("`cell resize` failed: {}", why.trim())),
         }
     }
 
-    fn is_bounded(&self) -> bool {
-        self.done.is_none()
+    /// All are others afterwards.
+    fn concerns(&self, _: usize) -> bool {
+        true
     }
 }
 

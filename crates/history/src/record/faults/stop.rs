@@ -1,6 +1,6 @@
 //! A backend stands still for a while, shorter or longer than its lease, and goes on.
 
-use super::{Begun, Ongoing, signal};
+use super::{Begun, Course, Ongoing, signal};
 use crate::record::RecordError;
 use crate::record::round::Round;
 use rand::RngExt as _;
@@ -36,9 +36,9 @@ pub(super) fn begin(round: &mut Round<'_>) -> Result<Begun, RecordError> {
 }
 
 impl Ongoing for Stopped {
-    fn is_over(&mut self, round: &mut Round<'_>) -> Result<bool, String> {
+    fn look(&mut self, round: &mut Round<'_>) -> Result<Course, String> {
         if Instant::now() < self.until {
-            return Ok(false);
+            return Ok(Course::Goes);
         }
         if !self.goes_on {
             signal(self.pid, Signal::CONT);
@@ -46,10 +46,13 @@ impl Ongoing for Stopped {
         }
         if round.resized != self.cell {
             // The cell has others now, and whoever hung at the change was killed.
-            return Ok(true);
+            return Ok(Course::Done);
         }
         let standing = round.standing(self.backend);
-        Ok(standing.is_some_and(|standing| standing.lease_left_ms > 0))
+        Ok(match standing {
+            Some(standing) if standing.lease_left_ms > 0 => Course::Done,
+            _ => Course::Goes,
+        })
     }
 
     fn backend(&self) -> Option<usize> {
