@@ -60,6 +60,10 @@ class Result:
     seconds: float
     output: str
 
+    def left_out(self):
+        """What tests say that they did not do here, for want of a right or a tool."""
+        return re.findall(r"^skipped\b.*$", self.output, re.M | re.I)
+
 
 def programs(profile):
     """Builds the test programs; gives them as suites."""
@@ -81,7 +85,7 @@ def programs(profile):
             if kind == "test":
                 yield from modules(name, message["executable"], folder, again)
             else:
-                yield Suite(name, [message["executable"]], folder, again)
+                yield Suite(name, [message["executable"], "--show-output"], folder, again)
 
 
 def modules(name, program, folder, again):
@@ -94,7 +98,7 @@ def modules(name, program, folder, again):
         tests.setdefault(module if inside else "", []).append(test)
     for module, names in tests.items():
         part = f"{again} {module}::" if module else again
-        yield Suite(f"{name} {module}".rstrip(), [program, "--exact", *names], folder, part)
+        yield Suite(f"{name} {module}".rstrip(), [program, "--show-output", "--exact", *names], folder, part)
 
 
 def examples(profile):
@@ -137,10 +141,12 @@ def run(suite):
 
 
 def report(result):
-    """A line; of what failed, all that it printed and how to run it alone."""
+    """A line, and what was skipped; of what failed, all that it printed and how to run it alone."""
     word = "ok" if result.good else "FAILED"
     tests = f"{result.passed} passed" + (f", {result.failed} failed" if result.failed else "")
     print(f"{word:6} {result.seconds:6.1f} s  {result.suite.name}: {tests}", flush=True)
+    for line in result.left_out():
+        print(f"       {line}", flush=True)
     if not result.good:
         print(f"{result.output}\nalone: {result.suite.again}\n", flush=True)
 
@@ -162,6 +168,9 @@ def close(results):
     for result in bad:
         print(f"FAILED: {result.suite.name}")
     word = "FAILED" if bad else "ok"
+    left_out = sum(len(result.left_out()) for result in results)
+    if left_out:
+        print(f"{left_out} tests, or parts of tests, said that they were skipped: see above")
     print(f"\ntest result: {word}. {len(results)} suites; {passed} passed; {failed} failed; {skipped} ignored")
     return 1 if bad else 0
 

@@ -161,6 +161,10 @@ def main():
     if not wanted:
         parser.error(f"no such suite; there are: {', '.join(suite.name for suite in SUITES)}")
 
+    def needs_quiet(suite):
+        """Where nothing is measured, those that measure may run beside others."""
+        return suite.alone and not options.checks_only
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     results = []
@@ -168,13 +172,13 @@ def main():
         runs = [
             pool.submit(run, suite, target, options.checks_only)
             for suite, target in wanted
-            if not suite.alone
+            if not needs_quiet(suite)
         ]
         for done in concurrent.futures.as_completed(runs):
             results.append(done.result())
             report(results[-1])
     for suite, target in wanted:
-        if suite.alone:
+        if needs_quiet(suite):
             results.append(run(suite, target, options.checks_only))
             report(results[-1])
     table(results)

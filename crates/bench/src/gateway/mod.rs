@@ -49,6 +49,9 @@ pub enum GatewayBenchError {
     /// No answer at all.
     #[error("no answer within {0:?}")]
     Silent(Duration),
+    /// There is nothing to measure.
+    #[error("no case's name contains {0:?}")]
+    NoCase(String),
     /// The core is not to be had.
     #[error("cannot use core {core}: {source}")]
     Core {
@@ -182,6 +185,11 @@ pub fn gateway(
         core: client_core,
         source,
     })?;
+    let cases = cases(options);
+    if cases.is_empty() {
+        let only = options.only.clone().unwrap_or_default();
+        return Err(GatewayBenchError::NoCase(only));
+    }
     let mut systems = vec![System::Peer, System::Serve];
     if options.with_cell {
         systems.push(System::Gateway);
@@ -193,7 +201,7 @@ pub fn gateway(
     }
     let mut report = GatewayReport::new(options.dialect, options.runs, options.seconds);
     let mut filled_len = None;
-    for case in cases(options) {
+    for case in cases {
         if filled_len != Some(case.load.value_len) {
             for server in &running {
                 generator::fill(server.address, &case.load)?;

@@ -125,7 +125,7 @@ pub fn etcd(
         });
     }
     progress("etcd: everything is read");
-    let read_back = load.read_back();
+    let read_back = load.read_back(Cell::connect(&server.address)?.client(Options::default()));
     let median = |course: fn(&EtcdRun) -> &Course| {
         let courses: Vec<Course> = each.iter().map(|run| course(run).clone()).collect();
         Course::median(&courses).unwrap_or_default()

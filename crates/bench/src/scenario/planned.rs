@@ -10,7 +10,7 @@ use trefoil_client::{Cell, Options};
 
 use super::read_back::ReadBack;
 use super::steady::{Course, Load};
-use super::{Progress, ScenarioError, ScenarioOptions};
+use super::{Progress, ScenarioError, ScenarioOptions, note_pids};
 use crate::median::Median;
 use crate::server::{Server, ServerOptions};
 
@@ -151,7 +151,7 @@ pub(super) fn figures(
     progress(&format!("{name}, {mode}: filling"));
     let backends = BACKENDS.to_string();
     let more = ["--backends", &backends, "--spares", spares];
-    let server = Server::start(&ServerOptions {
+    let mut server = Server::start(&ServerOptions {
         processes: true,
         more: more.map(str::to_owned).to_vec(),
         is_silent: true,
@@ -197,9 +197,12 @@ pub(super) fn figures(
             before,
             during,
         });
+        // Until huge pages are gathered: it would be seen in what comes before the next.
+        note_pids(&mut server, &cell);
+        server.settle()?;
     }
     progress(&format!("{name}, {mode}: everything is read"));
-    let read_back = load.read_back();
+    let read_back = load.read_back(Cell::connect(&server.address)?.client(Options::default()));
     let took_s: Vec<f64> = each.iter().map(|run| run.took_s).collect();
     let median = |course: fn(&PlannedRun) -> &Course| {
         let courses: Vec<Course> = each.iter().map(|run| course(run).clone()).collect();

@@ -17,6 +17,8 @@ const SHOWN_MAX: usize = 10;
 pub(super) enum Reading {
     Fine,
     Stale,
+    /// What was never written there.
+    Wrong,
     /// Why there is no value: the reason of the miss, or of the failure.
     Nothing(String),
 }
@@ -32,6 +34,8 @@ pub struct ReadBack {
     pub missed_for_a_moment: u64,
     /// Those with a value that was replaced before.
     pub stale: u64,
+    /// Those with a value that was never written there.
+    pub wrong: u64,
     /// The first that were not found at once.
     pub missing: Vec<Missing>,
 }
@@ -62,6 +66,7 @@ impl ReadBack {
             match read(key) {
                 Reading::Fine => {}
                 Reading::Stale => sum.stale += 1,
+                Reading::Wrong => sum.wrong += 1,
                 Reading::Nothing(why) => missing.push((key, why, None, begin.elapsed())),
             }
         }
@@ -70,17 +75,16 @@ impl ReadBack {
         while !missing.is_empty() && looked.elapsed() < PATIENCE {
             std::thread::sleep(LOOK_PERIOD);
             missing.retain_mut(|(key, why, why_at_last, since)| {
-                let found_after_s = match read(*key) {
+                match read(*key) {
                     Reading::Nothing(why) => {
                         *why_at_last = Some(why);
                         return true;
                     }
-                    Reading::Stale => {
-                        sum.stale += 1;
-                        Some((begin.elapsed() - *since).as_secs_f64())
-                    }
-                    Reading::Fine => Some((begin.elapsed() - *since).as_secs_f64()),
-                };
+                    Reading::Stale => sum.stale += 1,
+                    Reading::Wrong => sum.wrong += 1,
+                    Reading::Fine => {}
+                }
+                let found_after_s = Some((begin.elapsed() - *since).as_secs_f64());
                 found.push(Missing {
                     key: *key,
                     why: std::mem::take(why),
@@ -106,7 +110,7 @@ impl ReadBack {
 
     /// Every key was found, with its last value.
     pub(super) fn is_clean(&self) -> bool {
-        self.lost + self.missed_for_a_moment + self.stale == 0
+        self.lost + self.missed_for_a_moment + self.stale + self.wrong == 0
     }
 }
 
@@ -119,6 +123,7 @@ mod tests {
         let mut looks = 0;
         let read = ReadBack::of(5, |key| match key {
             1 => Reading::Stale,
+            2 => Reading::Wrong,
             3 => {
                 looks += 1;
                 match looks {
@@ -129,7 +134,10 @@ mod tests {
             4 => Reading::Nothing("absent".to_owned()),
             _ => Reading::Fine,
         });
-        assert_eq!((read.checked, read.lost, read.stale), (5, 1, 1));
+        assert_eq!(
+            (read.checked, read.lost, read.stale, read.wrong),
+            (5, 1, 1, 1)
+        );
         assert_eq!(read.missed_for_a_moment, 1);
         let [lost, moment] = &read.missing[..] else {
             panic!("{read:?}");

@@ -137,7 +137,7 @@ pub fn recovery(
     progress("recovery: another one is killed, everything is read");
     let second = (FIRST_VICTIM + runs) % BACKENDS;
     kill(&cell, second)?;
-    let read_back = load.read_back();
+    let read_back = load.read_back(Cell::connect(&server.address)?.client(Options::default()));
 
     let of = |figure: fn(&RecoveryRun) -> f64| {
         let all: Vec<f64> = each.iter().map(figure).collect();

@@ -1,6 +1,6 @@
 //! A load that goes on whatever happens: 20,000 GETs and 1,000 SETs a second by one client,
-//! each submitted at its time, of keys that were all written before. It knows what it has written, so
-//! that what is lost or old is noticed.
+//! each submitted at its time, of keys that were all written before. It knows what it has
+//! written, so that what is lost, old or another key's is noticed.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ pub struct Course {
     pub first_miss: Option<String>,
     /// GETs that found what was replaced before.
     pub stale: u64,
+    /// GETs that found what was never written there.
+    pub wrong: u64,
     /// Attempts beyond the first.
     pub retried: u64,
     /// Of GETs.
@@ -62,9 +64,9 @@ pub struct Course {
 }
 
 impl Course {
-    /// Every operation did what it should: nothing failed, was missed, or old.
+    /// Every operation did what it should: nothing failed, was missed, old or wrong.
     pub fn is_kept(&self) -> bool {
-        self.failed + self.misses + self.stale == 0
+        self.failed + self.misses + self.stale + self.wrong == 0
     }
 }
 
@@ -87,6 +89,7 @@ impl Median for Course {
             inquorate: sum(|run| run.inquorate),
             first_miss: runs.iter().find_map(|run| run.first_miss.clone()),
             stale: sum(|run| run.stale),
+            wrong: sum(|run| run.wrong),
             retried: sum(|run| run.retried),
             get_p50_ns: of(|run| run.get_p50_ns)?,
             get_p99_ns: of(|run| run.get_p99_ns)?,
@@ -124,6 +127,8 @@ pub(super) enum Verdict {
     Missed(MissReason),
     /// A GET that found what was replaced before.
     Stale,
+    /// A GET that found what was never written there.
+    Wrong,
     Failed,
 }
 
@@ -157,7 +162,13 @@ struct Open {
 
 /// What an operation came to.
 enum Found {
-    Round(u32),
+    /// A value that was written to this key, in this round.
+    Value {
+        key: u64,
+        round: u32,
+    },
+    /// A value that nobody has written.
+    Damaged,
     Missed(MissReason),
     Stored,
     Failed(String),
@@ -165,12 +176,38 @@ enum Found {
 
 fn found(result: Result<Lookup<'_>, OpError>) -> Found {
     match result {
-        Ok(Lookup::Hit(hit)) => match hit.value.first_chunk() {
-            Some(round) => Found::Round(u32::from_le_bytes(*round)),
-            None => Found::Failed(format!("a value of {} bytes", hit.value.len())),
-        },
+        Ok(Lookup::Hit(hit)) => value_of(hit.value),
         Ok(Lookup::Miss(miss)) => Found::Missed(miss.reason),
         Err(error) => Found::Failed(error.to_string()),
+    }
+}
+
+/// A value is the round in which it was written, its key, and filler that depends on both:
+/// a part of another value is noticed.
+fn write_value(value: &mut [u8], key: u64, round: u32) {
+    let filler = filler_of(key, round);
+    value.fill(filler);
+    value[..4].copy_from_slice(&round.to_le_bytes());
+    value[4..12].copy_from_slice(&key.to_le_bytes());
+}
+
+fn filler_of(key: u64, round: u32) -> u8 {
+    (key.wrapping_mul(31) as u8) ^ (round as u8)
+}
+
+fn value_of(value: &[u8]) -> Found {
+    let Some((round, rest)) = value.split_first_chunk::<4>() else {
+        return Found::Damaged;
+    };
+    let Some((key, filler)) = rest.split_first_chunk::<8>() else {
+        return Found::Damaged;
+    };
+    let (round, key) = (u32::from_le_bytes(*round), u64::from_le_bytes(*key));
+    let expected = filler_of(key, round);
+    let is_whole = value.len() == VALUE_LEN && filler.iter().all(|byte| *byte == expected);
+    match is_whole {
+        true => Found::Value { key, round },
+        false => Found::Damaged,
     }
 }
 
@@ -221,7 +258,7 @@ impl Load {
     fn next_round(&mut self, key: usize) -> u32 {
         self.sent[key] += 1;
         let round = self.sent[key];
-        self.value[..4].copy_from_slice(&round.to_le_bytes());
+        write_value(&mut self.value, key as u64, round);
         round
     }
 
@@ -371,8 +408,11 @@ impl Load {
                     *round = open.round.max(*round);
                     Verdict::Fine
                 }
-                Found::Round(round) if round < open.round => Verdict::Stale,
-                Found::Round(_) => Verdict::Fine,
+                Found::Value { key, round } => match self.judge(open.key, key, round) {
+                    Verdict::Fine if round < open.round => Verdict::Stale,
+                    verdict => verdict,
+                },
+                Found::Damaged => Verdict::Wrong,
                 Found::Missed(reason) => {
                     let (key, at) = (open.key, tally.begin.elapsed());
                     let miss = || format!("key {key} after {:.3} s: {reason}", at.as_secs_f64());
@@ -389,13 +429,27 @@ impl Load {
         }
     }
 
-    /// Reads every key.
-    pub(super) fn read_back(&mut self) -> ReadBack {
-        let (client, rounds) = (&mut self.client, &self.rounds);
+    /// Whether what was found in the place of `key` was ever written there.
+    fn judge(&self, key: usize, found_key: u64, round: u32) -> Verdict {
+        match found_key == key as u64 && (1..=self.sent[key]).contains(&round) {
+            true => Verdict::Fine,
+            false => Verdict::Wrong,
+        }
+    }
+
+    /// Reads every key, by `client`: one that has mapped no memory of a backend that is dead
+    /// by now. Until its lease ends, that would still be read.
+    pub(super) fn read_back(&self, mut client: Client) -> ReadBack {
+        let rounds = &self.rounds;
         ReadBack::of(rounds.len(), |key| {
             match found(client.get(&(key as u64).to_le_bytes())) {
-                Found::Round(round) if round < rounds[key] => Reading::Stale,
-                Found::Round(_) | Found::Stored => Reading::Fine,
+                Found::Value { key: of, round } => match self.judge(key, of, round) {
+                    Verdict::Fine if round < rounds[key] => Reading::Stale,
+                    Verdict::Fine => Reading::Fine,
+                    _ => Reading::Wrong,
+                },
+                Found::Damaged => Reading::Wrong,
+                Found::Stored => Reading::Nothing("stored".to_owned()),
                 Found::Missed(reason) => Reading::Nothing(reason.to_string()),
                 Found::Failed(why) => Reading::Nothing(why),
             }
@@ -432,6 +486,7 @@ impl Tally<'_> {
                 course.inquorate += u64::from(reason == MissReason::Inquorate);
             }
             Verdict::Stale => course.stale += 1,
+            Verdict::Wrong => course.wrong += 1,
             Verdict::Failed => course.failed += 1,
         }
         let retried = retries - std::mem::replace(&mut self.retries, retries);
@@ -450,4 +505,23 @@ impl Tally<'_> {
 pub(super) fn at(times: &[u64], share: f64) -> u64 {
     let place = (times.len() as f64 * share) as usize;
     times.get(place).or(times.last()).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_says_whose_it_is_and_a_part_of_another_one_is_noticed() {
+        let mut value = vec![0; VALUE_LEN];
+        write_value(&mut value, 7, 3);
+        let found = value_of(&value);
+        assert!(matches!(found, Found::Value { key: 7, round: 3 }));
+        let mut torn = value.clone();
+        write_value(&mut value, 7, 4);
+        torn[500..].copy_from_slice(&value[500..]);
+        assert!(matches!(value_of(&torn), Found::Damaged));
+        assert!(matches!(value_of(&value[..999]), Found::Damaged));
+        assert!(matches!(value_of(b"short"), Found::Damaged));
+    }
 }

@@ -136,10 +136,7 @@ fn neighbours(
     } else {
         print_line(&report.table())?;
     }
-    Ok(match report.is_clean() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    verdict(args.json, report.is_clean())
 }
 
 /// Prints a report; exit code 1 if something happened that never may.
@@ -158,10 +155,21 @@ fn show<R: Serialize>(
             print_figures(name, value)?;
         }
     }
-    Ok(if is_clean(&report) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    verdict(args.json, is_clean(&report))
+}
+
+/// The last line: whether everything holds that has to. Without it the measurement itself has
+/// failed, which has the same exit code.
+fn verdict(is_json: bool, is_clean: bool) -> Outcome {
+    if !is_json {
+        print_line(match is_clean {
+            true => "verdict: everything holds",
+            false => "verdict: not everything holds",
+        })?;
+    }
+    Ok(match is_clean {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
 }
 
@@ -212,10 +220,7 @@ pub(super) fn maintenance(args: &MaintenanceArgs) -> Outcome {
         false => print_line(&format!("{}\n{}", report.table(), report.events()))?,
     }
     eprintln!("table, CSV and plots are in {}", args.out.display());
-    Ok(match report.is_clean() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    verdict(args.json, report.is_clean())
 }
 
 pub(super) fn all(args: AllArgs) -> Outcome {

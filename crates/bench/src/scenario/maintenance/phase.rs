@@ -78,7 +78,7 @@ impl Phase {
             inside_ns += one.inside.as_nanos() as u64;
             phase.operations += 1;
             phase.retried += one.retried;
-            phase.failed += u64::from(one.verdict == Verdict::Failed);
+            phase.failed += u64::from(matches!(one.verdict, Verdict::Failed | Verdict::Wrong));
             phase.misses += u64::from(matches!(one.verdict, Verdict::Missed(_)));
             phase.stale += u64::from(one.verdict == Verdict::Stale);
         }

@@ -102,7 +102,7 @@ impl MaintenanceRun {
     pub(super) fn is_clean(&self) -> bool {
         let phases = [&self.before, &self.during, &self.after];
         let bad = |phase: &&Phase| phase.failed + phase.misses + phase.stale > 0;
-        !phases.iter().any(bad) && self.read_back.is_clean()
+        !phases.iter().any(bad) && self.load.is_kept() && self.read_back.is_clean()
     }
 }
 
@@ -164,7 +164,7 @@ pub(super) fn run(
     let looks = looks.map_err(|_| panicked())?;
 
     progress(&format!("{name}: everything is read"));
-    let read_back = load.read_back();
+    let read_back = load.read_back(Cell::connect(&server.address)?.client(Options::default()));
     let events = stage.events.into_inner();
     let events = events.unwrap_or_else(PoisonError::into_inner);
     let slots = slots(&ended, &looks, length);

@@ -69,7 +69,7 @@ pub(super) fn slots(ended: &[Ended], looks: &[Look], length: Duration) -> Vec<Sl
             false => gets.push(took),
         }
         slot.retried += one.retried;
-        slot.failed += u64::from(one.verdict == Verdict::Failed);
+        slot.failed += u64::from(matches!(one.verdict, Verdict::Failed | Verdict::Wrong));
         slot.misses += u64::from(matches!(one.verdict, Verdict::Missed(_)));
         slot.stale += u64::from(one.verdict == Verdict::Stale);
         slot.client_cores += one.inside.as_secs_f64() / SLOT.as_secs_f64();

@@ -333,11 +333,23 @@ pub fn neighbours(
         doors.push(door(options, extent, on, progress)?);
     }
     doors[1].cases.extend(two_dead(options, progress)?);
+    if let (Some(only), true) = (
+        &options.only,
+        doors.iter().all(|door| door.cases.is_empty()),
+    ) {
+        return Err(course(format!("no case's name contains {only:?}")));
+    }
     Ok(NeighboursReport {
         items: extent.items,
         rate: RATE,
         doors,
     })
+}
+
+/// Whether a case was asked for: its name is shown after the one of what it is run against.
+fn is_wanted(options: &ScenarioOptions, against: &str, case: &Case) -> bool {
+    let only = options.only.as_deref().unwrap_or_default();
+    format!("{against}: {}", case.name).contains(only)
 }
 
 /// All cases in front of one of both.
@@ -362,8 +374,7 @@ fn door(
     let keys: Vec<String> = (0..foreground::KEY_COUNT).map(foreground::key).collect();
     for case in cases::cases(extent) {
         let is_here = case.on == On::Both || case.on == on;
-        let only = options.only.as_deref().unwrap_or_default();
-        if is_here && format!("{name}: {}", case.name).contains(only) {
+        if is_here && is_wanted(options, name, &case) {
             progress(&format!("{name}: {}", case.name));
             figures.cases.push(beside(options, &running, case, &keys)?);
         }
@@ -436,8 +447,8 @@ fn two_dead(
     progress: Progress<'_>,
 ) -> Result<Vec<NeighbourFigures>, ScenarioError> {
     let name = "gateway R=3.2, two of six dead";
-    let only = options.only.as_deref().unwrap_or_default();
-    if !name.contains(only) && !only.contains("quorum") {
+    let is_wanted = |case: &Case| is_wanted(options, name, case);
+    if !cases::without_quorum(&[]).iter().any(is_wanted) {
         return Ok(Vec::new());
     }
     let running = Running::gateway(options, BACKENDS)?;
@@ -472,7 +483,8 @@ fn two_dead(
         }
     }
     let mut figures = Vec::new();
-    for case in cases::without_quorum(&unreadable) {
+    let all = cases::without_quorum(&unreadable);
+    for case in all.into_iter().filter(is_wanted) {
         progress(&format!("{name}: {}", case.name));
         figures.push(beside(options, &running, case, &readable)?);
     }
