@@ -220,9 +220,7 @@ impl Scene {
                 disconnects: drawn.disconnects,
                 skew_ns: drawn.skew_ns.min(5 * MS),
                 memory_max: match drawn.is_full {
-                    // With less, indexes as large as the old backends' may leave no page for
-                    // values: a SET was refused after everything had healed.
-                    true => drawn.memory_max.max(160 << 10),
+                    true => drawn.memory_max,
                     false => 1 << 20,
                 },
                 span_ns: drawn.span_ns.max(1_000 * MS),

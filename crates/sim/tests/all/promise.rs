@@ -6,7 +6,7 @@ use trefoil_client_core::get::MissReason;
 use trefoil_sim::{Mark, Property, run, run_many, run_seed};
 
 /// Seeds of one test run; `trefoil sim` and `make soak` run more.
-const SEEDS: u64 = 100_000;
+const SEEDS: u64 = 50_000;
 
 #[test]
 fn every_history_keeps_the_promise_and_the_rare_branches_are_reached() {

@@ -4,7 +4,7 @@ use crate::replay::replays;
 use trefoil_sim::whole::{Count, Scene, run, run_many, run_scene, run_seed};
 
 /// Seeds of one test run; `trefoil sim --whole` and `make soak` run more.
-const SEEDS: u64 = 100_000;
+const SEEDS: u64 = 50_000;
 /// The same of runs of a scene; `make soak` gives more.
 const SEEDS_OF_SCENE: u64 = 2_000;
 /// Each of these starts some twenty backends.

@@ -314,7 +314,7 @@ impl Partition {
 
     /// Charges `bytes`, evicting a few items for them if need be. The way down
     /// leads through both indexes: the larger goes at once, so a smaller one
-    /// may go beyond the limit.
+    /// may go beyond the limit, if nothing else makes room for it.
     #[expect(
         clippy::result_large_err,
         reason = "a step's result, passed on as it is"
@@ -336,10 +336,16 @@ impl Partition {
             return Ok(());
         }
         let gave = shared.budget.used() < before.0 || self.item_count < before.1;
-        Err(match gave {
-            true => Stepped::Went,
-            false => Stepped::Blocked(bytes),
-        })
+        match gave {
+            true => Err(Stepped::Went),
+            // Nothing is left to evict, and an index that is too large may have taken the
+            // room of all values: without a smaller one nothing could be stored any more.
+            false if shrinks => {
+                shared.budget.charge(kind, bytes);
+                Ok(())
+            }
+            false => Err(Stepped::Blocked(bytes)),
+        }
     }
 
     /// Whether the next index has become pointless.

@@ -143,8 +143,10 @@ impl Partition {
             return None;
         }
         let wanted = whole_frames(shared, self.bucket_count_min);
-        let is_there = self.reshape_len(shared, wanted) <= shared.budget.available();
-        (is_there && slots_fit(wanted)).then_some(wanted)
+        // It is for items that are still to come: they need room, too.
+        let kept = shared.budget.limit() / NEARLY_FULL_SHARE;
+        let len = self.reshape_len(shared, wanted).saturating_add(kept);
+        (len <= shared.budget.available() && slots_fit(wanted)).then_some(wanted)
     }
 
     /// Whether it may hold fewer items than it has room for, since its index was

@@ -301,3 +301,25 @@ fn what_a_full_store_would_evict_next_is_not_copied() {
 fn nor_is_it_if_little_fits() {
     check_small(4);
 }
+
+/// A process with much less memory than the one it copies from is asked to make its index as
+/// large beforehand. Whatever it makes of that, a value has room afterwards.
+#[test]
+fn an_index_that_was_asked_for_beforehand_leaves_room_for_values() {
+    for partitions in [3, 6] {
+        for buckets in 1..200 {
+            let regions = Regions::heap(96 << 10);
+            let store = Store::new(config(96 << 10, partitions), regions).unwrap();
+            store.reserve(0, buckets);
+            for _ in 0..32 {
+                store.maintain(NOW);
+            }
+            store.reserve(0, 0);
+            for _ in 0..32 {
+                store.maintain(NOW);
+            }
+            let outcome = set(&store, b"key", b"value", 1);
+            assert_eq!(outcome, Outcome::Applied, "{partitions} {buckets}");
+        }
+    }
+}
