@@ -284,7 +284,7 @@ pub(crate) struct DoorArgs {
     /// Longest value that memcached's clients may store [default: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub item_max: Option<ByteSize>,
-    /// Half-received requests and unsent answers, for each event loop [default: an eighth of the memory, 16MiB to 256MiB]
+    /// Half-received requests and unsent answers, for each event loop [default: serve: an eighth of the memory, 16MiB to 256MiB; gateway: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub buffers: Option<ByteSize>,
     /// How long an event loop polls after the last request before it sleeps; 0s never polls [default: 50us]
@@ -341,7 +341,7 @@ pub(crate) struct EngineArgs {
     #[command(flatten)]
     pub address: CellAddress,
     /// Where clients connect to; port 0 takes a free one
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7421")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7431")]
     pub listen: String,
     /// File with the token that clients show; without it, one is drawn and left where this user's clients find it
     #[arg(long, value_name = "FILE")]

@@ -77,7 +77,8 @@ fn unheard(backend: &Backend) -> Option<Finding> {
             format!("backend {number} is down: {why}"),
             "Read in the log of `cell up` why it died: it is started again by itself, unless the \
              cell runs with `--restart never`; then only starting the cell anew brings it back, \
-             and that begins empty",
+             and that begins empty. Over etcd, `trefoil cell spare` offers a process that takes \
+             its place",
         ),
     };
     Some(finding.of_backend(number))

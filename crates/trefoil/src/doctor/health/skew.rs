@@ -126,8 +126,8 @@ pub(super) fn releases(census: &Census, all: &mut Vec<Finding>) {
         all.push(Finding::new(
             "release_skew",
             format!("backends are of different releases: {}", spelled(&releases)),
-            "Finish the upgrade: restart the backends of the older release with the newer \
-             program",
+            "Finish the upgrade: `trefoil cell upgrade --binary PATH` with the newer program \
+             (`cell restart` starts the program again that a backend has)",
         ));
     }
     let layouts = groups(census, |answered| answered.layout_version);
@@ -139,7 +139,7 @@ pub(super) fn releases(census: &Census, all: &mut Vec<Finding>) {
                 "backends share memory in different layouts: {}",
                 spelled(&layouts)
             ),
-            "Restart the backends of the older layout with the newer program: clients reach \
+            "Bring them to one program: `trefoil cell upgrade --binary PATH`. Clients reach \
              those of another layout by RPC only",
         ));
     } else if layouts.keys().any(|layout| *layout != own) {
