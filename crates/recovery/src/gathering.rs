@@ -20,6 +20,7 @@
 //! round that is under way then is ended, and the last step follows it.
 
 use crate::copy::Sound;
+use crate::credible;
 use crate::handover::{Moved, Question, Reply, ShardState, Told, remove_untold};
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
@@ -27,9 +28,8 @@ use crate::page::{Data, Page};
 use crate::places;
 use std::collections::VecDeque;
 use std::ops::Range;
-use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 use trefoil_layout::op::{Outcome, Rejection};
-use trefoil_layout::{KeyHash, Placement, ShardMap, Version, epoch};
+use trefoil_layout::{KeyHash, Placement, ShardMap, Version};
 use trefoil_store::{Now, PLACES, Recency, Store};
 
 /// Pages that are asked for at once in the first walk: while one is installed, another is
@@ -309,15 +309,8 @@ impl<D: AsRef<[u8]>> Gathering<D> {
         Ok(())
     }
 
-    /// What can be so of its shards. A floor beyond every clock would refuse all that is
-    /// written, an epoch near the last one all that would recover; and both stay.
+    /// What can be so of its shards, and of all others beside them.
     fn check(&mut self, source: usize, shards: &[ShardState], now: Now) -> Result<(), Nonsense> {
-        let highest_ns = now.unix_ns.saturating_add(FLOOR_AHEAD_NS_MAX);
-        if shards.iter().any(|s| s.bound_max.time_ns > highest_ns) {
-            return Err(Nonsense(
-                "versions further ahead of this clock than any may be: compare the clocks",
-            ));
-        }
         let epochs: Vec<u32> = shards.iter().map(|shard| shard.epoch).collect();
         let known = &mut self.epochs[source];
         if known
@@ -328,12 +321,8 @@ impl<D: AsRef<[u8]>> Gathering<D> {
             return Err(Nonsense("an epoch that has fallen"));
         }
         *known = epochs;
-        let all = || self.epochs.iter().flatten().copied();
-        let (lowest, highest) = (all().min(), all().max());
-        match epoch::are_of_one_cell(lowest.unwrap_or_default(), highest.unwrap_or_default()) {
-            true => Ok(()),
-            false => Err(Nonsense("an epoch that no shard can be in")),
-        }
+        let bounds = shards.iter().map(|shard| shard.bound_max);
+        credible::check(bounds, self.epochs.iter().flatten().copied(), now)
     }
 
     /// Whether there is little left to copy, and nothing is under way.

@@ -18,6 +18,7 @@
 //! may have taken it, so a repair follows.
 
 use crate::copy::Sound;
+use crate::credible;
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
 use crate::page::{Data, Page};
@@ -332,6 +333,8 @@ impl<D: AsRef<[u8]>> Handover<D> {
         if shards.len() != store.shard_count() {
             return Err(Nonsense("another number of shards"));
         }
+        let bounds = shards.iter().map(|shard| shard.bound_max);
+        credible::check(bounds, shards.iter().map(|shard| shard.epoch), now)?;
         if self.phase == Phase::Begin {
             for (shard, state) in shards.iter().enumerate() {
                 store.reserve(shard, state.bucket_count);

@@ -36,10 +36,12 @@
 //! | `gathering` | the same of all backends at once, when a cell gets another number of them |
 //! | `givers` | what the backends of before note for them, and whether their copies go together |
 //! | [`scan`] | repair of a cohort that has lost nothing, in the background |
+//! | `credible` | which floors and epochs are believed of a peer |
 //! | `mutants` | single rules, turned off for the simulator |
 //! | `examine` | comparing what all replicas of a shard hold, for `trefoil doctor` |
 
 mod copy;
+mod credible;
 pub mod examine;
 mod gathering;
 mod givers;

@@ -143,7 +143,14 @@ impl Move {
     /// One question and its answer; what it was, `None` if there is nothing to ask.
     fn step(&mut self) -> Option<&'static str> {
         let (number, question) = self.machine.ask()?;
-        let (what, reply) = match question {
+        let (what, reply) = self.reply(question);
+        *self.asked.entry(what).or_default() += 1;
+        self.machine.answer(number, reply, &self.new, NOW).unwrap();
+        Some(what)
+    }
+
+    fn reply(&mut self, question: Question) -> (&'static str, Reply<Vec<u8>>) {
+        match question {
             Question::Begin => {
                 (0..self.old.shard_count()).for_each(|shard| self.old.watch_changes(shard, true));
                 ("begin", Reply::Shards(shard_states(&self.old)))
@@ -187,10 +194,7 @@ impl Move {
                 (0..self.old.shard_count()).for_each(|shard| self.old.freeze(shard, true));
                 ("freeze", Reply::Shards(shard_states(&self.old)))
             }
-        };
-        *self.asked.entry(what).or_default() += 1;
-        self.machine.answer(number, reply, &self.new, NOW).unwrap();
-        Some(what)
+        }
     }
 
     /// To the end, with `between` after each step.
@@ -233,6 +237,52 @@ fn everything_moves_and_so_do_floors_and_epochs() {
     moving.clock += 1;
     let next = mutate(&moving.new, Action::Set, "key 7", b"new", moving.clock);
     assert_eq!(next, Outcome::Applied);
+}
+
+/// What a floor and an epoch are is believed at no step, whoever says it: the successor would
+/// hand them on.
+#[test]
+fn bounds_and_epochs_that_cannot_be_are_refused() {
+    const SECOND: u64 = 1_000_000_000;
+    let ahead = |seconds| Version::new(NOW.unix_ns + seconds * SECOND, 1, 0);
+    let last = Version {
+        time_ns: u64::MAX,
+        origin: u64::MAX,
+    };
+    let raised = epoch::shared_above(epoch::FIRST).unwrap();
+    let is_taken = |when, epoch, bound_max| {
+        let mut moving = Move::new(3);
+        loop {
+            let (number, question) = moving.machine.ask().expect("it is not over yet");
+            let (what, mut reply) = moving.reply(question);
+            if what == when {
+                let Reply::Shards(shards) = &mut reply else {
+                    panic!("{what}: {reply:?}");
+                };
+                (shards[2].epoch, shards[2].bound_max) = (epoch, bound_max);
+            }
+            let taken = moving.machine.answer(number, reply, &moving.new, NOW);
+            if what == when {
+                let is_raised = moving.new.bound_max(2) == bound_max;
+                assert_eq!(is_raised, taken.is_ok() && when == "freeze", "{when}");
+                return taken.is_ok();
+            }
+            taken.unwrap();
+        }
+    };
+    for when in ["begin", "changes", "freeze"] {
+        // Its clock is a little ahead.
+        assert!(is_taken(when, raised, ahead(10)), "{when}");
+        for (epoch, bound_max) in [
+            (raised, ahead(60)),
+            (raised, last),
+            (epoch::NONE, ahead(0)),
+            (u32::MAX, ahead(0)),
+        ] {
+            let is_taken = is_taken(when, epoch, bound_max);
+            assert!(!is_taken, "{when}: {epoch} {bound_max:?}");
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::violation::Property;
 use std::rc::Rc;
 use std::sync::Arc;
 use trefoil_layout::Version;
+use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 use trefoil_layout::op::Found;
 use trefoil_recovery::mutants::{self, Mutant};
 use trefoil_recovery::{Handover, Question, Reply, ShardState, items_at, shard_states};
@@ -298,8 +299,11 @@ impl Process {
                 let taken = now
                     .machine
                     .answer(*number, reply, &self.store, self.now(net));
-                taken.expect("both speak the same language");
-                if now.machine.moved().refused.is_some() {
+                if let Err(error) = &taken {
+                    // Clocks that are so far apart are told of.
+                    assert!(2 * net.profile.skew_ns >= FLOOR_AHEAD_NS_MAX, "{error}");
+                }
+                if taken.is_err() || now.machine.moved().refused.is_some() {
                     drop(taking);
                     return self.give_up(net);
                 }

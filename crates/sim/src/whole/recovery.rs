@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use trefoil_driver::Topology;
+use trefoil_layout::limits::FLOOR_AHEAD_NS_MAX;
 use trefoil_recovery::mutants::{self, Mutant};
 use trefoil_recovery::{Answer, Ask, Ended, Recovery};
 use trefoil_region::WordBuffer;
@@ -111,7 +112,16 @@ impl Process {
             return;
         }
         now.open[question.peer] = None;
-        let Some(answer) = answer else {
+        let clock = self.now(net);
+        let taken = answer.map(|answer| {
+            let machine = &mut now.machine;
+            machine.answer(question.peer, answer, &self.store, clock)
+        });
+        if let Some(Err(error)) = &taken {
+            // Clocks that are so far apart are told of.
+            assert!(2 * net.profile.skew_ns >= FLOOR_AHEAD_NS_MAX, "{error}");
+        }
+        if !matches!(taken, Some(Ok(()))) {
             now.open = [None; 2];
             if matches!(question.ask, Ask::Standing { .. }) {
                 // The peer may know of a later configuration.
@@ -121,11 +131,7 @@ impl Process {
             now.machine.failed(0);
             now.machine.failed(1);
             return net.send(PAUSE_NS, Errand::Recover(Rc::clone(self)));
-        };
-        let taken = now
-            .machine
-            .answer(question.peer, answer, &self.store, self.now(net));
-        taken.expect("peers speak the same language");
+        }
         if let Some(ended) = now.machine.ended() {
             net.trace(None, || {
                 format!("backend {} shard {}: {ended:?}", self.number, now.shard)
