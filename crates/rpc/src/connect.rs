@@ -16,6 +16,10 @@ use tonic::{Request, Status};
 /// key and their frame.
 pub const MESSAGE_LEN_MAX: usize = 40 << 20;
 
+/// Longest message that tells numbers, and no value that is long: many times what a replica
+/// tells at once. Short numbers take more memory than they take of a message.
+pub const SHORT_MESSAGE_LEN_MAX: usize = 4 << 20;
+
 /// HTTP/2 flow control: a value of a few MiB does not wait for window updates.
 const STREAM_WINDOW_LEN: u32 = 4 << 20;
 const CONNECTION_WINDOW_LEN: u32 = 16 << 20;
@@ -131,6 +135,12 @@ pub fn client(channel: Channel, credentials: Credentials) -> Client {
     TrefoilClient::with_interceptor(channel, credentials)
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX)
+}
+
+/// The same client for calls whose answers hold no value that is long: what is longer is
+/// refused unread.
+pub fn of_short(client: Client) -> Client {
+    client.max_decoding_message_size(SHORT_MESSAGE_LEN_MAX)
 }
 
 /// A server of `handler` with the contract's message limits.

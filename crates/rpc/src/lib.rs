@@ -13,7 +13,8 @@ mod generated;
 
 pub use connect::{
     Client, Credentials, Endpoint, EndpointError, MESSAGE_LEN_MAX, MUTATE_PATH, OWN_USER_ONLY,
-    RELOAD_PATH, Service, client, endpoint_tcp, endpoint_unix, service, shown_token,
+    RELOAD_PATH, SHORT_MESSAGE_LEN_MAX, Service, client, endpoint_tcp, endpoint_unix, of_short,
+    service, shown_token,
 };
 pub use convert::{
     ContractError, EntryForm, Listed, OtherLayout, StateWords, TOUCH_COUNT_MAX, Touches,

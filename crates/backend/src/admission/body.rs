@@ -24,6 +24,10 @@ const STREAMED_COUNT: u64 = 3;
 const SHORT_LEN_MAX: usize = 1 << 20;
 const _: () = assert!(trefoil_rpc::TOUCH_COUNT_MAX * 10 < SHORT_LEN_MAX);
 
+/// What a message that holds no value takes when it has been read, as so many times its
+/// length: an entry of a list may be two bytes of it, of a partition without touches.
+const SHORT_TIMES: u64 = 32;
+
 /// What kind of call a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -51,6 +55,16 @@ impl Kind {
             Kind::Unary | Kind::Streamed => trefoil_rpc::MESSAGE_LEN_MAX,
             Kind::Short => SHORT_LEN_MAX,
         }
+    }
+
+    /// What a message of so many bytes may take, until its call has been answered.
+    const fn takes(self, len: usize) -> u64 {
+        let times = match self {
+            Kind::Unary => 1,
+            Kind::Short => SHORT_TIMES,
+            Kind::Streamed => STREAMED_COUNT,
+        };
+        len as u64 * times
     }
 }
 
@@ -165,11 +179,7 @@ impl<B> AdmittedBody<B> {
         // room in its hands.
         self.arrived.put(None);
         self.room_len = len;
-        let count = match self.kind {
-            Kind::Unary | Kind::Short => 1,
-            Kind::Streamed => STREAMED_COUNT,
-        };
-        let turn = admit(Arc::clone(&self.state), len as u64 * count, None);
+        let turn = admit(Arc::clone(&self.state), self.kind.takes(len), None);
         Ok(Some(Box::pin(turn)))
     }
 
@@ -254,11 +264,41 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message as _;
+    use trefoil_rpc::v1;
 
     fn message(len: usize) -> Vec<u8> {
         let mut bytes = vec![0; PREFIX_LEN + len];
         bytes[1..PREFIX_LEN].copy_from_slice(&(len as u32).to_be_bytes());
         bytes
+    }
+
+    #[test]
+    fn what_is_charged_is_no_less_than_what_a_message_becomes() {
+        let touches = |partitions| v1::TouchRequest {
+            partitions,
+            ..v1::TouchRequest::default()
+        };
+        let empty = v1::PartitionTouches::default();
+        let short = v1::PartitionTouches {
+            slots: vec![1],
+            names: vec![1],
+            ..empty.clone()
+        };
+        for partitions in [vec![empty; 40_000], vec![short; 20_000]] {
+            let bytes = touches(partitions).encode_to_vec();
+            assert!((LEN_MIN..SHORT_LEN_MAX).contains(&bytes.len()));
+            let read = v1::TouchRequest::decode(&bytes[..]).unwrap();
+            let of_lists = read
+                .partitions
+                .iter()
+                .map(|one| 4 * (one.slots.capacity() + one.names.capacity()));
+            let takes =
+                read.partitions.len() * size_of::<v1::PartitionTouches>() + of_lists.sum::<usize>();
+            let charged = Kind::of("/trefoil.v1.Trefoil/Touch").takes(bytes.len());
+            assert!(charged >= takes as u64, "{charged} {takes}");
+        }
+        assert_eq!(Kind::of(trefoil_rpc::MUTATE_PATH).takes(70_000), 70_000);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use trefoil_layout::limits::PARTITION_COUNT_MAX;
 use trefoil_layout::op::{Action, Expected, Mutation};
 use trefoil_layout::{TopologyId, Version};
 
-/// Slots and names in one touch request, all partitions together: bounded work per
-/// call.
+/// Slots and names in one touch request, all partitions together, and partitions that have
+/// none of either: bounded work per call.
 pub const TOUCH_COUNT_MAX: usize = 65_536;
 
 /// Touched items of one partition, as they arrived.
@@ -159,11 +159,11 @@ fn decode_partition<'a>(
     touches: &'a v1::PartitionTouches,
     left: &mut usize,
 ) -> Result<Touches<'a>, ContractError> {
-    let count = touches.slots.len() + touches.names.len();
+    let count = (touches.slots.len() + touches.names.len()).max(1);
     *left = left.checked_sub(count).ok_or(ContractError::OutOfRange {
         field: "slots",
         found: count as u64,
-        why: "more than 65536 in one request",
+        why: "more than 65536 in one request, with partitions that have none",
     })?;
     let partition = touches.partition as usize;
     if partition >= PARTITION_COUNT_MAX {

@@ -225,6 +225,11 @@ fn touches_survive_the_wire_and_are_bounded() {
     assert!(decode_touches(&request).is_ok());
     request.partitions[0].names = vec![0; TOUCH_COUNT_MAX];
     assert!(decode_touches(&request).is_err(), "names count, too");
+    // So does a partition without any: it takes two bytes of a message, and a lookup.
+    request.partitions = vec![Default::default(); TOUCH_COUNT_MAX];
+    assert!(decode_touches(&request).is_ok());
+    request.partitions.push(Default::default());
+    assert!(decode_touches(&request).is_err(), "empty ones count, too");
 }
 
 #[test]
