@@ -2,12 +2,14 @@
 //! room for is forgotten; the next scan finds it.
 
 use super::Keys;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_layout::KeyHash;
 
-/// Keys that are kept: 16 KiB.
+/// Keys that are kept: some tens of KiB. No message has more of use, either: a longer one is
+/// cut, so that whoever names keys by the ten thousand keeps nobody waiting.
 const COUNT_MAX: usize = 1024;
 /// They are taken together, so often at most: some keys are named again and again, and
 /// cannot be repaired.
@@ -16,29 +18,61 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    keys: Mutex<Keys>,
+    known: Mutex<Known>,
     taken_at: Mutex<Option<Instant>>,
     taken: AtomicU64,
     forgotten: AtomicU64,
 }
 
+/// Keys in the order in which they came, and the same for looking whether one is there.
+#[derive(Debug, Default)]
+struct Known {
+    keys: Keys,
+    set: HashSet<KeyHash>,
+}
+
+/// What became of a key that was named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    New,
+    KnownBefore,
+    NoRoom,
+}
+
+impl Known {
+    fn add(&mut self, key: KeyHash) -> Added {
+        if self.set.contains(&key) {
+            return Added::KnownBefore;
+        }
+        if self.keys.len() >= COUNT_MAX {
+            return Added::NoRoom;
+        }
+        self.set.insert(key);
+        self.keys.push(key);
+        Added::New
+    }
+}
+
 impl Named {
     /// Adds keys, each once.
     pub(crate) fn add(&self, keys: &[KeyHash]) {
-        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let (keys, rest) = keys.split_at(keys.len().min(COUNT_MAX));
+        let (mut taken, mut forgotten) = (0, rest.len() as u64);
+        let mut known = self.known();
         for key in keys {
-            if known.contains(key) {
-                continue;
+            match known.add(*key) {
+                Added::New => taken += 1,
+                Added::KnownBefore => {}
+                Added::NoRoom => forgotten += 1,
             }
-            let count = match known.len() < COUNT_MAX {
-                true => {
-                    known.push(*key);
-                    &self.taken
-                }
-                false => &self.forgotten,
-            };
-            count.fetch_add(1, Ordering::Relaxed);
         }
+        drop(known);
+        self.taken.fetch_add(taken, Ordering::Relaxed);
+        self.forgotten.fetch_add(forgotten, Ordering::Relaxed);
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of them, which are no longer here; none, if some were taken a moment ago.
@@ -49,22 +83,20 @@ impl Named {
             return Keys::new();
         }
         *taken_at = Some(now);
-        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *known)
+        std::mem::take(&mut *self.known()).keys
     }
 
     /// Keys that could not be looked at, as far as there is room.
-    pub(crate) fn put_back(&self, mut keys: Keys) {
-        let mut known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.retain(|key| !known.contains(key));
-        keys.truncate(COUNT_MAX.saturating_sub(known.len()));
-        known.append(&mut keys);
+    pub(crate) fn put_back(&self, keys: Keys) {
+        let mut known = self.known();
+        for key in keys {
+            known.add(key);
+        }
     }
 
     /// How many wait.
     pub(crate) fn count(&self) -> usize {
-        let known = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        known.len()
+        self.known().keys.len()
     }
 
     /// How many came, and how many were forgotten.
@@ -94,5 +126,23 @@ mod tests {
         assert!(named.take().is_empty(), "a moment ago");
         named.put_back(keys.clone());
         assert_eq!(named.count(), 1024);
+    }
+
+    #[test]
+    fn of_a_long_message_no_more_is_looked_at_than_there_can_be_room_for() {
+        let named = Named::default();
+        let keys = (0..65_000).map(|place| KeyHash { place, tag: 1 });
+        let keys: Vec<KeyHash> = keys.collect();
+        let again = [keys[0]; 65_000];
+        named.add(&again);
+        // Each is one that is known: the rest was not even looked at.
+        assert_eq!((named.count(), named.counts()), (1, (1, 65_000 - 1024)));
+        named.add(&keys);
+        assert_eq!(named.count(), 1024);
+        assert_eq!(named.counts(), (1024, 2 * (65_000 - 1024)));
+        // What was taken can be named again.
+        assert_eq!(named.take(), keys[..1024]);
+        named.add(&keys[..3]);
+        assert_eq!(named.count(), 3);
     }
 }
