@@ -143,6 +143,7 @@ impl Fetch<'_> {
                     // Only while it has the turn it is told to give way.
                     self.goes_on()?;
                     drop(staged);
+                    let why = why.unquoted();
                     from_files = format!("{from_files}{}: {why}; ", path.display());
                 }
             }
@@ -265,7 +266,7 @@ impl Fetch<'_> {
                 return Err(why);
             }
         }
-        finish(self.member, &loaded, 0).map_err(|e| e.to_string())?;
+        finish(self.member, &loaded, 0).map_err(|e| e.unquoted())?;
         Ok(loaded)
     }
 
@@ -337,4 +338,110 @@ fn paths(corpus: &CorpusId, file: Option<&Path>) -> Vec<PathBuf> {
         paths.push(file.to_owned());
     }
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ListenOptions, Listeners, Server, ServerOptions};
+    use trefoil_cell::{
+        BackendConfig, BackendRegistry as _, ConfigStore as _, CorpusDigester, DirectoryStore,
+        Mode, RpcAddress,
+    };
+    use trefoil_layout::KeyHasher;
+
+    const SECRET: &str = "4711-not-for-a-log";
+
+    /// A process comes back without its corpus, whose file is damaged by now: why it waits.
+    fn waits_for(name: &str, text: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let store = DirectoryStore::create(&dir.path().join("cell")).unwrap();
+        let RpcAddress::Unix(unix) = store.rpc_socket(0).unwrap() else {
+            panic!("a directory's backends have sockets there");
+        };
+        let listeners = Listeners::bind(&ListenOptions {
+            unix: Some(unix),
+            ..ListenOptions::default()
+        });
+        let (digest, len) = CorpusDigester::of(text.as_bytes()).unwrap();
+        let backend = |number| BackendConfig {
+            number,
+            addresses: vec![store.rpc_socket(number).unwrap()],
+            fabric_socket: None,
+        };
+        let config = CellConfig {
+            life: 11,
+            config_id: 1,
+            cell: "test".to_owned(),
+            mode: Mode::R2,
+            backends: (0..2).map(backend).collect(),
+            hash: KeyHasher::default(),
+            value_len_max: 1 << 20,
+            eviction: "lru".to_owned(),
+            flush_floor: Version::ZERO,
+            corpus: Some(CorpusId {
+                digest,
+                len,
+                first: Version::new(1, 1, 0),
+                path: None,
+            }),
+        };
+        store.compare_and_swap(None, &config).unwrap();
+        let lock = store.claim(0).unwrap();
+        // Its predecessor's.
+        lock.begin_incarnation(config.life).unwrap();
+        let options = ServerOptions {
+            // Generous: the bound counts what parallel tests hold, too.
+            memory_limit: 1 << 30,
+            locks: vec![lock],
+            load: Some(path),
+            ..ServerOptions::new(Arc::new(store), vec![0])
+        };
+        let server = Server::start(options, listeners.unwrap()).unwrap();
+        let standing = server.state().members[0].standing.as_ref().unwrap();
+        loop {
+            // What the log says is the same.
+            let why = standing
+                .recovery()
+                .map_or_else(String::new, |r| r.waits_for);
+            if why.contains(name) {
+                return why;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_without_a_word_of_it() {
+        let sound = r#"{"key": "a", "value": "b"}"#;
+        for (name, text) in [
+            ("names.jsonl", format!("{sound}\n{{\"{SECRET}\": 1}}\n")),
+            ("types.jsonl", format!("{sound}\n\"{SECRET}\"\n")),
+            (
+                "coded.csv",
+                format!("key,value_base64\n{SECRET},{SECRET}\n"),
+            ),
+        ] {
+            let why = waits_for(name, &text);
+            assert!(why.contains("line 2") && !why.contains(SECRET), "{why}");
+            // It would be quoted, as it is to who loads the file.
+            let reader = |value_len_max| {
+                let format = super::super::CorpusFormat::of(Path::new(name));
+                super::super::CorpusReader::new(text.as_bytes(), format, value_len_max)
+            };
+            let mut reader = reader(1 << 20).unwrap();
+            let mut item = super::super::Item::default();
+            let error = loop {
+                match reader.next(&mut item) {
+                    Ok(true) => {}
+                    Ok(false) => panic!("{name}: no item is wrong"),
+                    Err(error) => break error,
+                }
+            };
+            let quotes = error.to_string().contains(SECRET);
+            assert_eq!(quotes, name.ends_with(".jsonl"), "{error}");
+        }
+    }
 }

@@ -115,6 +115,19 @@ pub enum CorpusError {
     Reload(#[from] trefoil_store::ReloadError),
 }
 
+impl CorpusError {
+    /// The same for a log, and for statistics: what is wrong with an item may quote it, and
+    /// the corpus is nothing for those who may read these.
+    pub(crate) fn unquoted(&self) -> String {
+        match self {
+            CorpusError::Line { line, .. } => format!(
+                "line {line} is no item (`trefoil cell reload` of the file tells you what is wrong with it)"
+            ),
+            other => other.to_string(),
+        }
+    }
+}
+
 /// Reads a corpus item by item.
 pub struct CorpusReader<R: Read> {
     format: Format<R>,
