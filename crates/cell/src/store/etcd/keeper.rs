@@ -103,6 +103,33 @@ struct Record {
     layout: Option<u16>,
 }
 
+/// A process that is registered where another one wants to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Other {
+    process: u32,
+    host: String,
+}
+
+impl Other {
+    /// Who stands in the way of a process at `own`, by the value of the registration's
+    /// `key`. One that nobody can read may be a newer release's: it is not taken away, for
+    /// its process lives as long as it stands.
+    fn in_the_way(value: &[u8], own: &Place, key: &str) -> Option<Self> {
+        let Ok(record) = serde_json::from_slice::<Record>(value) else {
+            return Some(Other {
+                process: 0,
+                host: format!(
+                    "(unknown: a process of another release has written {key}; if none lives, delete that key)"
+                ),
+            });
+        };
+        (record.place != *own).then_some(Other {
+            process: record.process,
+            host: record.place.host,
+        })
+    }
+}
+
 /// A registration that stands, and what extends it.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
@@ -151,7 +178,7 @@ pub(super) async fn register(
                 address: calls.address().to_string(),
                 number,
                 process: other.process,
-                host: other.place.host,
+                host: other.host,
             },
             Err(error) if error.is_outage() => error,
             Err(error) => return Err(error),
@@ -165,18 +192,15 @@ pub(super) async fn register(
 
 impl Kept {
     /// Registers, unless another one lives: that one, then.
-    async fn try_register(&mut self, calls: &Calls) -> Result<Option<Record>, ConfigStoreError> {
+    async fn try_register(&mut self, calls: &Calls) -> Result<Option<Other>, ConfigStoreError> {
         let found = calls.client.get(&self.key).await;
         let found = found.map_err(|error| calls.translate(error))?;
         let stored = found.stored.into_iter().next();
         let revision = stored.as_ref().map_or(0, |stored| stored.revision);
-        // What nobody can read was not written by anybody who lives.
-        let record: Option<Record> =
-            stored.and_then(|stored| serde_json::from_slice(&stored.value).ok());
-        if let Some(other) = record
-            && other.place != self.record.place
-        {
-            return Ok(Some(other));
+        let own = &self.record.place;
+        let other = stored.and_then(|stored| Other::in_the_way(&stored.value, own, &self.key));
+        if other.is_some() {
+            return Ok(other);
         }
         let in_force = self.check_place(calls).await?;
         let id = calls.client.grant(self.lease).await;
@@ -260,7 +284,7 @@ impl Kept {
                 }
                 Ok(Some(other)) if trouble.is_none() => {
                     trouble = Some(Instant::now());
-                    let (process, host) = (other.process, other.place.host);
+                    let (process, host) = (other.process, other.host);
                     tracing::error!(
                         backend,
                         process,
@@ -383,5 +407,42 @@ async fn forget(calls: &Calls, key: &str, name: &str) {
             .if_revision(key, stored.revision)
             .delete(key);
         let _ = calls.client.transact(delete).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_of_another_release_is_in_the_way_and_the_own_place_is_not() {
+        let at = |host: &str| {
+            let (host, port) = (host.to_owned(), 7411);
+            Place::at(&[RpcAddress::Tcp { host, port }])
+        };
+        let (own, elsewhere) = (at("10.0.0.1"), at("10.0.0.2"));
+        let record = |place: &Place| Record {
+            process: 4711,
+            place: place.clone(),
+            name: name_of_change(),
+            boot: boot(),
+            layout: Some(LAYOUT_VERSION.into()),
+        };
+        let value = |place| serde_json::to_vec(&record(place)).unwrap();
+        let of = |value: &[u8]| Other::in_the_way(value, &own, "/cell/backends/1");
+        // A process that went without a word, and was started anew.
+        assert_eq!(of(&value(&own)), None);
+        assert_eq!(of(&value(&elsewhere)).unwrap().process, 4711);
+        // What a later release may say.
+        let mut later: serde_json::Value = serde_json::from_slice(&value(&elsewhere)).unwrap();
+        later["more"] = "of which nothing is known".into();
+        let more = serde_json::to_vec(&later).unwrap();
+        assert_eq!(of(&more).unwrap().process, 4711);
+        later["process"] = "host-2/4711".into();
+        for unreadable in [serde_json::to_vec(&later).unwrap(), b"\x01\x02".to_vec()] {
+            let other = of(&unreadable).unwrap();
+            assert!(other.host.contains("another release"), "{other:?}");
+            assert!(other.host.contains("/cell/backends/1"), "{other:?}");
+        }
     }
 }
