@@ -1,13 +1,15 @@
 //! What `cell up` and its backends have logged: deaths that nobody has ordered, panics, and
 //! why a successor did not take a backend over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What `cell up` says of a backend's process that has ended by itself.
 const DIED: &str = "a backend has died";
 const PANICKED: &str = "panicked at";
 /// How one ends that was killed, by whoever.
 const KILLED: &str = "signal: 9 ";
+/// How one ends that cannot start.
+const NOT_STARTED: &str = "exit status: 1\"";
 /// What `cell restart` and the like say of a successor that has ended while the former
 /// process goes on.
 const NOT_MOVED: &str =
@@ -18,17 +20,30 @@ const LATE: (&str, &str) = (
     " could not be copied in the half second",
 );
 
-/// What should not stand there, with `kills` of each backend done on purpose.
-pub(super) fn troubles(log: &str, kills: &BTreeMap<usize, u64>) -> Vec<String> {
+/// What should not stand there, with `kills` of each backend done on purpose. A backend that
+/// was killed may fail to start again where what keeps the configuration goes away, too; it
+/// says why and ends.
+pub(super) fn troubles(
+    log: &str,
+    kills: &BTreeMap<usize, u64>,
+    may_store_be_away: bool,
+) -> Vec<String> {
     let panics = log.lines().filter(|line| line.contains(PANICKED));
     let mut troubles: Vec<String> = panics.map(|line| format!("a panic: {line}")).collect();
     let mut left = kills.clone();
+    // By the last that was said of it, it does not serve.
+    let mut down = BTreeSet::new();
     for line in log.lines().filter(|line| line.contains(DIED)) {
-        let of = number_after(line, " backend=").filter(|_| line.contains(KILLED));
-        let kill = of.and_then(|backend| left.get_mut(&backend));
-        match kill {
-            Some(kills) if *kills > 0 => *kills -= 1,
-            _ => troubles.push(format!("a backend has died by itself: {line}")),
+        let Some(backend) = number_after(line, " backend=") else {
+            troubles.push(format!("a backend has died: {line}"));
+            continue;
+        };
+        let kills = left.entry(backend).or_default();
+        if line.contains(KILLED) && *kills > 0 {
+            *kills -= 1;
+            down.insert(backend);
+        } else if !(may_store_be_away && line.contains(NOT_STARTED) && down.contains(&backend)) {
+            troubles.push(format!("a backend has died by itself: {line}"));
         }
     }
     troubles
@@ -71,7 +86,7 @@ mod tests {
     #[test]
     fn deaths_that_were_not_ordered_are_noticed() {
         let troubles = |log: &str, kills: &[(usize, u64)]| {
-            troubles(log, &kills.iter().copied().collect()).len()
+            troubles(log, &kills.iter().copied().collect(), false).len()
         };
         let twice = format!("{KILL}\nWARN something else backend=1\n{KILL}\n");
         assert_eq!(troubles(&twice, &[(1, 2)]), 0);
@@ -85,6 +100,18 @@ mod tests {
         assert_eq!(troubles(for_good, &[(2, 1)]), 1);
         let panic = "thread 'trefoil-copy' panicked at crates/backend/src/handover/taking.rs:9:1:";
         assert_eq!(troubles(panic, &[]), 1);
+    }
+
+    #[test]
+    fn only_a_killed_one_may_fail_to_start_and_only_while_the_store_may_be_away() {
+        let failed = KILL.replace("signal: 9 (SIGKILL)", "exit status: 1");
+        let panicked = KILL.replace("signal: 9 (SIGKILL)", "exit status: 101");
+        let kills = [(1, 1)].into();
+        let count = |log: &str, is_away| troubles(log, &kills, is_away).len();
+        let killed = format!("{KILL}\n{failed}\n{failed}\n");
+        assert_eq!((count(&killed, true), count(&killed, false)), (0, 2));
+        assert_eq!(count(&failed, true), 1);
+        assert_eq!(count(&format!("{KILL}\n{panicked}"), true), 1);
     }
 
     #[test]

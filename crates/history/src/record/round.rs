@@ -3,7 +3,7 @@
 use super::RecordError;
 use super::cell_log;
 use super::doctored::{self, Healthy};
-use super::faults::{Faults, Network, SmallDisk, Spares, signal};
+use super::faults::{Faults, Network, Part, SmallDisk, Spares, part_of, signal};
 use super::figures::FaultFigures;
 use super::plan::{CarrierKind, Fault, RoundPlan};
 use super::upgrade::{Programs, Release, Upgraded, Upgrades};
@@ -615,11 +615,13 @@ impl<'a> Round<'a> {
         for number in silent.filter(|number| !faults.concerns(*number)) {
             troubles.push(format!("backend {number} does not answer in the end"));
         }
-        troubles.extend(cell_log::troubles(&self.log_since(0), &self.kills));
+        let takes_store = |fault: &Fault| part_of(*fault) == Part::Store;
+        let is_away = self.plan.faults.iter().any(takes_store);
+        troubles.extend(cell_log::troubles(&self.log_since(0), &self.kills, is_away));
         for log in Spares::logs(self.dir.path()) {
             let log = std::fs::read(log).unwrap_or_default();
             let log = String::from_utf8_lossy(&log);
-            troubles.extend(cell_log::troubles(&log, &BTreeMap::new()));
+            troubles.extend(cell_log::troubles(&log, &BTreeMap::new(), false));
         }
         if self.gateways.iter().any(|(_, door)| !is_running(door.pid)) {
             troubles.push("a gateway has died by itself".to_owned());
