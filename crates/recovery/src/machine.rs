@@ -1,6 +1,7 @@
 //! One shard's recovery: whom to ask for what next, and what to do with the answer.
 
 use crate::copy::Copy;
+use crate::credible;
 use crate::mutants::{self, Mutant};
 use crate::page::Page;
 use crate::repair::Repair;
@@ -250,6 +251,14 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         let counts = &mut self.counts;
         match (&mut self.phase, answer) {
             (Phase::Epochs { standings, .. }, Answer::Standing(standing)) => {
+                // The floor of a shard that votes is not raised any more.
+                let bound = store
+                    .is_recovering(self.shard)
+                    .then_some(standing.bound_max);
+                // One that has lost its memory begins far behind the others, perhaps.
+                let other = standings[1 - peer].filter(|other| !other.is_lost && !standing.is_lost);
+                let epochs = other.into_iter().chain([standing]);
+                credible::check(bound, epochs.map(|standing| standing.epoch), now)?;
                 standings[peer] = Some(standing);
                 self.look_at_epochs(store, now);
             }

@@ -3,11 +3,13 @@
 use super::job::{self, Job, Wants};
 use super::question::{Question, Reply};
 use super::verdict::{Verdict, decide};
+use crate::credible;
 use crate::machine::Nonsense;
 use crate::mutants::{self, Mutant};
 use std::collections::{BTreeMap, VecDeque};
+use trefoil_layout::limits::DATA_REGION_LEN_MAX;
 use trefoil_layout::{KeyHash, KeyHasher, Version, epoch};
-use trefoil_store::{Now, PLACES};
+use trefoil_store::{KeyState, Now, PLACES};
 
 /// Items of a range whose digest is compared first, about. A clean scan costs eight
 /// bytes for as many, and what one key that differs costs grows with their logarithm.
@@ -24,6 +26,12 @@ const STARTS_MAX: usize = 64;
 const SUSPECTS_MAX: usize = 2048;
 /// Keys whose states are asked for with one question.
 const STATES_MAX: usize = 256;
+
+/// A replica has so many times the items of the others at most. One that has more, because
+/// they have lost theirs, is looked at in parts that are too large for an answer.
+const TIMES_MAX: u64 = 16;
+/// No data region holds more: an item takes more than a few words.
+const ITEM_COUNT_MAX: u64 = DATA_REGION_LEN_MAX / 64;
 
 /// Jobs in a row without an answer, of two replicas that answer otherwise: such a value may
 /// be too long for one of them.
@@ -77,7 +85,7 @@ pub enum Done {
 /// What came of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Items of the shard at the replica that has most.
+    /// Items of the shard at the replica that has most, as far as that is believed.
     pub items: u64,
     /// Keys that differed at the first look.
     pub suspects: u64,
@@ -158,6 +166,25 @@ enum Step<D> {
 /// `client_id` and `sequence` make it nobody else's.
 pub fn just_above(above: Version, client_id: u64, sequence: u32) -> Version {
     Version::new(above.time_ns.saturating_add(1), client_id, sequence)
+}
+
+/// Items of the shard at the replica that has most. By them the walk is paced: a number that
+/// is none would have it wait for months. Who scans believes itself, and what two say; of the
+/// third it believes so many times as much.
+fn believed(items: [u64; 3]) -> u64 {
+    let [own, one, other] = items;
+    let sound = own.max(one.min(other));
+    let highest = own.max(one).max(other);
+    let most = sound.max(RANGE_ITEMS).saturating_mul(TIMES_MAX);
+    highest.min(most).min(ITEM_COUNT_MAX)
+}
+
+/// Whether no clock explains a version in this state.
+fn is_incredible(state: &KeyState, now: Now) -> bool {
+    let versions = state.held.into_iter().chain([state.bound, state.flushed]);
+    versions
+        .into_iter()
+        .any(|version| credible::is_too_far_ahead(version, now))
 }
 
 /// One scan of a shard. `D` holds the bytes of values.
@@ -313,13 +340,18 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
         }
     }
 
-    /// That version: one that nobody else has.
+    /// That version: one that nobody else has. If it is not above, because none is, the key
+    /// is left as it stands.
     pub fn nominated(&mut self, version: Version) {
         let step = std::mem::replace(&mut self.step, Step::Ended(Ended::Interrupted));
         self.step = match step {
             Step::Nominate(mut job, above) if version > above => {
                 job.nominated(version);
                 return self.go_on_with(job);
+            }
+            Step::Nominate(job, _) => {
+                self.note(job.hash, job::Done::Nothing);
+                Step::Pause(0)
             }
             step => step,
         };
@@ -399,6 +431,12 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
                         self.counts.changed += 1;
                         continue;
                     }
+                    if states.iter().any(|state| is_incredible(state, now)) {
+                        // To repair it would spread such a version to replicas that know
+                        // of none. It is one key's: the others are repaired.
+                        self.counts.left += 1;
+                        continue;
+                    }
                     self.judge(suspect.hash, decide(states, is_full, at_rest_ns));
                 }
                 self.step = Step::Pause(0);
@@ -428,8 +466,8 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
     }
 
     fn begin(&mut self, replies: [Option<Reply<D>>; 3]) -> Result<(), Nonsense> {
-        let mut items = 0;
-        for reply in replies.into_iter().flatten() {
+        let mut items = [0; 3];
+        for (items, reply) in items.iter_mut().zip(replies.into_iter().flatten()) {
             let Reply::Begin { epoch, items: here } = reply else {
                 return Err(Nonsense("something else than how it stands"));
             };
@@ -437,8 +475,9 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
                 self.end_with(Ended::Interrupted);
                 return Ok(());
             }
-            items = here.max(items);
+            *items = here;
         }
+        let items = believed(items);
         self.counts.items = items;
         // Powers of two, so that every part of a part is one.
         let ranges = items.div_ceil(RANGE_ITEMS).max(RANGES_AT_ONCE);

@@ -6,7 +6,7 @@ use trefoil_layout::op::{Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHasher, Placement, ShardMap, Version, epoch};
 use trefoil_recovery::{Answer, Ask, Data, Ended, Recovery, items, standing};
 use trefoil_region::WordBuffer;
-use trefoil_store::{Access, Now, PLACES, Regions, Store, StoreConfig};
+use trefoil_store::{Access, Now, PLACES, Position, Regions, Store, StoreConfig};
 
 const NOW: Now = Now::at(1_700_000_000_000_000_000);
 
@@ -437,6 +437,172 @@ fn where_two_of_three_have_lost_the_shard_it_comes_back_empty() {
     let outcome = set(&cohort.lost, &keys[0], "late", 5);
     assert!(matches!(outcome, Outcome::Superseded { .. }));
     assert_eq!(set(&cohort.lost, &keys[0], "new", 20), Outcome::Applied);
+}
+
+/// A cohort of large values, and its machine, when a part of them has been copied.
+fn in_mid_copy() -> (Cohort, Recovery<Vec<u8>>) {
+    let mut cohort = Cohort::new(3000);
+    let value = "v".repeat(1000);
+    // The first place alone was written without one of the peers: each lacks one key.
+    let place = |key: &String| Position::place_of(KeyHasher::default().hash(key.as_bytes()));
+    cohort.keys.sort_by_key(place);
+    set(&cohort.peers[0], &cohort.keys[0], &value, 10);
+    set(&cohort.peers[1], &cohort.keys[1], &value, 10);
+    for key in &cohort.keys[2..] {
+        cohort.set_at_both(key, &value, 10);
+    }
+    let mut machine = Recovery::new(cohort.local[0]);
+    while machine.place() == 0 {
+        cohort.step(&mut machine, 0);
+        cohort.step(&mut machine, 1);
+    }
+    let hash = |key: &String| KeyHasher::default().hash(key.as_bytes());
+    let held = |key: &&String| cohort.lost.held(hash(key)).is_some();
+    let copied = cohort.keys.iter().filter(held);
+    let copied = copied.count();
+    assert!((100..2900).contains(&copied), "{copied}");
+    (cohort, machine)
+}
+
+/// In the place of a peer there is another memory, of a process that took over from it. What
+/// the former one did not hold, it may hold: there, too, where was copied already.
+#[test]
+fn a_copy_of_which_a_peer_is_another_memory_begins_again() {
+    for peer in [0, 1] {
+        let (mut cohort, mut machine) = in_mid_copy();
+        let epoch = cohort.lost.epoch(cohort.local[0]);
+        let other = store(1 + peer as u32, 2);
+        for key in &cohort.keys {
+            assert_eq!(set(&other, key, &"v".repeat(1000), 10), Outcome::Applied);
+        }
+        cohort.peers[peer] = other;
+        machine.failed(0);
+        machine.failed(1);
+        assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+        let lacking = |key: &&String| get(&cohort.lost, key).is_none();
+        let lacking: Vec<&String> = cohort.keys.iter().filter(lacking).collect();
+        // All that the two hold from which it was copied last.
+        assert_eq!(lacking, [&cohort.keys[peer]], "{peer}");
+        assert!(cohort.lost.epoch(cohort.local[0]) > epoch, "{peer}");
+        assert_eq!(cohort.lost.check(), Ok(()));
+    }
+}
+
+/// A peer dies while it is copied from, and comes back empty: two of three have lost the
+/// shard. That is said, and then everybody goes on: what was copied was a quorum's, and what
+/// the remaining one alone holds can be written anew.
+#[test]
+fn where_a_peer_loses_the_shard_in_mid_copy_nothing_is_invented_or_refused_for_ever() {
+    for peer in [0, 1] {
+        let (mut cohort, mut machine) = in_mid_copy();
+        let remaining = 1 - peer;
+        // One that was copied was written since, without the one that recovers.
+        let newer = cohort.keys[5].clone();
+        cohort.set_at_both(&newer, "newer", 20);
+        cohort.peers[peer] = store(1 + peer as u32, 2);
+        let local = cohort.local[1 + peer];
+        cohort.peers[peer].set_recovering(local, true);
+        machine.failed(0);
+        machine.failed(1);
+        assert!(!machine.votes());
+        assert_eq!(cohort.run(&mut machine), Ended::Lost, "{peer}");
+        assert!(machine.votes() && !cohort.lost.is_recovering(cohort.local[0]));
+        let (lost, remaining) = (&cohort.lost, &cohort.peers[remaining]);
+        let hash = |key: &String| KeyHasher::default().hash(key.as_bytes());
+        for key in &cohort.keys {
+            let held = lost.held(hash(key));
+            let is_newer = key == &newer;
+            let is_theirs = held.is_none() || held == remaining.held(hash(key));
+            // It has no second vote, and may be older: that of all three is for a repair.
+            assert!(is_theirs || is_newer && held == Some(version(10)), "{key}");
+            // What is not there comes in no older than what the remaining one knows.
+            let late = set(lost, key, "late", if held.is_some() { 9 } else { 15 });
+            assert!(
+                matches!(late, Outcome::Superseded { .. }),
+                "{key}: {late:?}"
+            );
+        }
+        // The other one recovers from these two.
+        std::mem::swap(&mut cohort.lost, &mut cohort.peers[peer]);
+        cohort.local.swap(0, 1 + peer);
+        cohort.recover();
+        // All three take what is written anew, and vote for it.
+        for key in &cohort.keys {
+            for store in [&cohort.lost, &cohort.peers[0], &cohort.peers[1]] {
+                assert_eq!(set(store, key, "anew", 30), Outcome::Applied, "{key}");
+                assert_eq!(get(store, key).as_deref(), Some("anew"));
+            }
+        }
+    }
+}
+
+#[test]
+fn bounds_and_epochs_that_cannot_be_are_refused() {
+    const SECOND: u64 = 1_000_000_000;
+    let second = epoch::shared_above(epoch::FIRST).unwrap();
+    // Above the one in which it has begun with nothing.
+    let raised = epoch::shared_above(epoch::of_incarnation(2, 0).unwrap()).unwrap();
+    let ahead = |seconds| Version::new(NOW.unix_ns + seconds * SECOND, 1, 0);
+    let last = Version {
+        time_ns: u64::MAX,
+        origin: u64::MAX,
+    };
+    let told = |(epoch, bound_max), is_lost| {
+        let mut cohort = Cohort::new(3);
+        let key = cohort.keys[0].clone();
+        cohort.set_at_both(&key, "value", 10);
+        let mut machine = Recovery::<Vec<u8>>::new(cohort.local[0]);
+        cohort.step(&mut machine, 1);
+        let ask = machine.ask(0).unwrap();
+        let mut answer = cohort.answer(0, ask);
+        let Answer::Standing(standing) = &mut answer else {
+            panic!("{answer:?}");
+        };
+        (standing.epoch, standing.bound_max, standing.is_lost) = (epoch, bound_max, is_lost);
+        let taken = machine.answer(0, answer, &cohort.lost, NOW);
+        if taken.is_err() {
+            // As the driver does; and then it tells the truth.
+            machine.failed(0);
+            machine.failed(1);
+            assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+            assert!(cohort.lost.bound_max(cohort.local[0]) < ahead(1));
+            assert_eq!(cohort.lost.epoch(cohort.local[0]), raised);
+        }
+        taken
+    };
+    for is_lost in [false, true] {
+        assert!(told((second, ahead(10)), is_lost).is_ok());
+        for lie in [
+            (second, ahead(60)),
+            (second, last),
+            (epoch::NONE, ahead(0)),
+            (u32::MAX, ahead(0)),
+        ] {
+            assert!(told(lie, is_lost).is_err(), "{lie:?} {is_lost}");
+        }
+    }
+    // One that has lost its memory may begin far behind the other one's epoch.
+    let far = epoch::of_incarnation(400_000, 1).unwrap();
+    assert!(told((far, ahead(0)), false).is_err());
+    assert!(told((far, ahead(0)), true).is_ok());
+}
+
+/// The floor of a shard that votes is its own: no clock is a reason not to fetch what was
+/// written without it.
+#[test]
+fn a_shard_that_votes_is_repaired_by_peers_whose_clocks_are_wrong() {
+    let mut cohort = Cohort::new(3);
+    let mut machine = cohort.recover();
+    cohort.set_at_both(&cohort.keys[0].clone(), "missed", 20);
+    cohort.damage = |answer| {
+        if let Answer::Standing(standing) = answer {
+            standing.bound_max.time_ns += 3_600_000_000_000;
+        }
+    };
+    machine.look_again();
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(machine.counts().repaired, 1);
+    assert!(cohort.lost.bound_max(cohort.local[0]) <= version(20));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use trefoil_layout::op::{Ack, Action, Mutation, Outcome, Rejection};
 use trefoil_layout::{KeyHash, KeyHasher, Placement, ShardMap, Version};
 use trefoil_recovery::Data;
 use trefoil_recovery::scan::{Counts, Ended, Limits, Question, Reply, Scan, answer, just_above};
-use trefoil_store::{Now, Regions, Store, StoreConfig};
+use trefoil_store::{KeyState, Now, Regions, Store, StoreConfig};
 
 /// The pause between two looks, and from when on something is at rest.
 const LIMITS: Limits = Limits {
@@ -560,6 +560,111 @@ fn a_job_without_an_answer_is_left_and_the_scan_goes_on() {
     // Anything else ends it.
     let mut scan = Scan::<Vec<u8>>::from(KeyHasher::default(), LIMITS, 0);
     assert!(scan.ask(0).is_some() && !scan.unanswered(trio.now()));
+}
+
+/// A replica whose clock was wrong once, or that has lost its senses, says that it knows of
+/// one key what no clock explains. That key is left; the others are repaired.
+#[test]
+fn a_key_of_which_a_version_cannot_be_is_left_and_the_rest_is_repaired() {
+    let last = Version {
+        time_ns: u64::MAX,
+        origin: u64::MAX,
+    };
+    let far = Version::new(BEGIN_NS + 3_600_000_000_000, 7, 0);
+    type Lie = fn(&mut KeyState, Version);
+    let lies: [Lie; 3] = [
+        |state, version| state.bound = version,
+        |state, version| (state.held, state.bound) = (Some(version), version),
+        |state, version| state.flushed = version,
+    ];
+    for told in [far, last] {
+        for lie in lies {
+            let mut trio = Trio::new(100);
+            trio.set_at(&[0, 1, 2], 0..100, 10);
+            trio.set_at(&[0, 1], 3..5, 20);
+            let named = vec![trio.hash(3), trio.hash(4)];
+            let mut scan = Scan::of_keys(KeyHasher::default(), LIMITS, named);
+            while scan.ended().is_none() {
+                if let Some(until_ns) = scan.waits_until_ns() {
+                    trio.time_ns = trio.time_ns.max(until_ns);
+                    scan.wake(trio.now());
+                }
+                assert_eq!(scan.wants_version_above(), None);
+                for replica in 0..3 {
+                    let Some(question) = scan.ask(replica) else {
+                        continue;
+                    };
+                    let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+                    let mut reply = answer(store, trio.now(), shard, &question);
+                    if let (2, Reply::States { states, .. }) = (replica, &mut reply) {
+                        lie(&mut states[0], told);
+                    }
+                    scan.answer(replica, reply, trio.now()).unwrap();
+                }
+            }
+            let counts = scan.counts();
+            assert_eq!((counts.installed, counts.left, counts.renewed), (1, 1, 0));
+            assert_eq!(trio.held(4), [Some(version(20)); 3]);
+        }
+    }
+}
+
+/// Whoever nominates versions has none above the last one: the key is left, and nobody is
+/// asked for a version again and again.
+#[test]
+fn a_job_for_which_there_is_no_version_ends() {
+    let mut trio = Trio::new(100);
+    trio.set_at(&[0, 1], 0..1, 10);
+    trio.erase_at(&[2], 0, 20);
+    let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0);
+    let mut wanted = 0;
+    while scan.ended().is_none() {
+        if let Some(until_ns) = scan.waits_until_ns() {
+            trio.time_ns = trio.time_ns.max(until_ns);
+            scan.wake(trio.now());
+        }
+        if let Some(above) = scan.wants_version_above() {
+            wanted += 1;
+            assert_eq!(wanted, 1, "it is asked for again");
+            scan.nominated(above);
+        }
+        for replica in 0..3 {
+            if let Some(question) = scan.ask(replica) {
+                let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+                let reply = answer(store, trio.now(), shard, &question);
+                scan.answer(replica, reply, trio.now()).unwrap();
+            }
+        }
+    }
+    assert_eq!(scan.ended(), Some(Ended::Through));
+    assert_eq!((wanted, scan.counts().left), (1, 1));
+}
+
+/// The walk is paced by how many items there are: one replica's word is not enough for any
+/// number.
+#[test]
+fn a_number_of_items_that_cannot_be_is_not_believed() {
+    let items = |said: [u64; 3]| {
+        let mut scan = Scan::<Vec<u8>>::from(KeyHasher::default(), LIMITS, 0);
+        for (replica, items) in said.into_iter().enumerate() {
+            assert_eq!(scan.ask(replica), Some(Question::Begin));
+            let reply = Reply::Begin { epoch: 1, items };
+            scan.answer(replica, reply, Now::at(BEGIN_NS)).unwrap();
+        }
+        scan.counts().items
+    };
+    const MANY: u64 = 1_000_000;
+    // It has most that has most; whoever scans knows what it holds itself.
+    assert_eq!(items([MANY, MANY - 3, MANY + 3]), MANY + 3);
+    assert_eq!(items([MANY, 0, 0]), MANY);
+    assert_eq!(items([0, MANY, MANY]), MANY);
+    assert_eq!(items([MANY / 10, 0, MANY]), MANY);
+    for liar in [1, 2] {
+        let mut said = [MANY; 3];
+        said[liar] = u64::MAX;
+        assert_eq!(items(said), 16 * MANY, "{liar}");
+    }
+    assert!(items([MANY, u64::MAX, u64::MAX]) <= 1 << 40);
 }
 
 #[test]
