@@ -22,11 +22,14 @@ use trefoil_store::{PLACES, Recency};
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a long value, which may wait for its turn at the peer.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
+/// Items, keys or places in one page at most: more than fit into the room that any replica
+/// gives them, however short they are.
+const PAGE_COUNT_MAX: usize = 1 << 17;
 /// How often one who waits for an answer looks whether the server stops.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// How long a connection may take to be made.
 /// A message of so many bytes is a long value's.
 const LONG_LEN: u64 = 64 << 10;
+/// How long a connection may take to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a shard's recovery, or its repair, cannot go on at the moment.
@@ -134,6 +137,11 @@ impl Peer {
         self.client.clone()
     }
 
+    /// The same for calls that are answered by numbers, and by no value that is long.
+    pub(crate) fn client_of_short(&self) -> Client {
+        trefoil_rpc::of_short(self.client.clone())
+    }
+
     /// What requests to it name.
     pub(crate) fn topology(&self) -> TopologyId {
         TopologyId {
@@ -175,7 +183,7 @@ impl Peer {
             epoch,
             config_id,
         };
-        let mut client = self.client.clone();
+        let mut client = self.client_of_short();
         let answer = self.call(client.raise_epoch(request)).await;
         let answer = answer.inspect_err(|_| {
             // It may know of a later configuration.
@@ -258,6 +266,7 @@ impl Peer {
         let page = self.call(client.copy_items(request)).await?;
         let malformed = |error| self.malformed(error);
         let (page, named) = decode_page(page, &self.hasher).map_err(malformed)?;
+        check_wanted(&page, &named, (values, placed)).map_err(malformed)?;
         check_placed(&named, &places, &page).map_err(malformed)?;
         Ok((page, named))
     }
@@ -335,6 +344,39 @@ impl Peer {
     }
 }
 
+/// A page tells of what was asked for: values, where values stand, or which keys there are.
+fn check_wanted(
+    page: &Page<Bytes>,
+    named: &[Placed],
+    (values, placed): (bool, bool),
+) -> Result<(), ContractError> {
+    let unasked = |field| ContractError::Unexpected {
+        field,
+        why: "it was not asked for",
+    };
+    if !values && !page.items.is_empty() {
+        return Err(unasked("items"));
+    }
+    if values && !page.held.is_empty() {
+        return Err(unasked("held"));
+    }
+    match placed || named.is_empty() {
+        true => Ok(()),
+        false => Err(unasked("placed")),
+    }
+}
+
+fn check_count(field: &'static str, count: usize) -> Result<(), ContractError> {
+    match count <= PAGE_COUNT_MAX {
+        true => Ok(()),
+        false => Err(ContractError::OutOfRange {
+            field,
+            found: count as u64,
+            why: "more than a page holds",
+        }),
+    }
+}
+
 /// A page of what stands in another process's index, and what stands where in its memory.
 pub(crate) fn decode_page(
     page: v1::CopyItemsResponse,
@@ -353,6 +395,7 @@ pub(crate) fn decode_page(
             data,
         })
     };
+    check_count("items", page.items.len())?;
     let items: Option<Vec<_>> = page.items.into_iter().map(item).collect();
     let placed = decode_placed(&page.placed)?;
     let page = Page {
@@ -361,5 +404,71 @@ pub(crate) fn decode_page(
         items: items.ok_or(ContractError::Missing("version"))?,
         held: trefoil_rpc::decode_held(&page.held)?,
     };
+    check_count("held", page.held.len())?;
     Ok((page, placed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trefoil_layout::KeyHash;
+
+    fn item() -> v1::CopiedItem {
+        v1::CopiedItem {
+            version: Some(trefoil_rpc::encode_version(Version::new(1, 2, 3))),
+            key: vec![b'k'].into(),
+            ..v1::CopiedItem::default()
+        }
+    }
+
+    #[test]
+    fn a_page_of_more_than_any_page_holds_is_refused() {
+        let held = |count: usize| {
+            let key = (KeyHash { place: 1, tag: 2 }, Version::new(1, 2, 3));
+            trefoil_rpc::encode_held(&vec![key; count])
+        };
+        let decoded = |items: usize, keys: usize| {
+            let page = v1::CopyItemsResponse {
+                items: vec![item(); items],
+                held: held(keys),
+                ..v1::CopyItemsResponse::default()
+            };
+            decode_page(page, &KeyHasher::default()).map(|(page, _)| page)
+        };
+        let page = decoded(PAGE_COUNT_MAX, PAGE_COUNT_MAX).unwrap();
+        assert_eq!(page.items.len(), PAGE_COUNT_MAX);
+        assert!(decoded(PAGE_COUNT_MAX + 1, 0).is_err());
+        assert!(decoded(0, PAGE_COUNT_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn a_page_of_something_else_than_was_asked_for_is_refused() {
+        let page = |items: usize, held: usize| Page::<Bytes> {
+            items: vec![
+                Item {
+                    version: Version::new(1, 2, 3),
+                    recency: Recency::default(),
+                    data: Data::Long {
+                        key: Bytes::from_static(b"k"),
+                    },
+                };
+                items
+            ],
+            held: vec![(KeyHash { place: 1, tag: 2 }, Version::new(1, 2, 3)); held],
+            ..Page::default()
+        };
+        let is_wanted = |page: &Page<Bytes>, asked| check_wanted(page, &[], asked).is_ok();
+        assert!(is_wanted(&page(1, 0), (true, false)) && is_wanted(&page(1, 0), (true, true)));
+        assert!(is_wanted(&page(0, 1), (false, false)));
+        assert!(!is_wanted(&page(1, 0), (false, false)), "values");
+        assert!(!is_wanted(&page(0, 1), (true, false)), "no values");
+        let placed = Placed {
+            hash: KeyHash { place: 1, tag: 2 },
+            version: Version::new(1, 2, 3),
+            recency: Recency::default(),
+            pointer: trefoil_layout::Pointer::default(),
+        };
+        assert!(check_wanted(&page(0, 0), &[placed], (true, true)).is_ok());
+        assert!(check_wanted(&page(0, 0), &[placed], (true, false)).is_err());
+    }
 }

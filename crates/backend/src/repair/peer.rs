@@ -119,7 +119,7 @@ impl Peer {
 
     async fn put(&self, request: v1::ScanRequest) -> Result<(v1::ScanResponse, u64), Setback> {
         let asked = request.encoded_len() as u64;
-        let mut client = self.client();
+        let mut client = self.client_of_short();
         let answer = self.call(client.scan(request)).await?;
         let bytes = FRAME_LEN + asked + answer.encoded_len() as u64;
         Ok((answer, bytes))

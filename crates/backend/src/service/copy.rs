@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use tonic::Status;
 use trefoil_cell::BACKEND_COUNT_MAX;
 use trefoil_layout::Placement;
-use trefoil_recovery::{Data, Item, Page};
+use trefoil_recovery::{Data, Item, Page, Standing};
 use trefoil_rpc::{EntryForm, v1};
-use trefoil_store::PLACES;
+use trefoil_store::{PLACES, Store};
 
 /// Ranges of places in one request, at most.
 const RANGES_MAX: usize = 4096;
@@ -81,6 +81,18 @@ pub(super) fn raise_epoch(
     shard: usize,
     epoch: u32,
 ) -> Result<v1::RaiseEpochResponse, Status> {
+    raise_epoch_by(member, shard, epoch, |store| {
+        trefoil_recovery::standing(store, shard, epoch)
+    })
+}
+
+/// The same, by what `raise` does: while it does, the process may be frozen.
+pub(super) fn raise_epoch_by(
+    member: &Member,
+    shard: usize,
+    epoch: u32,
+    raise: impl FnOnce(&Store) -> Option<Standing>,
+) -> Result<v1::RaiseEpochResponse, Status> {
     let check = || match member.giving.is_frozen() || member.resizing.is_frozen() {
         // Its successor would not learn of it.
         true => Err(Status::aborted(format!(
@@ -90,7 +102,7 @@ pub(super) fn raise_epoch(
         false => Ok(()),
     };
     check()?;
-    let standing = trefoil_recovery::standing(&member.store, shard, epoch);
+    let standing = raise(&member.store);
     // It may have been frozen before all of the epoch was raised, and have told its successor
     // the former one. Who is not told of a raised epoch asks again; to have raised it is safe.
     check()?;

@@ -5,6 +5,8 @@ pub(crate) mod copy;
 mod list;
 mod reload;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use stats::statistics;
 use stats::top_keys;
