@@ -7,6 +7,9 @@ use std::time::Duration;
 pub const LEASE: Duration = Duration::from_millis(2500);
 /// A shorter lease is refused: the noise of one machine would end it.
 pub const LEASE_MIN: Duration = Duration::from_millis(300);
+/// A longer one is refused, and not believed whoever tells of it: a leader waits for the end
+/// of what its predecessors granted.
+pub const LEASE_MAX: Duration = Duration::from_secs(3600);
 /// Keep-alives in the time of a lease.
 pub const KEEP_ALIVES_PER_LEASE: u32 = 5;
 /// Two clocks run differently by less than this part.
@@ -63,6 +66,7 @@ pub const DIFFS_KEPT: usize = 64;
 
 const _: () = assert!(ASSIGNMENT_LEN_MAX < MESSAGE_LEN_MAX);
 const _: () = assert!(LEASE.as_millis() >= LEASE_MIN.as_millis());
+const _: () = assert!(LEASE.as_millis() <= LEASE_MAX.as_millis());
 // Owned again within 5 s: a lease, a round, and time for the store.
 const _: () =
     assert!(LEASE.as_millis() + STEP_EVERY.as_millis() + STORE_TIMEOUT.as_millis() <= 5_000,);

@@ -9,8 +9,8 @@ use crate::limits::{MESSAGE_LEN_MAX, STORE_TIMEOUT, WATCH_SILENCE_MAX};
 use crate::link::{CallError, FeedEvent, Grant, KeepAlive, Registration};
 use crate::viewcell::Servers;
 use crate::wire::{
-    assignment_from, assignment_to, diff_from, lease_to, member_from, member_to, refusal_from,
-    report_to, state_to, version_to,
+    assignment_from, assignment_to, diff_from, lease_from, lease_to, member_from, member_to,
+    refusal_from, report_to, state_to, version_to,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -105,7 +105,7 @@ impl Remote {
         };
         self.call(async |mut client| client.register(request).await)
             .await
-            .map(grant_from)
+            .and_then(|answer| self.grant_from(answer))
     }
 
     pub(crate) async fn keep_alive(
@@ -122,7 +122,7 @@ impl Remote {
         };
         self.call(async |mut client| client.keep_alive(request).await)
             .await
-            .map(grant_from)
+            .and_then(|answer| self.grant_from(answer))
     }
 
     pub(crate) async fn leave(
@@ -215,6 +215,20 @@ impl Remote {
         result
     }
 
+    /// A lease that nobody grants is no answer: another one is asked next, after a pause.
+    fn grant_from(&self, answer: v1::LeaseResponse) -> Result<Grant, CallError> {
+        match lease_from("lease_ms", answer.lease_ms) {
+            Ok(lease) => Ok(Grant {
+                lease,
+                by: answer.by,
+            }),
+            Err(error) => {
+                self.ask_next(None);
+                Err(CallError::Unreachable(error.to_string()))
+            }
+        }
+    }
+
     fn ask_next(&self, said: Option<String>) {
         let mut leader = lock(&self.leader);
         leader.turn = leader.turn.wrapping_add(1);
@@ -241,13 +255,6 @@ impl Remote {
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
-    }
-}
-
-fn grant_from(answer: v1::LeaseResponse) -> Grant {
-    Grant {
-        lease: Duration::from_millis(answer.lease_ms),
-        by: answer.by,
     }
 }
 
@@ -327,5 +334,31 @@ impl RemoteFeed {
             servers: self.servers.clone(),
             as_of: self.as_of,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lease_that_nobody_grants_is_no_answer_and_another_is_asked() {
+        let address = "127.0.0.1:1,127.0.0.1:2".parse().unwrap();
+        let remote = Remote::new(&address).unwrap();
+        let grant = |lease_ms| {
+            let by = "somebody".to_owned();
+            remote.grant_from(v1::LeaseResponse { lease_ms, by })
+        };
+        assert_eq!(grant(2_500).unwrap().lease, Duration::from_millis(2_500));
+        assert_eq!(lock(&remote.leader).turn, 0);
+        for (turn, lease_ms) in [0, 299, 3_600_001, u64::MAX].into_iter().enumerate() {
+            // As if it did not answer: a member asks again, later each time.
+            let refused = grant(lease_ms);
+            assert!(
+                matches!(refused, Err(CallError::Unreachable(_))),
+                "{lease_ms}"
+            );
+            assert_eq!(lock(&remote.leader).turn, turn + 1);
+        }
     }
 }

@@ -13,7 +13,8 @@ use crate::view::ServerInfo;
 use crate::viewcell::Servers;
 use crate::wire::{
     MemberRecord, WireError, assignment_from, assignment_to, diff_to, freeze_from, freeze_to,
-    member_from, member_to, refusal_from, report_from, state_from, status_of, version_from,
+    lease_from, member_from, member_to, refusal_from, report_from, state_from, status_of,
+    version_from,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -258,10 +259,13 @@ impl Coordination for Service {
         let server = request
             .server
             .ok_or_else(|| invalid(WireError::new("server", "it is missing")))?;
-        let granted = (request.granted_ms > 0).then(|| Grant {
-            lease: Duration::from_millis(request.granted_ms),
-            by: request.granted_by,
-        });
+        let granted = match request.granted_ms {
+            0 => None,
+            granted_ms => Some(Grant {
+                lease: lease_from("granted_ms", granted_ms).map_err(invalid)?,
+                by: request.granted_by,
+            }),
+        };
         let members = request.members.into_iter().map(ServerId).collect();
         let map = request.map.map(assignment_from).transpose();
         let registration = Registration {

@@ -68,6 +68,12 @@ impl NodeOptions {
                 format!("{:?} is less than {:?}", self.lease, limits::LEASE_MIN),
             ));
         }
+        if self.lease > limits::LEASE_MAX {
+            return Err(bad(
+                "lease",
+                format!("{:?} is more than {:?}", self.lease, limits::LEASE_MAX),
+            ));
+        }
         if self.step_every.is_zero() || self.leader_lease < limits::LEADER_LEASE_MIN {
             return Err(bad(
                 "timing",
@@ -105,6 +111,16 @@ mod tests {
             ..NodeOptions::default()
         };
         assert!(short.validate().unwrap_err().to_string().contains("lease"));
+        let longest = NodeOptions {
+            lease: limits::LEASE_MAX,
+            ..NodeOptions::default()
+        };
+        assert_eq!(longest.validate(), Ok(()));
+        let long = NodeOptions {
+            lease: limits::LEASE_MAX + Duration::from_millis(1),
+            ..NodeOptions::default()
+        };
+        assert!(long.validate().unwrap_err().to_string().contains("lease"));
         let balance = BalanceConfig {
             replicas_min: 0,
             ..BalanceConfig::default()

@@ -11,8 +11,8 @@ use super::{Roll, Writer};
 use crate::clock::BootInstant;
 use crate::generated::v1;
 use crate::wire::{
-    MemberRecord, assignment_from, assignment_to, freeze_from, freeze_to, lease_to, member_from,
-    member_to,
+    MemberRecord, assignment_from, assignment_to, freeze_from, freeze_to, lease_from, lease_to,
+    member_from, member_to,
 };
 use prost::Message as _;
 use std::collections::BTreeMap;
@@ -134,7 +134,9 @@ impl Contents {
             freeze: freeze_from(record.freeze).map_err(|error| error.to_string())?,
             lease: Some(record.lease_ms)
                 .filter(|&lease| lease > 0)
-                .map(Duration::from_millis),
+                .map(|lease_ms| lease_from("lease_ms", lease_ms))
+                .transpose()
+                .map_err(|error| error.to_string())?,
             leads: false,
             unwritten: false,
         })
@@ -386,6 +388,18 @@ mod tests {
         std::fs::write(&path, b"\xff\xff no record").unwrap();
         let error = EmbeddedFile::open(&path).unwrap_err();
         assert!(error.contains("is damaged"), "{error}");
+        // One of which a word is: no leader waits for the end of such leases.
+        for lease_ms in [1, 299, 3_600_001, u64::MAX] {
+            let corpora = vec![v1::CorpusRecord {
+                corpus: "c".to_owned(),
+                lease_ms,
+                freeze: freeze_to(Freeze::Off).into(),
+                ..v1::CorpusRecord::default()
+            }];
+            std::fs::write(&path, v1::FileRecord { corpora }.encode_to_vec()).unwrap();
+            let error = EmbeddedFile::open(&path).unwrap_err();
+            assert!(error.contains("lease_ms"), "{lease_ms}: {error}");
+        }
     }
 
     #[tokio::test]

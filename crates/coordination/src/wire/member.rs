@@ -2,8 +2,9 @@
 
 use super::WireError;
 use crate::generated::v1;
-use crate::limits::{ADDRESS_LEN_MAX, COPIES_MIN_MAX};
+use crate::limits::{ADDRESS_LEN_MAX, COPIES_MIN_MAX, LEASE_MAX, LEASE_MIN};
 use crate::view::ServerInfo;
+use std::time::Duration;
 use trefoil_sharder::{Capacity, Freeze, MemberState, ServerId};
 
 /// A member as it is stored and told.
@@ -83,8 +84,24 @@ pub(crate) fn member_from(message: v1::Server) -> Result<MemberRecord, WireError
 }
 
 /// A length as it is stored and told, rounded up.
-pub(crate) fn lease_to(lease: std::time::Duration) -> u64 {
+pub(crate) fn lease_to(lease: Duration) -> u64 {
     u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The same, if anybody grants such a lease.
+pub(crate) fn lease_from(field: &'static str, lease_ms: u64) -> Result<Duration, WireError> {
+    let lease = Duration::from_millis(lease_ms);
+    match (LEASE_MIN..=LEASE_MAX).contains(&lease) {
+        true => Ok(lease),
+        false => Err(WireError::new(
+            field,
+            format!(
+                "no lease is of {lease_ms} ms: the shortest is of {} ms, the longest of {} s",
+                LEASE_MIN.as_millis(),
+                LEASE_MAX.as_secs()
+            ),
+        )),
+    }
 }
 
 pub(crate) fn freeze_to(freeze: Freeze) -> v1::FreezeMode {

@@ -10,7 +10,8 @@ pub(crate) use map::{
     assignment_from, assignment_to, diff_from, diff_to, version_from, version_to,
 };
 pub(crate) use member::{
-    MemberRecord, freeze_from, freeze_to, lease_to, member_from, member_to, state_from, state_to,
+    MemberRecord, freeze_from, freeze_to, lease_from, lease_to, member_from, member_to, state_from,
+    state_to,
 };
 pub(crate) use refusal::{refusal_from, status_of};
 pub(crate) use report::{report_from, report_to};

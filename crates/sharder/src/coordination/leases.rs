@@ -59,13 +59,14 @@ impl LeaseTerms {
 
     /// When a member that was last heard at `heard` can be struck off.
     pub fn ends(&self, heard: Duration) -> Duration {
-        (heard + self.own).max(self.since + self.former)
+        let own = heard.saturating_add(self.own);
+        own.max(self.since.saturating_add(self.former))
     }
 
     /// Whether everything that was granted before has ended, and every member
     /// has had the time of a whole lease to be heard.
     pub fn settled(&self, now: Duration) -> bool {
-        now >= self.since + self.former.max(self.own)
+        now >= self.since.saturating_add(self.former.max(self.own))
     }
 
     /// What the store may say from now on, if that is less than before.
@@ -85,7 +86,7 @@ impl LeaseTerms {
 
     /// The leader has stood still for so long: that was nobody's silence.
     pub fn stood_still(&mut self, gap: Duration) {
-        self.since += gap;
+        self.since = self.since.saturating_add(gap);
     }
 }
 
@@ -214,6 +215,18 @@ mod tests {
         let mut terms = LeaseTerms::new(s(1), s(100), Some(s(10)));
         terms.stood_still(s(50));
         assert_eq!(terms.ends(s(100)), s(160));
+    }
+
+    /// Whoever stores or tells it is judged before; a leader that hears it all the same waits,
+    /// and does not end.
+    #[test]
+    fn a_lease_that_never_ends_is_waited_for() {
+        let mut terms = LeaseTerms::new(s(1), s(100), Some(Duration::MAX));
+        terms.heard_of(Duration::MAX);
+        assert_eq!(terms.ends(s(200)), Duration::MAX);
+        assert!(!terms.settled(s(200)));
+        terms.stood_still(Duration::MAX);
+        assert_eq!(terms.ends(Duration::MAX), Duration::MAX);
     }
 
     fn map(generation: u64) -> Assignment {

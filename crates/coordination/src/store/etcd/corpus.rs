@@ -11,7 +11,7 @@ use crate::session::Tasks;
 use crate::store::state::{CorpusState, LeaderRecord};
 use crate::store::{Roll, Writer};
 use crate::wire::{
-    MemberRecord, assignment_from, encode_assignment, freeze_from, freeze_to, lease_to,
+    MemberRecord, assignment_from, encode_assignment, freeze_from, freeze_to, lease_from, lease_to,
     member_from, member_to,
 };
 use prost::Message as _;
@@ -357,7 +357,7 @@ fn decode_freeze(value: &[u8]) -> Result<Freeze, StoreError> {
 
 fn decode_lease(value: &[u8]) -> Result<Duration, StoreError> {
     let record = v1::LeaseRecord::decode(value).map_err(|error| unreadable("lease", error))?;
-    Ok(Duration::from_millis(record.lease_ms))
+    lease_from("lease_ms", record.lease_ms).map_err(|error| unreadable("lease", error))
 }
 
 fn decode_term(value: &[u8]) -> Result<u64, StoreError> {
@@ -365,4 +365,19 @@ fn decode_term(value: &[u8]) -> Result<u64, StoreError> {
         .ok()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| unreadable("term", String::from_utf8_lossy(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_lease_that_nobody_grants_is_unreadable() {
+        let stored = |lease_ms| decode_lease(&v1::LeaseRecord { lease_ms }.encode_to_vec());
+        assert_eq!(stored(2_500), Ok(Duration::from_millis(2_500)));
+        for lease_ms in [0, 299, 3_600_001, u64::MAX] {
+            let error = stored(lease_ms).unwrap_err();
+            assert!(matches!(error, StoreError::Unreadable(_)), "{error}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use trefoil_sharder::Assignment;
 use trefoil_sharder::coordination::StoreError;
 
@@ -22,24 +22,38 @@ use trefoil_sharder::coordination::StoreError;
 /// revisions which a restored etcd has not reached again says nothing.
 const RELIST_EVERY: Duration = Duration::from_secs(5);
 
+/// The pause between a watch and the next list. A watch that ends soon is followed by one,
+/// whatever has ended it: a list is all that is known, and not to be asked for as fast as etcd
+/// cancels watches.
+#[derive(Debug)]
+struct Backoff(Duration);
+
+impl Backoff {
+    /// After a watch that stood for so long.
+    fn after(&mut self, stood: Duration) -> Duration {
+        if stood >= BACKOFF_MAX {
+            self.0 = BACKOFF_MIN;
+            return Duration::ZERO;
+        }
+        let pause = self.0;
+        self.0 = (pause * 2).min(BACKOFF_MAX);
+        pause
+    }
+}
+
 pub(crate) async fn follow(
     client: Arc<EtcdClient>,
     keys: Keys,
     state: watch::Sender<Arc<CorpusState>>,
 ) {
-    let mut backoff = BACKOFF_MIN;
-    loop {
-        match follow_once(&client, &keys, &state).await {
-            Ok(()) => backoff = BACKOFF_MIN,
-            Err(error) => {
-                note(&keys, &state, error);
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF_MAX);
-            }
+    let mut backoff = Backoff(BACKOFF_MIN);
+    while !state.is_closed() {
+        let mut stands = None;
+        if let Err(error) = follow_once(&client, &keys, &state, &mut stands).await {
+            note(&keys, &state, error);
         }
-        if state.is_closed() {
-            return;
-        }
+        let stood = stands.map_or(Duration::ZERO, |since: Instant| since.elapsed());
+        sleep(backoff.after(stood)).await;
     }
 }
 
@@ -66,11 +80,13 @@ fn note(keys: &Keys, state: &watch::Sender<Arc<CorpusState>>, error: StoreError)
     });
 }
 
-/// One list and the watch that follows it; `Ok` when it is time for another.
+/// One list and the watch that follows it; `Ok` when it is time for another. `stands` is
+/// since when it watches.
 async fn follow_once(
     client: &EtcdClient,
     keys: &Keys,
     state: &watch::Sender<Arc<CorpusState>>,
+    stands: &mut Option<Instant>,
 ) -> Result<(), StoreError> {
     let (listed_at, kvs) = client.range_prefix(&keys.all).await?;
     let mut picture = Picture::default();
@@ -79,6 +95,7 @@ async fn follow_once(
     }
     picture.show(state);
     let (_open, mut stream) = client.watch_prefix(&keys.all, listed_at + 1).await?;
+    *stands = Some(Instant::now());
     loop {
         let answer = match timeout(RELIST_EVERY, stream.message()).await {
             Err(_) => return Ok(()),
@@ -148,5 +165,24 @@ impl Picture {
         };
         let next = state.borrow().after(found);
         state.send_replace(Arc::new(next));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_ends_at_once_is_followed_by_a_pause() {
+        let mut backoff = Backoff(BACKOFF_MIN);
+        let long = BACKOFF_MAX.as_millis() as u64;
+        let mut pause = |stood_ms| backoff.after(Duration::from_millis(stood_ms));
+        let pauses = [0, 0, long - 1, 0, 0, 0].map(&mut pause);
+        let doubled = |times: u32| (BACKOFF_MIN * (1 << times)).min(BACKOFF_MAX);
+        assert_eq!(pauses, [0, 1, 2, 3, 4, 5].map(doubled));
+        // None behind one that has stood for long enough.
+        let none = Duration::ZERO;
+        let pauses = [long, 10 * long, 1, 0].map(&mut pause);
+        assert_eq!(pauses, [none, none, doubled(0), doubled(1)]);
     }
 }
