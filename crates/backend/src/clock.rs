@@ -7,6 +7,8 @@ use trefoil_store::Now;
 
 /// When somebody first asked.
 static START: OnceLock<Instant> = OnceLock::new();
+/// Clocks that differ by less are not followed: messages take their time, too.
+const FOLLOWED_NS_MIN: u64 = 1_000_000_000;
 /// By how much the host's clock was ahead of what has passed since then, at most.
 static LEAD: Lead = Lead(AtomicU64::new(0));
 
@@ -21,6 +23,22 @@ pub(crate) fn now() -> Now {
     // clock for earlier than it is, which another look makes good, and never for later.
     let wall = wall();
     LEAD.now(start.elapsed(), wall)
+}
+
+/// From now on the time is at least that of others, who are ahead of the host's clock by
+/// `ahead_ns`: it was ahead once, and was set back since. What they have written meanwhile is
+/// of their time, and could not be replaced in an earlier one.
+pub(crate) fn follow(ahead_ns: u64) {
+    let missing_ns = ahead_ns.saturating_sub(now().set_back_ns);
+    if missing_ns > FOLLOWED_NS_MIN {
+        let lead_ns = LEAD.0.load(Ordering::Relaxed);
+        LEAD.0
+            .fetch_max(lead_ns.saturating_add(missing_ns), Ordering::Relaxed);
+        tracing::warn!(
+            seconds = missing_ns / 1_000_000_000,
+            "the other backends' time is ahead of this host's clock, which was set back since they began: theirs is gone on with"
+        );
+    }
 }
 
 /// The time of day as the host says it now.

@@ -170,11 +170,12 @@ impl Server {
         claim: impl FnOnce() -> Result<(BackendLock, u32), ConfigStoreError>,
     ) -> Result<Self, StartError> {
         let new = gather.new.clone();
-        let mut running = Running::prepare_for(&options, new, &|_, _| {
+        let mut running = Running::prepare_for(&options, new, &|config, _| {
             Ok(Begins {
                 // That of the old ones, once they are copied.
                 epoch: epoch::FIRST,
-                recovers: false,
+                // What old ones took while others were frozen already is at two of three.
+                recovers: config.mode == Mode::R32,
                 count: 0,
             })
         })?;

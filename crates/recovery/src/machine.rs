@@ -5,7 +5,7 @@ use crate::credible;
 use crate::mutants::{self, Mutant};
 use crate::page::Page;
 use crate::repair::Repair;
-use trefoil_layout::{Version, epoch};
+use trefoil_layout::{KeyHash, Version, epoch};
 use trefoil_store::{Now, Store};
 
 /// Rounds of raising the epochs of a cohort until all are the same: others may be
@@ -135,14 +135,25 @@ pub struct Recovery<D> {
     asked: [bool; 2],
     /// It is for a long value.
     asked_long: [bool; 2],
-    /// From whose memory was copied, and how far.
-    copied: Option<([u64; 2], u64)>,
+    copied: Option<Copied>,
     counts: Counts,
     votes: bool,
     /// Of a mutant: the epochs were raised when everything had been copied.
     has_raised: bool,
     ended: Option<Ended>,
     between: Between,
+}
+
+/// What was copied so far.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    /// From whose memory.
+    memories: [u64; 2],
+    /// In which epoch: what is written in it while the copy goes on is kept, or found by the
+    /// repair, because it lies above the floor that was taken at its beginning.
+    epoch: u32,
+    /// Everything before this place.
+    place: u64,
 }
 
 #[derive(Debug)]
@@ -224,7 +235,8 @@ impl<D: AsRef<[u8]>> Recovery<D> {
     }
 
     /// A peer could not be asked, or did not answer: everything begins again with the
-    /// epochs, and the copy goes on where it was if both memories are still the same.
+    /// epochs, and the copy goes on where it was if both memories and the epoch are still the
+    /// same.
     pub fn failed(&mut self, peer: usize) {
         self.asked[peer] = false;
         if self.ended.is_none() {
@@ -290,7 +302,18 @@ impl<D: AsRef<[u8]>> Recovery<D> {
 
     /// The place before which everything was copied.
     pub fn place(&self) -> u64 {
-        self.copied.map_or(0, |(_, place)| place)
+        self.copied.map_or(0, |copied| copied.place)
+    }
+
+    /// Keys that both others hold, and that this shard, which votes, lacks and does not take
+    /// at their version: to be named to whoever repairs the cohort
+    /// ([`crate::scan::Scan::of_keys`]). Of the walk that has ended last, or goes on; each
+    /// time only those that are new.
+    pub fn take_hidden(&mut self) -> Vec<KeyHash> {
+        match &mut self.phase {
+            Phase::Repair(repair) => repair.take_hidden(),
+            Phase::Epochs { .. } | Phase::Copy(_) => Vec::new(),
+        }
     }
 
     /// What came of the keys so far.
@@ -314,7 +337,11 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         let has_lost = first.is_lost || second.is_lost;
         let memories = [first.incarnation, second.incarnation];
         if mutants::is(Mutant::EpochRaisedLate) && *raise_to == 0 && self.copied.is_none() {
-            self.copied = Some((memories, 0));
+            self.copied = Some(Copied {
+                memories,
+                epoch: store.epoch(self.shard),
+                place: 0,
+            });
             self.phase = Phase::Copy(Copy::from(0, self.between));
             return;
         }
@@ -332,7 +359,9 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         }
         store.raise_epoch(self.shard, *raise_to);
         let own = store.epoch(self.shard);
-        let is_resumed = self.copied.is_some_and(|(from, _)| from == memories);
+        let resumed = self.copied.filter(|copied| copied.memories == memories);
+        let resumed = resumed.filter(|copied| copied.epoch == own);
+        let is_resumed = resumed.is_some();
         let is_agreed = (*raise_to > 0 || is_resumed) && first.epoch == own && second.epoch == own;
         if !is_agreed {
             let highest = first.epoch.max(second.epoch).max(own);
@@ -362,12 +391,17 @@ impl<D: AsRef<[u8]>> Recovery<D> {
             self.ended = Some(Ended::Lost);
             return;
         }
-        if !mutants::is(Mutant::FloorForgotten) {
+        // One that is resumed has its floor. A higher one would hide what was written since
+        // at places that are copied already.
+        if !is_resumed && !mutants::is(Mutant::FloorForgotten) {
             store.keep_writes(self.shard, floor);
         }
-        let place = self.copied.map_or(0, |(_, place)| place);
-        let place = if is_resumed { place } else { 0 };
-        self.copied = Some((memories, place));
+        let place = resumed.map_or(0, |copied| copied.place);
+        self.copied = Some(Copied {
+            memories,
+            epoch: own,
+            place,
+        });
         store.reserve(self.shard, first.bucket_count);
         for _ in 0..MAINTENANCE_MAX {
             let done = store.maintain_in_parts(now, &mut || self.between.call());
@@ -384,8 +418,8 @@ impl<D: AsRef<[u8]>> Recovery<D> {
         let Phase::Copy(copy) = &self.phase else {
             return;
         };
-        if let Some((_, place)) = &mut self.copied {
-            *place = copy.place();
+        if let Some(copied) = &mut self.copied {
+            copied.place = copy.place();
         }
         if !copy.is_done() {
             return;

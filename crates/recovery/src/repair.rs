@@ -4,6 +4,12 @@
 //! A value that both others hold at one version, in one epoch, is a quorum's; it is
 //! stored here at its own version, under the rules of any SET (rule 11). Nothing else is
 //! changed.
+//!
+//! One that both hold below this one's floor is not stored here: the floor stands for what
+//! this one may have said of the key. A write that was on its way to the second of them when
+//! the floor was taken is such a one, and so is a writer's whose clock is behind. Such keys
+//! are named to whoever repairs the cohort, who stores them anew (rule 12). Where this one
+//! is full, it may have evicted them: then nobody is told.
 
 use crate::copy::{Sound, Turn, leads_on};
 use crate::machine::{Answer, Ask, Between, Counts, Nonsense};
@@ -16,6 +22,8 @@ use trefoil_store::{Now, PLACES, Position, Store};
 
 /// Who is asked first, and for values.
 const FIRST: usize = 0;
+/// Keys that are named in one walk.
+const HIDDEN_MAX: usize = 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -28,6 +36,10 @@ pub(crate) struct Repair {
     lacking: HashMap<KeyHash, Version>,
     /// Of these, what the second holds, too, before `second_place`.
     agreed: Vec<(KeyHash, Version)>,
+    /// What the first holds there, and this one's floor hides.
+    below: HashMap<KeyHash, Version>,
+    /// Of these, what the second holds, too, of the whole walk so far.
+    hidden: Vec<KeyHash>,
     second_place: u64,
     /// A long value that is being looked up.
     long: Option<(Vec<u8>, Version)>,
@@ -46,6 +58,11 @@ impl Repair {
 
     pub(crate) fn is_done(&self) -> bool {
         self.place == PLACES.end
+    }
+
+    /// Keys that both others hold, and this one lacks for good.
+    pub(crate) fn take_hidden(&mut self) -> Vec<KeyHash> {
+        std::mem::take(&mut self.hidden)
     }
 
     pub(crate) fn ask(&self, peer: usize) -> Option<Ask> {
@@ -91,28 +108,34 @@ impl Repair {
             (Answer::Items(page), None) => {
                 leads_on(&page, (self.place, PLACES.end))?;
                 let is_vote = page.epoch != epoch::NONE;
-                let held = page.held.into_iter().filter(|_| is_vote);
-                self.lacking.extend(held.filter(|(hash, version)| {
+                let may_hide = !store.is_full();
+                for (hash, version) in page.held.into_iter().filter(|_| is_vote) {
                     self.between.call();
-                    store.bound(*hash).is_some_and(|bound| bound < *version)
-                }));
+                    if store.bound(hash).is_some_and(|bound| bound < version) {
+                        self.lacking.insert(hash, version);
+                    } else if may_hide && store.held(hash).is_none_or(|held| held < version) {
+                        self.below.insert(hash, version);
+                    }
+                }
                 self.page = Some((page.next, page.epoch));
                 if mutants::is(Mutant::RepairedByOne) {
                     self.agreed = self.lacking.drain().collect();
                 }
-                self.second_place = match self.lacking.is_empty() {
+                self.second_place = match self.lacking.is_empty() && self.below.is_empty() {
                     true => page.next,
                     false => self.place,
                 };
             }
             (Answer::Items(page), Some((end, epoch))) if peer != FIRST => {
                 leads_on(&page, (self.second_place, end))?;
-                if page.epoch == epoch {
-                    let held = page.held.into_iter();
-                    let agrees = |(hash, version): &(KeyHash, Version)| {
-                        self.lacking.get(hash) == Some(version)
-                    };
-                    self.agreed.extend(held.filter(agrees));
+                for (hash, version) in page.held.into_iter().filter(|_| page.epoch == epoch) {
+                    if self.lacking.get(&hash) == Some(&version) {
+                        self.agreed.push((hash, version));
+                    }
+                    let is_hidden = self.below.get(&hash) == Some(&version);
+                    if is_hidden && self.hidden.len() < HIDDEN_MAX {
+                        self.hidden.push(hash);
+                    }
                 }
                 self.second_place = page.next;
             }
@@ -162,6 +185,7 @@ impl Repair {
             self.place = end;
             self.page = None;
             self.lacking.clear();
+            self.below.clear();
         }
     }
 }

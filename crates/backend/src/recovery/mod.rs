@@ -30,10 +30,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// reaches the other two only.
 const CLIENTS_COME: Duration = Duration::from_secs(2);
 
+/// So often it is looked whether keys are left that both others hold and this one lacks; they
+/// were named to whoever repairs them, which takes a second or two.
+const ROUNDS_MAX: u32 = 6;
+
 /// Recovers every shard of the members that have to. One whose peers cannot be asked is
 /// tried again after the others; so is one that has come to vote, to fetch what was written
 /// while it copied: until all vote, a second death costs the shards that do not. When all
-/// vote and clients have come, each fetches once more what was written without it.
+/// vote and clients have come, each fetches once more what was written without it, until
+/// nothing is left that both others hold and this one does not.
 pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
     // One thread copies for all members: the limit is the process's.
     let mut pace = CopyPace::new(state.recovery_rate);
@@ -54,33 +59,34 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
         let mut tasks: VecDeque<Task<'_>> = (0..member.store.shard_count()).map(task).collect();
         let mut setbacks = Setbacks::default();
         let mut recovered = Vec::new();
-        let mut clients_have_come = false;
+        let (mut round, mut hidden) = (0, 0);
         loop {
             let Some(mut task) = tasks.pop_front() else {
-                if std::mem::replace(&mut clients_have_come, true) {
+                if round > 0 && (hidden == 0 || round == ROUNDS_MAX) {
                     break;
                 }
+                round += 1;
+                hidden = 0;
                 let by = Instant::now() + CLIENTS_COME;
                 while let Some(left) = by.checked_duration_since(Instant::now()) {
                     if stop.wait(left) {
                         return;
                     }
                 }
-                tasks.extend(recovered.drain(..));
+                tasks.extend(recovered.drain(..).map(Task::looks_again));
                 continue;
             };
             let place = task.recovery.place();
-            match runtime.block_on(task.attempt(&mut pace)) {
+            let attempt = runtime.block_on(task.attempt(&mut pace));
+            hidden += runtime.block_on(task.name_hidden());
+            match attempt {
                 Ok(None) => {
                     setbacks.clear();
                     tasks.push_back(task);
                 }
                 Ok(Some(Ended::Recovered)) => {
                     setbacks.clear();
-                    if !clients_have_come {
-                        task.recovery.look_again();
-                        recovered.push(task);
-                    }
+                    recovered.push(task);
                 }
                 Ok(Some(Ended::Lost)) => tracing::error!(
                     backend = member.number,
@@ -103,7 +109,17 @@ pub(crate) fn run(state: &Arc<State>, stop: &Stop, runtime: &Runtime) {
                 }
             }
         }
+        if hidden > 0 {
+            tracing::warn!(
+                backend = member.number,
+                keys = hidden,
+                "both others hold keys that this one still lacks: they are left to repair"
+            );
+        }
         progress.end();
+        if let Some(repair) = &member.repair {
+            repair.want();
+        }
         let stats = progress.stats();
         tracing::info!(
             backend = member.number,
@@ -173,6 +189,37 @@ struct Task<'t> {
 }
 
 impl Task<'_> {
+    fn looks_again(mut self) -> Self {
+        self.recovery.look_again();
+        self
+    }
+
+    /// Names what both others hold and this one's floor hides to the backend that repairs
+    /// the shard; how many keys that were. If it cannot be told, they are found again in the
+    /// next round, or by its next scan.
+    async fn name_hidden(&mut self) -> usize {
+        let keys = self.recovery.take_hidden();
+        if keys.is_empty() {
+            return 0;
+        }
+        let shard = self.member.store.config().shards.shard(self.shard);
+        if shard == self.member.number {
+            if let Some(repair) = &self.member.repair {
+                repair.named.add(&keys);
+            }
+            return keys.len();
+        }
+        let config = self.state.config();
+        let told = match Peer::new(self.state, &config, shard, shard) {
+            Ok(peer) => peer.suspect(&keys).await,
+            Err(setback) => Err(setback),
+        };
+        if let Err(setback) = told {
+            tracing::debug!(%setback, "keys that this backend lacks could not be named");
+        }
+        keys.len()
+    }
+
     /// Until it has ended, or votes (then nothing is said), or a peer does not answer. Each
     /// peer has one question at a time.
     async fn attempt(&mut self, pace: &mut CopyPace) -> Result<Option<Ended>, Setback> {
@@ -223,6 +270,10 @@ impl Task<'_> {
                     continue;
                 }
             };
+            if let Answer::Standing(_) = &answer {
+                // One that is alone may be wrong.
+                clock::follow(first.ahead_ns().min(second.ahead_ns()));
+            }
             pace.moved(len_of(&answer));
             let taken = recovery.answer(number, answer, &self.member.store, clock::now());
             if let Err(nonsense) = taken {

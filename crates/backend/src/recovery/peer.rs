@@ -1,6 +1,7 @@
 //! Another member of a shard's cohort, asked by messages.
 
 use super::memory::{Memory, Missed, check_placed, decode_placed, encode_places};
+use crate::clock;
 use crate::member::Member;
 use crate::state::State;
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use tonic::{Response, Status};
 use trefoil_cell::CellConfig;
 use trefoil_layout::op::Found;
-use trefoil_layout::{KeyHasher, TopologyId, Version};
+use trefoil_layout::{KeyHash, KeyHasher, TopologyId, Version};
 use trefoil_recovery::{Answer, Ask, Data, Item, Page, Placed, Standing};
 use trefoil_rpc::v1::lookup_response;
 use trefoil_rpc::{Client, ContractError, v1};
@@ -62,6 +63,8 @@ pub(crate) struct Peer {
     backends: u32,
     /// The memory that was met first; 0 before.
     incarnation: AtomicU64,
+    /// By how many nanoseconds its time is ahead of the host's clock, about.
+    ahead_ns: AtomicU64,
     client: Client,
     /// Its memory, if values are read from it.
     memory: Option<Arc<Memory>>,
@@ -92,6 +95,7 @@ impl Peer {
             life: config.life,
             backends: config.backends.len() as u32,
             incarnation: AtomicU64::new(0),
+            ahead_ns: AtomicU64::new(0),
             client,
             memory: None,
             for_member: None,
@@ -122,6 +126,18 @@ impl Peer {
         }
     }
 
+    /// Names keys on which the replicas of the shard differ: it is the one that repairs it.
+    pub(super) async fn suspect(&self, keys: &[KeyHash]) -> Result<(), Setback> {
+        let request = v1::SuspectRequest {
+            shard: self.name(),
+            keys: Some(v1::ScanKeys {
+                hashes: trefoil_rpc::encode_hashes(keys),
+            }),
+        };
+        let mut client = self.client.clone();
+        self.call(client.suspect(request)).await.map(|_| ())
+    }
+
     /// The layout of the data entries that this process takes.
     pub(crate) fn own_layout(&self) -> u32 {
         self.state.layout_version
@@ -148,6 +164,12 @@ impl Peer {
             life: self.life,
             config_id: self.state.config().config_id,
         }
+    }
+
+    /// By how many nanoseconds its time is ahead of the host's clock, about, as it said when it
+    /// was asked last how it stands.
+    pub(super) fn ahead_ns(&self) -> u64 {
+        self.ahead_ns.load(Ordering::Relaxed)
     }
 
     /// Its number.
@@ -192,6 +214,8 @@ impl Peer {
         // From now on it is this memory that is meant.
         self.incarnation
             .store(answer.incarnation, Ordering::Relaxed);
+        let ahead_ns = answer.unix_ns.saturating_sub(clock::host().unix_ns);
+        self.ahead_ns.store(ahead_ns, Ordering::Relaxed);
         let bound_max = answer.bound_max.map(trefoil_rpc::decode_version);
         let missing = || self.malformed(ContractError::Missing("bound_max"));
         Ok(Standing {

@@ -92,25 +92,30 @@ pub(crate) fn run(
     let part = rand::random_range(0.2..1.0);
     let mut due = Instant::now() + options.interval.mul_f64(part);
     let (mut place, mut failures) = (0, 0);
+    let mut half_done = None;
     loop {
         if stop.wait(LOOK_PERIOD) {
             return;
         }
-        let is_due = Instant::now() >= due;
+        let is_wanted = tally.is_wanted();
+        let is_due = is_wanted || Instant::now() >= due;
         let hasher = member.store.config().hasher;
         let limits = Limits::default();
         let named = tally.named.take();
         let mut scan = match is_due {
+            true if is_wanted => Scan::from(hasher, limits, 0),
             true => Scan::from(hasher, limits, place),
-            false if named.is_empty() => continue,
+            false if named.is_empty() && half_done.is_none() => continue,
             false => Scan::of_keys(hasher, limits, named.clone()),
         };
         if is_due {
             scan.name(named.clone());
         }
         repairer.named = named;
+        scan = scan.finishing(half_done.take());
         let begin = Instant::now();
         let result = runtime.block_on(repairer.scan(&mut scan));
+        half_done = scan.take_half_done();
         tally.ends(&scan, is_due.then(|| begin.elapsed()), &result);
         match result {
             Err(Setback::Stopping) => return,
@@ -122,6 +127,9 @@ pub(crate) fn run(
             Err(_) => {
                 if is_due {
                     place = scan.place();
+                }
+                if is_wanted {
+                    tally.want();
                 }
                 let pause = pause_after(failures);
                 failures += 1;

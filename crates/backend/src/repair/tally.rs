@@ -3,6 +3,7 @@
 use super::Named;
 use crate::recovery::Setback;
 use bytes::Bytes;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use trefoil_recovery::scan::{Counts, Scan};
@@ -13,6 +14,8 @@ use trefoil_rpc::v1;
 pub(crate) struct Tally {
     /// Keys that others have named.
     pub(crate) named: Named,
+    /// A scan is to begin at once.
+    is_wanted: AtomicBool,
     interval: Duration,
     now: Mutex<Now>,
 }
@@ -38,9 +41,20 @@ impl Tally {
     pub(crate) fn new(interval: Duration) -> Self {
         Tally {
             named: Named::default(),
+            is_wanted: AtomicBool::new(false),
             interval,
             now: Mutex::default(),
         }
+    }
+
+    /// Has a whole scan begin as soon as it can: replicas may have missed something.
+    pub(crate) fn want(&self) {
+        self.is_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one is to begin; asked once.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted.swap(false, Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {

@@ -116,6 +116,7 @@ pub(super) fn raise_epoch_by(
         incarnation: standing.incarnation,
         bound_max: Some(trefoil_rpc::encode_version(standing.bound_max)),
         bucket_count: standing.bucket_count,
+        unix_ns: clock::now().unix_ns,
     })
 }
 

@@ -147,6 +147,13 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
         matches!(self.step, Step::Second(.., put_off) if put_off > 0)
     }
 
+    /// Whether the first of a pair holds what the second may have got or not. The value had a
+    /// quorum, which it has no more until the second has answered: so that one is asked again
+    /// and again, in another scan if need be.
+    pub(super) fn is_half_done(&self) -> bool {
+        matches!(self.step, Step::Second(..))
+    }
+
     /// A version that was wanted.
     pub(super) fn nominated(&mut self, version: Version) {
         if let Step::Nominate(data) = &self.step {
@@ -165,12 +172,12 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
             (Step::Second(data, version, first_epoch, put_off), Reply::Ack(ack)) => match ack
                 .outcome
             {
-                Outcome::Applied if ack.epoch == first_epoch => {
+                outcome if is_stored(outcome, version) && ack.epoch == first_epoch => {
                     self.step = Step::Mutate(data, version, 2);
                     None
                 }
                 // Of two epochs: nobody can say whether it was stored.
-                Outcome::Applied => Some(Done::Nothing),
+                outcome if is_stored(outcome, version) => Some(Done::Nothing),
                 // It has done nothing yet. To take it back would leave the value, which had a
                 // quorum, at one replica.
                 Outcome::Rejected(rejection) if puts_off(rejection) && put_off < PUT_OFF_MAX => {
@@ -235,12 +242,24 @@ impl<D: AsRef<[u8]> + Clone> Job<D> {
     }
 }
 
+/// Whether the CAS of a repair, which nobody else knows of, was stored: now, or when it was
+/// asked before and the answer was lost.
+fn is_stored(outcome: Outcome, fresh: Version) -> bool {
+    match outcome {
+        Outcome::Applied => true,
+        Outcome::Mismatch { present, .. } => present == Some(fresh),
+        Outcome::Superseded { .. } | Outcome::Rejected(_) => false,
+    }
+}
+
 /// Whether a replica that refuses for this has left no trace and may take the same later: it
-/// is frozen, or serves another configuration.
+/// is frozen, serves another configuration, has no room just now, or a clock that is behind.
 fn puts_off(rejection: Rejection) -> bool {
-    use Rejection::{StaleConfig, UnknownConfig, WrongShard};
-    matches!(rejection, StaleConfig | UnknownConfig | WrongShard)
-        && !mutants::is(Mutant::TakenBackAtOnce)
+    use Rejection::{ClockAhead, NoMemory, StaleConfig, UnknownConfig, WrongShard};
+    matches!(
+        rejection,
+        StaleConfig | UnknownConfig | WrongShard | NoMemory | ClockAhead
+    ) && !mutants::is(Mutant::TakenBackAtOnce)
 }
 
 /// The CAS of a repair.

@@ -187,6 +187,10 @@ fn is_incredible(state: &KeyState, now: Now) -> bool {
         .any(|version| credible::is_too_far_ahead(version, now))
 }
 
+/// See [`Scan::take_half_done`].
+#[derive(Debug)]
+pub struct HalfDone<D>(Job<D>);
+
 /// One scan of a shard. `D` holds the bytes of values.
 #[derive(Debug)]
 pub struct Scan<D> {
@@ -214,6 +218,8 @@ pub struct Scan<D> {
     jobs: Vec<Job<D>>,
     /// Jobs in a row that a replica gave no answer to.
     unanswered: u32,
+    /// See [`Scan::take_half_done`].
+    half_done: Option<Job<D>>,
     done: Vec<(KeyHash, Done)>,
     counts: Counts,
 }
@@ -249,6 +255,7 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
             settles: false,
             jobs: Vec::new(),
             unanswered: 0,
+            half_done: None,
             done: Vec::new(),
             counts: Counts::default(),
         }
@@ -289,13 +296,30 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
             return false;
         }
         self.unanswered += 1;
+        (self.questions, self.is_asked) = ([None, None, None], [false; 3]);
         let step = std::mem::replace(&mut self.step, Step::Pause(0));
         if let Step::Job(job) = step {
+            if job.is_half_done() && !mutants::is(Mutant::TakenBackAtOnce) {
+                self.step = Step::PutOff(job, now.unix_ns + job::PUT_OFF_PAUSE_NS);
+                return true;
+            }
             self.note(job.hash, job::Done::Nothing);
         }
-        (self.questions, self.is_asked) = ([None, None, None], [false; 3]);
         self.go_on(now);
         true
+    }
+
+    /// What an interrupted scan has begun and not ended, for [`Scan::finishing`]: a value that
+    /// one of two replicas has stored anew.
+    pub fn take_half_done(&mut self) -> Option<HalfDone<D>> {
+        self.half_done.take().map(HalfDone)
+    }
+
+    /// Ends first what another scan of the shard has left half done.
+    #[must_use]
+    pub fn finishing(mut self, half_done: Option<HalfDone<D>>) -> Self {
+        self.jobs.extend(half_done.map(|half_done| half_done.0));
+        self
     }
 
     /// A replica's answer to what it was asked last.
@@ -387,7 +411,13 @@ impl<D: AsRef<[u8]> + Clone> Scan<D> {
     }
 
     fn end_with(&mut self, ended: Ended) {
-        self.step = Step::Ended(ended);
+        let step = std::mem::replace(&mut self.step, Step::Ended(ended));
+        let under_way = match step {
+            Step::Job(job) | Step::PutOff(job, _) => Some(job),
+            _ => None,
+        };
+        let mut begun = self.jobs.drain(..).chain(under_way);
+        self.half_done = begun.find(Job::is_half_done);
         self.questions = [None, None, None];
         self.is_asked = [false; 3];
         self.replies = [None, None, None];

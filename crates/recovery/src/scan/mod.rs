@@ -35,6 +35,6 @@ mod question;
 mod verdict;
 
 pub use answer::{RANGE_COUNT_MAX, answer};
-pub use machine::{Counts, Done, Ended, Limits, Scan, just_above};
+pub use machine::{Counts, Done, Ended, HalfDone, Limits, Scan, just_above};
 pub use question::{Order, Question, Reply};
 pub use verdict::{Verdict, decide};

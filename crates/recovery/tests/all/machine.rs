@@ -627,3 +627,52 @@ fn nonsense_is_an_error() {
         assert!(answer.is_err(), "{next}");
     }
 }
+
+/// A write that one of both had when the floor was taken, and that reached the other one
+/// after its page was compared: the floor hides it from the repair, so it is named.
+#[test]
+fn a_write_that_reached_both_below_the_floor_is_named() {
+    let mut cohort = Cohort::new(3);
+    let keys = cohort.keys.clone();
+    for key in &keys {
+        cohort.set_at_both(key, "old", 10);
+    }
+    set(&cohort.peers[0], &keys[0], "acknowledged", 20);
+    let mut machine = Recovery::new(cohort.local[0]);
+    while !machine.votes() {
+        cohort.step(&mut machine, 0);
+        cohort.step(&mut machine, 1);
+    }
+    // The client's second try is answered by both, in one epoch.
+    cohort.set_at_both(&keys[0], "acknowledged", 20);
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    let hash = KeyHasher::default().hash(keys[0].as_bytes());
+    assert_eq!(machine.take_hidden(), [hash]);
+    assert_eq!(machine.take_hidden(), []);
+    // It is named again for as long as it is not repaired.
+    machine.look_again();
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(machine.take_hidden(), [hash]);
+    let renewed = version(30);
+    for store in [&cohort.lost, &cohort.peers[0], &cohort.peers[1]] {
+        assert_eq!(set(store, &keys[0], "renewed", 30), Outcome::Applied);
+    }
+    assert_eq!(cohort.lost.held(hash), Some(renewed));
+    machine.look_again();
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(machine.take_hidden(), []);
+}
+
+/// What was written while a copy stood still is above the floor that was taken at its
+/// beginning, at places that were copied before, too.
+#[test]
+fn a_copy_that_is_resumed_keeps_its_floor() {
+    let (mut cohort, mut machine) = in_mid_copy();
+    let key = cohort.keys[0].clone();
+    cohort.set_at_both(&key, "meanwhile", 30);
+    machine.failed(0);
+    machine.failed(1);
+    assert_eq!(cohort.run(&mut machine), Ended::Recovered);
+    assert_eq!(get(&cohort.lost, &key).as_deref(), Some("meanwhile"));
+    assert_eq!(machine.take_hidden(), []);
+}

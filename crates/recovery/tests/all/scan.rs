@@ -486,6 +486,8 @@ fn a_cas_that_is_put_off_is_put_again_and_a_value_with_a_quorum_stays() {
         Rejection::UnknownConfig,
         Rejection::StaleConfig,
         Rejection::WrongShard,
+        Rejection::NoMemory,
+        Rejection::ClockAhead,
     ] {
         assert!(is_held_after_it_was_put_off(rejection), "{rejection:?}");
     }
@@ -689,4 +691,63 @@ fn nonsense_is_an_error_or_no_vote() {
     scan.answer(0, begin(1), trio.now()).unwrap();
     scan.answer(1, begin(1), trio.now()).unwrap();
     assert!(scan.answer(2, Reply::Item(None), trio.now()).is_err());
+}
+
+/// The second of a pair does not answer when it is asked to take the CAS, whether it has
+/// taken it or not: the value has no quorum until it is asked again, in this scan or the next.
+#[test]
+fn a_cas_of_which_the_answer_is_lost_is_put_again() {
+    for (has_arrived, lost_max) in [(true, 1), (false, 1), (true, 9), (false, 9)] {
+        let mut trio = Trio::new(10);
+        trio.set_at(&[0, 1], 0..1, 10);
+        trio.erase_at(&[2], 0, 20);
+        let mut lost = 0;
+        let mut half_done = None;
+        let mut scans = 0;
+        loop {
+            let mut scan = Scan::from(KeyHasher::default(), LIMITS, 0).finishing(half_done);
+            scans += 1;
+            while scan.ended().is_none() {
+                if let Some(until_ns) = scan.waits_until_ns() {
+                    trio.time_ns = trio.time_ns.max(until_ns);
+                    scan.wake(trio.now());
+                }
+                if let Some(above) = scan.wants_version_above() {
+                    scan.nominated(just_above(above, 9, 1));
+                }
+                for replica in 0..3 {
+                    let Some(question) = scan.ask(replica) else {
+                        continue;
+                    };
+                    let (store, shard) = (&trio.stores[replica], trio.local[replica]);
+                    let is_cas = matches!(&question, Question::Mutate(order)
+                        if matches!(order.action, Action::Cas(_)));
+                    if is_cas && replica == 1 && lost < lost_max {
+                        lost += 1;
+                        if has_arrived {
+                            answer(store, trio.now(), shard, &question);
+                        }
+                        if !scan.unanswered(trio.now()) {
+                            scan.failed();
+                        }
+                        break;
+                    }
+                    let reply = answer(store, trio.now(), shard, &question);
+                    scan.answer(replica, reply, trio.now()).unwrap();
+                }
+            }
+            half_done = scan.take_half_done();
+            if scan.ended() == Some(Ended::Through) {
+                break;
+            }
+        }
+        assert!(half_done.is_none());
+        assert_eq!(scans > 1, lost_max > 1, "{scans}");
+        let [one, two, three] = trio.held(0);
+        assert!(
+            one.is_some() && one == two && two == three,
+            "{:?}",
+            trio.held(0)
+        );
+    }
 }
