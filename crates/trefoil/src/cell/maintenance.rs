@@ -18,6 +18,8 @@ use trefoil_client::Cell;
 const HEALTH_PATIENCE: Duration = Duration::from_secs(300);
 /// How often it is looked at meanwhile.
 const HEALTH_PAUSE: Duration = Duration::from_millis(100);
+/// What an order does that is given again: those that have moved run the program already.
+const UPGRADE_AGAIN: &str = ": it goes on where it stopped";
 
 /// What of the cell maintenance needs.
 pub(super) struct Ground<'g> {
@@ -35,6 +37,8 @@ pub(super) struct Ground<'g> {
 pub(super) struct Plan {
     events: mpsc::Sender<Event>,
     steps: VecDeque<Step>,
+    /// What the same order does if it is given again.
+    again: &'static str,
     at: At,
 }
 
@@ -42,6 +46,8 @@ struct Step {
     number: u32,
     program: Arc<Program>,
     to_spare: bool,
+    /// By whoever gave the order, and not because it is one of all.
+    is_named: bool,
 }
 
 enum At {
@@ -60,10 +66,15 @@ impl Plan {
     /// told.
     pub(super) async fn of(ordered: Ordered, ground: &mut Ground<'_>) -> Option<Plan> {
         let (order, events) = ordered;
+        let again = match order {
+            Order::Upgrade { .. } => UPGRADE_AGAIN,
+            _ => "",
+        };
         match steps(order, ground).await {
             Ok(Steps::Moves(steps)) => Some(Plan {
                 events,
                 steps,
+                again,
                 at: health(Instant::now()),
             }),
             Ok(Steps::Done(event)) => {
@@ -118,10 +129,8 @@ impl Plan {
                 let seen = look.await.unwrap_or_else(|error| Err(error.to_string()));
                 if let Err(why) = seen {
                     if now.saturating_duration_since(*since) >= HEALTH_PATIENCE {
-                        return Err(OrderError::NotWhole {
-                            why,
-                            then: ": it goes on where it stopped",
-                        });
+                        let then = self.again;
+                        return Err(OrderError::NotWhole { why, then });
                     }
                     (*looks, *again) = (None, now + HEALTH_PAUSE);
                     return Ok(true);
@@ -138,9 +147,12 @@ impl Plan {
                 };
                 let number = step.number;
                 moved.map_err(|why| OrderError::NotMoved { number, why })?;
-                if step.to_spare {
-                    ground.drained.insert(step.number);
-                }
+                // By any other move it has a process of its own again; a spare is started for
+                // the one that has ended.
+                match step.to_spare {
+                    true => ground.drained.insert(number),
+                    false => ground.drained.remove(&number),
+                };
                 let event = Event {
                     backend: Some(step.number),
                     pid: Some(backend.pid()),
@@ -155,8 +167,30 @@ impl Plan {
         }
     }
 
+    /// The next step of a backend that is here; those between are left out, and told.
+    async fn next_here(&mut self, ground: &Ground<'_>) -> Result<Option<Step>, OrderError> {
+        while let Some(step) = self.steps.pop_front() {
+            let Some(error) = elsewhere(step.number, ground).await else {
+                return Ok(Some(step));
+            };
+            // It was given away since the order was taken.
+            if step.is_named {
+                return Err(error);
+            }
+            let (backend, why) = (step.number, error.to_string());
+            tracing::warn!(backend, why, "the backend is left as it is");
+            let event = Event {
+                backend: Some(backend),
+                why: Some(why),
+                ..Event::of("left")
+            };
+            let _ = self.events.send(event).await;
+        }
+        Ok(None)
+    }
+
     async fn next(&mut self, now: Instant, ground: &mut Ground<'_>) -> Result<bool, OrderError> {
-        let Some(step) = self.steps.pop_front() else {
+        let Some(step) = self.next_here(ground).await? else {
             return Ok(false);
         };
         let number = step.number;
@@ -214,21 +248,26 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
     if ground.mode == Mode::R2 {
         return Err(OrderError::ImmutableMove);
     }
-    let step = |number: u32, program: &Arc<Program>, to_spare| Step {
+    let step = |number: u32, program: &Arc<Program>, to_spare, is_named| Step {
         number,
         program: Arc::clone(program),
         to_spare,
+        is_named,
     };
     Ok(match order {
         Order::Restart { backends } => {
             backends.iter().try_for_each(|number| check(*number))?;
+            for number in &backends {
+                is_here(*number, ground).await?;
+            }
+            let are_named = !backends.is_empty();
             let mut numbers = backends;
             if numbers.is_empty() {
                 numbers = (0..count).collect();
             }
             let steps = numbers.into_iter().map(|number| {
                 let program = ground.backends[number as usize].program();
-                step(number, program, false)
+                step(number, program, false, are_named)
             });
             Steps::Moves(steps.collect())
         }
@@ -239,7 +278,7 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
                 let runs = ground.backends[*number as usize].program();
                 !runs.is_same(&program)
             });
-            let steps = others.map(|number| step(number, &program, false));
+            let steps = others.map(|number| step(number, &program, false, false));
             let steps: VecDeque<Step> = steps.collect();
             ground
                 .spares
@@ -254,7 +293,9 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
             if ground.spares.is_empty() {
                 return Err(OrderError::NoSpareToDrain);
             }
-            Steps::Moves([step(backend, ground.spares.program(), true)].into())
+            is_here(backend, ground).await?;
+            let step = step(backend, ground.spares.program(), true, true);
+            Steps::Moves([step].into())
         }
         Order::Resize { .. } | Order::ResizePause | Order::ResizeContinue | Order::ResizeAbort => {
             return Err(OrderError::NoResize);
@@ -271,6 +312,26 @@ async fn steps(order: Order, ground: &mut Ground<'_>) -> Result<Steps, OrderErro
             })
         }
     })
+}
+
+/// Why a backend is none of this command's: its place is a spare's, which another one has
+/// started. Only in a store on other machines places are given away. One that is away does
+/// not tell: then the move itself fails.
+async fn elsewhere(number: u32, ground: &Ground<'_>) -> Option<OrderError> {
+    let home = ground.starter.home.clone();
+    if !home.registry().is_remote() {
+        return None;
+    }
+    let look = move || {
+        let config = home.registry().load().ok().flatten()?;
+        home.other_holder(&config, number)
+    };
+    let at = tokio::task::spawn_blocking(look).await.ok().flatten()?;
+    Some(OrderError::PlaceElsewhere { number, at })
+}
+
+async fn is_here(number: u32, ground: &Ground<'_>) -> Result<(), OrderError> {
+    elsewhere(number, ground).await.map_or(Ok(()), Err)
 }
 
 /// Whether every backend is up and has all that it should have; else which is not.

@@ -116,6 +116,10 @@ pub(super) enum OrderError {
     NotMoved { number: u32, why: String },
     #[error("backend {0} does not run")]
     NotRunning(u32),
+    #[error(
+        "the place of backend {number} was given to another process, at {at}, which another command has started: to replace it start another spare, then stop it"
+    )]
+    PlaceElsewhere { number: u32, at: String },
 
     // Of a resize.
     #[error("no resize is under way")]
@@ -272,7 +276,7 @@ impl OrderError {
             | OrderError::PlaceGiven(_)
             | OrderError::StartedAgain(_)
             | OrderError::StartedJustNow => Code::CellChanged,
-            OrderError::NotHere { .. } => Code::NotHere,
+            OrderError::NotHere { .. } | OrderError::PlaceElsewhere { .. } => Code::NotHere,
             OrderError::BackendRefused(_) | OrderError::ImpossibleEpochs => Code::BackendRefused,
             OrderError::ConfigIdsUsedUp => Code::ConfigIdsUsedUp,
             OrderError::ConfigStore(_) | OrderError::ConfigGone => Code::ConfigStore,

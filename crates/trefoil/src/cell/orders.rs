@@ -68,7 +68,7 @@ impl Order {
 /// What became of it so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Event {
-    /// "begins", "moved", "kept", "spare", "progress", "paused", "done" or "failed".
+    /// "begins", "moved", "left", "kept", "spare", "progress", "paused", "done" or "failed".
     pub(super) step: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) backend: Option<u32>,
@@ -101,7 +101,7 @@ pub(super) struct Event {
     /// Of a failure: what programs tell it by ([`OrderError::code`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<String>,
-    /// Why it failed, and what to do.
+    /// Why it failed, and what to do; or why a backend is left as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
 }
@@ -131,6 +131,10 @@ impl Event {
             "begins" => format!("backend {backend}: moves to another process"),
             "moved" => {
                 format!("backend {backend}: is process {pid} now, {release} ({seconds:.2} s)")
+            }
+            "left" => {
+                let why = self.why.as_deref().unwrap_or("it cannot be moved");
+                format!("backend {backend}: is left as it is: {why}")
             }
             "kept" => format!("backend {backend}: is {release} already"),
             "spare" => format!("process {pid} is a spare now"),

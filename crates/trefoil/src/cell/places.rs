@@ -5,6 +5,9 @@ use serde::Serialize;
 use trefoil_cell::CellAddress;
 use trefoil_cell::control::{Leader, Replacement, Spare, View};
 
+/// The last moment with a year of four digits, in milliseconds since 1970.
+const LAST_MS: u64 = 253_402_300_799_999;
+
 /// What etcd says of a cell's places.
 #[derive(Serialize)]
 pub(crate) struct Places {
@@ -70,8 +73,7 @@ pub(crate) fn lines(places: &Places) -> Vec<String> {
     for replacement in places.replacements.iter().rev().take(3) {
         let (backend, process) = (replacement.backend, replacement.process);
         let host = &replacement.host;
-        let at = std::time::UNIX_EPOCH + std::time::Duration::from_millis(replacement.at_ms);
-        let at = humantime::format_rfc3339_seconds(at);
+        let at = moment(replacement.at_ms);
         let loss = if replacement.is_loss {
             ", WHAT IT HELD WAS LOST"
         } else {
@@ -83,6 +85,15 @@ pub(crate) fn lines(places: &Places) -> Vec<String> {
     }
     lines.extend(troubles(places));
     lines
+}
+
+/// In words. Whoever may write to etcd may have written any number.
+fn moment(at_ms: u64) -> String {
+    if at_ms > LAST_MS {
+        return format!("at no time that can be ({at_ms} ms)");
+    }
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_millis(at_ms);
+    humantime::format_rfc3339_seconds(at).to_string()
 }
 
 /// What keeps dead backends dead.
@@ -107,4 +118,40 @@ pub(crate) fn troubles(places: &Places) -> Vec<String> {
         ));
     }
     troubles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_cannot_be_is_told_as_one() {
+        let at = |at_ms| Replacement {
+            backend: 1,
+            config_id: 2,
+            at_ms,
+            from: Vec::new(),
+            to: Vec::new(),
+            process: 3,
+            host: "b".to_owned(),
+            is_loss: false,
+        };
+        let told = |at_ms| {
+            lines(&Places {
+                controller: None,
+                spares: Vec::new(),
+                replacements: vec![at(at_ms)],
+                unregistered: Vec::new(),
+            })
+        };
+        let said = "the place of backend 1 was given to process 3 on b";
+        for (at_ms, time) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (LAST_MS, "9999-12-31T23:59:59Z"),
+            (LAST_MS + 1, "at no time that can be (253402300800000 ms)"),
+            (u64::MAX, "at no time that can be (18446744073709551615 ms)"),
+        ] {
+            assert_eq!(told(at_ms), [format!("{time}: {said}")]);
+        }
+    }
 }

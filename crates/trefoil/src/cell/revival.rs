@@ -342,26 +342,26 @@ impl Backend {
         self.state = State::Waits { due: now + pause };
     }
 
-    /// Starts it again, if its time has come.
+    /// Starts it again, if its time has come; which backend that is.
     pub(super) fn start_if_due(
         &mut self,
         now: Instant,
         revival: &Revival,
         starter: &Starter,
         memory: u64,
-    ) {
+    ) -> Option<u32> {
         let State::Waits { due } = self.state else {
-            return;
+            return None;
         };
         if now < due {
-            return;
+            return None;
         }
         let number = self.number;
         // Something may have changed while it waited.
         if let Some(why) = revival.hindrance(self.number) {
             tracing::error!(backend = number, why, "the backend stays dead");
             self.state = State::Over;
-            return;
+            return None;
         }
         match starter.start(&self.program, Begins::Alone(number), memory) {
             Ok(mut child) => {
@@ -372,12 +372,14 @@ impl Backend {
                     served,
                     tell_at: now + SILENCE,
                 };
+                Some(number)
             }
             Err(error) => {
                 tracing::error!(backend = number, %error, "cannot start the backend again");
                 self.deaths += 1;
                 let due = now + pause(self.deaths, false);
                 self.state = State::Waits { due };
+                None
             }
         }
     }

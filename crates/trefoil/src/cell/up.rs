@@ -209,8 +209,11 @@ async fn supervise(given: &UpArgs, starter: Arc<Starter>, mode: Mode, count: u32
             if stage < Stage::Committed {
                 backend.look(now, &revival);
             }
-            if stage < Stage::Critical {
-                backend.start_if_due(now, &revival, &starter, limit);
+            if stage < Stage::Critical
+                && let Some(number) = backend.start_if_due(now, &revival, &starter, limit)
+            {
+                // The spare that it was has died.
+                drained.remove(&number);
             }
         }
         let has_spare = plan.as_ref().is_some_and(Plan::has_spare);

@@ -1,12 +1,15 @@
 //! Backends move to other processes while clients are at work, and nobody notices.
 
 use crate::support::{Cell, PROGRAM, kill};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trefoil_cell::{ConfigStore as _, DirectoryStore};
 use trefoil_client::{Client, Completion, Lookup, Mutated, Options, SetOptions};
 use trefoil_layout::Version;
 use trefoil_layout::op::Expected;
+use trefoil_ports::EtcdProcess;
 use trefoil_rpc::v1::{HandOverRequest, HandOverStep};
 
 pub(crate) fn client(cell: &Cell) -> Client {
@@ -269,6 +272,89 @@ fn one_copy_moves_to_a_spare_and_keeps_everything() {
     });
 }
 
+/// Gives an order that needs a spare, once one stands by.
+fn drain_when_a_spare_stands_by(cell: &Cell, number: &str) {
+    let begin = Instant::now();
+    loop {
+        let output = cell.run(&["cell", "drain", number]);
+        if output.status.success() {
+            return;
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("no spare stands by"), "{said}");
+        assert!(begin.elapsed() < Duration::from_secs(30), "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A drained backend runs on a spare until it moves again, or dies: then it has a process of
+/// its own, and another spare stands by.
+#[test]
+fn a_drained_backend_that_moves_or_dies_is_drained_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = vec!["--mode", "R=1", "--backends", "2", "--memory", "64MiB"];
+    args.extend_from_slice(&["--spares", "1", "--restart", "always"]);
+    let cell = Cell::up(dir.path(), &args);
+    steps(&cell, &["cell", "drain", "1"]);
+    let (code, _) = refusal(&cell, &["cell", "drain", "1"]);
+    assert_eq!(code, "already-drained");
+    steps(&cell, &["cell", "restart", "1"]);
+    let (code, said) = refusal(&cell, &["cell", "undrain", "1"]);
+    assert_eq!(code, "not-drained", "{said}");
+    drain_when_a_spare_stands_by(&cell, "1");
+    let (code, _) = refusal(&cell, &["cell", "drain", "1"]);
+    assert_eq!(code, "already-drained");
+    // One that has died is started again in its own place.
+    let pid = pids(&cell)[1];
+    kill(pid as u32, "KILL");
+    await_new(&cell, 1, pid);
+    let (code, said) = refusal(&cell, &["cell", "undrain", "1"]);
+    assert_eq!(code, "not-drained", "{said}");
+    drain_when_a_spare_stands_by(&cell, "1");
+    assert_eq!(cell.stop(), 0);
+}
+
+fn limits(cell: &Cell) -> Vec<u64> {
+    let status = cell.json(&["cell", "status", "--json"]);
+    let backends = status["backends"].as_array().unwrap().iter();
+    let limits = backends.map(|b| b["memory_limit_bytes"].as_u64().unwrap());
+    limits.collect()
+}
+
+/// More than the limit that the new process is started with has room for.
+#[test]
+fn what_was_set_by_command_moves_with_the_backend() {
+    const LIMIT: u64 = 160 << 20;
+    const KEYS: usize = 6_400;
+    let dir = tempfile::tempdir().unwrap();
+    let mut args = vec!["--mode", "R=1", "--backends", "1", "--memory", "64MiB"];
+    args.extend_from_slice(&["--spares", "1"]);
+    let cell = Cell::up(dir.path(), &args);
+    let set_limit = |limit: &str| {
+        let changed = cell.run(&["cell", "memory", "--limit", limit]);
+        assert!(changed.status.success(), "{changed:?}");
+    };
+    set_limit("160MiB");
+    let mut client = client(&cell);
+    let value = |number: usize| format!("value {number} ").repeat(1_200);
+    for number in 0..KEYS {
+        set(&mut client, &format!("key-{number}"), &value(number));
+    }
+    for order in [&["cell", "restart"][..], &["cell", "drain", "0"]] {
+        steps(&cell, order);
+        assert_eq!(limits(&cell), [LIMIT], "{order:?}");
+        for number in 0..KEYS {
+            let found = get(&mut client, &format!("key-{number}"));
+            assert!(found == Some(value(number)), "{order:?}: key-{number}");
+        }
+    }
+    // A lower one, too.
+    set_limit("48MiB");
+    steps(&cell, &["cell", "restart"]);
+    assert_eq!(limits(&cell), [48 << 20]);
+    assert_eq!(cell.stop(), 0);
+}
+
 /// A drained backend that the cell, resized, has no longer cannot be undrained.
 #[test]
 fn a_spare_stands_by_again_after_a_resize() {
@@ -280,18 +366,7 @@ fn a_spare_stands_by_again_after_a_resize() {
     assert!(said.contains("no spare stands by"), "{said}");
     let resized = cell.run(&["cell", "resize", "--backends", "3"]);
     assert!(resized.status.success(), "{resized:?}");
-    let begin = Instant::now();
-    loop {
-        let args = ["cell", "drain", "0", "--cell", &cell.address];
-        let output = crate::support::run(&args);
-        if output.status.success() {
-            break;
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("no spare stands by"), "{said}");
-        assert!(begin.elapsed() < Duration::from_secs(30), "{said}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    drain_when_a_spare_stands_by(&cell, "0");
     steps(&cell, &["cell", "undrain", "0"]);
     assert_eq!(cell.stop(), 0);
 }
@@ -309,6 +384,152 @@ fn another_program_takes_over_backend_by_backend_and_what_is_done_is_kept() {
     });
 }
 
+fn runs(pid: u64) -> std::path::PathBuf {
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap()
+}
+
+/// The command is killed once the first backend has moved. What is under way then is
+/// finished, and no more begins.
+#[test]
+fn an_upgrade_that_is_interrupted_goes_on_where_it_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("other");
+    std::fs::copy(PROGRAM, &binary).unwrap();
+    let text = binary.display().to_string();
+    let cell = Cell::up(&dir.path().join("cell"), &["--memory", "64MiB"]);
+    let mut upgrade = Command::new(PROGRAM)
+        .args(["cell", "upgrade", "--json", "--binary", &text])
+        .args(["--cell", &cell.address])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(upgrade.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("\"moved\"")), "none moved");
+    upgrade.kill().unwrap();
+    upgrade.wait().unwrap();
+    let begin = Instant::now();
+    while cell.log().count(&["maintenance has stopped", "has gone"]) == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let before = pids(&cell);
+    let left: Vec<u64> = (0..3)
+        .filter(|n| runs(before[*n as usize]) != binary)
+        .collect();
+    assert!((1..3).contains(&left.len()), "{left:?}");
+    let steps = steps(&cell, &["cell", "upgrade", "--binary", &text]);
+    let moved = steps.iter().filter(|step| step["step"] == "moved");
+    let moved: Vec<u64> = moved
+        .map(|step| step["backend"].as_u64().unwrap())
+        .collect();
+    assert_eq!(moved, left, "{steps:?}");
+    let after = pids(&cell);
+    for (number, (before, after)) in before.iter().zip(&after).enumerate() {
+        assert_eq!(runs(*after), binary, "{number}");
+        assert_eq!(before != after, left.contains(&(number as u64)), "{number}");
+    }
+    assert_eq!(cell.stop(), 0);
+}
+
+/// `trefoil cell spare`, ended with the test.
+struct Spare(Child);
+
+impl Spare {
+    fn start(dir: &std::path::Path, store: &str) -> Self {
+        let mut child = Command::new(PROGRAM)
+            .args(["cell", "spare", "--memory", "64MiB", "--dead-after", "1s"])
+            .args(["--store", store, "--dir"])
+            .arg(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next().expect("it says ready").unwrap();
+        assert!(line.starts_with("ready "), "{line}");
+        // It says more later, which nobody reads.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Spare(child)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_place_that_a_spare_of_another_command_has_is_left_out() {
+    let home = tempfile::tempdir().unwrap();
+    let etcd = EtcdProcess::start(home.path(), None).unwrap();
+    let store = format!("etcd://{}/cells/mail", etcd.host());
+    let dir = home.path().join("cell");
+    let cell = Cell::up(&dir, &["--store", &store, "--memory", "64MiB"]);
+    let spare = Spare::start(&home.path().join("spare"), &store);
+    let spare_pid = u64::from(spare.0.id());
+    let before = pids(&cell);
+    cell.kill(1);
+    let begin = Instant::now();
+    loop {
+        let status = cell.json(&["cell", "status", "--json"]);
+        let backend = &status["backends"][1];
+        if backend["pid"] == spare_pid && backend["state"] == "up" {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(120), "{status:#}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let other = home.path().join("other");
+    std::fs::copy(PROGRAM, &other).unwrap();
+    let (other, here) = (
+        other.display().to_string(),
+        format!("unix:{}", dir.display()),
+    );
+    let give = |order: &[&str]| {
+        let output = crate::support::run(&[order, &["--json", "--cell", &here]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<serde_json::Value>>()
+    };
+    for order in [
+        &["cell", "restart"][..],
+        &["cell", "upgrade", "--binary", &other],
+    ] {
+        let steps = give(order);
+        let of = |kind: &str| -> Vec<u64> {
+            let steps = steps.iter().filter(|step| step["step"] == kind);
+            steps
+                .map(|step| step["backend"].as_u64().unwrap())
+                .collect()
+        };
+        assert_eq!(
+            (of("moved"), of("left")),
+            (vec![0, 2], vec![1]),
+            "{steps:?}"
+        );
+        let left = steps.iter().find(|step| step["step"] == "left").unwrap();
+        let why = left["why"].as_str().unwrap();
+        assert!(why.contains("was given to another process"), "{why}");
+        assert_eq!(steps.last().unwrap()["step"], "done", "{steps:?}");
+    }
+    let after = pids(&cell);
+    assert_eq!(after[1], spare_pid);
+    assert!([0, 2].iter().all(|n| before[*n] != after[*n]));
+    // Whoever names it is told before anything moves.
+    for order in [
+        &["cell", "restart", "0", "1"][..],
+        &["cell", "restart", "1"],
+    ] {
+        let steps = give(order);
+        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert_eq!(steps[0]["code"], "not-here", "{steps:?}");
+    }
+    assert_eq!(pids(&cell), after);
+}
+
 #[test]
 fn one_that_dies_after_an_upgrade_is_started_again_as_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -317,7 +538,6 @@ fn one_that_dies_after_an_upgrade_is_started_again_as_what_it_was() {
     let text = binary.display().to_string();
     let cell = dir.path().join("cell");
     let cell = Cell::up(&cell, &["--memory", "64MiB", "--restart", "always"]);
-    let runs = |pid: u64| std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     assert_ne!(runs(pids(&cell)[1]), binary);
     steps(&cell, &["cell", "upgrade", "--binary", &text]);
     let pid = pids(&cell)[1];
